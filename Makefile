@@ -1,0 +1,65 @@
+# make audit   set everything up, audit the default model on the default text, write clearhead-report/
+# make test    set everything up, run every check
+# Both work on a fresh machine with python3, pip and make, and do not install again unless pyproject.toml changes.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+WORKERS ?= 2
+
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_OFFLINE := 1
+
+.PHONY: audit test lint types contracts tests-typed tests-shipped browser clean
+
+audit: $(VENV)/.ready-to-audit
+	@$(BIN)/clearhead audit $(ARGS)
+
+test: lint types contracts browser tests-typed tests-shipped
+
+lint: $(VENV)/.ready-to-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready-to-test
+	$(BIN)/mypy
+
+contracts: $(VENV)/.ready-to-test
+	$(BIN)/lint-imports
+
+# With every shape annotation checked at run time. What a user runs is the next session.
+tests-typed: $(VENV)/.ready-to-test
+	CLEARHEAD_TYPECHECK=1 $(BIN)/pytest -q -n $(WORKERS) --ignore=tests/as_shipped -m "not browser"
+
+tests-shipped: $(VENV)/.ready-to-test
+	$(BIN)/pytest -q -n $(WORKERS)
+
+# Debian's Chromium, where it may be installed. Elsewhere the browser tests say that they did not run.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    echo "installing Chromium for the browser tests"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	      chromium chromium-driver >/dev/null; \
+	  else echo "no Chromium and no right to install it: the browser tests will not run"; fi; }
+
+$(VENV)/.created:
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.ready-to-audit: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "installing clearhead and the demo model"
+	@$(INSTALL) --editable ".[demo]"
+	@touch $@
+
+$(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "installing clearhead with what its tests need"
+	@$(INSTALL) --editable ".[hf,timm,demo]" --group dev
+	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed in place of the pinned one'"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) clearhead-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

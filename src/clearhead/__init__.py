@@ -1,0 +1,59 @@
+"""Clearhead: attention you can see through.
+
+See what attention computes, test theories of it on your own models, and swap in better attention.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from clearhead import operators as operators
+    from clearhead.auditing import audit as audit
+    from clearhead.axes import ShapeError as ShapeError
+    from clearhead.capturing import capture as capture
+    from clearhead.fidelity import check_fidelity as check_fidelity
+    from clearhead.findings import Finding as Finding
+    from clearhead.findings import Verdict as Verdict
+    from clearhead.heads import Heads as Heads
+    from clearhead.models.loading import load_model as load_model
+    from clearhead.record import AuditRecord as AuditRecord
+    from clearhead.report.folder import write_report as write_report
+    from clearhead.sockets import AttentionNotSeenError as AttentionNotSeenError
+    from clearhead.sockets import AttentionSpec as AttentionSpec
+    from clearhead.sockets.torchvision_shim import ensure_torchvision as ensure_torchvision
+    from clearhead.swapping import swapped as swapped
+
+# Where each public name lives. It is imported when it is first asked for: torch takes seconds, and `clearhead --help`
+# shall not. For the same reason no module may have a public name's name: importing the module would hide the name.
+_HOME = {
+    "AttentionNotSeenError": "clearhead.sockets",
+    "AttentionSpec": "clearhead.sockets",
+    "AuditRecord": "clearhead.record",
+    "Finding": "clearhead.findings",
+    "Heads": "clearhead.heads",
+    "ShapeError": "clearhead.axes",
+    "Verdict": "clearhead.findings",
+    "audit": "clearhead.auditing",
+    "capture": "clearhead.capturing",
+    "check_fidelity": "clearhead.fidelity",
+    "ensure_torchvision": "clearhead.sockets.torchvision_shim",
+    "load_model": "clearhead.models.loading",
+    "operators": "",
+    "swapped": "clearhead.swapping",
+    "write_report": "clearhead.report.folder",
+}
+
+__all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'clearhead' has no attribute {name!r}")
+    home = _HOME[name]
+    return getattr(importlib.import_module(home), name) if home else importlib.import_module(f"clearhead.{name}")
+
+
+def __dir__() -> list[str]:
+    return __all__

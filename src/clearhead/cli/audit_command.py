@@ -1,0 +1,140 @@
+"""`clearhead audit`: load the model and the text, walk the corridor, print and write what was found."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from clearhead.auditing import audit
+from clearhead.cli.console import printing
+from clearhead.cli.failure import CommandError
+from clearhead.data.text import default_passages, read_passages, text_batches
+from clearhead.models.loading import LoadedModel, load_model, load_object
+from clearhead.record import AuditRecord
+from clearhead.report.folder import WrittenReport, report_folder
+from clearhead.report.json_file import audit_as_json
+from clearhead.report.terminal import print_audit
+from clearhead.sockets import read_descriptions
+from clearhead.sockets.torchvision_shim import ensure_torchvision
+from clearhead.theories.catalogue import find_theories
+
+__all__ = ["AuditRequest", "audit_command"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What was asked for on the command line."""
+
+    model: str
+    text: Path | None
+    batches: str | None
+    layers: str | None
+    theories: tuple[str, ...]
+    inputs: int | None
+    max_tokens: int
+    batch_size: int
+    seed: int
+    describe: Path | None
+    allow_unseen: bool
+    out: Path
+    json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    batches: Iterable[Any]
+    name: str
+    count: int | None
+
+
+def audit_command(request: AuditRequest) -> None:
+    """Run the audit that was asked for. The report is written before anything is printed."""
+    layers = None if request.layers is None else _places(request.layers)
+    find_theories(request.theories)
+    describe = [] if request.describe is None else read_descriptions(request.describe)
+    if request.text is not None and request.batches is not None:
+        raise CommandError("--text and --batches are two ways to give inputs; choose one")
+    passages = None if request.text is None else read_passages(request.text)
+    with report_folder(request.out) as folder:
+        ensure_torchvision()
+        loaded = load_model(request.model, max_tokens=request.max_tokens)
+        inputs = _inputs(request, loaded, passages)
+        with _progress(inputs.count) as tell:
+            try:
+                record = audit(
+                    loaded.model,
+                    inputs.batches,
+                    theories=request.theories,
+                    layers=layers,
+                    seed=request.seed,
+                    describe=describe,
+                    allow_unseen=request.allow_unseen,
+                    name=loaded.name,
+                    data=inputs.name,
+                    progress=tell,
+                )
+            except (RuntimeError, TypeError, KeyError, IndexError, AttributeError) as error:
+                raise CommandError(
+                    f"{loaded.name} failed on {inputs.name}: {error}; do the inputs fit the model?"
+                ) from error
+        written = folder.write(record)
+    _print(record, written, as_json=request.json)
+
+
+def _print(record: AuditRecord, written: WrittenReport, *, as_json: bool) -> None:
+    with printing() as console:
+        if as_json:
+            print(json.dumps(audit_as_json(record), indent=1, allow_nan=False))
+            return
+        print_audit(record, console)
+        console.print(f"report    {written.page}", style="bold", soft_wrap=True, highlight=False)
+        console.print(f"findings  {written.findings}", style="bold", soft_wrap=True, highlight=False)
+
+
+def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | None) -> _Inputs:
+    if request.batches is not None:
+        stream = iter(load_object(request.batches))
+        return _Inputs(batches=itertools.islice(stream, request.inputs), name=request.batches, count=None)
+    if loaded.encode is None:
+        raise CommandError(f"{request.model} has no tokenizer, so it cannot read text; give its inputs with --batches")
+    name = "the text that ships with clearhead" if request.text is None else str(request.text)
+    chosen = (default_passages() if passages is None else passages)[: request.inputs]
+    batches = text_batches(chosen, loaded.encode, batch_size=request.batch_size)
+    return _Inputs(batches=batches, name=name, count=len(chosen))
+
+
+def _places(text: str) -> set[int]:
+    """Layers from 0,2,5 or 0-3."""
+    places: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            raise CommandError(f"--layers takes places such as 0,2,5 or 0-3, not {text!r}")
+        first = int(match[1])
+        places.update(range(first, int(match[2] or first) + 1))
+    return places
+
+
+@contextmanager
+def _progress(count: int | None) -> Iterator[Any]:
+    """A bar on standard error, so that standard output holds the result alone."""
+    counts = (MofNCompleteColumn(), TextColumn("inputs"), TimeElapsedColumn())
+    console = Console(stderr=True)
+    words = {"check": "checking the capture", "measure": "measuring"}
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *counts,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(words["check"], total=count)
+        yield lambda phase, done: bar.update(task, description=words[phase], completed=done)

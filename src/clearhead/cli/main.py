@@ -1,0 +1,126 @@
+"""`clearhead`: the commands and their options. Nothing heavy is imported until a command runs."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead import __version__
+from clearhead.cli.failure import CommandError, closed_pipe, one_line_failures
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="clearhead",
+    help="Attention you can see through: what a transformer's heads compute, against theory and against chance.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
+DEFAULT_OUT = Path("clearhead-report")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"clearhead {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _clearhead(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def audit(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A local Hugging Face folder, the installed demo all-MiniLM-L6-v2, or package.module:function "
+            "returning a model or a (model, tokenizer) pair. The last runs that code."
+        ),
+    ] = DEFAULT_MODEL,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="UTF-8 text: paragraphs, or lines if no blank line parts them. Default: one that ships along."
+        ),
+    ] = None,
+    batches: Annotated[
+        str | None,
+        typer.Option(help="Instead of text: package.module:function returning batches for the model. Runs that code."),
+    ] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Which layers, by place in the forward pass: 0,2,5 or 0-3.")
+    ] = None,
+    theory: Annotated[list[str] | None, typer.Option(help="Which theory; may be repeated. Default: all.")] = None,
+    inputs: Annotated[int | None, typer.Option(min=1, help="Use only the first so many passages.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Cut each passage to so many tokens.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Passages per forward pass.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the chance controls.")] = 0,
+    describe: Annotated[
+        Path | None, typer.Option(help="TOML file that says where q, k, v are in layers that no socket sees.")
+    ] = None,
+    allow_unseen: Annotated[
+        bool, typer.Option("--allow-unseen", help="Go on if modules that look like attention ran unseen.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for index.html and findings.json.")] = DEFAULT_OUT,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of the table.")] = False,
+) -> None:
+    """Measure theories of attention on every head of a model, and write a report."""
+    from clearhead.cli.audit_command import AuditRequest, audit_command
+
+    audit_command(
+        AuditRequest(
+            model=model,
+            text=text,
+            batches=batches,
+            layers=layers,
+            theories=tuple(theory or ()),
+            inputs=inputs,
+            max_tokens=max_tokens,
+            batch_size=batch_size,
+            seed=seed,
+            describe=describe,
+            allow_unseen=allow_unseen,
+            out=out,
+            json=json,
+        )
+    )
+
+
+@app.command()
+def verify(
+    json: Annotated[bool, typer.Option("--json", help="Print the theorems as JSON instead of the table.")] = False,
+) -> None:
+    """Check every proved statement now, beside a control that must fail. Exit code 1 if one does not hold."""
+    from clearhead.cli.verify_command import verify_command
+
+    if not verify_command(json=json):
+        raise typer.Exit(1)
+
+
+def run() -> None:
+    """Entry point of the `clearhead` command."""
+    # Threads that wait by spinning make small products many times slower beside any other busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with one_line_failures():
+        try:
+            app(standalone_mode=False)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            closed_pipe()
+            raise CommandError("the pipe was closed before everything was printed") from None
+
+
+if os.environ.get("PYTHONSAFEPATH") is None and "" not in sys.path:
+    # A console script does not look for modules in the current folder; package.module:function should find a user's.
+    sys.path.append("")

@@ -1,0 +1,21 @@
+"""`clearhead verify`: check every proved statement and print the residuals."""
+
+import json as json_format
+
+from clearhead.cli.console import printing
+from clearhead.report.json_file import theorems_as_json
+from clearhead.report.terminal import print_theorems
+from clearhead.theories.catalogue import all_theorems
+
+__all__ = ["verify_command"]
+
+
+def verify_command(*, json: bool) -> bool:
+    """Print the theorems; whether all of them hold."""
+    theorems = all_theorems()
+    with printing() as console:
+        if json:
+            print(json_format.dumps(theorems_as_json(theorems), indent=1, allow_nan=False))
+        else:
+            print_theorems(theorems, console)
+    return all(theorem.holds for theorem in theorems)

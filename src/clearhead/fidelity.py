@@ -1,0 +1,173 @@
+"""Evidence that what is captured is what the model computes. Without it, no number about a model is reported."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.capturing import capture
+from clearhead.heads import Heads
+from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.operators.softmax import softmax_attention
+from clearhead.record import Fidelity
+from clearhead.sockets import AttentionNotSeenError, AttentionSpec
+from clearhead.swapping import swapped
+
+__all__ = ["FidelityError", "check_fidelity", "recompute_error", "recomputed"]
+
+
+class FidelityError(AttentionNotSeenError):
+    """What was captured is not what the model computes."""
+
+
+def recomputed(heads: Heads) -> Tensor:
+    """Attention from the captured q, k, v and mask alone."""
+    return softmax_attention(
+        heads.q,
+        heads.k,
+        heads.v,
+        mask=heads.mask,
+        bias=None if heads.bias is None else heads.bias.to(heads.q.dtype),
+        scale=heads.scale,
+        softcap=heads.softcap,
+        sinks=heads.sinks,
+    )
+
+
+def recompute_error(heads: Heads) -> float:
+    """Largest difference of the recomputed attention to the layer's own output, relative to the largest value.
+
+    Over the queries that may look somewhere. An output is an average of values, so their size is its scale.
+    """
+    if heads.dropout:
+        raise FidelityError(f"{heads.name}: weights are dropped at random in training; call model.eval() first")
+    difference = (recomputed(heads) - heads.out).abs()
+    if heads.rows is not None:
+        difference = torch.where(heads.rows, difference, 0)
+    return float(difference.amax() / heads.v.abs().amax().clamp_min(torch.finfo(heads.v.dtype).tiny))
+
+
+def check_fidelity(
+    model: nn.Module,
+    run: Callable[[], Any],
+    *,
+    describe: Sequence[AttentionSpec] = (),
+    allow_unseen: bool = False,
+) -> Fidelity:
+    """Run the model on one batch alone, watched, and with three operators swapped in: exact softmax, noise, uniform.
+
+    Watched it must give the same bits; recomputed attention must equal its own; exact softmax must change nothing
+    beyond rounding, as large as the model itself makes it: the layers' own outputs with their last bits disturbed are
+    the measure; uniform attention must change more, or the sockets are not in the model's path at all.
+    """
+    alone = list(tensors(run()))
+    if not alone or not all(bool(x.isfinite().all()) for x in alone):
+        raise FidelityError("the model's output is not finite; its weights may hold NaN")
+    worst: list[tuple[float, Heads]] = []
+    with capture(
+        model,
+        describe=describe,
+        keep=lambda heads: worst.append((recompute_error(heads), _without_tensors(heads))),
+        allow_unseen=allow_unseen,
+    ) as tape:
+        watched = list(tensors(run()))
+    if not tape.passes:
+        raise FidelityError("run() does not call the model that was given")
+    with swapped(model, recomputed, describe=describe) as tap:
+        exact = list(tensors(run()))
+    with swapped(model, _disturbed, describe=describe):
+        disturbed = list(tensors(run()))
+    with swapped(model, _uniform, describe=describe):
+        uniform = list(tensors(run()))
+    dtype = alone[0].dtype
+    fidelity = Fidelity(
+        layers=tuple(tape.layers),
+        output_difference=max(_difference(a, b) for a, b in zip(alone, watched, strict=True)),
+        recompute_error=max(error for error, _ in worst),
+        swap_error=max(_relative(a, b) for a, b in zip(alone, exact, strict=True)),
+        control_change=max(_relative(a, b) for a, b in zip(alone, uniform, strict=True)),
+        tolerance=swap_tolerance(dtype, max(_relative(a, b) for a, b in zip(alone, disturbed, strict=True))),
+        unseen=tape.unseen,
+    )
+    _require(fidelity, worst, tap.calls)
+    return fidelity
+
+
+def swap_tolerance(dtype: torch.dtype, disturbed: float) -> float:
+    """1e-5, or 84 roundings where that is less, or four times what disturbed last bits come to in this model."""
+    return max(min(84 * machine_epsilon(dtype), 1e-5), 4 * disturbed)
+
+
+def _require(fidelity: Fidelity, worst: Sequence[tuple[float, Heads]], swapped_calls: int) -> None:
+    if fidelity.output_difference != 0:
+        raise FidelityError(
+            f"watching the model changed its output by {fidelity.output_difference:.1e}; is it random, or stateful?"
+        )
+    for error, heads in worst:
+        if not error <= 4 * tolerance(heads.q.dtype, terms=heads.k.shape[-2] + heads.q.shape[-1]):
+            raise FidelityError(
+                f"{heads.name} ({heads.socket}): attention recomputed from q, k, v and mask differs from the layer's "
+                f"own output by {error:.1e}; it is not softmax attention as seen there: describe it"
+            )
+    if swapped_calls != len(fidelity.layers):
+        raise FidelityError(f"{len(fidelity.layers)} attention calls were seen but {swapped_calls} could be replaced")
+    if not fidelity.swap_error <= fidelity.tolerance:
+        raise FidelityError(
+            f"exact softmax swapped in changes the output by {fidelity.swap_error:.1e}, more than rounding's "
+            f"{fidelity.tolerance:.1e}"
+        )
+    if fidelity.control_change <= fidelity.swap_error:
+        raise FidelityError(
+            "uniform attention swapped in does not change the output: the model ignores attention, or what was captured"
+        )
+
+
+def _without_tensors(heads: Heads) -> Heads:
+    """The call with empty storage, so that a check over many layers keeps only their shapes."""
+    empty = {name: getattr(heads, name).to("meta") for name in ("q", "k", "v", "out")}
+    return Heads(layer=heads.layer, name=heads.name, scale=heads.scale, socket=heads.socket, **empty)
+
+
+def _disturbed(heads: Heads) -> Tensor:
+    """The layer's own output with noise in its last bits."""
+    generator = torch.Generator(heads.out.device).manual_seed(heads.out.shape[-2])
+    noise = torch.randn(heads.out.shape, generator=generator, dtype=torch.float32, device=heads.out.device)
+    return heads.out + noise.to(heads.out.dtype) * machine_epsilon(heads.out.dtype) * heads.v.abs().amax()
+
+
+def _uniform(heads: Heads) -> Tensor:
+    return softmax_attention(torch.zeros_like(heads.q), heads.k, heads.v, mask=heads.mask)
+
+
+def tensors(output: Any) -> Iterator[Tensor]:
+    """The floating tensors of a model's output, whatever holds them; caches of keys and values are not output."""
+    if isinstance(output, Tensor):
+        if output.is_nested:
+            yield from (row.detach() for row in output.unbind())
+        elif output.is_floating_point():
+            yield output.detach()
+    elif isinstance(output, Mapping):
+        for name, value in output.items():
+            if name != "past_key_values":
+                yield from tensors(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from tensors(value)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for field in fields(output):
+            yield from tensors(getattr(output, field.name))
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    if torch.equal(a, b):
+        return 0.0
+    return max(float((a.double() - b.double()).abs().amax()), math.ulp(0.0))
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    if a.numel() == 0:
+        return 0.0
+    return float((a.double() - b.double()).abs().amax() / a.double().abs().amax().clamp_min(1e-30))

@@ -1,0 +1,50 @@
+"""Door 1: what one attention layer saw. Theories see these tensors and nothing else of a model."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from clearhead.axes import Bool, Float
+
+__all__ = ["Heads"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """One call of one attention layer, in one layout whatever the model's own.
+
+    Key and value heads that a model shares among queries (grouped-query attention) are repeated, so there is one h;
+    rotary codes are already in q and k. The layer computes, with what is None left out,
+
+        out = softmax(cap(scale * q k^T) + bias, over the keys that mask leaves visible, beside the sinks) v
+    """
+
+    layer: int
+    """Place of the call in the forward pass, from 0. A module that runs several times has several."""
+    name: str
+    """Path of the module that made the call."""
+    q: Float[Tensor, "b h n d"]
+    k: Float[Tensor, "b h m d"]
+    v: Float[Tensor, "b h m e"]
+    out: Float[Tensor, "b h n e"]
+    scale: float
+    mask: Bool[Tensor, "#b #h #n #m"] | None = None
+    """True where a query may look."""
+    bias: Float[Tensor, "#b #h #n #m"] | None = None
+    """Finite term added to the scaled scores, such as a relative position bias."""
+    softcap: float | None = None
+    sinks: Float[Tensor, "h"] | None = None
+    """One logit per head that takes weight and carries no value."""
+    dropout: float = 0.0
+    """Probability with which weights were dropped in `out`; 0 outside training."""
+    groups: int = 1
+    """How many query heads share each key head in the model."""
+    windows: int = 1
+    """How many consecutive entries of b belong to one input, as the windows of an image do."""
+    socket: str = ""
+    """The door through which the layer was seen."""
+
+    @property
+    def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:
+        """True for the queries that may look somewhere; None if all may. The others have no defined attention."""
+        return None if self.mask is None else self.mask.any(dim=-1, keepdim=True)

@@ -1,0 +1,1 @@
+"""Models to look at, and where they come from."""

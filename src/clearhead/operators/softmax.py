@@ -1,0 +1,152 @@
+r"""Softmax attention (Vaswani et al. 2017, equation 1), with the variations that released models use.
+
+Names here and there: q, k, v are the rows of Q, K, V; `scale` is 1/sqrt(d_k). A soft cap is Gemma 2's (Gemma Team 2024,
+section 2), sinks are the learned logits of GPT-OSS, and a bias is T5's or Swin's relative position term. A query that
+may look nowhere gets zeros; the papers leave that case undefined.
+"""
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from clearhead.axes import Bool, Float, ShapeError, check_attention_operands
+
+__all__ = ["softmax_attention", "softmax_attention_slow"]
+
+
+def softmax_attention(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    v: Float[Tensor, "*b m e"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "h"] | None = None,
+) -> Float[Tensor, "*b n e"]:
+    r"""Average the values, each weighted by how its key agrees with the query.
+
+    .. math::
+        o_i = \sum_j w_{ij} v_j, \qquad
+        w_{ij} = \frac{e^{s_{ij}}}{\sum_{j'} e^{s_{ij'}} + e^{\text{sink}}}, \qquad
+        s_{ij} = \operatorname{cap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}
+
+    with cap(x) = softcap * tanh(x / softcap), sums over the keys that the mask leaves visible, and no sink by default.
+    `scale` is 1/sqrt(d) unless given; `sinks` holds one logit per head, the axis before n. Without sinks, the weights
+    of a row sum to one, so each output lies in the convex hull of the visible values. Without a visible key it is zero.
+
+    Plain calls and calls with a mask or a bias run on torch's fused kernel, which stores no n x m matrix of its own.
+    Calls with a soft cap, with sinks or with a bias finer than q do not; their scores are single precision or better.
+    """
+    check_attention_operands(q, k, v, mask=mask, bias=bias)
+    _check_sinks(q, k, v, sinks)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    bias = None if bias is None else _rows(bias)
+    attend = partial(_attend, q, k, v, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    if mask is None:
+        return attend(mask=None)
+    mask = _rows(mask)
+    somewhere = mask.any(dim=-1, keepdim=True)
+    # Kernels differ in what they make of a row without keys, NaN gradients among it, so they are never shown one.
+    return torch.where(somewhere, attend(mask=mask | ~somewhere), 0)
+
+
+def _rows(added: Tensor) -> Tensor:
+    """The same mask or bias with an axis for n and one for m, which the fused kernel insists on."""
+    return added if added.ndim > 1 else added.expand(1, -1 if added.ndim else 1)
+
+
+def _check_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
+    if sinks is None or (q.ndim > 2 and sinks.shape == q.shape[-3:-2]):
+        return
+    got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks)))
+    raise ShapeError(f"expected sinks (h,), one for each head of q (..., h, n, d); got {got}")
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    fits = bias is None or torch.promote_types(bias.dtype, q.dtype) == q.dtype
+    if softcap is not None or sinks is not None or not fits or k.shape[-2] == 0:
+        return _dense(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    added = mask
+    if bias is not None:
+        added = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), -torch.inf)
+    return scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
+
+
+def _dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    wide = torch.promote_types(q.dtype, torch.float32)  # half precision overflows at scores of 65504
+    scores = (q.to(wide) * scale) @ k.to(wide).mT
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    total = torch.logsumexp(scores, dim=-1, keepdim=True)
+    if sinks is not None:
+        total = torch.logaddexp(total, sinks.to(total.dtype)[:, None, None])
+    weights = torch.where(scores > -torch.inf, (scores - total).exp(), 0)
+    return weights.to(v.dtype) @ v
+
+
+def softmax_attention_slow(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    v: Float[Tensor, "*b m e"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "h"] | None = None,
+) -> Float[Tensor, "*b n e"]:
+    """The twin of `softmax_attention`: one query at a time, the definition read aloud."""
+    check_attention_operands(q, k, v, mask=mask, bias=bias)
+    _check_sinks(q, k, v, sinks)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    *batch, n, m = *q.shape[:-1], k.shape[-2]
+    visible = torch.ones(n, m, dtype=torch.bool, device=q.device) if mask is None else mask
+    visible = visible.expand(*batch, n, m)
+    added = torch.zeros(n, m, dtype=q.dtype, device=q.device) if bias is None else bias.to(q.dtype)
+    added = added.expand(*batch, n, m)
+    rows = []
+    for i in range(n):
+        score = scale * (q[..., i, None, :] * k).sum(dim=-1)
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        score = score + added[..., i, :]
+        if sinks is not None:
+            score = torch.cat([score, sinks.to(score.dtype).expand(*batch)[..., None]], dim=-1)
+        seen = visible[..., i, :]
+        if sinks is not None:
+            seen = torch.cat([seen, torch.ones_like(seen[..., :1])], dim=-1)
+        score = score.masked_fill(~seen, -torch.inf)
+        top = score.detach().amax(dim=-1, keepdim=True) if score.shape[-1] else torch.zeros_like(score.sum(-1, True))
+        weight = (score - torch.where(top > -torch.inf, top, 0)).exp()
+        share = weight[..., :m] / weight.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+        rows.append((share[..., None] * v).sum(dim=-2))
+    return torch.stack(rows, dim=-2) if rows else q.new_zeros(*batch, 0, v.shape[-1])

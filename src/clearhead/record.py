@@ -1,0 +1,63 @@
+"""What one audit did and found: the facts that the terminal, the JSON file and the report all show."""
+
+from dataclasses import dataclass
+
+from clearhead.findings import Finding
+
+__all__ = ["AuditRecord", "Fidelity", "LayerRecord", "Timing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """One captured attention layer: its place in the forward pass, its module, and through which door it was seen."""
+
+    layer: int
+    name: str
+    heads: int
+    socket: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """Evidence that what was captured is what the model computes, measured on the first batch.
+
+    `output_difference`: largest change of the model's output by being watched (0 means bit-identical).
+    `recompute_error`: largest relative difference of the attention recomputed from q, k, v and mask to the model's own.
+    `swap_error`: relative change of the model's output with exact softmax attention swapped in; at most `tolerance`.
+    `control_change`: the same with uniform attention swapped in, which must show.
+    """
+
+    layers: tuple[LayerRecord, ...]
+    output_difference: float
+    recompute_error: float
+    swap_error: float
+    control_change: float
+    tolerance: float
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds by phase, and the process's peak memory in bytes (None where the system does not tell)."""
+
+    check: float
+    forward: float
+    theory: dict[str, float]
+    total: float
+    peak_memory: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """Everything that one audit reports."""
+
+    model: str
+    data: str
+    version: str
+    created: str
+    seed: int
+    inputs: int
+    tokens: int
+    fidelity: Fidelity
+    findings: tuple[Finding, ...]
+    timing: Timing

@@ -1,0 +1,75 @@
+"""The head table of the terminal: one number per head, rows are layers, in blocks of heads that fit the width."""
+
+import math
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from clearhead.findings import Finding, Verdict
+from clearhead.report.colours import LIGHT, as_hex
+from clearhead.report.columns import print_line, print_paragraph
+from clearhead.report.grid import ClaimGrid
+from clearhead.report.wording import MARKS, agreement, clean
+
+__all__ = ["print_head_table"]
+
+LABEL = "layer"
+BESIDE = 2
+
+
+def print_head_table(grid: ClaimGrid, console: Console) -> None:
+    """Print the agreement of every head, then what the marks mean.
+
+    A cell's background is the colour of its agreement; heads that are not distinguishable from chance have none and are
+    dim. Names of the modules stand at the end of the rows if all of them fit.
+    """
+    digits = max(*(len(_number(cell.finding)) for cell in grid.cells), len(str(grid.width - 1)))
+    for heads in _blocks(grid, digits=digits, width=console.width):
+        _print_block(grid, heads, digits, console)
+    print_paragraph("", Text(_legend(grid), style="dim"), console, indent=0)
+
+
+def _blocks(grid: ClaimGrid, *, digits: int, width: int) -> Iterator[range]:
+    most = max((width - len(LABEL)) // (digits + 2), 1)
+    size = math.ceil(grid.width / math.ceil(grid.width / most))
+    for start in range(0, grid.width, size):
+        yield range(start, min(start + size, grid.width))
+
+
+def _print_block(grid: ClaimGrid, heads: range, digits: int, console: Console) -> None:
+    used = len(LABEL) + len(heads) * (digits + 2) + BESIDE
+    rows = [row for row in grid.rows if any(cell.finding.head in heads for cell in row.cells)]
+    names = all(used + Text(clean(row.name)).cell_len <= console.width for row in rows)
+    print_line(Text(LABEL, style="dim") + Text("".join(f" {head:>{digits}} " for head in heads), style="dim"), console)
+    for row in rows:
+        line = Text().append(f"{row.layer:>{len(LABEL)}}", style="dim")
+        at_head = {cell.finding.head: cell.finding for cell in row.cells}
+        for head in heads:
+            line.append(" ")
+            line.append(_cell(at_head[head], digits) if head in at_head else Text(" " * (digits + 1)))
+        print_line(line.append(" " * BESIDE).append(clean(row.name), style="dim") if names else line, console)
+
+
+def _number(finding: Finding) -> str:
+    return "-" if finding.verdict is Verdict.NOT_APPLICABLE else agreement(finding.agreement)
+
+
+def _cell(finding: Finding, digits: int) -> Text:
+    return Text(f"{_number(finding):>{digits}}{MARKS[finding.verdict] or ' '}", style=_style(finding))
+
+
+def _style(finding: Finding) -> Style:
+    dull = (Verdict.CHANCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED)
+    if finding.verdict in dull or not math.isfinite(finding.agreement):
+        return Style(dim=True)
+    return Style(color=LIGHT.ink(finding.agreement), bgcolor=as_hex(LIGHT.rgb(finding.agreement)))
+
+
+def _legend(grid: ClaimGrid) -> str:
+    verdicts = [v for v in Verdict if grid.summary.verdicts.get(v, 0)]
+    marks = [f"{MARKS[v]} {v}" for v in verdicts if MARKS[v]]
+    if any(_number(cell.finding) == "-" for cell in grid.cells):
+        marks.append(f"- {Verdict.NOT_APPLICABLE}")
+    return "; ".join(["agreement: 0 is chance, 1 is the theory", *marks])

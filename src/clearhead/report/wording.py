@@ -1,0 +1,144 @@
+"""Numbers, durations and verdicts as people read them: the same words in the terminal and in the report."""
+
+import math
+from collections.abc import Sequence
+
+from clearhead.findings import SUPPORT, Finding, Summary, Theorem, Verdict
+from clearhead.numerics.moments import Interval
+
+__all__ = [
+    "MARKS",
+    "RULES",
+    "agreement",
+    "amount_of_memory",
+    "clean",
+    "count_theorems",
+    "duration",
+    "number",
+    "reason",
+    "sentence",
+    "short",
+    "span",
+]
+
+MARKS = {
+    Verdict.SUPPORTED: "*",
+    Verdict.ABOVE: "",
+    Verdict.CHANCE: "~",
+    Verdict.BELOW: "",
+    Verdict.NOT_APPLICABLE: "",
+    Verdict.UNDECIDED: "?",
+    Verdict.BY_CONSTRUCTION: "=",
+}
+"""One character beside a head's number, so that no verdict is told by colour alone."""
+
+_DIFFERS = "The p-value, adjusted among the heads of this claim (Benjamini and Hochberg), is at most 5 %, "
+
+RULES = {
+    Verdict.SUPPORTED: _DIFFERS
+    + f"the value lies on the theory's side of chance, and the whole interval of the agreement is at least {SUPPORT}.",
+    Verdict.ABOVE: _DIFFERS
+    + f"and the value lies on the theory's side of chance, but the interval of the agreement reaches below {SUPPORT}.",
+    Verdict.CHANCE: "The p-value, adjusted among the heads of this claim (Benjamini and Hochberg), is above 5 %.",
+    Verdict.BELOW: _DIFFERS + "and the value does not lie on the theory's side of chance.",
+    Verdict.NOT_APPLICABLE: "Nothing could be measured on this head: no input was usable, or the value is not finite.",
+    Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
+    Verdict.BY_CONSTRUCTION: "The statement holds for every head by the way it is computed, so it is not tested.",
+}
+"""The rule of `clearhead.findings.judge` that leads to each verdict, in words."""
+
+
+_SENTENCES = {
+    Verdict.SUPPORTED: "agrees with the theory",
+    Verdict.ABOVE: "is above chance but short of the claim",
+    Verdict.CHANCE: "is not distinguishable from chance",
+    Verdict.BELOW: "is below chance: it points away from the theory",
+    Verdict.UNDECIDED: "is undecided: there were too few inputs",
+    Verdict.BY_CONSTRUCTION: "holds by construction",
+}
+
+
+def sentence(summary: Summary) -> str:
+    """Say in one sentence what most of the measured heads show."""
+    statistic = clean(summary.claim.statistic)
+    counts = {v: c for v, c in summary.verdicts.items() if v is not Verdict.NOT_APPLICABLE and c}
+    if not counts:
+        return f"In no head could {statistic} be measured."
+    verdict, count = max(counts.items(), key=lambda item: item[1])
+    heads = f"all {count}" if count == summary.measured else f"{count} of {summary.measured}"
+    return f"In {heads} measured heads, {statistic} {_SENTENCES[verdict]}."
+
+
+def number(value: float, *, digits: int = 3) -> str:
+    """Write a number with so many significant digits; "-" where there is none."""
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == int(value) and abs(value) < 1e5:
+        return str(int(value))
+    if not 1e-3 <= abs(value) < 1e5:
+        mantissa, exponent = f"{value:.{digits - 2}e}".split("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:.{decimals}f}"
+
+
+def short(value: float) -> str:
+    """Write a number for a table: two significant digits and no zero before the point, as in .31 or 2e-7."""
+    return _without_zero(number(value, digits=2))
+
+
+def span(interval: Interval) -> str:
+    """Write a range in words, as in "0.29 to 0.33"; "-" where it has no ends."""
+    if math.isnan(interval.low) or math.isnan(interval.high):
+        return "-"
+    low, high = sorted((interval.low, interval.high))
+    return f"{number(low)} to {number(high)}"
+
+
+def agreement(value: float) -> str:
+    """Write an agreement with two decimals, as in .31; fewer where it is far off the scale, "-" where there is none."""
+    if not math.isfinite(value):
+        return "-"
+    if abs(value) >= 999.5:
+        return number(float(f"{value:.0e}"), digits=2) if abs(value) >= 1e5 else f"{value:.0f}"
+    text = f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+    return ".00" if text == "-0.00" else _without_zero(text)
+
+
+def _without_zero(text: str) -> str:
+    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+    return sign + digits.removeprefix("0") if digits.startswith("0.") else text
+
+
+def duration(seconds: float) -> str:
+    """Write seconds, as in 0.42 s, 74 s or 12 min 5 s."""
+    if seconds < 120:
+        return f"{number(seconds, digits=2)} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def amount_of_memory(size: int | None) -> str:
+    """Write bytes, as in 812 MB or 1.9 GB; "unknown" where the system does not tell."""
+    if size is None:
+        return "unknown"
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def clean(text: str) -> str:
+    """Replace what does not print (escape codes, line breaks, direction marks) in a name that came from outside."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
+def reason(finding: Finding) -> str:
+    """Say why a head, or some of its inputs, could not be measured; empty where all were."""
+    if finding.verdict is not Verdict.NOT_APPLICABLE and not finding.skipped:
+        return ""
+    return clean(finding.reason) or "no reason was recorded"
+
+
+def count_theorems(theorems: Sequence[Theorem]) -> str:
+    """Count the statements that hold and those that do not."""
+    hold = sum(theorem.holds for theorem in theorems)
+    return f"{hold} hold, {len(theorems) - hold} do not"

@@ -1,0 +1,33 @@
+"""Where an operator plugs into a model: one file per interface, opened together."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from clearhead.sockets.described import AttentionSpec, described_socket, read_descriptions
+from clearhead.sockets.huggingface import INTERFACE_FREE, huggingface_socket
+from clearhead.sockets.sdpa import sdpa_socket
+from clearhead.sockets.tap import AttentionNotSeenError, Receiver, Tap
+from clearhead.sockets.timm import TIMM_CLASSES
+from clearhead.sockets.torch_mha import torch_mha_socket
+
+__all__ = ["SOCKETS", "AttentionNotSeenError", "AttentionSpec", "Receiver", "Tap", "open_sockets", "read_descriptions"]
+
+SOCKETS = (
+    "the Hugging Face attention interface",
+    "timm's attention classes",
+    "torch.nn.MultiheadAttention",
+    "torch.nn.functional.scaled_dot_product_attention",
+    "the descriptions given",
+)
+"""What is tried, in words."""
+
+
+@contextmanager
+def open_sockets(tap: Tap, describe: Sequence[AttentionSpec] = ()) -> Iterator[None]:
+    """Open every socket of the model at once; an outer one silences those inside it, and a description comes first."""
+    with ExitStack() as stack:
+        stack.enter_context(described_socket(tap, (*describe, *INTERFACE_FREE, *TIMM_CLASSES)))
+        stack.enter_context(huggingface_socket(tap))
+        stack.enter_context(torch_mha_socket(tap))
+        stack.enter_context(sdpa_socket(tap))
+        yield

@@ -1,0 +1,115 @@
+"""The socket of Hugging Face models: the attention interface through which their layers find an attention function.
+
+While it is open, the interface hands out the function it would have handed out anyway, wrapped. The model's config, its
+mask functions and its choice of implementation stay untouched, so padding and causality arrive exactly as the model
+built them: registering a function under a new name without its mask function silently drops both.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from clearhead.heads import Heads
+from clearhead.sockets.described import AttentionSpec
+from clearhead.sockets.tap import Tap, causal_mask, named_arguments, split_mask
+
+__all__ = ["INTERFACE_FREE", "huggingface_socket"]
+
+INTERFACE_FREE = (
+    AttentionSpec(
+        module="transformers.models.mpnet.modeling_mpnet.MPNetSelfAttention",
+        q="q", k="k", v="v", out="o", heads="num_attention_heads", mask="attention_mask", bias="position_bias",
+    ),
+)  # fmt: skip
+"""Descriptions of layers that do not ask the interface and write their attention out."""
+
+
+@contextmanager
+def huggingface_socket(tap: Tap) -> Iterator[None]:
+    """Watch every layer of the model that asks an attention interface for its function."""
+    with ExitStack() as stack:
+        for interface in _interfaces(tap.model):
+            stack.enter_context(_wrapped_interface(interface, tap))
+        yield
+
+
+def _interfaces(model: nn.Module) -> list[Any]:
+    """Each attention interface that the files of the model's classes refer to: the shared one, and a file's own."""
+    library = sys.modules.get("transformers.modeling_utils")
+    if library is None or not hasattr(library, "AttentionInterface"):
+        return []
+    files = {sys.modules.get(type(module).__module__) for module in model.modules()} - {None}
+    globals_ = [value for file in files for value in vars(file).values()]
+    return list({id(value): value for value in globals_ if isinstance(value, library.AttentionInterface)}.values())
+
+
+@contextmanager
+def _wrapped_interface(interface: Any, tap: Tap) -> Iterator[None]:
+    own = vars(interface).get("get_interface")
+    original = interface.get_interface
+
+    def get_interface(implementation: str | None, default: Callable[..., Any]) -> Callable[..., Any]:
+        function = original(implementation, default)
+        return functools.partial(_attend, tap, function, function is not default)
+
+    interface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        if own is None:
+            del interface.get_interface
+        else:
+            interface.get_interface = own
+
+
+def _attend(
+    tap: Tap, function: Callable[..., Any], rebuilds_causality: bool, module: nn.Module, *args: Any, **kwargs: Any
+) -> Any:
+    name = tap.names.get(id(module))
+    if name is None or tap.inside or id(module) in tap.claimed:
+        return function(module, *args, **kwargs)
+    with tap.busy():
+        result = function(module, *args, **kwargs)
+    heads = _read(name, module, named_arguments(function, module, *args, **kwargs), result[0], rebuilds_causality)
+    replaced = tap.emit(heads)
+    if replaced is None:
+        return result
+    out = replaced.to(result[0].dtype).transpose(1, 2).contiguous().view(result[0].shape)
+    return (out, *result[1:])
+
+
+def _read(name: str, module: nn.Module, call: dict[str, Any], out: Tensor, rebuilds_causality: bool) -> Heads:
+    q, k, v = call["query"], call["key"], call["value"]
+    mask, bias = split_mask(call.get("attention_mask"))
+    if call.get("attention_mask") is None and rebuilds_causality and q.shape[-2] > 1:
+        causal = call.get("is_causal")
+        if getattr(module, "is_causal", True) if causal is None else causal:
+            mask = causal_mask(q.shape[-2], k.shape[-2], q.device)
+    position = call.get("position_bias")
+    if position is not None:
+        hidden, position = split_mask(position)
+        mask = hidden if mask is None else mask if hidden is None else mask & hidden
+        bias = position if bias is None else bias if position is None else bias + position
+    groups = q.shape[1] // k.shape[1]
+    scale = call.get("scaling")
+    sinks = call.get("s_aux")
+    return Heads(
+        layer=0,
+        name=name,
+        q=q,
+        k=k.repeat_interleave(groups, dim=1) if groups > 1 else k,
+        v=v.repeat_interleave(groups, dim=1) if groups > 1 else v,
+        out=out.view(q.shape[0], q.shape[2], q.shape[1], -1).transpose(1, 2),
+        scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+        mask=mask,
+        bias=bias,
+        softcap=call.get("softcap"),
+        sinks=None if sinks is None else sinks.reshape(-1),
+        dropout=float(call.get("dropout", 0.0)) if module.training else 0.0,
+        groups=groups,
+        socket="Hugging Face attention interface",
+    )

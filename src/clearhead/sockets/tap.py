@@ -1,0 +1,114 @@
+"""What every socket shares: the model being watched, who receives its calls, and how a layer's tensors are laid out."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.heads import Heads
+
+__all__ = [
+    "AttentionNotSeenError",
+    "Receiver",
+    "Tap",
+    "causal_mask",
+    "named_arguments",
+    "overridden_forward",
+    "split_mask",
+]
+
+Receiver = Callable[[Heads], Tensor | None]
+"""Takes one call; returns the attention output that the model shall go on with, or None to leave the model's own."""
+
+
+class AttentionNotSeenError(ValueError):
+    """A model whose attention, or a part of it, could not be seen. The message names what was tried and what to do."""
+
+
+class Tap:
+    """One model with its sockets open.
+
+    Sockets call `emit` for each attention call. A call inside a call that an outer socket already handles (Hugging
+    Face's dispatcher ends in torch's fused kernel) is left alone: `inside` tells, and `claimed` holds the modules that
+    a description speaks for.
+    """
+
+    def __init__(self, model: nn.Module, receive: Receiver, *, replaces: bool = False) -> None:
+        self.model = model
+        self.replaces = replaces
+        self.names = {id(module): name or "(model)" for name, module in model.named_modules()}
+        self.claimed: set[int] = set()
+        self.calls = 0
+        self.inside = False
+        self._receive = receive
+
+    def emit(self, heads: Heads) -> Tensor | None:
+        """Hand one call to the receiver."""
+        self.calls += 1
+        return self._receive(heads)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """While an outer socket runs the model's own attention, inner sockets stay silent."""
+        before, self.inside = self.inside, True
+        try:
+            yield
+        finally:
+            self.inside = before
+
+
+@contextmanager
+def overridden_forward(module: nn.Module, wrapper: Callable[..., Any]) -> Iterator[None]:
+    """Run `wrapper(original, *args, **kwargs)` in place of one module's forward; the module is as it was afterwards.
+
+    The override lies on the instance, not in a hook: torch's encoder layers leave their fused path when they find
+    hooks, and with it the exact bits of their output.
+    """
+    own = module.__dict__.get("forward")
+    original = module.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, *args, **kwargs)
+
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = own
+
+
+def named_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """A call's arguments by name, those gathered in **kwargs among them; defaults left out."""
+    bound = inspect.signature(function).bind_partial(*args, **kwargs)
+    arguments = dict(bound.arguments)
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            arguments.update(arguments.pop(name, {}))
+    return arguments
+
+
+def causal_mask(n: int, m: int, device: torch.device) -> Tensor:
+    """True on and below the diagonal that starts at the first query and the first key, as torch's kernel has it."""
+    return torch.ones(1, 1, n, m, dtype=torch.bool, device=device).tril()
+
+
+def split_mask(added: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A model's attention mask as (mask, bias): what hides keys apart from what only shifts scores.
+
+    A boolean mask is True where a query may look. A floating one is added to the scores: entries at or below half of
+    the dtype's most negative number hide the key, and the rest is a bias unless it is zero throughout.
+    """
+    if added is None or added.dtype is torch.bool:
+        return added, None
+    hidden = added <= torch.finfo(added.dtype).min / 2
+    rest = added.masked_fill(hidden, 0)
+    mask = ~hidden if bool(hidden.any()) else None
+    return mask, rest if bool(rest.any()) else None

@@ -1,0 +1,1 @@
+"""Theories of attention: each states claims and measures them on `Heads`, knowing no model and no other theory."""

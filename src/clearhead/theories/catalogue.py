@@ -1,0 +1,24 @@
+"""Every theory in the house, by the name it has on the command line."""
+
+from collections.abc import Sequence
+
+from clearhead.findings import Theorem
+from clearhead.theories import kernel_pca
+from clearhead.theories.theory import Theory
+
+__all__ = ["THEORIES", "all_theorems", "find_theories"]
+
+THEORIES: dict[str, Theory] = {theory.name: theory for theory in (kernel_pca.THEORY,)}
+
+
+def find_theories(names: Sequence[str]) -> list[Theory]:
+    """The theories of these names, or all of them if none is named."""
+    unknown = [name for name in names if name not in THEORIES]
+    if unknown:
+        raise ValueError(f"no theory is called {', '.join(unknown)}; there is {', '.join(THEORIES)}")
+    return [THEORIES[name] for name in dict.fromkeys(names)] or list(THEORIES.values())
+
+
+def all_theorems() -> list[Theorem]:
+    """Every provable statement of every theory, checked now."""
+    return [theorem for theory in THEORIES.values() for theorem in theory.theorems()]

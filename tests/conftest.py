@@ -1,0 +1,33 @@
+"""Two sessions: as shipped, and with CLEARHEAD_TYPECHECK=1, where all annotated shapes of the package are checked."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+TYPECHECKED = os.environ.get("CLEARHEAD_TYPECHECK") == "1"
+
+if TYPECHECKED:  # before anything imports the package
+    from jaxtyping import install_import_hook
+
+    install_import_hook("clearhead", "beartype.beartype")
+
+try:
+    from clearhead.sockets.torchvision_shim import ensure_torchvision
+except ImportError:
+    pass
+else:
+    ensure_torchvision()
+
+# Workers share the machine, and threads of one would wait for threads of the other.
+torch.set_num_threads(1)
+
+settings.register_profile("clearhead", deadline=None, derandomize=True)
+settings.load_profile("clearhead")
+
+
+@pytest.fixture(scope="session")
+def typechecked() -> bool:
+    """Whether jaxtyping's import hook checks the package in this session."""
+    return TYPECHECKED

@@ -1,0 +1,282 @@
+"""The contract must fail: every check of it is broken here by an operator that is wrong in one way."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.axes import check_attention_operands
+from clearhead.operators.contract import CHECKS, COMPILED, Check, check_operator
+from clearhead.operators.contract_masks import MASK_CHECKS
+from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+
+
+def weights_of(q: Tensor, k: Tensor, mask: Tensor | None = None, *, dim: int = -1, hidden: float = -math.inf) -> Tensor:
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    return (scores if mask is None else scores.masked_fill(~mask, hidden)).softmax(dim=dim)
+
+
+def missing_scale(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=mask, scale=1.0)
+
+
+def transposed(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=mask).mT
+
+
+def transposed_and_reshaped(q, k, v, *, mask=None):
+    out = softmax_attention(q, k, v, mask=mask)
+    return out.mT.reshape(out.shape)
+
+
+def softmax_over_queries(q, k, v, *, mask=None):
+    return weights_of(q, k, mask, dim=-2) @ v
+
+
+def mask_ignored(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v)
+
+
+def mask_inverted(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=None if mask is None else ~mask)
+
+
+def mask_of_first_head(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=mask if mask is None or mask.ndim < 4 else mask[:, :1])
+
+
+def mask_not_broadcast(q, k, v, *, mask=None):
+    if mask is not None and mask.ndim < 2:
+        raise ValueError("expected a mask of at least two axes")
+    return softmax_attention(q, k, v, mask=mask)
+
+
+def mask_of_large_numbers(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, bias=None if mask is None else torch.where(mask, 0.0, -1e4).to(q.dtype))
+
+
+def looks_ahead_a_little(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=mask) + 1e-6 * v.mean(dim=-2, keepdim=True)
+
+
+def nan_without_keys(q, k, v, *, mask=None):
+    return weights_of(q, k, mask) @ v
+
+
+def nan_gradient_without_keys(q, k, v, *, mask=None):
+    out = nan_without_keys(q, k, v, mask=mask)
+    return out if mask is None else torch.where(mask.any(dim=-1, keepdim=True), out, 0)
+
+
+def mean_without_keys(q, k, v, *, mask=None):
+    return weights_of(q, k, mask, hidden=-1e30) @ v
+
+
+def constant(q, k, v, *, mask=None):
+    return (0 * softmax_attention(q, k, v, mask=mask)) + 1
+
+
+def uniform(q, k, v, *, mask=None):
+    return softmax_attention(0 * q, k, v, mask=mask)
+
+
+def noisy(q, k, v, *, mask=None):
+    out = softmax_attention(q, k, v, mask=mask)
+    return out * (1 + torch.finfo(out.dtype).eps * torch.randint_like(out, 3))
+
+
+def without_gradient(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=mask).detach()
+
+
+def keys_without_gradient(q, k, v, *, mask=None):
+    return softmax_attention(q, k.detach(), v, mask=mask)
+
+
+def always_single(q, k, v, *, mask=None):
+    return softmax_attention(q.float(), k.float(), v.float(), mask=mask).to(q.dtype)
+
+
+def single_in_half(q, k, v, *, mask=None):
+    if q.dtype is not torch.float32:
+        return softmax_attention(q, k, v, mask=mask)
+    return softmax_attention(q.half(), k.half(), v.half(), mask=mask).float()
+
+
+def half_returns_single(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=mask).to(torch.promote_types(q.dtype, torch.float32))
+
+
+def half_overflows(q, k, v, *, mask=None):
+    return nan_without_keys(q, k, v, mask=mask)
+
+
+def squeezed(q, k, v, *, mask=None):
+    return softmax_attention(q, k, v, mask=mask).squeeze(-2)
+
+
+def global_maximum(q, k, v, *, mask=None):
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    weights = (scores - scores.max()).exp()
+    return weights / weights.sum(dim=-1, keepdim=True) @ v
+
+
+def viewed(q, k, v, *, mask=None):
+    flat = [x.view(-1, *x.shape[-2:]) for x in (q, k, v)]
+    return softmax_attention(*flat).reshape(*q.shape[:-1], v.shape[-1])
+
+
+def four_axes_only(q, k, v, *, mask=None):
+    check_attention_operands(q, k, v, mask=mask)
+    return torch.einsum("bhnm,bhme->bhne", weights_of(q, k, mask), v)
+
+
+def in_place(q, k, v, *, mask=None):
+    out = softmax_attention(q, k, v, mask=mask)
+    with torch.no_grad():
+        k.mul_(2)
+    return out
+
+
+def looks_at_numbers(q, k, v, *, mask=None):
+    if q.sum().item() == 0:
+        return torch.zeros_like(q)
+    return softmax_attention(q, k, v, mask=mask)
+
+
+def looks_at_the_mask(q, k, v, *, mask=None):
+    if mask is not None and mask.all():
+        mask = None
+    return softmax_attention(q, k, v, mask=mask)
+
+
+def crude_errors(q, k, v, *, mask=None):
+    assert q.shape[-1] == k.shape[-1]
+    return nan_without_keys(q, k, v, mask=mask)
+
+
+def speechless_errors(q, k, v, *, mask=None):
+    try:
+        check_attention_operands(q, k, v, mask=mask)
+    except ValueError as error:
+        raise type(error)("these operands do not fit") from None
+    return softmax_attention(q, k, v, mask=mask)
+
+
+def accepts_anything(q, k, v, *, mask=None):
+    mask = None if mask is None else mask.bool()
+    return softmax_attention(q.double(), k.double(), v.double(), mask=mask).to(q.dtype)
+
+
+BROKEN = {
+    missing_scale: {"twin_forward_float64", "twin_forward_float32", "twin_backward", "dtype_ladder", "leading_axes"},
+    transposed: {"output_shape", "twin_forward_float64", "single_token"},
+    transposed_and_reshaped: {"twin_forward_float64", "twin_backward"},
+    softmax_over_queries: {"twin_forward_float64", "twin_forward_float32", "twin_backward"},
+    mask_ignored: {"padding_mask", "causal_mask", "boolean_mask", "masked_keys_have_no_influence", "no_look_ahead"},
+    mask_inverted: {"padding_mask", "causal_mask", "boolean_mask", "fully_masked_rows", "no_look_ahead"},
+    mask_of_first_head: {"boolean_mask"},
+    mask_not_broadcast: {"mask_shapes"},
+    mask_of_large_numbers: {"masked_keys_have_no_influence", "no_look_ahead", "fully_masked_rows"},
+    looks_ahead_a_little: {"no_look_ahead", "masked_keys_have_no_influence", "causal_mask"},
+    nan_without_keys: {"fully_masked_rows"},
+    nan_gradient_without_keys: {"fully_masked_rows"},
+    mean_without_keys: {"fully_masked_rows"},
+    constant: {"depends_on_values", "twin_forward_float64", "twin_backward"},
+    uniform: {"twin_forward_float64", "twin_forward_float32", "twin_backward", "dtype_ladder"},
+    noisy: {"determinism"},
+    without_gradient: {"twin_backward", "gradcheck", "empty_batch"},
+    keys_without_gradient: {"twin_backward", "gradcheck"},
+    always_single: {"twin_forward_float64", "gradcheck"},
+    single_in_half: {"twin_forward_float32"},
+    half_returns_single: {"dtype_ladder"},
+    half_overflows: {"half_range"},
+    squeezed: {"single_token"},
+    global_maximum: {"empty_batch"},
+    viewed: {"non_contiguous"},
+    four_axes_only: {"leading_axes", "vmap"},
+    in_place: {"operands_untouched"},
+    looks_at_numbers: {"compile", "vmap"},
+    looks_at_the_mask: {"mask_compile", "mask_vmap"},
+    crude_errors: {"mismatched_shapes", "wrong_dtypes", "wrong_masks"},
+    speechless_errors: {"mismatched_shapes", "wrong_masks"},
+    accepts_anything: {"wrong_dtypes", "wrong_masks"},
+}
+
+
+def failures(checks: list[Check]) -> set[str]:
+    return {check.name for check in checks if not check.passed}
+
+
+@pytest.mark.parametrize("operator", BROKEN, ids=lambda operator: operator.__name__)
+def test_a_broken_operator_is_caught_by_the_check_that_is_meant_for_it(operator, typechecked: bool) -> None:
+    expected = BROKEN[operator]
+    kept = expected - COMPILED if typechecked else expected
+    checks = check_operator(operator, twin=softmax_attention_slow, without=CHECKS.keys() - kept)
+    assert failures(checks) == kept
+    assert all(check.detail for check in checks)
+
+
+def test_every_check_is_broken_by_some_operator() -> None:
+    assert set().union(*BROKEN.values()) == CHECKS.keys()
+
+
+def test_a_flaw_is_not_seen_where_it_is_not() -> None:
+    flaws = failures(check_operator(half_returns_single, twin=softmax_attention_slow, compile=False))
+    assert flaws == {"dtype_ladder"}
+
+
+def test_a_right_operator_passes_all(typechecked: bool) -> None:
+    checks = check_operator(softmax_attention, twin=softmax_attention_slow, compile=not typechecked)
+    assert failures(checks) == set()
+    assert {check.name for check in checks} == CHECKS.keys() - (COMPILED if typechecked else set())
+
+
+def test_operators_without_mask_are_not_asked_for_one() -> None:
+    def maskless(q, k, v):
+        return softmax_attention(q, k, v)
+
+    checks = check_operator(maskless, twin=maskless, masks=False, compile=False)
+    assert failures(checks) == set()
+    assert not {check.name for check in checks} & MASK_CHECKS.keys()
+
+
+def symmetric(attention):
+    def operator(q, k, v, *, mask=None):
+        check_attention_operands(q, k, v, mask=mask)
+        check_attention_operands(k, q, v, mask=mask)
+        return attention(k, k, v, mask=mask)
+
+    return operator
+
+
+def test_operators_within_one_sequence_get_square_operands() -> None:
+    operator, twin = symmetric(softmax_attention), symmetric(softmax_attention_slow)
+    assert failures(check_operator(operator, twin=twin, square=True, compile=False)) == set()
+    assert "output_shape" in failures(check_operator(operator, twin=twin, compile=False))
+
+
+def test_square_operators_must_refuse_other_lengths() -> None:
+    checks = check_operator(softmax_attention, twin=softmax_attention_slow, square=True, compile=False)
+    assert failures(checks) == {"mismatched_shapes"}
+
+
+def test_any_error_of_an_operator_is_a_failed_check() -> None:
+    def raises(q, k, v, *, mask=None):
+        raise NotImplementedError("not yet")
+
+    checks = check_operator(raises, twin=softmax_attention_slow, compile=False)
+    assert failures(checks) == {check.name for check in checks}
+    assert checks[0] == Check("output_shape", passed=False, detail="NotImplementedError: not yet")
+
+
+def test_unknown_checks_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"among output_shape, .*got \['no_such_check'\]"):
+        check_operator(softmax_attention, twin=softmax_attention_slow, without=["no_such_check"])
+
+
+def test_checks_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Check("output_shape", passed=False).passed = True

@@ -1,0 +1,42 @@
+import dataclasses
+
+import pytest
+
+from clearhead.findings import Theorem, Verdict
+from clearhead.record import AuditRecord
+from tests.report.made_records import KERNEL_PCA, MAX_MARGIN, record_of
+
+
+@pytest.fixture(scope="session")
+def record() -> AuditRecord:
+    """6 layers x 12 heads, one claim."""
+    made = record_of([12] * 6, KERNEL_PCA)
+    seen = {finding.verdict for finding in made.findings}
+    assert seen == set(Verdict) - {Verdict.BY_CONSTRUCTION}
+    return made
+
+
+@pytest.fixture(scope="session")
+def two_claims() -> AuditRecord:
+    """Layers of unequal width, two claims; the second claim's exact value lies below chance."""
+    return record_of([3, 13, 5, 11, 7], KERNEL_PCA, MAX_MARGIN)
+
+
+@pytest.fixture(scope="session")
+def theorems() -> list[Theorem]:
+    """Seven statements that hold and one that does not."""
+    sound = Theorem(
+        source="Teo and Nguyen 2024, Proposition 1",
+        statement="Attention outputs are projections of the queries onto the principal axes of the keys",
+        residual=3.1e-15,
+        residual_single=2.2e-6,
+        tolerance=1e-12,
+        tolerance_single=1e-4,
+        control="values drawn at random",
+        control_residual=0.83,
+        citation="Teo and Nguyen 2024",
+    )
+    return [
+        *[dataclasses.replace(sound, source=f"Source {i}") for i in range(7)],
+        dataclasses.replace(sound, residual=0.5),
+    ]

@@ -1,0 +1,191 @@
+import dataclasses
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from clearhead.findings import Verdict, judge
+from clearhead.report import print_audit, print_theorems
+from clearhead.report.wording import agreement, duration, number, short
+from tests.report.made_records import KERNEL_PCA, NAMES, record_of
+
+WIDTHS = [50, 80, 120, 200]
+
+
+def printed(show, width, *, colour=False):
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=colour,
+        color_system="truecolor" if colour else None,
+        legacy_windows=False,
+    )
+    show(console)
+    return stream.getvalue()
+
+
+def heads_in(text, title):
+    """The head table under a title, read back: {(layer, head): cell}."""
+    lines = text.split(f"\n{title}\n")[1].splitlines()
+    found, starts = {}, []
+    for line in lines:
+        if line.startswith("agreement:"):
+            return found
+        if line.startswith("layer"):
+            starts = [(int(m.group()), m.end()) for m in re.finditer(r"\d+", line)]
+        else:
+            layer, step = int(line[:5]), (starts[1][1] - starts[0][1] if len(starts) > 1 else 7)
+            for head, end in starts:
+                cell = line[max(end - step + 2, 5) : end + 1].strip()
+                if cell:
+                    found[layer, head] = cell
+    raise AssertionError("the table has no end")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_wider_than_the_terminal(record, two_claims, theorems, width):
+    for show in (
+        lambda c: print_audit(record, c),
+        lambda c: print_audit(two_claims, c),
+        lambda c: print_audit(record_of([64] * 3, KERNEL_PCA), c),
+        lambda c: print_theorems(theorems, c),
+    ):
+        assert max(map(len, printed(show, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [20, *WIDTHS])
+def test_long_names_do_not_widen_a_line(width, theorems):
+    long = "encoder.layers." * 20
+    claim = dataclasses.replace(KERNEL_PCA, theory=long + "theory")
+    made = record_of([12] * 2, claim, model=long, name=long + "{}")
+    text = printed(lambda c: print_audit(made, c), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "".join(text.split()).count(long + "theory") == 3, "in the summary, over the head table, beside its time"
+    stated = [dataclasses.replace(t, source=long) for t in theorems]
+    assert max(map(len, printed(lambda c: print_theorems(stated, c), width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("heads", [[12] * 6, [3, 13, 5, 11, 7], [64, 2, 61]])
+def test_every_head_is_printed_in_its_place(width, heads):
+    record = record_of(heads, KERNEL_PCA)
+    cells = heads_in(printed(lambda c: print_audit(record, c), width), "kernel PCA, captured variance")
+    assert len(cells) == len(record.findings) == sum(heads)
+    for f in record.findings:
+        expected = "-" if f.verdict is Verdict.NOT_APPLICABLE else agreement(f.agreement)
+        assert cells[f.layer, f.head].rstrip("*~?") == expected
+
+
+def test_verdicts_are_marked_without_colour(record):
+    cells = heads_in(printed(lambda c: print_audit(record, c), 120), "kernel PCA, captured variance")
+    for f in record.findings:
+        mark = {Verdict.CHANCE: "~", Verdict.SUPPORTED: "*", Verdict.UNDECIDED: "?"}.get(f.verdict, "")
+        assert cells[f.layer, f.head].endswith(mark)
+        assert bool(mark) == (cells[f.layer, f.head][-1] in "~*?")
+
+
+def test_chance_is_dim_and_the_rest_is_coloured_by_value(record):
+    text = printed(lambda c: print_audit(record, c), 120, colour=True)
+    below = next(f for f in record.findings if f.verdict is Verdict.BELOW)
+    chance = next(f for f in record.findings if f.verdict is Verdict.CHANCE)
+    cells = re.findall(r"\x1b\[([\d;]+)m *([-.\d]+)([~*? ])\x1b", text)
+    backgrounds = {text: style for style, text, mark in cells if mark in " *" and "48;2" in style}
+    assert {style for style, _, mark in cells if mark == "~"} == {"2"}
+    assert agreement(below.agreement) in backgrounds
+    assert agreement(chance.agreement) in {text for _, text, mark in cells if mark == "~"}
+    assert len(set(backgrounds.values())) == len(backgrounds)
+
+
+def test_the_facts_are_all_there(record):
+    text = printed(lambda c: print_audit(record, c), 200)
+    for fact in (
+        "6 layers x 12 heads captured through transformers",
+        "max |output - original| 0;",
+        "recompute error 2e-7",
+        "error 3e-7 within tolerance 1e-5",
+        "uniform attention (control): change .83",
+        "shuffled values, 999 draws, seed 17",
+        "52 / 70",
+        "above chance, short of the claim in 43 of 70 heads",
+        "2 of 72 heads (keys are all equal 2)",
+        "check 1.2 s, forward and capture 9.4 s, kernel PCA 31 s",
+        "peak 1.9 GB",
+        NAMES.format(5),
+    ):
+        assert fact in text
+
+
+def test_narrow_terminals_lose_the_lesser_columns_first(record):
+    headers = {
+        w: next(x for x in printed(lambda c: print_audit(record, c), w).splitlines() if "theory " in x) for w in WIDTHS
+    }
+    assert "verdict" in headers[200]
+    assert "statistic" in headers[120]
+    assert "statistic" not in headers[80]
+    assert "exact" in headers[80]
+    assert "exact" not in headers[50]
+    assert "CI" not in headers[50]
+    assert "median" in headers[50]
+    assert "chance" in headers[50]
+
+
+def test_a_failed_check_and_unseen_layers_are_told(record):
+    fidelity = dataclasses.replace(record.fidelity, swap_error=0.2, unseen=("decoder.odd",))
+    text = printed(lambda c: print_audit(dataclasses.replace(record, fidelity=fidelity), c), 120)
+    assert "EXCEEDS" in text
+    assert "attention modules not captured (1): decoder.odd" in text
+
+
+def test_names_cannot_speak_to_the_terminal():
+    record = record_of([2], KERNEL_PCA, model="[red]x[/red]\x1b[31m\x07\nnext", name="[bold]{}\x1b]0;owned\x07")
+    text = printed(lambda c: print_audit(record, c), 200)
+    assert "[red]x[/red]" in text
+    assert "[bold]0" in text
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_an_audit_without_findings_prints(record):
+    text = printed(lambda c: print_audit(dataclasses.replace(record, findings=()), c), 80)
+    assert "fidelity" in text
+
+
+def test_a_claim_that_holds_by_construction_is_marked(record):
+    made = [dataclasses.replace(f, verdict=Verdict.BY_CONSTRUCTION) for f in record.findings[:3]]
+    text = printed(lambda c: print_audit(dataclasses.replace(record, findings=tuple(judge(made))), c), 120)
+    assert "= holds by construction" in text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_theorems_tell_everything_at_every_width(theorems, width):
+    text = printed(lambda c: print_theorems(theorems, c), width)
+    words = " ".join(text.split())
+    assert words.count("values drawn at random") == len(theorems)
+    assert words.count("Attention outputs are projections of the queries onto the principal axes of the keys") == 8
+    assert words.count("3e-15 (1e-12)") == 7
+    assert words.count("2e-6 (1e-4)") == 8
+    assert len(re.findall(r"\bNO\b", text)) == 1
+    assert len(re.findall(r"\byes\b", text)) == 7
+    assert text.splitlines()[-1] == "7 hold, 1 do not"
+
+
+def test_no_theorems_are_none():
+    assert printed(lambda c: print_theorems([], c), 80) == "0 hold, 0 do not\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.314, ".31"), (-0.286, "-.29"), (1.0, "1.00"), (-0.001, ".00"), (12.34, "12.3"), (123.4, "123"), (2.5e6, "2e6")],
+)
+def test_agreement_in_figures(value, text):
+    assert agreement(value) == text
+
+
+def test_numbers_in_figures():
+    assert [number(x) for x in (0.0, 1.0, 0.3, 2.14e-7, 1e-5, float("nan"), float("-inf"))] == [
+        *("0", "1", "0.300", "2.1e-7", "1e-5", "-", "-inf")
+    ]
+    assert [short(x) for x in (0.008, -0.12, 2e-7, 31.4)] == [".0080", "-.12", "2e-7", "31"]
+    assert [duration(x) for x in (0.42, 74.2, 725.0)] == ["0.42 s", "74 s", "12 min 5 s"]

@@ -1,0 +1,221 @@
+"""The kernel-PCA claim on calls of known content."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clearhead.findings import Finding, Verdict, judge
+from clearhead.heads import Heads
+from clearhead.theories.kernel_pca import CapturedVariance, captured_variance, theorem_values
+
+BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
+SCALE = WIDTH**-0.5
+
+
+def _drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _call(v: Tensor | None = None, *, seed: int = 0, **changed: Any) -> Heads:
+    k = _drawn(BATCH, HEADS, TOKENS, WIDTH, seed=seed)
+    v = _drawn(BATCH, HEADS, TOKENS, VALUES, seed=seed + 1) if v is None else v
+    given = {"q": k, "k": k, "v": v, "out": changed.get("v", v), "scale": SCALE} | changed
+    return Heads(layer=0, name="layer", **given)
+
+
+def _shortened(call: Heads, tokens: slice) -> Heads:
+    names = ("q", "k", "v", "out")
+    return dataclasses.replace(call, **{name: getattr(call, name)[..., tokens, :] for name in names})
+
+
+def _found(*calls: Heads, seed: int = 0, draws: int = 20) -> list[Finding]:
+    measurement = CapturedVariance(seed, draws=draws)
+    for call in calls:
+        measurement.observe(call)
+    return judge(measurement.findings())
+
+
+@given(st.integers(8, 29), st.integers(2, 13), st.integers(1, 5), st.integers(0, 2**31))
+def test_one_for_the_theorems_values_and_their_mixes_and_less_for_others(n: int, d: int, e: int, seed: int) -> None:
+    k, v, mix = _drawn(n, d, seed=seed), _drawn(n, e, seed=seed + 1), _drawn(e, e, seed=seed + 2)
+    exact = theorem_values(k, scale=d**-0.5, axes=e)
+    for same in (
+        exact,
+        -exact,
+        exact.flip(-1),
+        exact @ torch.linalg.qr(mix)[0],
+        exact @ (mix + 3 * torch.eye(e)),
+        1e9 * exact,
+    ):
+        assert float(captured_variance(k, same, scale=d**-0.5)) == pytest.approx(1, abs=1e-9)
+    assert float(captured_variance(k, v, scale=d**-0.5)) < 1 - 1e-6
+
+
+@given(st.integers(0, 2**31))
+def test_tokens_in_another_order_change_nothing(seed: int) -> None:
+    k, v = _drawn(TOKENS, WIDTH, seed=seed), _drawn(TOKENS, VALUES, seed=seed + 1)
+    order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(seed))
+    plain = float(captured_variance(k, v, scale=SCALE))
+    assert float(captured_variance(k[order], v[order], scale=SCALE)) == pytest.approx(plain, rel=1e-9)
+    assert float(captured_variance(k[order], v, scale=SCALE)) != pytest.approx(plain, rel=1e-6)
+
+
+def test_long_keys_that_overflow_every_exponential_stay_finite() -> None:
+    k, v = 40 * _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
+    value = float(captured_variance(k, v, scale=SCALE))
+    assert np.isfinite(value)
+    assert 0 <= value <= 1
+
+
+def test_single_precision_input_is_computed_in_double() -> None:
+    k, v = 2 * _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
+    exact = float(captured_variance(k.float().double(), v.float().double(), scale=SCALE))
+    assert float(captured_variance(k.float(), v.float(), scale=SCALE)) == exact
+
+
+def test_a_planted_head_is_supported_and_a_random_one_is_not() -> None:
+    call = _call()
+    planted = call.v.clone()
+    planted[:, 1] = theorem_values(call.k[:, 1], scale=SCALE, axes=VALUES)
+    found = _found(_call(planted))
+    assert [finding.verdict for finding in found] == [Verdict.CHANCE, Verdict.SUPPORTED, Verdict.CHANCE]
+    assert found[1].agreement == pytest.approx(1)
+    assert found[0].chance.value == pytest.approx(found[1].chance.value, abs=0.1)
+    assert found[0].chance.range.low < found[0].value < found[0].chance.range.high
+
+
+def test_random_heads_are_called_significant_at_the_rate_promised() -> None:
+    k = _drawn(12, 40, TOKENS, WIDTH, seed=5)
+    v = _drawn(12, 40, TOKENS, VALUES, seed=6)
+    found = _found(Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE))
+    rejected = sum(finding.p_value <= 0.05 for finding in found)
+    # 40 heads at 5 %: two expected, and more than seven with probability 0.001.
+    assert rejected <= 7
+    assert sum(finding.verdict is not Verdict.CHANCE for finding in found) <= 2
+
+
+def test_how_inputs_are_batched_does_not_matter() -> None:
+    call = _call()
+    parts = [
+        dataclasses.replace(call, q=call.q[s], k=call.k[s], v=call.v[s], out=call.out[s])
+        for s in (slice(0, 2), slice(2, None))
+    ]
+    together, apart = _found(call), _found(*parts)
+    for a, b in zip(together, apart, strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-12)
+        assert a.chance.value == pytest.approx(b.chance.value, rel=1e-12)
+        assert a.p_value == pytest.approx(b.p_value, rel=1e-6)
+    assert together[0].inputs == BATCH
+
+
+def test_seeds_move_chance_and_nothing_else() -> None:
+    first, again, other = _found(_call()), _found(_call()), _found(_call(), seed=1)
+    assert first == again
+    assert first[0].value == other[0].value
+    assert first[0].chance.value != other[0].chance.value
+
+
+def test_padding_does_not_count() -> None:
+    call = _call()
+    mask = torch.ones(BATCH, 1, 1, TOKENS, dtype=torch.bool)
+    mask[..., 17:] = False
+    noise = 100 * _drawn(BATCH, HEADS, TOKENS - 17, WIDTH, seed=9)
+    padded = dataclasses.replace(call, k=torch.cat([call.k[..., :17, :], noise], dim=-2), mask=mask)
+    short = _shortened(call, slice(0, 17))
+    for a, b in zip(_found(padded), _found(short), strict=True):
+        assert a.value == pytest.approx(b.value, rel=1e-12)
+    assert _found(dataclasses.replace(padded, mask=None))[0].value != pytest.approx(_found(short)[0].value, rel=1e-3)
+
+
+def test_under_a_causal_mask_the_last_query_speaks() -> None:
+    causal = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
+    assert [f.value for f in _found(_call(mask=causal))] == [f.value for f in _found(_call())]
+    window = causal & ~causal.tril(-13)
+    last = _found(_shortened(_call(), slice(-13, None)))
+    assert _found(_call(mask=window))[0].value == pytest.approx(last[0].value, rel=1e-12)
+
+
+def test_masks_that_differ_between_heads() -> None:
+    mask = torch.ones(1, HEADS, 1, TOKENS, dtype=torch.bool)
+    mask[:, 1, :, 13:] = False
+    found = _found(_call(mask=mask))
+    whole, short = _found(_call()), _found(_shortened(_call(), slice(0, 13)))
+    assert found[0].value == pytest.approx(whole[0].value, rel=1e-12)
+    assert found[1].value == pytest.approx(short[1].value, rel=1e-12)
+
+
+def test_query_heads_that_share_keys_share_the_number() -> None:
+    k, v = _drawn(BATCH, 2, TOKENS, WIDTH, seed=0), _drawn(BATCH, 2, TOKENS, VALUES, seed=1)
+    k, v = k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1)
+    call = Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE)
+    grouped = _found(dataclasses.replace(call, groups=3))
+    assert len(grouped) == 6
+    assert [f.value for f in grouped] == pytest.approx([f.value for f in _found(call)], rel=1e-12)
+    assert grouped[0].value == grouped[2].value != grouped[3].value
+
+
+def test_windows_of_one_input_count_once() -> None:
+    found = _found(_call(windows=7))
+    assert found[0].inputs == 1
+    assert found[0].verdict is Verdict.UNDECIDED
+    assert found[0].value == pytest.approx(_found(_call())[0].value, rel=1e-12)
+
+
+def test_a_sink_is_a_key_without_a_value() -> None:
+    """One more key, far from all others in direction and of the sink's strength, changes g as the sink does."""
+    call = _call()
+    sinks = torch.tensor([0.0, 3.0, -30.0], dtype=torch.float64)
+    found, plain = _found(dataclasses.replace(call, sinks=sinks)), _found(call)
+    assert found[2].value == pytest.approx(plain[2].value, rel=1e-9)
+    assert found[1].value != pytest.approx(plain[1].value, rel=1e-3)
+    kernel = (SCALE * call.k[0, 1] @ call.k[0, 1].T).exp()
+    g = kernel.sum(-1) + sinks[1].exp()
+    gram = kernel / g[:, None] / g[None, :]
+    w = g[:, None] * call.v[0, 1]
+    centring = torch.eye(TOKENS, dtype=torch.float64) - 1 / TOKENS
+    held = torch.linalg.pinv(w.T @ gram @ w) @ w.T @ gram @ centring @ gram @ w
+    most = torch.linalg.eigvalsh(centring @ gram @ centring)[-VALUES:].sum()
+    one = captured_variance(call.k[0, 1:2], call.v[0, 1:2], scale=SCALE, sinks=sinks[1:2])
+    assert float(one) == pytest.approx(float(held.trace() / most), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"bias": torch.ones(1, HEADS, TOKENS, TOKENS, dtype=torch.float64)}, "bias"),
+        ({"softcap": 30.0}, "capped"),
+        ({"v": _drawn(BATCH, HEADS, TOKENS, TOKENS, seed=1)}, "at most 23 tokens, whose variance any 23 axes hold"),
+        ({"k": torch.full((BATCH, HEADS, TOKENS, WIDTH), torch.nan, dtype=torch.float64)}, "not finite"),
+    ],
+)
+def test_where_the_claim_says_nothing(changed: dict[str, Any], reason: str) -> None:
+    found = _found(_call(**changed))
+    assert len(found) == HEADS
+    for finding in found:
+        assert finding.verdict is Verdict.NOT_APPLICABLE
+        assert reason in finding.reason
+        assert (finding.inputs, finding.skipped) == (0, BATCH)
+        assert np.isnan(finding.value)
+
+
+def test_equal_keys_have_no_variance_to_capture() -> None:
+    assert torch.isnan(captured_variance(torch.ones(TOKENS, WIDTH), torch.randn(TOKENS, VALUES), scale=SCALE))
+    assert torch.isnan(captured_variance(torch.ones(1, WIDTH), torch.randn(1, 1), scale=SCALE))
+    call = _call()
+    call.k[2, 1] = 0.5
+    found = _found(call)
+    assert [f.inputs for f in found] == [BATCH, BATCH - 1, BATCH]
+    assert found[1].reason == "keys without variance"
+
+
+def test_values_of_too_many_dimensions_would_always_capture_everything() -> None:
+    """Why short inputs are left out: there chance itself is one."""
+    k = _drawn(TOKENS, WIDTH, seed=0)
+    assert float(captured_variance(k, _drawn(TOKENS, TOKENS, seed=1), scale=SCALE)) == pytest.approx(1, abs=1e-9)
+    assert float(captured_variance(k, _drawn(TOKENS, TOKENS - 1, seed=1), scale=SCALE)) < 0.99
