@@ -63,7 +63,10 @@ def check_fidelity(
     beyond rounding, as large as the model itself makes it: the layers' own outputs with their last bits disturbed are
     the measure; uniform attention must change more, or the sockets are not in the model's path at all.
     """
-    alone = list(tensors(run()))
+    try:
+        alone = list(tensors(run()))
+    except Exception as error:
+        raise FidelityError(f"the model fails on its first batch: {error}; do the inputs fit it?") from error
     if not alone or not all(bool(x.isfinite().all()) for x in alone):
         raise FidelityError("the model's output is not finite; its weights may hold NaN")
     worst: list[tuple[float, Heads]] = []

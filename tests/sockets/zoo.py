@@ -174,8 +174,9 @@ _GPT2 = {
 }  # fmt: skip
 _WHISPER = {
     "vocab_size": VOCABULARY, "d_model": WIDTH, "encoder_layers": 2, "decoder_layers": 2,
-    "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "encoder_ffn_dim": 29, "decoder_ffn_dim": 29, "num_mel_bins": 8,
-    "max_source_positions": 20, "max_target_positions": 30, "init_std": 0.5, "pad_token_id": 0, "bos_token_id": 1,
+    "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "encoder_ffn_dim": 29, "decoder_ffn_dim": 29,
+    "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 30, "init_std": 0.5,
+    "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "decoder_start_token_id": 1,
 }  # fmt: skip
 _T5 = {

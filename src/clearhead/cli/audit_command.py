@@ -91,7 +91,7 @@ def audit_command(request: AuditRequest) -> None:
 def _print(record: AuditRecord, written: WrittenReport, *, as_json: bool) -> None:
     with printing() as console:
         if as_json:
-            print(json.dumps(audit_as_json(record), indent=1, allow_nan=False))
+            print(json.dumps(audit_as_json(record), indent=1, allow_nan=False), file=console.file)
             return
         print_audit(record, console)
         console.print(f"report    {written.page}", style="bold", soft_wrap=True, highlight=False)

@@ -1,20 +1,23 @@
-"""Standard output for tables: as wide as the terminal, and strict about closed pipes."""
+"""Standard output: as wide as the terminal, written in one piece, and strict about closed pipes."""
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 
+from clearhead.cli.failure import CommandError
+
 __all__ = ["printing"]
 
 
 @contextmanager
 def printing() -> Iterator[Console]:
-    """A console whose text reaches standard output in one piece, when the block is left.
+    """A console whose text reaches standard output when the block is left.
 
-    rich ends the process by its own rules when a pipe is closed; this way the error arrives as an ordinary exception.
+    rich and typer each end the process by rules of their own when a pipe is closed; here it is an error like others.
     """
     terminal = Console()
     buffer = io.StringIO()
@@ -25,5 +28,10 @@ def printing() -> Iterator[Console]:
         color_system=terminal.color_system,  # type: ignore[arg-type]
         legacy_windows=False,
     )
-    sys.stdout.write(buffer.getvalue())
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(buffer.getvalue())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered goes nowhere, or the interpreter stumbles over the pipe once more when it leaves.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise CommandError("the pipe was closed before everything was printed") from None

@@ -1,42 +1,37 @@
-"""How a command fails: one line that names the cause and the remedy, exit code 2, no foreign traceback."""
+"""How a command ends: with one line that names the cause and the remedy, exit code 2, and no foreign traceback."""
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-import click
+import typer
 
-__all__ = ["CommandError", "closed_pipe", "one_line_failures"]
+__all__ = ["CommandError", "exit_code_of"]
+
+# typer carries its own copy of click or uses an installed one, by version; its public exceptions lead to either.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_INTERRUPTED = 130
 
 
 class CommandError(ValueError):
     """Bad input to a command."""
 
 
-@contextmanager
-def one_line_failures() -> Iterator[None]:
-    """Print expected errors as one line on standard error. A defect of Clearhead itself still shows its traceback."""
+def exit_code_of(command: Callable[[], object]) -> int:
+    """Run a command; say expected errors in one line on standard error. A defect of Clearhead shows its traceback."""
     try:
-        yield
-    except click.exceptions.Exit as leaving:
-        sys.exit(leaving.exit_code)
-    except (KeyboardInterrupt, click.exceptions.Abort):
-        _say("interrupted; nothing was written")
-        sys.exit(130)
-    except click.ClickException as error:
-        hint = f"; see {error.ctx.command_path} --help" if isinstance(error, click.UsageError) and error.ctx else ""
-        _say(error.format_message().rstrip(".") + hint)
-        sys.exit(2)
+        code = command()
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
+    except _UsageError as error:
+        message = getattr(error, "format_message", error.__str__)()
+        _say(message.rstrip(".") + "; see clearhead --help")
+        code = 2
     except (ValueError, OSError) as error:
         _say(str(error))
-        sys.exit(2)
-
-
-def closed_pipe() -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not stumble over the pipe again on leaving."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+        code = 2
+    if code == _INTERRUPTED:
+        _say("interrupted; nothing was written")
+    return code if isinstance(code, int) else 0
 
 
 def _say(message: str) -> None:

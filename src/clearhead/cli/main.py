@@ -8,14 +8,13 @@ from typing import Annotated
 import typer
 
 from clearhead import __version__
-from clearhead.cli.failure import CommandError, closed_pipe, one_line_failures
+from clearhead.cli.failure import exit_code_of
 
 __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="clearhead",
     help="Attention you can see through: what a transformer's heads compute, against theory and against chance.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -30,13 +29,15 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _clearhead(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -112,15 +113,7 @@ def run() -> None:
     """Entry point of the `clearhead` command."""
     # Threads that wait by spinning make small products many times slower beside any other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    with one_line_failures():
-        try:
-            app(standalone_mode=False)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            closed_pipe()
-            raise CommandError("the pipe was closed before everything was printed") from None
-
-
-if os.environ.get("PYTHONSAFEPATH") is None and "" not in sys.path:
-    # A console script does not look for modules in the current folder; package.module:function should find a user's.
-    sys.path.append("")
+    # A console script does not look for modules in the current folder; package.module:function shall find a user's.
+    if "" not in sys.path:
+        sys.path.append("")
+    sys.exit(exit_code_of(lambda: app(prog_name="clearhead", standalone_mode=False)))

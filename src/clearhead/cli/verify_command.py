@@ -15,7 +15,7 @@ def verify_command(*, json: bool) -> bool:
     theorems = all_theorems()
     with printing() as console:
         if json:
-            print(json_format.dumps(theorems_as_json(theorems), indent=1, allow_nan=False))
+            print(json_format.dumps(theorems_as_json(theorems), indent=1, allow_nan=False), file=console.file)
         else:
             print_theorems(theorems, console)
     return all(theorem.holds for theorem in theorems)

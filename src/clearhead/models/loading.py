@@ -8,6 +8,8 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +100,10 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
             tokenizer = _tokenizer_from(transformers, folder, options)
         except LoadError:
             raise
+        except pickle.UnpicklingError as error:
+            raise LoadError(
+                f"the weights in {folder} are a pickle that could run code; save them as safetensors"
+            ) from error
         except Exception as error:
             raise LoadError(f"cannot load {folder}: {_cause(error)}") from error
     encode = None if tokenizer is None else _encoder(tokenizer, config, max_tokens)
@@ -196,13 +202,15 @@ def _require_finite(loaded: LoadedModel) -> None:
 
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars and no remarks from transformers while it loads."""
+    """No progress bars, remarks or warnings while transformers loads."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

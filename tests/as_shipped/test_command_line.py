@@ -1,0 +1,244 @@
+"""The command as a person runs it: its own process, its exit code, its one line on bad input."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SMALL = """
+import torch
+import transformers
+
+def _model(seed=0):
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(vocab_size=67, hidden_size=24, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=29, initializer_range=0.5)
+    return transformers.BertModel(config)
+
+def model():
+    return _model()
+
+def with_nan():
+    made = _model()
+    made.encoder.layer[1].attention.self.key.weight.data[0, 0] = float("nan")
+    return made
+
+def without_attention():
+    return torch.nn.Linear(3, 3)
+
+def batches():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        yield {"input_ids": torch.randint(3, 67, (4, 19), generator=generator)}
+
+def endless():
+    while True:
+        yield from batches()
+
+def one_token():
+    return [{"input_ids": torch.tensor([[7]])}]
+
+def pixels():
+    return [torch.ones(2, 3)]
+
+def wrong():
+    return [{"pixel_values": torch.ones(2, 3, 8, 8)}]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "small.py").write_text(SMALL)
+    return tmp_path
+
+
+def clearhead(*arguments: str, here: Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *arguments]
+    environment = os.environ | {"COLUMNS": str(columns), "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+SMALL_AUDIT = ("audit", "small:model", "--batches", "small:batches")
+
+
+def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
+    done = clearhead(*SMALL_AUDIT, here=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(here) == {
+        "small.py",
+        "clearhead-report",
+        "clearhead-report/index.html",
+        "clearhead-report/findings.json",
+    }
+    assert "clearhead-report/index.html" in done.stdout
+    findings = json.loads((here / "clearhead-report" / "findings.json").read_text())["findings"]
+    assert len(findings) == 8
+    assert all(f["chance"]["draws"] == 20 and f["claim"]["exact"] == 1 and f["interval"] for f in findings)
+    table = done.stdout[done.stdout.index("kernel PCA, captured variance") :]
+    assert len(re.findall(r"-?\.\d\d", table.split("agreement:")[0])) == 8
+
+
+def test_json_is_all_that_standard_output_holds(here: Path) -> None:
+    done = clearhead(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
+    printed = json.loads(done.stdout)
+    assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
+    assert [(f["layer"], f["head"]) for f in printed["findings"]] == [(1, h) for h in range(4)]
+    assert printed["findings"][0]["chance"]["seed"] == 3
+
+
+@pytest.mark.parametrize("columns", [44, 80])
+def test_narrow_terminals_get_no_wrapped_soup(here: Path, columns: int) -> None:
+    done = clearhead(*SMALL_AUDIT, here=here, columns=columns)
+    printed = [line for line in done.stdout.splitlines() if "clearhead-report" not in line]
+    assert max(map(len, printed)) <= columns
+
+
+def test_the_seed_is_the_only_chance(here: Path) -> None:
+    runs = [json.loads(clearhead(*SMALL_AUDIT, "--json", "--seed", seed, here=here).stdout) for seed in "001"]
+    findings = [run["findings"] for run in runs]
+    assert findings[0] == findings[1] != findings[2]
+
+
+def test_verify_prints_each_theorem_and_exits_with_zero(here: Path) -> None:
+    done = clearhead("verify", here=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "7 hold" in done.stdout
+    rows = json.loads(clearhead("verify", "--json", here=here).stdout)["theorems"]
+    assert all(row["holds"] and row["control_residual"] > row["tolerance"] for row in rows)
+    assert files(here) == {"small.py"}
+
+
+def test_verify_exits_with_one_if_a_theorem_fails(here: Path) -> None:
+    (here / "broken.py").write_text(
+        "import dataclasses, clearhead.theories.catalogue as c\n"
+        "whole = c.all_theorems()\n"
+        "c.all_theorems = lambda: [dataclasses.replace(whole[0], residual=1.0), *whole[1:]]\n"
+        "from clearhead.cli.main import run\nrun()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "broken.py", "verify"], cwd=here, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1
+    assert "6 hold" in done.stdout
+
+
+def _folder(here: Path, **files: bytes | str) -> str:
+    folder = here / "folder"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name.replace("_dot_", ".")).write_bytes(content.encode() if isinstance(content, str) else content)
+    return "folder"
+
+
+BERT = json.dumps({"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1})
+BAD = {
+    "missing folder": (("audit", "nowhere"), {}, "there is no model folder nowhere"),
+    "empty folder": (("audit", "folder"), {}, "has no config.json"),
+    "no weights": (("audit", "folder"), {"config_dot_json": BERT}, "has no weights"),
+    "weights that are no weights": (
+        ("audit", "folder"), {"config_dot_json": BERT, "model_dot_safetensors": "nonsense"}, "cannot load folder",
+    ),
+    "pickle that is not tensors": (
+        ("audit", "folder"), {"config_dot_json": BERT, "pytorch_model_dot_bin": b"\x80\x04cos\nsystem\n."},
+        "save them as safetensors",
+    ),
+    "attention backend in a file": (
+        ("audit", "folder"),
+        {"config_dot_json": BERT[:-1] + ', "_attn_implementation": "some/kernel"}', "model_dot_safetensors": ""},
+        "names the attention backend 'some/kernel'",
+    ),
+    "empty text": (("audit", "--text", "folder/text.txt"), {"text_dot_txt": "\n\n"}, "holds no text"),
+    "missing text": (("audit", "--text", "none.txt"), {}, "cannot read the text none.txt"),
+    "binary text": (("audit", "--text", "folder/text.txt"), {"text_dot_txt": b"\xff\xfe\xfa"}, "not UTF-8"),
+    "one-token text": (("audit", "--text", "folder/text.txt"), {"text_dot_txt": "a"}, "too short"),
+    "one token": (("audit", "small:model", "--batches", "small:one_token"), {}, "one token"),
+    "NaN weights": (("audit", "small:with_nan", "--batches", "small:batches"), {}, "key.weight holds NaN"),
+    "no attention": (("audit", "small:without_attention", "--batches", "small:pixels"), {}, "has no attention"),
+    "inputs of another kind": (("audit", "small:model", "--batches", "small:wrong"), {}, "do the inputs fit it?"),
+    "no tokenizer": (("audit", "small:model"), {}, "has no tokenizer"),
+    "no such object": (("audit", "small:nothing"), {}, "cannot import small:nothing"),
+    "no such theory": ((*SMALL_AUDIT, "--theory", "magic"), {}, "no theory is called magic; there is kernel-pca"),
+    "no such layer": ((*SMALL_AUDIT, "--layers", "0,5"), {}, "there is no layer 5"),
+    "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes places"),
+    "two kinds of input": ((*SMALL_AUDIT, "--text", "a.txt"), {}, "choose one"),
+    "out is a file": ((*SMALL_AUDIT, "--out", "small.py"), {}, "small.py is a file"),
+    "out below a file": ((*SMALL_AUDIT, "--out", "small.py/report"), {}, "cannot write a report"),
+    "out where nobody may write": ((*SMALL_AUDIT, "--out", "/proc/nobody/report"), {}, "cannot write a report"),
+    "unknown option": (("audit", "--colour"), {}, "No such option"),
+    "unknown command": (("audti",), {}, "No such command"),
+    "bad number": (("audit", "--seed", "many"), {}, "Invalid value for '--seed'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_two(here: Path, case: str) -> None:
+    arguments, content, message = BAD[case]
+    if "folder" in " ".join(arguments):
+        _folder(here, **content)
+    before = files(here)
+    done = clearhead(*arguments, here=here)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("clearhead: ")
+    assert message in lines[0]
+    assert files(here) == before
+
+
+def test_a_closed_pipe(here: Path) -> None:
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *SMALL_AUDIT]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        command, cwd=here, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 2
+    assert done.stderr == "clearhead: the pipe was closed before everything was printed\n"
+    assert "</html>" in (here / "clearhead-report" / "index.html").read_text()
+
+
+def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()"]
+    arguments = ("audit", "small:model", "--batches", "small:endless", "--out", "made/for/this")
+    running = subprocess.Popen(
+        [*command, *arguments], cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    while running.poll() is None and not list(here.glob("made/for/this/.clearhead-*")):
+        time.sleep(0.05)
+    time.sleep(2)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (130, "", "clearhead: interrupted; nothing was written\n")
+    assert files(here) == {"small.py"}
+
+
+def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
+    for arguments in ((), ("--help",), ("audit", "--help"), ("verify", "--help")):
+        shown = clearhead(*arguments, here=here)
+        assert "Usage: clearhead" in shown.stdout
+    code = (
+        "import sys, clearhead.cli.main; print(sorted({'torch', 'transformers', 'scipy', 'numpy'} & set(sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_options_are_pinned(here: Path) -> None:
+    options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
+    assert options == {
+        "--allow-unseen", "--batch-size", "--batches", "--describe", "--help", "--inputs", "--json", "--layers",
+        "--max-tokens", "--out", "--seed", "--text", "--theory",
+    }  # fmt: skip
+    assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
