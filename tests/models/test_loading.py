@@ -179,6 +179,17 @@ def test_code_in_a_folder_is_not_run(folder: Path) -> None:
         load_model(str(folder), max_tokens=8)
 
 
+def test_a_broken_tokenizer_matters_only_to_those_who_give_text(folder: Path) -> None:
+    for file in folder.glob("*"):
+        if file.name not in ("config.json", "model.safetensors"):
+            file.unlink()
+    (folder / "tokenizer.json").write_text("{")
+    loaded = load_model(str(folder), max_tokens=8)
+    assert loaded.encode is not None
+    with pytest.raises(LoadError, match="cannot load the tokenizer"):
+        loaded.encode(["a"])
+
+
 def test_a_model_without_a_tokenizer_cannot_encode(folder: Path) -> None:
     for file in folder.glob("*"):
         if file.name not in ("config.json", "model.safetensors"):

