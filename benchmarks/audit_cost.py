@@ -62,9 +62,8 @@ def main() -> None:
         for name in random.Random(number).sample(list(ways), len(ways)):
             taken[name].append(ways[name]())
     base = statistics.median(taken["forward passes alone"])
-    print(
-        f"{DEFAULT_MODEL}, {len(default_passages())} passages, {options.threads} thread(s), median of {options.rounds} rounds"
-    )
+    passages = len(default_passages())
+    print(f"{DEFAULT_MODEL}, {passages} passages, {options.threads} thread(s), median of {options.rounds} rounds")
     for name, times in taken.items():
         median = statistics.median(times)
         print(f"{name:24s} {median:7.3f} s   {median / base:5.2f} x")

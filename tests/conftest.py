@@ -13,12 +13,9 @@ if TYPECHECKED:  # before anything imports the package
 
     install_import_hook("clearhead", "beartype.beartype")
 
-try:
-    from clearhead.sockets.torchvision_shim import ensure_torchvision
-except ImportError:
-    pass
-else:
-    ensure_torchvision()
+from clearhead.sockets.torchvision_shim import ensure_torchvision
+
+ensure_torchvision()
 
 # Workers share the machine, and threads of one would wait for threads of the other.
 torch.set_num_threads(1)
@@ -31,3 +28,11 @@ settings.load_profile("clearhead")
 def typechecked() -> bool:
     """Whether jaxtyping's import hook checks the package in this session."""
     return TYPECHECKED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in the end if the report was never opened in a browser."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    unopened = [report for report in skipped if "no Chromium" in str(report.longrepr)]
+    if unopened:
+        terminalreporter.write_line(f"not run: {len(unopened)} browser tests, for want of Chromium")

@@ -5,7 +5,7 @@ values hold the eigenvectors of the keys' centred Gram matrix. A reproduction fi
 (Saritas and Yildiz 2025, arXiv 2505.07908).
 """
 
-from clearhead.theories.kernel_pca.captured_variance import CLAIM, CapturedVariance, captured_variance
+from clearhead.theories.kernel_pca.captured import CLAIM, CapturedVariance, captured_variance
 from clearhead.theories.kernel_pca.theorems import theorem_values, theorems
 from clearhead.theories.theory import Theory
 

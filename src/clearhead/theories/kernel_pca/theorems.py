@@ -13,7 +13,7 @@ from torch import Tensor
 from clearhead.axes import Float
 from clearhead.findings import Theorem
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
-from clearhead.theories.kernel_pca.captured_variance import captured_variance
+from clearhead.theories.kernel_pca.captured import captured_variance
 
 __all__ = ["theorem_values", "theorems"]
 

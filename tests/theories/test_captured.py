@@ -73,6 +73,16 @@ def test_long_keys_that_overflow_every_exponential_stay_finite() -> None:
     assert 0 <= value <= 1
 
 
+def test_shares_too_small_to_resolve_count_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """6.2e-22 is what float64 made of 2.3e-29 on a trained head."""
+    k, v = _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
+    for share, counted in ((6.2e-22, 0.0), (1e-17, 1e-17)):
+        monkeypatch.setattr(
+            module, "captured_fraction", lambda *_, share=share: torch.tensor(share, dtype=torch.float64)
+        )
+        assert float(captured_variance(k, v, scale=SCALE)) == counted
+
+
 def test_single_precision_input_is_computed_in_double() -> None:
     k, v = 2 * _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
     exact = float(captured_variance(k.float().double(), v.float().double(), scale=SCALE))

@@ -1,0 +1,129 @@
+"""What ships: the public names, lazy imports, the documents, the import contracts."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import clearhead
+
+ROOT = Path(__file__).parents[2]
+
+PUBLIC = [
+    "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "Finding", "Heads", "ShapeError", "Verdict", "__version__",
+    "audit", "capture", "check_fidelity", "ensure_torchvision", "load_model", "operators", "swapped", "write_report",
+]  # fmt: skip
+
+
+def test_the_public_names_are_pinned_and_there() -> None:
+    assert clearhead.__all__ == dir(clearhead) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(clearhead, name) is not None
+    assert callable(clearhead.audit)
+    with pytest.raises(AttributeError, match="no attribute 'atention'"):
+        _ = clearhead.atention
+
+
+def test_no_module_hides_a_public_name() -> None:
+    modules = {path.stem for path in (ROOT / "src" / "clearhead").iterdir()}
+    assert modules & set(PUBLIC) == {"operators"}
+
+
+def test_type_checkers_see_what_python_sees() -> None:
+    text = (ROOT / "src" / "clearhead" / "__init__.py").read_text()
+    declared = set(re.findall(r"import (\w+) as \1", text))
+    assert declared == set(PUBLIC) - {"__version__"}
+
+
+def test_the_version_is_said_once_and_the_same() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == clearhead.__version__ == metadata.version("clearhead")
+    assert f"## [{clearhead.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def _python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_clearhead_imports_nothing_heavy() -> None:
+    code = "import sys, clearhead; print({'torch', 'numpy', 'transformers', 'rich'} & set(sys.modules))"
+    assert _python(code) == "set()"
+
+
+def test_it_works_without_the_tools_of_its_tests() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('jaxtyping', 'beartype', 'hypothesis', 'timm', 'torchvision', 'transformers', 'sklearn'):\n"
+        "    sys.modules[name] = None\n"
+        "import torch, clearhead as ch\n"
+        "layer = torch.nn.TransformerEncoderLayer(24, 4, 29, batch_first=True)\n"
+        "x = torch.randn(5, 13, 24, generator=torch.Generator().manual_seed(0))\n"
+        "print(len(ch.audit(layer, [x]).findings))"
+    )
+    assert _python(code).splitlines()[-1] == "4"
+
+
+def test_torchvision_is_left_alone_by_the_import() -> None:
+    code = "import sys, clearhead, clearhead.auditing, clearhead.sockets; print('torchvision' in sys.modules)"
+    assert _python(code) == "False"
+
+
+def test_the_readme_shows_code_early_and_its_commands_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert "make audit" in "\n".join(readme.splitlines()[:15])
+    assert "import clearhead as ch" in "\n".join(readme.splitlines()[:15])
+    targets = set(re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"make (audit|test|\w+)\b", readme)) <= targets
+    for link in re.findall(r"\]\(([^)#:]+)\)", readme):
+        assert (ROOT / link).exists(), link
+    for name in re.findall(r"\bch\.(\w+)", readme):
+        assert name in PUBLIC
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"hf", "timm", "svm", "attacks", "corruptions", "plots", "train", "demo", "all"} == set(extras)
+
+
+def test_torch_is_pinned_by_the_constraints_alone() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "torch>=2.10" in project["dependencies"]
+    assert (ROOT / "constraints.txt").read_text().split() == ["torch==2.13.0", "torchvision==0.28.0"]
+    installs = [line for line in (ROOT / "Makefile").read_text().splitlines() if "$(INSTALL)" in line]
+    assert len(installs) == 2
+    assert "--constraint constraints.txt" in (ROOT / "Makefile").read_text()
+
+
+BREAKS = {
+    "rooms on one floor": ("report/wording.py", "import clearhead.theories.theory", "imports point down"),
+    "upwards": ("numerics/precision.py", "import clearhead.findings", "imports point down"),
+    "theories see no models": ("theories/theory.py", "import clearhead.sockets", "theories see tensors"),
+    "no transformers below": ("sockets/huggingface.py", "import transformers", "the foundation needs torch"),
+}
+
+
+@pytest.mark.parametrize("case", BREAKS)
+def test_each_import_contract_can_go_red(tmp_path: Path, case: str) -> None:
+    file, line, contract = BREAKS[case]
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    broken = tmp_path / "src" / "clearhead" / file
+    broken.write_text(broken.read_text() + f"\n{line}\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'src')!r})\n"
+        "from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(rf"{contract}.* BROKEN", done.stdout)
+    assert done.stdout.count("BROKEN") == 1
+
+
+def test_no_room_is_named_for_nothing_in_particular() -> None:
+    names = {path.stem for path in (ROOT / "src").rglob("*.py")}
+    assert not names & {"utils", "helpers", "common", "misc"}
