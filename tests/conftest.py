@@ -13,7 +13,7 @@ if TYPECHECKED:  # before anything imports the package
 
     install_import_hook("clearhead", "beartype.beartype")
 
-from clearhead.sockets.torchvision_shim import ensure_torchvision
+from clearhead.sockets.torchvision_shim import ensure_torchvision  # noqa: E402
 
 ensure_torchvision()
 
