@@ -60,8 +60,8 @@ def check_fidelity(
     """Run the model on one batch alone, watched, and with three operators swapped in: exact softmax, noise, uniform.
 
     Watched it must give the same bits; recomputed attention must equal its own; exact softmax must change nothing
-    beyond rounding, as large as the model itself makes it: the layers' own outputs with their last bits disturbed are
-    the measure; uniform attention must change more, or the sockets are not in the model's path at all.
+    beyond rounding, as large as the model itself makes it: the layers' own outputs, disturbed by as little, are the
+    measure; uniform attention must change more, or the sockets are not in the model's path at all.
     """
     try:
         alone = list(tensors(run()))
@@ -81,7 +81,8 @@ def check_fidelity(
         raise FidelityError("run() does not call the model that was given")
     with swapped(model, recomputed, describe=describe) as tap:
         exact = list(tensors(run()))
-    with swapped(model, _disturbed, describe=describe):
+    error = max(error for error, _ in worst)
+    with swapped(model, _disturbed(error), describe=describe):
         disturbed = list(tensors(run()))
     with swapped(model, _uniform, describe=describe):
         uniform = list(tensors(run()))
@@ -89,7 +90,7 @@ def check_fidelity(
     fidelity = Fidelity(
         layers=tuple(tape.layers),
         output_difference=max(_difference(a, b) for a, b in zip(alone, watched, strict=True)),
-        recompute_error=max(error for error, _ in worst),
+        recompute_error=error,
         swap_error=max(_relative(a, b) for a, b in zip(alone, exact, strict=True)),
         control_change=max(_relative(a, b) for a, b in zip(alone, uniform, strict=True)),
         tolerance=swap_tolerance(dtype, max(_relative(a, b) for a, b in zip(alone, disturbed, strict=True))),
@@ -100,7 +101,7 @@ def check_fidelity(
 
 
 def swap_tolerance(dtype: torch.dtype, disturbed: float) -> float:
-    """1e-5, or 84 roundings where that is less, or four times what disturbed last bits come to in this model."""
+    """1e-5, or 84 roundings where that is less, or four times what disturbed outputs come to in this model."""
     return max(min(84 * machine_epsilon(dtype), 1e-5), 4 * disturbed)
 
 
@@ -134,11 +135,16 @@ def _without_tensors(heads: Heads) -> Heads:
     return Heads(layer=heads.layer, name=heads.name, scale=heads.scale, socket=heads.socket, **empty)
 
 
-def _disturbed(heads: Heads) -> Tensor:
-    """The layer's own output with noise in its last bits."""
-    generator = torch.Generator(heads.out.device).manual_seed(heads.out.shape[-2])
-    noise = torch.randn(heads.out.shape, generator=generator, dtype=torch.float32, device=heads.out.device)
-    return heads.out + noise.to(heads.out.dtype) * machine_epsilon(heads.out.dtype) * heads.v.abs().amax()
+def _disturbed(error: float) -> Callable[[Heads], Tensor]:
+    """The layer's own output with noise as large as recomputing it makes, and no less than its last bits."""
+
+    def operator(heads: Heads) -> Tensor:
+        generator = torch.Generator(heads.out.device).manual_seed(heads.out.shape[-2])
+        noise = torch.randn(heads.out.shape, generator=generator, dtype=torch.float32, device=heads.out.device)
+        size = max(error, machine_epsilon(heads.out.dtype)) * heads.v.abs().amax()
+        return heads.out + noise.to(heads.out.dtype) * size
+
+    return operator
 
 
 def _uniform(heads: Heads) -> Tensor:

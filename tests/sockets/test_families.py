@@ -86,7 +86,7 @@ def test_the_models_output_keeps_every_bit(name: str, implementation: str | None
     with torch.no_grad():
         fidelity = check_fidelity(model, lambda: model(**inputs))
     assert fidelity.output_difference == 0.0
-    assert fidelity.swap_error <= fidelity.tolerance < 2e-4 < 1e-2 < fidelity.control_change
+    assert fidelity.swap_error <= fidelity.tolerance < 1e-3 < 1e-2 < fidelity.control_change
 
 
 def test_unfused_timm_is_seen_too() -> None:

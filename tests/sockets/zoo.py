@@ -76,12 +76,14 @@ def _clip() -> nn.Module:
 
 
 def drawn_large(model: nn.Module, deviation: float = 0.4) -> nn.Module:
-    """Weights of one deviation, for models whose configuration has no such number."""
+    """Matrices of one deviation and small vectors, for models whose configuration has no such number."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation)
+            elif name.endswith("bias"):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation / 4)
     return model
 
 

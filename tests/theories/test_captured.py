@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clearhead.findings import Finding, Verdict, judge
 from clearhead.heads import Heads
-from clearhead.theories.kernel_pca import CapturedVariance, captured_variance, theorem_values
+from clearhead.theories.kernel_pca import CapturedVariance, captured, captured_variance, theorem_values
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
 SCALE = WIDTH**-0.5
@@ -78,7 +78,7 @@ def test_shares_too_small_to_resolve_count_as_zero(monkeypatch: pytest.MonkeyPat
     k, v = _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
     for share, counted in ((6.2e-22, 0.0), (1e-17, 1e-17)):
         monkeypatch.setattr(
-            module, "captured_fraction", lambda *_, share=share: torch.tensor(share, dtype=torch.float64)
+            captured, "captured_fraction", lambda *_, share=share: torch.tensor(share, dtype=torch.float64)
         )
         assert float(captured_variance(k, v, scale=SCALE)) == counted
 
