@@ -81,8 +81,8 @@ def check_fidelity(
         raise FidelityError("run() does not call the model that was given")
     with swapped(model, recomputed, describe=describe) as tap:
         exact = list(tensors(run()))
-    error = max(error for error, _ in worst)
-    with swapped(model, _disturbed(error), describe=describe):
+    largest = max(error for error, _ in worst)
+    with swapped(model, _disturbed(largest), describe=describe):
         disturbed = list(tensors(run()))
     with swapped(model, _uniform, describe=describe):
         uniform = list(tensors(run()))
@@ -90,7 +90,7 @@ def check_fidelity(
     fidelity = Fidelity(
         layers=tuple(tape.layers),
         output_difference=max(_difference(a, b) for a, b in zip(alone, watched, strict=True)),
-        recompute_error=error,
+        recompute_error=largest,
         swap_error=max(_relative(a, b) for a, b in zip(alone, exact, strict=True)),
         control_change=max(_relative(a, b) for a, b in zip(alone, uniform, strict=True)),
         tolerance=swap_tolerance(dtype, max(_relative(a, b) for a, b in zip(alone, disturbed, strict=True))),
