@@ -47,7 +47,7 @@ browser:
 $(VENV)/.created:
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(INSTALL) --upgrade "pip>=25.1"
 	@touch $@
 
 $(VENV)/.ready-to-audit: pyproject.toml constraints.txt | $(VENV)/.created

@@ -210,10 +210,16 @@ def test_a_closed_pipe(here: Path) -> None:
 
 
 def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()"]
+    # A shell's background job ignores interrupts, and its children inherit that: take the default back first.
+    taken_back = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.cli.main import run; run()"]
     arguments = ("audit", "small:model", "--batches", "small:endless", "--out", "made/for/this")
     running = subprocess.Popen(
-        [*command, *arguments], cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, *arguments],
+        cwd=here,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     while running.poll() is None and not list(here.glob("made/for/this/.clearhead-*")):
         time.sleep(0.05)
