@@ -12,6 +12,7 @@ from clearhead.auditing import AuditError, audit
 from clearhead.findings import Verdict
 from clearhead.record import AuditRecord
 from clearhead.sockets import AttentionNotSeenError
+from clearhead.theories import kernel_pca
 from clearhead.theories.kernel_pca import theorem_values
 from tests.sockets.zoo import FAMILIES, drawn_large
 
@@ -47,9 +48,13 @@ def record() -> AuditRecord:
 
 
 def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditRecord) -> None:
-    assert [(f.layer, f.head) for f in record.findings] == [(layer, head) for layer in (0, 1) for head in range(3)]
-    verdicts = {(f.layer, f.head): f.verdict for f in record.findings}
-    assert [place for place, verdict in verdicts.items() if verdict is Verdict.SUPPORTED] == [(1, 1)]
+    places = [(layer, head) for layer in (0, 1) for head in range(3)]
+    expected = (("kernel PCA", Verdict.SUPPORTED, [(1, 1)]), ("symmetry", Verdict.BY_CONSTRUCTION, places))
+    for theory, verdict, at in expected:
+        found = {(f.layer, f.head): f.verdict for f in record.findings if f.claim.theory == theory}
+        assert list(found) == places
+        assert [place for place, given in found.items() if given is verdict] == at
+    assert len(record.findings) == 2 * len(places)
 
 
 def test_the_record_tells_what_was_done(record: AuditRecord) -> None:
@@ -57,7 +62,7 @@ def test_the_record_tells_what_was_done(record: AuditRecord) -> None:
     assert [layer.heads for layer in record.fidelity.layers] == [3, 3]
     assert record.fidelity.output_difference == 0
     assert record.timing.total >= record.timing.forward > 0
-    assert set(record.timing.theory) == {"kernel PCA"}
+    assert set(record.timing.theory) == {"kernel PCA", "symmetry"}
     assert record.timing.peak_memory > 10**7
 
 
@@ -123,14 +128,31 @@ def test_text_models_count_their_tokens() -> None:
     # Heads of 6 values need more than 6 tokens: of the three passages, of 9, 5 and 13, two serve.
     record = audit(family.make(), [inputs, inputs])
     assert (record.inputs, record.tokens) == (6, 2 * 27)
-    assert {(f.inputs, f.skipped) for f in record.findings} == {(4, 2)}
+    assert {(f.claim.theory, f.inputs, f.skipped) for f in record.findings} == {
+        ("kernel PCA", 4, 2),
+        ("symmetry", 6, 0),
+    }
 
 
 def test_a_model_the_theory_does_not_speak_of_gets_a_table_not_an_error() -> None:
     family = FAMILIES["mpnet"]
-    record = audit(family.make(), [family.inputs()])
+    record = audit(family.make(), [family.inputs()], theories=["kernel-pca"])
     assert {f.verdict for f in record.findings} == {Verdict.NOT_APPLICABLE}
     assert len(record.findings) == 12
+
+
+def test_a_relative_position_bias_shows_as_a_broken_symmetry() -> None:
+    errors = {}
+    for name in ("mpnet", "bert"):
+        family = FAMILIES[name]
+        record = audit(family.make(), [family.inputs()], theories=["symmetry"])
+        errors[name] = [f.value for f in record.findings]
+    assert min(errors["mpnet"]) > 1e-3
+    assert max(errors["bert"]) < 1e-14
+
+
+def _encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(WIDTH, HEADS, 7, batch_first=True)
 
 
 def _short() -> Any:
@@ -141,7 +163,7 @@ def _short() -> Any:
     ("make", "batches", "error", "message"),
     [
         (Projecting, list, AuditError, "no batch was given"),
-        (Projecting, _short, AuditError, "every input is too short .*at most 4 tokens.*give longer inputs"),
+        (_encoder, _short, AuditError, "every input is too short .*at most 4 tokens.*give longer inputs"),
         (lambda: nn.Linear(WIDTH, 2), _batches, AttentionNotSeenError, "has no attention that could be seen"),
     ],
 )
@@ -162,3 +184,72 @@ def test_one_token() -> None:
     family = FAMILIES["bert"]
     with pytest.raises(AuditError, match="one token attends to itself"):
         audit(family.make(), [{"input_ids": torch.tensor([[7]])}])
+
+
+def test_settings_that_mean_nothing() -> None:
+    model = drawn_large(Projecting()).double()
+    with pytest.raises(AuditError, match=r"layers is empty, .*leave it out for all layers"):
+        audit(model, _batches(), layers=[])
+    for seed in (-1, 2**63):
+        with pytest.raises(AuditError, match=f"the seed must be from 0 to {2**63 - 1}, not {seed}"):
+            audit(model, _batches(), seed=seed)
+    assert audit(model, _batches(1), seed=2**63 - 1).seed == 2**63 - 1
+
+
+def test_one_theory_may_be_named_without_a_list() -> None:
+    record = audit(drawn_large(Projecting()).double(), _batches(1), theories="kernel-pca")
+    assert {finding.claim.theory for finding in record.findings} == {"kernel PCA"}
+
+
+def test_a_model_that_fails_on_a_later_batch_is_told_so() -> None:
+    model = drawn_large(Projecting()).double()
+    batches = [*_batches(2), torch.ones(4, TOKENS, WIDTH + 1, dtype=torch.float64)]
+    with pytest.raises(AuditError, match=r"the model fails on the batch after 8 inputs: .*; do the inputs fit it\?"):
+        audit(model, batches)
+
+
+def test_a_model_that_fails_on_one_input_alone_is_told_so() -> None:
+    class NeedsCompany(Projecting):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) == 1:
+                raise KeyError("company")
+            return super().forward(x)
+
+    with pytest.raises(AuditError, match="the model fails on one of its first inputs alone: 'company'"):
+        audit(drawn_large(NeedsCompany()).double(), _batches())
+
+
+class Swallowing(Projecting):
+    """Catches whatever happens inside it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return super().forward(x)
+        except Exception:
+            return x
+
+
+class Wrapping(Projecting):
+    """Says all errors in its own words."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return super().forward(x)
+        except Exception as error:
+            raise RuntimeError("something in the model") from error
+
+
+@pytest.mark.parametrize("make", [Projecting, Swallowing, Wrapping])
+def test_a_defect_of_a_theory_is_not_blamed_on_the_model(
+    make: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect = IndexError("a defect of ours")
+
+    def fails(*_: object) -> None:
+        raise defect
+
+    begun = kernel_pca.THEORY.begin
+    monkeypatch.setattr(type(begun(0)), "observe", fails)
+    with pytest.raises(IndexError) as caught:
+        audit(drawn_large(make()).double(), _batches(), theories=["kernel-pca"])
+    assert caught.value is defect

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from clearhead import modules as modules
     from clearhead import operators as operators
     from clearhead.auditing import audit as audit
     from clearhead.axes import ShapeError as ShapeError
@@ -40,6 +41,7 @@ _HOME = {
     "check_fidelity": "clearhead.fidelity",
     "ensure_torchvision": "clearhead.sockets.torchvision_shim",
     "load_model": "clearhead.models.loading",
+    "modules": "",
     "operators": "",
     "swapped": "clearhead.swapping",
     "write_report": "clearhead.report.folder",

@@ -15,14 +15,19 @@ from torch import Tensor, nn
 from clearhead import __version__
 from clearhead.capturing import capture
 from clearhead.fidelity import check_fidelity
-from clearhead.findings import judge
+from clearhead.findings import Verdict, judge
 from clearhead.heads import Heads
+from clearhead.model_symmetry import model_symmetry
 from clearhead.record import AuditRecord, Fidelity, Timing
-from clearhead.sockets import AttentionSpec
+from clearhead.sockets import AttentionNotSeenError, AttentionSpec
 from clearhead.theories.catalogue import find_theories
+from clearhead.theories.symmetry import THEORY as SYMMETRY
 from clearhead.theories.theory import Measurement
 
 __all__ = ["AuditError", "audit"]
+
+
+LARGEST_SEED = 2**63 - 1
 
 
 class AuditError(ValueError):
@@ -46,12 +51,18 @@ def audit(
 
     `batches` are what the model is called with: a mapping of keyword arguments, a tuple of positional ones, or one
     tensor. They are taken one at a time and only sums over them are kept, so memory does not grow with their number.
-    `layers` are places in the forward pass, from 0; all by default. The model is put into evaluation mode and comes
+    `layers` are places in the forward pass, from 0; all by default. `theories` are names, or one name; all by default.
+    The model is put into evaluation mode and comes
     back as it was. Before anything is measured, the captured tensors are proved to be what the model computes.
 
     `progress` is told a phase ("check", "measure") and how many inputs it has done.
     """
-    chosen = [(theory.title, theory.begin(seed)) for theory in find_theories(theories)]
+    if layers is not None and not layers:
+        raise AuditError("layers is empty, so there is nothing to measure; leave it out for all layers")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
+    found = find_theories([theories] if isinstance(theories, str) else theories)
+    chosen = [(theory.title, theory.begin(seed)) for theory in found]
     started = time.perf_counter()
     tell = progress or (lambda phase, done: None)
     stream = iter(batches)
@@ -66,17 +77,31 @@ def audit(
         _require_layers(fidelity, layers)
         checked = time.perf_counter()
         clock = dict.fromkeys((title for title, _ in chosen), 0.0)
+        symmetry = None
+        if SYMMETRY in found:
+            begun = time.perf_counter()
+            symmetry = model_symmetry(
+                model,
+                first,
+                lambda batch: _run(model, batch, "one of its first inputs alone"),
+                describe=describe,
+                allow_unseen=allow_unseen,
+                seed=seed,
+            )
+            clock[SYMMETRY.title] += time.perf_counter() - begun
         inputs = tokens = 0
-        with capture(model, describe=describe, keep=_observer(chosen, layers, clock), allow_unseen=allow_unseen):
+        observer = _Observer(chosen, layers, clock)
+        with capture(model, describe=describe, keep=observer, allow_unseen=allow_unseen):
             for batch in chain([first], stream):
                 tell("measure", inputs)
-                run(model, batch)
+                _run(model, batch, f"the batch after {inputs} inputs", observer)
                 size = _size(batch)
                 inputs, tokens = inputs + size[0], tokens + size[1]
         tell("measure", inputs)
     findings = judge(finding for _, measurement in chosen for finding in measurement.findings())
-    if all(finding.inputs == 0 and "tokens" in finding.reason for finding in findings):
-        raise AuditError(f"every input is too short to say anything, {findings[0].reason}; give longer inputs")
+    open_to_doubt = [finding for finding in findings if finding.verdict is not Verdict.BY_CONSTRUCTION]
+    if open_to_doubt and all(finding.inputs == 0 and "tokens" in finding.reason for finding in open_to_doubt):
+        raise AuditError(f"every input is too short to say anything, {open_to_doubt[0].reason}; give longer inputs")
     ended = time.perf_counter()
     return AuditRecord(
         model=name or type(model).__name__,
@@ -84,7 +109,7 @@ def audit(
         version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
-        inputs=inputs,
+        inputs=max(finding.inputs + finding.skipped for finding in findings),
         tokens=tokens,
         fidelity=fidelity,
         findings=tuple(findings),
@@ -95,6 +120,7 @@ def audit(
             total=ended - started,
             peak_memory=_peak_memory(),
         ),
+        symmetry=symmetry,
     )
 
 
@@ -112,18 +138,43 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def _observer(
-    chosen: Sequence[tuple[str, Measurement]], layers: Collection[int] | None, clock: dict[str, float]
-) -> Callable[[Heads], None]:
-    def observe(heads: Heads) -> None:
-        if layers is not None and heads.layer not in layers:
-            return
-        for title, measurement in chosen:
-            begun = time.perf_counter()
-            measurement.observe(heads)
-            clock[title] += time.perf_counter() - begun
+class _Observer:
+    """Shows the theories every call. They look on inside the model's call, so their failure is kept apart from its."""
 
-    return observe
+    def __init__(
+        self, chosen: Sequence[tuple[str, Measurement]], layers: Collection[int] | None, clock: dict[str, float]
+    ) -> None:
+        self.failure: Exception | None = None
+        self._chosen = chosen
+        self._layers = layers
+        self._clock = clock
+
+    def __call__(self, heads: Heads) -> None:
+        if self._layers is not None and heads.layer not in self._layers:
+            return
+        try:
+            for title, measurement in self._chosen:
+                begun = time.perf_counter()
+                measurement.observe(heads)
+                self._clock[title] += time.perf_counter() - begun
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def _run(model: nn.Module, batch: Any, which: str, observer: _Observer | None = None) -> Any:
+    """Call the model; what it raises is said of it and of `which` input, what an observer raised stays as it is."""
+    try:
+        output = run(model, batch)
+    except AttentionNotSeenError:
+        raise
+    except Exception as error:
+        if observer is None or observer.failure is None:
+            raise AuditError(f"the model fails on {which}: {error}; do the inputs fit it?") from error
+    # Also where the model caught it.
+    if observer is not None and observer.failure is not None:
+        raise observer.failure
+    return output
 
 
 def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:

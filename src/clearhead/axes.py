@@ -33,7 +33,7 @@ else:
 
         Bool = Float = _Unchecked
 
-__all__ = ["Bool", "Float", "ShapeError", "check_attention_operands"]
+__all__ = ["Bool", "Float", "ShapeError", "broadcasts", "check_attention_operands"]
 
 
 class ShapeError(ValueError):
@@ -62,7 +62,7 @@ def check_attention_operands(
         )
     scores = (*q.shape[:-1], k.shape[-2])
     for name, extra in (("mask", mask), ("bias", bias)):
-        if extra is not None and not _broadcasts(tuple(extra.shape), scores):
+        if extra is not None and not broadcasts(tuple(extra.shape), scores):
             raise ShapeError(f"expected {name} to broadcast to (..., n, m) = {scores}; got {got}")
     dtypes = ", ".join(f"{name} {x.dtype}" for name, x in operands.items() if x is not None)
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
@@ -76,7 +76,8 @@ def check_attention_operands(
         raise ValueError(f"expected every operand on one device; got {devices}")
 
 
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape can be expanded to the target without changing the target."""
     if len(shape) > len(target):
         return False
     return all(s in (1, t) for s, t in zip(reversed(shape), reversed(target), strict=False))

@@ -1,50 +1,59 @@
 """Record what a model's attention layers see, and leave no trace in the model."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clearhead.heads import Heads
 from clearhead.record import LayerRecord
 from clearhead.sockets import SOCKETS, AttentionNotSeenError, AttentionSpec, Tap, open_sockets
 from clearhead.sockets.expected import expected_modules
-from clearhead.sockets.tap import overridden_forward
 
 __all__ = ["Tape", "capture"]
 
 
 class Tape:
-    """What was captured: `heads` of the calls, unless a `keep` takes them, and the `layers` of one forward pass."""
+    """What was captured: `heads` of the calls, unless a `keep` takes them, and the `layers` they belong to.
+
+    A layer is a module, or one of its calls if it is called several times in a forward pass; it keeps its number from
+    pass to pass, whichever other layers run. `unseen` names modules that ran without showing their attention.
+    """
 
     def __init__(self, keep: Callable[[Heads], None] | None) -> None:
         self.heads: list[Heads] = []
         self.layers: list[LayerRecord] = []
-        self.passes = 0
         self.unseen: tuple[str, ...] = ()
+        self.outside: set[str] = set()
+        self.passes = 0
         self._keep = self.heads.append if keep is None else keep
-        self._place = 0
-        self._inputs = 0
+        self._places: dict[tuple[str, int], int] = {}
+        self._calls: Counter[str] = Counter()
 
-    def begin(self, arguments: Sequence[Any]) -> None:
-        """A forward pass starts."""
-        self.passes += 1
-        self._place = 0
-        self._inputs = next((x.shape[0] for x in arguments if isinstance(x, Tensor) and x.ndim), 0)
-
-    def receive(self, heads: Heads) -> None:
-        """Take one call, number it, and tell windows of an input from inputs."""
-        b = heads.q.shape[0]
-        folded = 0 < self._inputs < b and b % self._inputs == 0 and heads.socket != "torch.nn.MultiheadAttention"
-        heads = dataclasses.replace(_detached(heads), layer=self._place, windows=b // self._inputs if folded else 1)
-        if self._place == len(self.layers):
-            count = heads.q.shape[1]
-            self.layers.append(LayerRecord(layer=self._place, name=heads.name, heads=count, socket=heads.socket))
-        self._place += 1
-        self._keep(heads)
+    def receive(self, heads: Heads, tap: Tap) -> None:
+        """Take one call and number it. Calls outside a forward pass of the model, as in a second computation for
+        gradients, are noted and not kept."""
+        if not tap.running:
+            self.outside.add(heads.name)
+            return
+        if tap.passes != self.passes:
+            self.passes = tap.passes
+            self._calls.clear()
+        nth = self._calls[heads.name]
+        self._calls[heads.name] += 1
+        name = heads.name if nth == 0 else f"{heads.name}, call {nth + 1}"
+        count = heads.q.shape[1]
+        place = self._places.setdefault((heads.name, nth), len(self.layers))
+        if place == len(self.layers):
+            self.layers.append(LayerRecord(layer=place, name=name, heads=count, socket=heads.socket))
+        if self.layers[place].heads != count:
+            raise AttentionNotSeenError(
+                f"{name} had {self.layers[place].heads} heads and now has {count}; heads and inputs are not told apart"
+            )
+        self._keep(dataclasses.replace(_detached(heads), layer=place, name=name))
 
 
 def _detached(heads: Heads) -> Heads:
@@ -70,27 +79,21 @@ def capture(
     """Record `Heads` of every attention call while the model runs inside the block.
 
     The model's outputs keep every bit, and afterwards the model, torch and transformers are as they were, also when
-    the model raises. `keep` receives each call instead of the tape's list, so that memory need not grow. On leaving,
+    the model raises. One capture or swap is open at a time: other threads wait, and another inside it is refused.
+    `keep` receives each call instead of the tape's list, so that memory need not grow. On leaving,
     `AttentionNotSeenError` is raised if the model ran and no attention was seen, or if a module that looks like
     attention ran unseen; `allow_unseen` turns the latter into `tape.unseen`.
     """
     refuse_compiled(model)
     tape = Tape(keep)
-    tap = Tap(model, tape.receive)
-
-    def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        tape.begin([*args, *kwargs.values()])
-        return original(*args, **kwargs)
-
-    with (
-        open_sockets(tap, describe),
-        expected_modules(model) as expected,
-        overridden_forward(model, forward),
-    ):
+    tap = Tap(model, lambda heads: tape.receive(heads, tap))
+    with expected_modules(model) as expected, open_sockets(tap, describe):
         yield tape
-    tape.unseen = expected.unseen(layer.name for layer in tape.layers)
-    if tape.passes and not tape.layers:
-        raise AttentionNotSeenError(_nothing_seen(model, tape.unseen))
+    tape.passes = tap.passes
+    expected.ran |= tap.unseen
+    tape.unseen = expected.unseen({*(layer.name.split(", call ")[0] for layer in tape.layers), *tape.outside})
+    if not tape.layers and (tap.passes or expected.ran or tape.outside):
+        raise AttentionNotSeenError(_nothing_seen(model, tape))
     if tape.unseen and not allow_unseen:
         raise AttentionNotSeenError(_partly_seen(tape.unseen))
 
@@ -103,7 +106,11 @@ def refuse_compiled(model: nn.Module) -> None:
         raise AttentionNotSeenError("a compiled model cannot be watched: pass model._orig_mod")
 
 
-def _nothing_seen(model: nn.Module, unseen: Sequence[str]) -> str:
+def _nothing_seen(model: nn.Module, tape: Tape) -> str:
+    if tape.outside:
+        part = sorted(tape.outside)[0]
+        return f"attention ran outside {type(model).__name__}.forward, in {part}: capture the part that you call"
+    unseen = tape.unseen
     if not unseen:
         return f"{type(model).__name__} has no attention that could be seen; tried {', '.join(SOCKETS)}"
     tried = ", ".join(SOCKETS)

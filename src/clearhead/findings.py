@@ -94,6 +94,8 @@ class Theorem:
     """One proved statement, checked now: its residual, what that may be, and a control that must exceed it."""
 
     source: str
+    id: str = ""
+    """Short name by which documents cite the statement."""
     statement: str
     residual: float
     residual_single: float

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from clearhead.findings import Finding
 
-__all__ = ["AuditRecord", "Fidelity", "LayerRecord", "Timing"]
+__all__ = ["AuditRecord", "Fidelity", "LayerRecord", "ModelSymmetry", "Timing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,22 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSymmetry:
+    """How far permuting a model's tokens is from permuting its outputs: relative errors, 0 for a function of sets.
+
+    `layers` by place in the forward pass and `whole` for the model's output, NaN where there is not one vector per
+    token; `unrelated` is the error of the output against an unrelated order. `reason` tells why something is missing.
+    """
+
+    layers: tuple[float, ...]
+    whole: float
+    unrelated: float
+    inputs: int
+    draws: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Seconds by phase, and the process's peak memory in bytes (None where the system does not tell)."""
 
@@ -61,3 +77,4 @@ class AuditRecord:
     fidelity: Fidelity
     findings: tuple[Finding, ...]
     timing: Timing
+    symmetry: ModelSymmetry | None = None

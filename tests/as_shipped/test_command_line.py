@@ -47,6 +47,17 @@ def one_token():
 def pixels():
     return [torch.ones(2, 3)]
 
+def later_wrong():
+    yield from batches()
+    yield {"input_ids": torch.full((4, 19), 67)}
+
+def breaks():
+    yield from batches()
+    raise KeyError("next batch")
+
+def needs(size):
+    return size
+
 def wrong():
     return [{"pixel_values": torch.ones(2, 3, 8, 8)}]
 """
@@ -82,17 +93,18 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     }
     assert "clearhead-report/index.html" in done.stdout
     findings = json.loads((here / "clearhead-report" / "findings.json").read_text())["findings"]
-    assert len(findings) == 8
-    assert all(f["chance"]["draws"] == 20 and f["claim"]["exact"] == 1 and f["interval"] for f in findings)
+    kinds = [(f["claim"]["theory"], f["claim"]["exact"], f["chance"]["draws"]) for f in findings if f["interval"]]
+    assert kinds == [("kernel PCA", 1, 20)] * 8 + [("symmetry", 0, 3)] * 8
     table = done.stdout[done.stdout.index("kernel PCA, captured variance") :]
-    assert len(re.findall(r"-?\.\d\d", table.split("agreement:")[0])) == 8
+    assert len(re.findall(r"-?\d?\.\d\d", table.split("agreement:")[0])) == 8
+    assert "holds by construction in all 8 heads" in done.stdout
 
 
 def test_json_is_all_that_standard_output_holds(here: Path) -> None:
     done = clearhead(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
-    assert [(f["layer"], f["head"]) for f in printed["findings"]] == [(1, h) for h in range(4)]
+    assert [(f["layer"], f["head"]) for f in printed["findings"]] == 2 * [(1, h) for h in range(4)]
     assert printed["findings"][0]["chance"]["seed"] == 3
 
 
@@ -112,9 +124,11 @@ def test_the_seed_is_the_only_chance(here: Path) -> None:
 def test_verify_prints_each_theorem_and_exits_with_zero(here: Path) -> None:
     done = clearhead("verify", here=here)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "7 hold" in done.stdout
     rows = json.loads(clearhead("verify", "--json", here=here).stdout)["theorems"]
     assert all(row["holds"] and row["control_residual"] > row["tolerance"] for row in rows)
+    assert sum(row["source"] == "kernel PCA" for row in rows) == 7
+    assert sum(row["source"] == "general attention" for row in rows) >= 28
+    assert done.stdout.endswith(f"\n{len(rows)} hold, 0 do not\n")
     assert files(here) == {"small.py"}
 
 
@@ -129,7 +143,7 @@ def test_verify_exits_with_one_if_a_theorem_fails(here: Path) -> None:
         [sys.executable, "broken.py", "verify"], cwd=here, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 1
-    assert "6 hold" in done.stdout
+    assert done.stdout.endswith(" hold, 1 do not\n")
 
 
 def _folder(here: Path, **files: bytes | str) -> str:
@@ -160,14 +174,43 @@ BAD = {
     "empty text": (("audit", "--text", "folder/text.txt"), {"text_dot_txt": "\n\n"}, "holds no text"),
     "missing text": (("audit", "--text", "none.txt"), {}, "cannot read the text none.txt"),
     "binary text": (("audit", "--text", "folder/text.txt"), {"text_dot_txt": b"\xff\xfe\xfa"}, "not UTF-8"),
-    "one-token text": (("audit", "--text", "folder/text.txt"), {"text_dot_txt": "a"}, "too short"),
+    "one-word text": (
+        ("audit", "--theory", "kernel-pca", "--text", "folder/text.txt"), {"text_dot_txt": "a"}, "too short",
+    ),
     "one token": (("audit", "small:model", "--batches", "small:one_token"), {}, "one token"),
     "NaN weights": (("audit", "small:with_nan", "--batches", "small:batches"), {}, "key.weight holds NaN"),
     "no attention": (("audit", "small:without_attention", "--batches", "small:pixels"), {}, "has no attention"),
     "inputs of another kind": (("audit", "small:model", "--batches", "small:wrong"), {}, "do the inputs fit it?"),
+    "a later input of another kind": (
+        ("audit", "small:model", "--batches", "small:later_wrong"), {}, "the model fails on the batch after 12 inputs",
+    ),
+    "batches that break": (
+        ("audit", "small:model", "--batches", "small:breaks"), {}, "small:breaks fails at batch 3: KeyError: 'next",
+    ),
+    "batches that are none": (
+        ("audit", "small:model", "--batches", "math:pi"), {}, "math:pi gives a float, not batches",
+    ),
+    "batches that need arguments": (
+        ("audit", "small:model", "--batches", "small:needs"), {}, "small:needs fails when it is called",
+    ),
+    "model that needs arguments": (("audit", "json:loads"), {}, "json:loads fails when it is called"),
+    "module with a syntax error": (
+        ("audit", "folder.broken:model"), {"broken_dot_py": "def model(:"}, "cannot import folder.broken:model",
+    ),
+    "backbone to be fetched": (
+        ("audit", "folder"),
+        {"config_dot_json": BERT[:-1] + ', "use_pretrained_backbone": true}', "model_dot_safetensors": ""},
+        "asks for a pretrained backbone",
+    ),
+    "layers backwards": ((*SMALL_AUDIT, "--layers", "0,3-1"), {}, "--layers 3-1 runs backwards; give 1-3"),
+    "layers without end": ((*SMALL_AUDIT, "--layers", "0-999999999999"), {}, "at most four digits"),
+    "seed too large": ((*SMALL_AUDIT, "--seed", str(2**63)), {}, "the seed must be from 0 to"),
+    "out is nothing": ((*SMALL_AUDIT, "--out", ""), {}, "--out is empty; name a folder"),
     "no tokenizer": (("audit", "small:model"), {}, "has no tokenizer"),
     "no such object": (("audit", "small:nothing"), {}, "cannot import small:nothing"),
-    "no such theory": ((*SMALL_AUDIT, "--theory", "magic"), {}, "no theory is called magic; there is kernel-pca"),
+    "no such theory": (
+        (*SMALL_AUDIT, "--theory", "magic"), {}, "no theory is called magic; there is kernel-pca, symmetry",
+    ),
     "no such layer": ((*SMALL_AUDIT, "--layers", "0,5"), {}, "there is no layer 5"),
     "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes places"),
     "two kinds of input": ((*SMALL_AUDIT, "--text", "a.txt"), {}, "choose one"),
@@ -209,6 +252,55 @@ def test_a_closed_pipe(here: Path) -> None:
     assert "</html>" in (here / "clearhead-report" / "index.html").read_text()
 
 
+@pytest.mark.parametrize("arguments", [("verify",), SMALL_AUDIT])
+def test_closed_standard_output(here: Path, arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *arguments]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(closed, cwd=here, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "clearhead: standard output is closed; nothing could be printed\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the full device is Linux's")
+def test_a_full_disk_behind_standard_output(here: Path) -> None:
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "verify"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, cwd=here, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "clearhead: cannot print to standard output: No space left on device\n"
+
+
+def test_closed_standard_error_does_not_move_errors_to_standard_output(here: Path) -> None:
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "audit", "nowhere"]
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
+    done = subprocess.run(closed, cwd=here, stdout=subprocess.PIPE, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("out", ["[bold]o", "ou[red]t[/bold]x", ":smile:"])
+def test_the_path_of_the_report_is_printed_as_it_is(here: Path, out: str) -> None:
+    done = clearhead(*SMALL_AUDIT, "--theory", "kernel-pca", "--out", out, here=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"report    {out}/index.html\nfindings  {out}/findings.json\n" in done.stdout
+    assert (here / out / "index.html").exists()
+
+
+def test_the_command_is_offline_unless_told_otherwise(here: Path) -> None:
+    (here / "told.py").write_text(
+        "import os, torch\ndef model():\n    raise RuntimeError(f\"offline is {os.environ['HF_HUB_OFFLINE']}\")\n"
+    )
+    kept = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "audit", "told:model"]
+    for said, heard in (({}, "1"), ({"HF_HUB_OFFLINE": "0"}, "0")):
+        done = subprocess.run(
+            command, cwd=here, env=kept | said, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 2
+        assert f"RuntimeError: offline is {heard}" in done.stderr
+
+
 def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
     # A shell's background job ignores interrupts, and its children inherit that: take the default back first.
     taken_back = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -221,11 +313,14 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    while running.poll() is None and not list(here.glob("made/for/this/.clearhead-*")):
-        time.sleep(0.05)
-    time.sleep(2)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    try:
+        while running.poll() is None and not list(here.glob("made/for/this/.clearhead-*")):
+            time.sleep(0.05)
+        time.sleep(2)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert (running.returncode, out, err) == (130, "", "clearhead: interrupted; nothing was written\n")
     assert files(here) == {"small.py"}
 

@@ -3,16 +3,19 @@
 import json
 import os
 import pickle
+import socket
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from clearhead.models.loading import DEFAULT_MODEL, LoadError, load_model, load_object
+from clearhead.models.loading import DEFAULT_MODEL, TOKENIZER_FILES, load_model
+from clearhead.models.objects import LoadError, load_batches, load_object
 
 
 @pytest.fixture
@@ -81,6 +84,91 @@ def test_an_object_path(module: types.ModuleType) -> None:
         load_object("somebodys_models:nothing")
     with pytest.raises(LoadError, match="cannot import no_such_module:make"):
         load_object("no_such_module:make")
+
+
+def _raises(error: BaseException) -> object:
+    raise error
+
+
+def test_code_of_others_that_fails_is_named_with_its_error(
+    module: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "with_a_syntax_error.py").write_text("def model(:\n")
+    (tmp_path / "that_leaves.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module.needs = lambda size: nn.Linear(size, size)
+    module.fails = lambda: _raises(KeyError("weights"))
+    module.leaves = lambda: _raises(SystemExit(0))
+    for path, message in {
+        "with_a_syntax_error:model": r"cannot import with_a_syntax_error:model: SyntaxError: invalid syntax",
+        "that_leaves:model": "cannot import that_leaves:model: SystemExit: 0",
+        "somebodys_models:needs": r"needs fails when it is called without arguments: TypeError: .*'size'",
+        "somebodys_models:fails": "fails fails when .*: KeyError: 'weights'",
+        "somebodys_models:leaves": "leaves fails when .*: SystemExit: 0",
+    }.items():
+        with pytest.raises(LoadError, match=message):
+            load_model(path, max_tokens=8)
+
+
+def test_batches_of_others(module: types.ModuleType) -> None:
+    def breaks() -> Iterator[int]:
+        yield 1
+        raise KeyError("next")
+
+    module.three = lambda: [1, 2, 3]
+    module.number = 3
+    module.breaks = breaks
+    assert list(load_batches("somebodys_models:three")) == [1, 2, 3]
+    with pytest.raises(LoadError, match="somebodys_models:number gives a int, not batches: TypeError"):
+        load_batches("somebodys_models:number")
+    stream = load_batches("somebodys_models:breaks")
+    assert next(stream) == 1
+    with pytest.raises(LoadError, match="somebodys_models:breaks fails at batch 1: KeyError: 'next'"):
+        next(stream)
+
+
+class Tokenizer:
+    """The least a tokenizer can be: letters in, numbers out."""
+
+    pad_token = eos_token = None
+    model_max_length = 100
+
+    def __call__(self, passages: list[str], *, padding: bool, max_length: int, **_: object) -> dict[str, torch.Tensor]:
+        if padding and self.pad_token is None:
+            raise ValueError("Asking to pad but the tokenizer does not have a padding token")
+        rows = [[ord(letter) for letter in passage][:max_length] for passage in passages]
+        longest = max(map(len, rows))
+        return {"input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in rows])}
+
+
+def test_without_a_padding_token_passages_go_one_by_one(module: types.ModuleType) -> None:
+    tokenizer = Tokenizer()
+    module.pair = lambda: (nn.Linear(2, 2), tokenizer)
+    encode = load_model("somebodys_models:pair", max_tokens=3).encode
+    assert encode is not None
+    assert encode(["abcd"])["input_ids"].tolist() == [[97, 98, 99]]
+    with pytest.raises(LoadError, match=r"has no padding token, .* --batch-size 1"):
+        encode(["ab", "c"])
+    tokenizer.eos_token = "."
+    padding = load_model("somebodys_models:pair", max_tokens=3).encode
+    assert padding is not None
+    assert padding(["ab", "c"])["input_ids"].tolist() == [[97, 98], [99, 0]]
+
+
+def test_a_pair_with_something_that_is_no_tokenizer_or_fails(module: types.ModuleType) -> None:
+    module.pair = lambda: (nn.Linear(2, 2), 7)
+    with pytest.raises(LoadError, match="a model with a int, which is no tokenizer"):
+        load_model("somebodys_models:pair", max_tokens=8)
+
+    class Failing(Tokenizer):
+        def __call__(self, *_: object, **__: object) -> dict[str, torch.Tensor]:
+            raise KeyError("letter")
+
+    module.pair = lambda: (nn.Linear(2, 2), Failing())
+    encode = load_model("somebodys_models:pair", max_tokens=8).encode
+    assert encode is not None
+    with pytest.raises(LoadError, match="the tokenizer fails on the text: KeyError: 'letter'"):
+        encode(["a"])
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
@@ -195,3 +283,120 @@ def test_a_model_without_a_tokenizer_cannot_encode(folder: Path) -> None:
         if file.name not in ("config.json", "model.safetensors"):
             file.unlink()
     assert load_model(str(folder), max_tokens=8).encode is None
+
+
+@pytest.mark.parametrize("file", TOKENIZER_FILES)
+def test_every_kind_of_tokenizer_file_counts(folder: Path, file: str) -> None:
+    for other in folder.glob("*"):
+        if other.name not in ("config.json", "model.safetensors"):
+            other.unlink()
+    (folder / file).write_text("{")
+    assert load_model(str(folder), max_tokens=8).encode is not None
+
+
+def test_the_files_of_sentencepiece_are_known() -> None:
+    assert {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"} <= set(TOKENIZER_FILES)
+
+
+def test_positions_are_counted_from_behind_the_padding(tmp_path: Path) -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": 11,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 13,
+    }
+    positions, padding = 17, 2
+    words = ["[UNK]", "[CLS]", "[PAD]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "f"]
+    limits = {}
+    for kind in ("Roberta", "Bert"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        config = getattr(transformers, f"{kind}Config")(
+            max_position_embeddings=positions, pad_token_id=padding, **shape
+        )
+        getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
+        (folder / "vocab.txt").write_text("\n".join(words))
+        transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+        loaded = load_model(str(folder), max_tokens=64)
+        assert loaded.encode is not None
+        batch = loaded.encode(["a b c d e f " * 9, "a"])
+        loaded.model(**{key: value for key, value in batch.items() if key != "token_type_ids"})
+        limits[kind] = batch["input_ids"].shape[1]
+    assert limits == {"Roberta": positions - padding - 1, "Bert": positions}
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The hosts that anything tries to reach. None is: the look-up is recorded and fails."""
+    hosts: list[object] = []
+
+    def refuse(host: object, *_: object, **__: object) -> None:
+        hosts.append(host)
+        raise socket.gaierror("no look-ups in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return hosts
+
+
+BACKBONES = {
+    "detr": {"model_type": "detr", "use_timm_backbone": False, "backbone": "microsoft/resnet-50"},
+    "dpt": {"model_type": "dpt", "backbone": "microsoft/resnet-50"},
+    "rt_detr": {"model_type": "rt_detr", "backbone": "resnet18", "use_timm_backbone": True},
+}
+
+
+def _with_config(folder: Path, config: dict[str, object]) -> str:
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_a_backbone_named_by_a_folder_is_not_fetched(folder: Path, looked_up: list[object], name: str) -> None:
+    import transformers
+    from huggingface_hub import constants
+
+    path = _with_config(folder, BACKBONES[name])
+    with pytest.raises(LoadError, match="needs more than the folder holds, and nothing is fetched"):
+        load_model(path, max_tokens=8)
+    assert looked_up == []
+    assert constants.HF_HUB_OFFLINE is False
+    # The control: transformers alone does look for it, though told to use local files only.
+    with suppress(Exception):
+        transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    assert looked_up
+
+
+def test_a_tokenizer_is_not_fetched(folder: Path, looked_up: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+    import transformers
+
+    loaded = load_model(str(folder), max_tokens=8)
+
+    def fetches(*_: object, **__: object) -> object:
+        return huggingface_hub.HfApi().repo_exists("somebody/tokenizer")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fetches)
+    assert loaded.encode is not None
+    with pytest.raises(LoadError, match="cannot load the tokenizer"):
+        loaded.encode(["a"])
+    assert looked_up == []
+    with suppress(Exception):
+        fetches()
+    assert looked_up
+
+
+@pytest.mark.parametrize("place", ["top", "part"])
+def test_a_pretrained_backbone_is_refused(folder: Path, looked_up: list[object], place: str) -> None:
+    wanted: dict[str, object] = {"use_pretrained_backbone": True}
+    _edit_config(folder, **(wanted if place == "top" else {"parts": [{"vision_config": wanted}]}))
+    with pytest.raises(LoadError, match=r'asks for a pretrained backbone.*set "use_pretrained_backbone" to false'):
+        load_model(str(folder), max_tokens=8)
+    assert looked_up == []
+    _edit_config(folder, use_pretrained_backbone=False, parts=[])
+    assert load_model(str(folder), max_tokens=8).encode is not None

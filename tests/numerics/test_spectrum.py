@@ -162,6 +162,31 @@ def test_the_sizes_of_columns_do_not_matter() -> None:
     assert difference.abs().max() <= EXACT
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_very_different_sizes_keep_their_digits(kind: str) -> None:
+    """The projector on the span of diag(size) C, by its definition in 400 digits."""
+    columns, rank = deficient(normal(7, 11, 5), kind)
+    log_size = torch.linspace(150, -150, 11, dtype=torch.float64)
+    others = {"zero column": [0, 2, 3, 4], "zero column first": [1, 2, 3, 4], "equal columns": [0, 1, 3, 4]}
+    independent = columns[:, others.get(kind, list(range(rank)))]
+    with mpmath.workdps(400):
+        scaled = mpmath.diag([mpmath.exp(x) for x in log_size.tolist()]) * mpmath.matrix(independent.tolist())
+        exact = scaled * (scaled.T * scaled) ** -1 * scaled.T
+        want = torch.tensor([[float(exact[i, j]) for j in range(11)] for i in range(11)], dtype=torch.float64)
+    got = projector(orthonormal_basis(columns, log_size))
+    # What a small row shares with a large one falls to e^-300, and every such number is right by itself.
+    assert ((got - want) / want)[rank:, :rank].abs().max() <= 1e-9
+    assert (got - want).abs().max() <= EXACT
+
+
+def test_equal_vectors_share_their_coordinates() -> None:
+    vectors = normal(3, 7, 5)
+    vectors[4] = vectors[1]
+    direction = features_from_log_kernel(log_kernel_of(vectors)).direction
+    assert (direction[:, 4] == 0).all()
+    assert (direction[4] - direction[1]).abs().max() <= EXACT
+
+
 def leading_directions(rows: Tensor, count: int) -> Tensor:
     return torch.linalg.svd(rows, full_matrices=False).Vh.mT[..., :count]
 

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from clearhead.findings import Verdict, judge
+from clearhead.record import AuditRecord
 from clearhead.report import print_audit, print_theorems
 from clearhead.report.wording import agreement, duration, number, short
 from tests.report.made_records import KERNEL_PCA, NAMES, record_of
@@ -154,7 +155,8 @@ def test_an_audit_without_findings_prints(record):
 
 def test_a_claim_that_holds_by_construction_is_marked(record):
     made = [dataclasses.replace(f, verdict=Verdict.BY_CONSTRUCTION) for f in record.findings[:3]]
-    text = printed(lambda c: print_audit(dataclasses.replace(record, findings=tuple(judge(made))), c), 120)
+    mixed = tuple(judge([*made, record.findings[3]]))
+    text = printed(lambda c: print_audit(dataclasses.replace(record, findings=mixed), c), 120)
     assert "= holds by construction" in text
 
 
@@ -189,3 +191,14 @@ def test_numbers_in_figures():
     ]
     assert [short(x) for x in (0.008, -0.12, 2e-7, 31.4)] == [".0080", "-.12", "2e-7", "31"]
     assert [duration(x) for x in (0.42, 74.2, 725.0)] == ["0.42 s", "74 s", "12 min 5 s"]
+
+
+def test_a_claim_that_holds_by_construction_needs_no_table(record: AuditRecord) -> None:
+    held = tuple(dataclasses.replace(finding, verdict=Verdict.BY_CONSTRUCTION) for finding in record.findings)
+    buffer = io.StringIO()
+    print_audit(dataclasses.replace(record, findings=held), Console(file=buffer, width=100))
+    assert f"holds by construction in all {len(held)} heads" in buffer.getvalue()
+    assert "agreement: 0 is chance" not in buffer.getvalue()
+    one_free = (dataclasses.replace(held[0], verdict=Verdict.ABOVE), *held[1:])
+    print_audit(dataclasses.replace(record, findings=one_free), Console(file=buffer, width=100))
+    assert "agreement: 0 is chance" in buffer.getvalue()

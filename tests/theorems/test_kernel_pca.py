@@ -10,7 +10,7 @@ from sklearn.decomposition import KernelPCA
 
 from clearhead.operators.softmax import softmax_attention
 from clearhead.theories.catalogue import all_theorems, find_theories
-from clearhead.theories.kernel_pca import theorem_values
+from clearhead.theories.kernel_pca import theorem_values, theorems
 
 
 def _drawn(*shape: int, seed: int) -> torch.Tensor:
@@ -39,15 +39,21 @@ def test_duplicate_keys_have_fewer_axes_and_no_infinities() -> None:
     assert int((v.abs().amax(dim=0) > 0).sum()) == 4
 
 
-@pytest.mark.parametrize("theorem", all_theorems(), ids=lambda theorem: theorem.statement)
+@pytest.mark.parametrize("theorem", theorems(), ids=lambda theorem: theorem.id)
 def test_every_row_holds_and_its_control_fails(theorem: object) -> None:
     assert theorem.holds
     assert theorem.residual <= 1e-12
     assert theorem.control_residual > 1e-3
 
 
+def test_every_row_of_every_theory_has_an_identifier_of_its_own() -> None:
+    rows = all_theorems()
+    assert [row.id for row in rows if row.source == "kernel PCA"] == [f"K{number}" for number in range(1, 8)]
+    assert len({row.id for row in rows} - {""}) == len(rows)
+
+
 def test_a_row_can_fail() -> None:
-    theorem = all_theorems()[0]
+    theorem = theorems()[0]
     assert not dataclasses.replace(theorem, residual=2 * theorem.tolerance).holds
     assert not dataclasses.replace(theorem, residual_single=2 * theorem.tolerance_single).holds
     assert not dataclasses.replace(theorem, control_residual=theorem.tolerance).holds
@@ -55,7 +61,8 @@ def test_a_row_can_fail() -> None:
 
 
 def test_theories_are_found_by_name() -> None:
-    assert [theory.name for theory in find_theories([])] == ["kernel-pca"]
+    assert [theory.name for theory in find_theories([])] == ["kernel-pca", "symmetry"]
     assert [theory.name for theory in find_theories(["kernel-pca", "kernel-pca"])] == ["kernel-pca"]
-    with pytest.raises(ValueError, match="no theory is called kernel; there is kernel-pca"):
+    assert [theory.name for theory in find_theories(["symmetry", "kernel-pca"])] == ["symmetry", "kernel-pca"]
+    with pytest.raises(ValueError, match="no theory is called kernel; there is kernel-pca, symmetry"):
         find_theories(["kernel"])

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from clearhead.findings import Finding, Verdict, judge
 from clearhead.heads import Heads
-from clearhead.theories.kernel_pca import CapturedVariance, captured, captured_variance, theorem_values
+from clearhead.theories.kernel_pca import CapturedVariance, captured_variance, theorem_values
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
 SCALE = WIDTH**-0.5
@@ -73,14 +74,102 @@ def test_long_keys_that_overflow_every_exponential_stay_finite() -> None:
     assert 0 <= value <= 1
 
 
-def test_shares_too_small_to_resolve_count_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """6.2e-22 is what float64 made of 2.3e-29 on a trained head."""
-    k, v = _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
-    for share, counted in ((6.2e-22, 0.0), (1e-17, 1e-17)):
-        monkeypatch.setattr(
-            captured, "captured_fraction", lambda *_, share=share: torch.tensor(share, dtype=torch.float64)
-        )
-        assert float(captured_variance(k, v, scale=SCALE)) == counted
+def _in_many_digits(k: Tensor, v: Tensor, scale: float) -> float:
+    """EV(V) by its definition, tr[(V'EV)^-1 B'HB] with B = E V / g, over the centred Gram's top eigenvalues."""
+    with mpmath.workdps(450):
+        keys, values = mpmath.matrix(k.tolist()), mpmath.matrix(v.tolist())
+        n, e = v.shape
+        kernel = (mpmath.mpf(scale) * keys * keys.T).apply(mpmath.exp)
+        g = [mpmath.fsum(kernel[i, j] for j in range(n)) for i in range(n)]
+        product = kernel * values
+        held = values.T * product
+        for j in range(e):
+            column = [product[i, j] / g[i] for i in range(n)]
+            for i in range(n):
+                product[i, j] = column[i] - mpmath.fsum(column) / n
+        trace = mpmath.fsum((held**-1 * (product.T * product))[j, j] for j in range(e))
+        top = max(kernel[i, i] / g[i] ** 2 for i in range(n))
+        gram = np.array([[float(kernel[i, j] / g[i] / g[j] / top) for j in range(n)] for i in range(n)])
+        centring = np.eye(n) - 1 / n
+        return float(trace / top / float(np.linalg.eigvalsh(centring @ gram @ centring)[-e:].sum()))
+
+
+def _with_long_keys(count: int, size: float, *, tokens: int = 17) -> tuple[Tensor, Tensor]:
+    """Short keys, but `count` of them, spread over the tokens, with scale |k|^2 = size."""
+    k, v = 0.5 * _drawn(tokens, WIDTH, seed=count), _drawn(tokens, VALUES, seed=int(size))
+    chosen = torch.arange(count) * (tokens // max(count, 1))
+    k[chosen] *= (size / SCALE) ** 0.5 / k[chosen].norm(dim=-1, keepdim=True)
+    return k, v
+
+
+@pytest.mark.parametrize("size", [60, 80, 120, 160, 400])
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+def test_a_few_long_keys_agree_with_many_digits(count: int, size: float) -> None:
+    k, v = _with_long_keys(count, size)
+    want = _in_many_digits(k, v, SCALE)
+    assert float(captured_variance(k, v, scale=SCALE)) == pytest.approx(want, rel=1e-9, abs=0)
+    assert want > 0.01 or count > VALUES
+
+
+@pytest.mark.parametrize("spread", [47, 86, 134, 212])
+def test_lengths_that_fall_steadily_agree_with_many_digits(spread: float) -> None:
+    """As on trained decoders: no gap parts long keys from short ones, and the share becomes tiny."""
+    k, v = _drawn(TOKENS, WIDTH, seed=3), _drawn(TOKENS, VALUES, seed=4)
+    k *= (torch.linspace(0.1, spread, TOKENS, dtype=torch.float64)[:, None] / SCALE).sqrt() / k.norm(
+        dim=-1, keepdim=True
+    )
+    want = _in_many_digits(k, v, SCALE)
+    assert float(captured_variance(k, v, scale=SCALE)) == pytest.approx(want, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("kind", ["zero rows", "equal rows", "rows of other sizes", "equal keys", "columns alike"])
+def test_long_keys_whose_values_or_directions_coincide(kind: str) -> None:
+    k, v = _with_long_keys(4, 120)
+    first, second = 0, 4
+    match kind:
+        case "zero rows":
+            v[[first, second]] = 0
+        case "equal rows":
+            v[second] = v[first]
+        case "rows of other sizes":
+            v[first], v[second] = 1e-20 * v[first], 1e-9 * v[second]
+        case "equal keys":
+            k[second] = k[first]
+        case "columns alike":
+            v[:, 1] = v[:, 0] + 1e-4 * v[:, 1]
+    want = _in_many_digits(k, v, SCALE)
+    assert float(captured_variance(k, v, scale=SCALE)) == pytest.approx(want, rel=1e-6, abs=0)
+
+
+@pytest.mark.parametrize("kind", ["zero", "equal", "mixed"])
+def test_dependent_columns_hold_what_the_others_hold(kind: str) -> None:
+    k, v = _with_long_keys(3, 160)
+    best = float(captured_variance(k, v[:, 1:], scale=SCALE))
+    changed = v.clone()
+    changed[:, 0] = {"zero": 0 * v[:, 1], "equal": v[:, 1], "mixed": 2 * v[:, 1] - 3 * v[:, 4]}[kind]
+    g = torch.logsumexp(SCALE * k @ k.T, dim=-1)
+    phi = (SCALE * k @ k.T - g[:, None] - g[None, :]).exp()
+    centring = torch.eye(len(k), dtype=torch.float64) - 1 / len(k)
+    energy = torch.linalg.eigvalsh(centring @ phi @ centring).flip(-1)
+    fewer = float(energy[: VALUES - 1].sum() / energy[:VALUES].sum())
+    assert float(captured_variance(k, changed, scale=SCALE)) == pytest.approx(best * fewer, rel=1e-9)
+
+
+def test_long_keys_do_not_make_the_measurement_blind() -> None:
+    call = _call()
+    call.k[:, :, 5] *= 12
+    for finding, h in zip(_found(call), range(HEADS), strict=True):
+        one = captured_variance(call.k[:, h], call.v[:, h], scale=SCALE)
+        assert finding.value == pytest.approx(float(one.mean()), rel=1e-9)
+        assert finding.value > 0.05
+        assert finding.chance.value > 0.05
+
+
+@pytest.mark.parametrize(("size", "error"), [(1e-2, 1e-9), (1e-4, 1e-6), (1e-6, 0.02)])
+def test_short_keys_lose_digits_as_their_kernel_nears_one(size: float, error: float) -> None:
+    """exp(s x.y) - 1 is all that tells such keys apart, and float64 holds it to eps / size^2."""
+    k, v = size * _drawn(17, WIDTH, seed=0), _drawn(17, VALUES, seed=1)
+    assert float(captured_variance(k, v, scale=SCALE)) == pytest.approx(_in_many_digits(k, v, SCALE), rel=error)
 
 
 def test_single_precision_input_is_computed_in_double() -> None:

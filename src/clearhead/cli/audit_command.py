@@ -16,7 +16,8 @@ from clearhead.auditing import audit
 from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError
 from clearhead.data.text import default_passages, read_passages, text_batches
-from clearhead.models.loading import LoadedModel, load_model, load_object
+from clearhead.models.loading import LoadedModel, load_model
+from clearhead.models.objects import load_batches
 from clearhead.record import AuditRecord
 from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_json
@@ -67,23 +68,18 @@ def audit_command(request: AuditRequest) -> None:
         loaded = load_model(request.model, max_tokens=request.max_tokens)
         inputs = _inputs(request, loaded, passages)
         with _progress(inputs.count) as tell:
-            try:
-                record = audit(
-                    loaded.model,
-                    inputs.batches,
-                    theories=request.theories,
-                    layers=layers,
-                    seed=request.seed,
-                    describe=describe,
-                    allow_unseen=request.allow_unseen,
-                    name=loaded.name,
-                    data=inputs.name,
-                    progress=tell,
-                )
-            except (RuntimeError, TypeError, KeyError, IndexError, AttributeError) as error:
-                raise CommandError(
-                    f"{loaded.name} failed on {inputs.name}: {error}; do the inputs fit the model?"
-                ) from error
+            record = audit(
+                loaded.model,
+                inputs.batches,
+                theories=request.theories,
+                layers=layers,
+                seed=request.seed,
+                describe=describe,
+                allow_unseen=request.allow_unseen,
+                name=loaded.name,
+                data=inputs.name,
+                progress=tell,
+            )
         written = folder.write(record)
     _print(record, written, as_json=request.json)
 
@@ -94,31 +90,33 @@ def _print(record: AuditRecord, written: WrittenReport, *, as_json: bool) -> Non
             print(json.dumps(audit_as_json(record), indent=1, allow_nan=False), file=console.file)
             return
         print_audit(record, console)
-        console.print(f"report    {written.page}", style="bold", soft_wrap=True, highlight=False)
-        console.print(f"findings  {written.findings}", style="bold", soft_wrap=True, highlight=False)
+        for line in (f"report    {written.page}", f"findings  {written.findings}"):
+            console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | None) -> _Inputs:
     if request.batches is not None:
-        stream = iter(load_object(request.batches))
-        return _Inputs(batches=itertools.islice(stream, request.inputs), name=request.batches, count=None)
+        batches = itertools.islice(load_batches(request.batches), request.inputs)
+        return _Inputs(batches=batches, name=request.batches, count=None)
     if loaded.encode is None:
         raise CommandError(f"{request.model} has no tokenizer, so it cannot read text; give its inputs with --batches")
     name = "the text that ships with clearhead" if request.text is None else str(request.text)
     chosen = (default_passages() if passages is None else passages)[: request.inputs]
-    batches = text_batches(chosen, loaded.encode, batch_size=request.batch_size)
-    return _Inputs(batches=batches, name=name, count=len(chosen))
+    encoded = text_batches(chosen, loaded.encode, batch_size=request.batch_size)
+    return _Inputs(batches=encoded, name=name, count=len(chosen))
 
 
 def _places(text: str) -> set[int]:
     """Layers from 0,2,5 or 0-3."""
     places: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
         if match is None:
-            raise CommandError(f"--layers takes places such as 0,2,5 or 0-3, not {text!r}")
-        first = int(match[1])
-        places.update(range(first, int(match[2] or first) + 1))
+            raise CommandError(f"--layers takes places of at most four digits, such as 0,2,5 or 0-3, not {text!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise CommandError(f"--layers {part.strip()} runs backwards; give {last}-{first}")
+        places.update(range(first, last + 1))
     return places
 
 

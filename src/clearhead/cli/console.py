@@ -1,10 +1,10 @@
-"""Standard output: as wide as the terminal, written in one piece, and strict about closed pipes."""
+"""Standard output: as wide as the terminal, written in one piece, and strict about what cannot be written."""
 
 import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
@@ -28,10 +28,20 @@ def printing() -> Iterator[Console]:
         color_system=terminal.color_system,  # type: ignore[arg-type]
         legacy_windows=False,
     )
+    if sys.stdout is None or sys.stdout.closed:
+        raise CommandError("standard output is closed; nothing could be printed")
     try:
         sys.stdout.write(buffer.getvalue())
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered goes nowhere, or the interpreter stumbles over the pipe once more when it leaves.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_the_rest()
         raise CommandError("the pipe was closed before everything was printed") from None
+    except OSError as error:
+        _drop_the_rest()
+        raise CommandError(f"cannot print to standard output: {error.strerror or error}") from None
+
+
+def _drop_the_rest() -> None:
+    """What is still buffered goes nowhere, or the interpreter stumbles over it once more when it leaves."""
+    with suppress(OSError):  # a stream without a file of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -35,5 +35,7 @@ def exit_code_of(command: Callable[[], object]) -> int:
 
 
 def _say(message: str) -> None:
+    if sys.stderr is None:  # closed; print would take standard output instead
+        return
     line = " ".join(message.split())
     print(f"clearhead: {line}", file=sys.stderr)

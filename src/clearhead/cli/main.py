@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clearhead import __version__
-from clearhead.cli.failure import exit_code_of
+from clearhead.cli.failure import CommandError, exit_code_of
 
 __all__ = ["app", "run"]
 
@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
-DEFAULT_OUT = Path("clearhead-report")
+DEFAULT_OUT = "clearhead-report"
 
 
 def _show_version(wanted: bool) -> None:
@@ -73,10 +73,13 @@ def audit(
     allow_unseen: Annotated[
         bool, typer.Option("--allow-unseen", help="Go on if modules that look like attention ran unseen.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for index.html and findings.json.")] = DEFAULT_OUT,
+    out: Annotated[str, typer.Option(metavar="PATH", help="Folder for index.html and findings.json.")] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of the table.")] = False,
 ) -> None:
     """Measure theories of attention on every head of a model, and write a report."""
+    # As a path, nothing would be the current folder.
+    if not out:
+        raise CommandError("--out is empty; name a folder for the report, or . for this one")
     from clearhead.cli.audit_command import AuditRequest, audit_command
 
     audit_command(
@@ -92,7 +95,7 @@ def audit(
             seed=seed,
             describe=describe,
             allow_unseen=allow_unseen,
-            out=out,
+            out=Path(out),
             json=json,
         )
     )
@@ -113,6 +116,8 @@ def run() -> None:
     """Entry point of the `clearhead` command."""
     # Threads that wait by spinning make small products many times slower beside any other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Nothing is fetched, whatever a file asks for. Who wants their own code to fetch a model says HF_HUB_OFFLINE=0.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # A console script does not look for modules in the current folder; package.module:function shall find a user's.
     if "" not in sys.path:
         sys.path.append("")

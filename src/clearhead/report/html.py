@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 from dataclasses import astuple
 from importlib.resources import files
 from typing import Any
@@ -36,6 +37,7 @@ _FILTERS = {
     "number": number,
     "sentence": sentence,
     "span": span,
+    "finite": lambda value: value if math.isfinite(value) else 0.0,
 }
 
 

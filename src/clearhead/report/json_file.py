@@ -32,6 +32,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "summaries": [_summary(grid.summary) for grid in grids],
         "findings": [_finding(cell) for cell in cells],
         "fidelity": _plain(record.fidelity),
+        "symmetry": _plain(record.symmetry),
         "timing": _plain(record.timing),
     }
 

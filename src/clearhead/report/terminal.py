@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clearhead.findings import Summary, Theorem, Verdict
-from clearhead.record import AuditRecord, Fidelity
+from clearhead.record import AuditRecord, Fidelity, ModelSymmetry
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, print_paragraph
 from clearhead.report.grid import ClaimGrid, arrange, heads_above_chance, skipped_heads
 from clearhead.report.head_table import print_head_table
@@ -30,13 +30,18 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         )
     for line in _chance(grids):
         print_paragraph("chance", Text(line), console)
+    if record.symmetry is not None:
+        print_paragraph("order", Text(_order(record.symmetry)), console)
     console.print()
     if grids:
         _print_summaries([grid.summary for grid in grids], console)
     for grid in grids:
         console.print()
         print_paragraph("", Text(f"{grid.claim.theory}, {grid.claim.statistic}", style="bold"), console, indent=0)
-        print_head_table(grid, console)
+        if all(cell.finding.verdict is Verdict.BY_CONSTRUCTION for cell in grid.cells):
+            print_paragraph("", Text(f"holds by construction in all {len(grid.cells)} heads"), console, indent=0)
+        else:
+            print_head_table(grid, console)
     console.print()
     for line in _skipped(grids):
         print_paragraph("skipped", Text(line), console)
@@ -62,6 +67,16 @@ def _fidelity(fidelity: Fidelity) -> list[str]:
         f"exact softmax swapped in: error {swapped} {verdict} tolerance {tolerance}; "
         f"uniform attention (control): change {control}",
     ]
+
+
+def _order(symmetry: ModelSymmetry) -> str:
+    if not symmetry.layers:
+        return f"permuted tokens not tried: {clean(symmetry.reason)}"
+    layers = " ".join(short(error) for error in symmetry.layers)
+    whole = f"the whole model by {short(symmetry.whole)} (an unrelated order: {short(symmetry.unrelated)})"
+    if symmetry.reason:
+        whole = f"the whole model: {clean(symmetry.reason)}"
+    return f"permuting tokens and permuting outputs differ, by layer, {layers}; {whole}"
 
 
 def _captured(fidelity: Fidelity) -> str:
@@ -144,7 +159,7 @@ def _time(record: AuditRecord) -> str:
 
 
 def print_theorems(theorems: Sequence[Theorem], console: Console) -> None:
-    """Print each statement with its residuals, what they may be, and the control that must fail; then count them."""
+    """Print each statement with its residuals, what they may be, where it is said and the control that must fail."""
     layouts: list[tuple[list[Column], list[Text]]] = [
         (_theorem_columns(theorems), []),
         (_theorem_columns(theorems, inline=False), [_in_words(t) for t in theorems]),
@@ -158,7 +173,8 @@ def print_theorems(theorems: Sequence[Theorem], console: Console) -> None:
 
 
 def _in_words(theorem: Theorem, *, residuals: bool = False) -> Text:
-    text = Text(clean(theorem.statement)).append(f"\nmust fail: {clean(theorem.control)}", style="dim")
+    text = Text(clean(theorem.statement)).append(f"\n{clean(theorem.citation)}", style="dim")
+    text.append(f"\nmust fail: {clean(theorem.control)}", style="dim")
     if residuals:
         control = short(theorem.control_residual)
         text.append(f"\nfp64 {_double(theorem)}, fp32 {_single(theorem)}, control {control}", style="dim")
@@ -169,22 +185,29 @@ def _source_columns(theorems: Sequence[Theorem]) -> list[Column]:
     answers = tuple(Text("yes") if t.holds else Text("NO", style="bold red") for t in theorems)
     return [
         Column(title="holds", cells=answers),
+        *_id_column(theorems),
         _column("source", [t.source for t in theorems], right=False),
     ]
 
 
+def _id_column(theorems: Sequence[Theorem]) -> list[Column]:
+    return [_column("id", [t.id for t in theorems], right=False)] if any(t.id for t in theorems) else []
+
+
 def _theorem_columns(theorems: Sequence[Theorem], *, inline: bool = True) -> list[Column]:
-    holds, source = _source_columns(theorems)
+    holds, *source = _source_columns(theorems)
     statement = _column("statement", [t.statement for t in theorems], right=False)
     control = _column("must fail", [t.control for t in theorems], right=False)
+    citation = _column("said in", [t.citation for t in theorems], right=False)
     return [
-        source,
+        *source,
         *([statement] if inline else []),
         _column("fp64 (tolerance)", [_double(t) for t in theorems]),
         _column("fp32 (tolerance)", [_single(t) for t in theorems]),
         *([control] if inline else []),
         _column("control", [short(t.control_residual) for t in theorems]),
         holds,
+        *([citation] if inline else []),
     ]
 
 

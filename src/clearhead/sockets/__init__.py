@@ -1,5 +1,6 @@
 """Where an operator plugs into a model: one file per interface, opened together."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -22,12 +23,31 @@ SOCKETS = (
 """What is tried, in words."""
 
 
+_OPEN = threading.Lock()
+_OPENED_BY: list[int] = []
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Sockets replace names of torch and transformers, which a process has once: other threads wait their turn."""
+    if threading.get_ident() in _OPENED_BY:
+        raise AttentionNotSeenError("sockets are open already: leave that capture or swap before opening another")
+    with _OPEN:
+        _OPENED_BY.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            _OPENED_BY.pop()
+
+
 @contextmanager
 def open_sockets(tap: Tap, describe: Sequence[AttentionSpec] = ()) -> Iterator[None]:
     """Open every socket of the model at once; an outer one silences those inside it, and a description comes first."""
     with ExitStack() as stack:
+        stack.enter_context(_alone())
         stack.enter_context(described_socket(tap, (*describe, *INTERFACE_FREE, *TIMM_CLASSES)))
         stack.enter_context(huggingface_socket(tap))
         stack.enter_context(torch_mha_socket(tap))
         stack.enter_context(sdpa_socket(tap))
+        stack.enter_context(tap.watched_passes())
         yield

@@ -23,6 +23,7 @@ from clearhead.sockets.tap import (
     named_arguments,
     overridden_forward,
     split_mask,
+    windows_of,
 )
 
 __all__ = ["AttentionSpec", "described_socket", "read_descriptions"]
@@ -172,6 +173,7 @@ def _emit(tap: Tap, spec: AttentionSpec, module: nn.Module, call: dict[str, Any]
             mask=_four_axes(mask),
             bias=_four_axes(bias),
             dropout=_dropout(module),
+            windows=windows_of(module, joined, tap),
             socket=spec.socket,
         )
     )

@@ -8,7 +8,7 @@ from torch import nn
 
 __all__ = ["ExpectedModules", "expected_modules"]
 
-_ATTENTION = re.compile(r"attention|attn|(?<![a-z])mha(?![a-z])", re.IGNORECASE)
+_ATTENTION = re.compile(r"attention|attn|(?<![a-z])(mha|mhsa|xca|gpsa)(?![a-z])|MLA", re.IGNORECASE)
 _NOT_ATTENTION = re.compile(r"norm|dropout|output|bias|embedding|mask|block|layer$|encoder|decoder", re.IGNORECASE)
 
 
@@ -45,12 +45,18 @@ def expected_modules(model: nn.Module) -> Iterator[ExpectedModules]:
         yield expected
 
 
+def _projects(module: nn.Module) -> bool:
+    """Whether it has at least two maps of its own, a fused one and one for the output say."""
+    return sum(isinstance(child, nn.Linear | nn.Conv1d | nn.Conv2d) for child in module.children()) >= 2
+
+
 def _innermost(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Attention-like modules that hold no other. torch's own are left out: a hook there would change their path."""
     alike = {
         name: module
         for name, module in model.named_modules()
-        if _ATTENTION.search(type(module).__name__) and not _NOT_ATTENTION.search(type(module).__name__)
+        if _ATTENTION.search(type(module).__name__)
+        and (_projects(module) or not _NOT_ATTENTION.search(type(module).__name__))
     }
     return [
         (name or "(model)", module)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clearhead.heads import Heads
 from clearhead.sockets.described import AttentionSpec
-from clearhead.sockets.tap import Tap, causal_mask, named_arguments, split_mask
+from clearhead.sockets.tap import Tap, causal_mask, named_arguments, split_mask, windows_of
 
 __all__ = ["INTERFACE_FREE", "huggingface_socket"]
 
@@ -74,7 +74,8 @@ def _attend(
         return function(module, *args, **kwargs)
     with tap.busy():
         result = function(module, *args, **kwargs)
-    heads = _read(name, module, named_arguments(function, module, *args, **kwargs), result[0], rebuilds_causality)
+    arguments = named_arguments(function, module, *args, **kwargs)
+    heads = _read(name, module, arguments, result[0], rebuilds_causality, windows=windows_of(module, result[0], tap))
     replaced = tap.emit(heads)
     if replaced is None:
         return result
@@ -82,7 +83,9 @@ def _attend(
     return (out, *result[1:])
 
 
-def _read(name: str, module: nn.Module, call: dict[str, Any], out: Tensor, rebuilds_causality: bool) -> Heads:
+def _read(
+    name: str, module: nn.Module, call: dict[str, Any], out: Tensor, rebuilds_causality: bool, *, windows: int
+) -> Heads:
     q, k, v = call["query"], call["key"], call["value"]
     mask, bias = split_mask(call.get("attention_mask"))
     if call.get("attention_mask") is None and rebuilds_causality and q.shape[-2] > 1:
@@ -111,5 +114,6 @@ def _read(name: str, module: nn.Module, call: dict[str, Any], out: Tensor, rebui
         sinks=None if sinks is None else sinks.reshape(-1),
         dropout=float(call.get("dropout", 0.0)) if module.training else 0.0,
         groups=groups,
+        windows=windows,
         socket="Hugging Face attention interface",
     )

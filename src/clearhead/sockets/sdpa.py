@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.heads import Heads
-from clearhead.sockets.tap import Tap, causal_mask, named_arguments, split_mask
+from clearhead.sockets.tap import AttentionNotSeenError, Tap, causal_mask, named_arguments, split_mask
 
 __all__ = ["sdpa_socket"]
 
@@ -59,9 +60,10 @@ def _attend(tap: Tap, original: Callable[..., Tensor], *args: Any, **kwargs: Any
     if module is None or id(module) in tap.claimed:
         return original(*args, **kwargs)
     out = original(*args, **kwargs)
-    heads = _read(tap.names[id(module)], module, named_arguments(_signature, *args, **kwargs), out)
+    layout = _layout(out, module, tap.inputs)
+    heads = _read(tap.names[id(module)], layout, named_arguments(_signature, *args, **kwargs), out)
     replaced = tap.emit(heads)
-    return out if replaced is None else _laid_out_as(out, replaced.to(out.dtype))
+    return out if replaced is None else layout.undone(replaced.to(out.dtype), out)
 
 
 def _calling_module(tap: Tap) -> nn.Module | None:
@@ -75,7 +77,7 @@ def _calling_module(tap: Tap) -> nn.Module | None:
     return None
 
 
-def _read(name: str, module: nn.Module, call: dict[str, Any], out: Tensor) -> Heads:
+def _read(name: str, layout: "_Layout", call: dict[str, Any], out: Tensor) -> Heads:
     q, k, v = call["query"], call["key"], call["value"]
     mask, bias = split_mask(call.get("attn_mask"))
     if call.get("is_causal", False):
@@ -88,15 +90,16 @@ def _read(name: str, module: nn.Module, call: dict[str, Any], out: Tensor) -> He
     return Heads(
         layer=0,
         name=name,
-        q=_four_axes(q, module),
-        k=_four_axes(k.expand(*lead, *k.shape[-2:]), module),
-        v=_four_axes(v.expand(*lead, *v.shape[-2:]), module),
-        out=_four_axes(out, module),
+        q=layout.four_axes(q),
+        k=layout.four_axes(k.expand(*lead, *k.shape[-2:])),
+        v=layout.four_axes(v.expand(*lead, *v.shape[-2:])),
+        out=layout.four_axes(out),
         scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
-        mask=_broadcast(mask, lead, module),
-        bias=_broadcast(bias, lead, module),
+        mask=_broadcast(mask, lead, layout),
+        bias=_broadcast(bias, lead, layout),
         dropout=float(call.get("dropout_p", 0.0)),
         groups=groups,
+        windows=layout.windows,
         socket="torch fused attention",
     )
 
@@ -109,27 +112,57 @@ def _heads_of(module: nn.Module) -> int:
     return 1
 
 
-def _four_axes(x: Tensor, module: nn.Module) -> Tensor:
-    """(b, h, n, d) from (n, d), (b, n, d) with heads folded into b where the module counts them, or (b, h, w, n, d)."""
-    if x.ndim == 4:
-        return x
-    if x.ndim == 2:
-        return x[None, None]
-    if x.ndim == 3:
-        heads = _heads_of(module)
-        return x.reshape(-1, heads, *x.shape[1:]) if heads > 1 and x.shape[0] % heads == 0 else x.unsqueeze(1)
-    return x.flatten(2, -3).transpose(1, 2).flatten(0, 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Which of the axes before (n, d) are batch, heads and windows.
+
+    `folded` heads lie inside the first axis, as (b, heads); otherwise `axis` is theirs, None if there is none.
+    """
+
+    folded: int = 1
+    axis: int | None = None
+    windows: int = 1
+
+    def four_axes(self, x: Tensor) -> Tensor:
+        """(b, h, n, d), with windows beside each other in b."""
+        if self.folded > 1:
+            return x.reshape(-1, self.folded, *x.shape[1:])
+        if self.axis is None:
+            return x.reshape(-1, 1, *x.shape[-2:])
+        return x.movedim(self.axis, -3).flatten(0, -4)
+
+    def undone(self, x: Tensor, original: Tensor) -> Tensor:
+        """The inverse of `four_axes`, in the shape of the original."""
+        if self.folded > 1 or self.axis is None:
+            return x.reshape(original.shape)
+        heads_last = original.movedim(self.axis, -3).shape
+        return x.reshape(heads_last).movedim(-3, self.axis)
 
 
-def _laid_out_as(original: Tensor, replaced: Tensor) -> Tensor:
-    """The inverse of `_four_axes`."""
-    if original.ndim <= 4:
-        return replaced.reshape(original.shape)
-    b = original.shape[0]
-    return replaced.reshape(b, -1, *replaced.shape[1:]).transpose(1, 2).reshape(original.shape)
+def _layout(out: Tensor, module: nn.Module, inputs: int) -> _Layout:
+    """Read the axes off their lengths and the module's number of heads.
+
+    Three axes are (b, n, d), or (b x heads, n, d) if the first is no number of inputs but a multiple of inputs x heads.
+    Of five, the one as long as there are heads is theirs and the other counts windows.
+    """
+    heads = _heads_of(module)
+    if out.ndim == 2:
+        return _Layout()
+    if out.ndim == 3:
+        fold = heads > 1 and out.shape[0] != inputs and out.shape[0] % (heads * max(inputs, 1)) == 0
+        return _Layout(folded=heads if fold else 1)
+    if out.ndim == 4:
+        return _Layout(axis=1)
+    fitting = [axis for axis in (1, 2) if out.shape[axis] == heads]
+    if out.ndim != 5 or not fitting:
+        raise AttentionNotSeenError(
+            f"{type(module).__name__} calls attention with axes {tuple(out.shape)} and says of no one that it is its "
+            "heads; describe where q, k, v are"
+        )
+    return _Layout(axis=fitting[0], windows=out.shape[3 - fitting[0]])
 
 
-def _broadcast(x: Tensor | None, lead: torch.Size, module: nn.Module) -> Tensor | None:
+def _broadcast(x: Tensor | None, lead: torch.Size, layout: _Layout) -> Tensor | None:
     """A mask or bias in four axes. One that no leading axis varies stays small."""
     if x is None:
         return None
@@ -137,4 +170,4 @@ def _broadcast(x: Tensor | None, lead: torch.Size, module: nn.Module) -> Tensor 
         return x.reshape(1, 1, *x.shape[-2:])
     if x.ndim == len(lead) + 2 == 4:
         return x
-    return _four_axes(x.expand(*lead, *x.shape[-2:]), module)
+    return layout.four_axes(x.expand(*lead, *x.shape[-2:]))

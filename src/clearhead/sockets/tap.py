@@ -19,10 +19,15 @@ __all__ = [
     "named_arguments",
     "overridden_forward",
     "split_mask",
+    "windows_of",
 ]
 
 Receiver = Callable[[Heads], Tensor | None]
 """Takes one call; returns the attention output that the model shall go on with, or None to leave the model's own."""
+
+
+HIDING = 1000.0
+"""So far below others, a score leaves no weight in any precision."""
 
 
 class AttentionNotSeenError(ValueError):
@@ -34,7 +39,8 @@ class Tap:
 
     Sockets call `emit` for each attention call. A call inside a call that an outer socket already handles (Hugging
     Face's dispatcher ends in torch's fused kernel) is left alone: `inside` tells, and `claimed` holds the modules that
-    a description speaks for.
+    a description speaks for. `passes` counts forward passes, `running` tells whether one is under way, `inputs` how
+    many inputs it has; `unseen` holds modules that ran without showing their attention.
     """
 
     def __init__(self, model: nn.Module, receive: Receiver, *, replaces: bool = False) -> None:
@@ -43,13 +49,34 @@ class Tap:
         self.names = {id(module): name or "(model)" for name, module in model.named_modules()}
         self.claimed: set[int] = set()
         self.calls = 0
+        self.passes = 0
+        self.inputs = 0
         self.inside = False
+        self.running = False
+        self.unseen: dict[str, str] = {}
         self._receive = receive
 
     def emit(self, heads: Heads) -> Tensor | None:
         """Hand one call to the receiver."""
         self.calls += 1
         return self._receive(heads)
+
+    @contextmanager
+    def watched_passes(self) -> Iterator[None]:
+        """Know while the model's own forward runs, and with how many inputs: the length of its first tensor."""
+
+        def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            given = [*args, *kwargs.values()]
+            self.inputs = next((x.shape[0] for x in given if isinstance(x, Tensor) and x.ndim), 0)
+            self.passes += 1
+            self.running = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.running = False
+
+        with overridden_forward(self.model, forward):
+            yield
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -59,6 +86,13 @@ class Tap:
             yield
         finally:
             self.inside = before
+
+
+def windows_of(module: nn.Module, batched: Tensor, tap: Tap) -> int:
+    """How many entries of the batch are windows of one input, for modules that have a window size (Swin's kind)."""
+    b = batched.shape[0]
+    windowed = any(hasattr(part, "window_size") for part in module.modules())
+    return b // tap.inputs if windowed and 0 < tap.inputs < b and b % tap.inputs == 0 else 1
 
 
 @contextmanager
@@ -100,15 +134,24 @@ def causal_mask(n: int, m: int, device: torch.device) -> Tensor:
     return torch.ones(1, 1, n, m, dtype=torch.bool, device=device).tril()
 
 
-def split_mask(added: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def split_mask(added: object) -> tuple[Tensor | None, Tensor | None]:
     """A model's attention mask as (mask, bias): what hides keys apart from what only shifts scores.
 
-    A boolean mask is True where a query may look. A floating one is added to the scores: entries at or below half of
-    the dtype's most negative number hide the key, and the rest is a bias unless it is zero throughout.
+    A boolean mask is True where a query may look. A floating one is added to the scores: an entry hides its key if it
+    is half of the dtype's most negative number or less, or `HIDING` below the largest of its row (models write -10000
+    and -1e9 too); the rest is a bias unless it is zero throughout.
     """
-    if added is None or added.dtype is torch.bool:
+    if added is None:
+        return None, None
+    if not isinstance(added, Tensor):
+        raise AttentionNotSeenError(
+            f"a mask of type {type(added).__name__} cannot be read; choose sdpa or eager attention"
+        )
+    if added.dtype is torch.bool:
         return added, None
     hidden = added <= torch.finfo(added.dtype).min / 2
+    if added.shape[-1] > 1:
+        hidden |= added <= added.amax(dim=-1, keepdim=True) - HIDING
     rest = added.masked_fill(hidden, 0)
     mask = ~hidden if bool(hidden.any()) else None
     return mask, rest if bool(rest.any()) else None

@@ -27,7 +27,7 @@ def torch_mha_socket(tap: Tap) -> Iterator[None]:
         for module in tap.model.modules():
             if isinstance(module, nn.MultiheadAttention) and id(module) not in tap.claimed:
                 stack.enter_context(_watched_attention(tap, module))
-            elif type(module).forward is nn.TransformerEncoderLayer.forward:
+            elif isinstance(module, nn.TransformerEncoderLayer):
                 stack.enter_context(_watched_encoder_layer(tap, module))
         yield
 
@@ -55,7 +55,7 @@ def _watched_attention(tap: Tap, module: nn.MultiheadAttention) -> Iterator[None
 
 @contextmanager
 def _watched_encoder_layer(tap: Tap, layer: nn.Module) -> Iterator[None]:
-    def open_path(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def open_path(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
         lengths = None
         if src.is_nested:
             lengths = torch.tensor([len(row) for row in src.unbind()], device=src.device)
@@ -65,7 +65,7 @@ def _watched_encoder_layer(tap: Tap, layer: nn.Module) -> Iterator[None]:
             src, args = kwargs.pop("src"), ()
         handle = layer.register_forward_pre_hook(lambda *_: None)
         try:
-            output: Tensor = original(src, *args, **kwargs)
+            output = original(src, *args, **kwargs)
         finally:
             handle.remove()
         if lengths is None:
@@ -73,15 +73,17 @@ def _watched_encoder_layer(tap: Tap, layer: nn.Module) -> Iterator[None]:
         rows = [row[:length] for row, length in zip(output, lengths.tolist(), strict=True)]
         return torch.nested.as_nested_tensor(rows, layout=torch.strided)
 
-    def forward(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
         if tap.inside:
-            return original(src, *args, **kwargs)  # type: ignore[no-any-return]
+            return original(src, *args, **kwargs)
         if tap.replaces:
             return open_path(original, src, *args, **kwargs)
         calls = tap.calls
-        output: Tensor = original(src, *args, **kwargs)
+        output = original(src, *args, **kwargs)
         if tap.calls == calls:
             open_path(original, src, *args, **kwargs)
+        if tap.calls == calls:
+            tap.unseen[tap.names[id(layer)]] = type(layer).__name__
         return output
 
     with overridden_forward(layer, forward):

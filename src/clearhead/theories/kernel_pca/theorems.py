@@ -83,12 +83,13 @@ def theorems() -> Sequence[Theorem]:
     """Every statement of this theory that is checked, with its residual now."""
     double, single = _Drawn.of(torch.float64), _Drawn.of(torch.float32)
     return [
-        _row(statement, residual, control_name, control, double, single, where)
-        for statement, residual, control_name, control, where in _STATEMENTS
+        _row(f"K{number}", statement, residual, control_name, control, double, single, where)
+        for number, (statement, residual, control_name, control, where) in enumerate(_STATEMENTS, start=1)
     ]
 
 
 def _row(
+    identifier: str,
     statement: str,
     residual: Callable[[_Drawn], float],
     control_name: str,
@@ -99,6 +100,7 @@ def _row(
 ) -> Theorem:
     return Theorem(
         source="kernel PCA",
+        id=identifier,
         statement=statement,
         residual=residual(double),
         residual_single=residual(single),

@@ -1,0 +1,16 @@
+"""Attention with parameters: torch modules that project their inputs and call an operator."""
+
+from clearhead.modules.learned_query import LearnedQueryAttention
+from clearhead.modules.multi_head import MultiHeadAttention
+from clearhead.modules.ragged import PaddedSets, pad_sets
+from clearhead.modules.self_attention import SelfAttention
+from clearhead.modules.spatial import SpatialAttention
+
+__all__ = [
+    "LearnedQueryAttention",
+    "MultiHeadAttention",
+    "PaddedSets",
+    "SelfAttention",
+    "SpatialAttention",
+    "pad_sets",
+]

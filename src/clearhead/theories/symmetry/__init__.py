@@ -1,0 +1,56 @@
+"""Symmetries of attention (Ji and Xie, *A Mathematical View of Attention Models in Deep Learning*).
+
+Their theorem 1: self-attention is equivariant to permutations of its tokens, attention with a learned query invariant.
+Masks and biases that know positions break it. `equivariance` and `invariance` measure by how much, for any operator.
+"""
+
+from clearhead.theories.symmetry.claim import CLAIM, PermutationSymmetry
+from clearhead.theories.symmetry.groups import (
+    GRID,
+    TOKENS,
+    Element,
+    bounded_translations,
+    dihedral,
+    drawn_permutations,
+    flips,
+    permutations,
+    rotations,
+    translations,
+    transpositions,
+)
+from clearhead.theories.symmetry.measure import (
+    Action,
+    SymmetryReport,
+    equivariance,
+    equivariance_errors,
+    invariance,
+    relative_error,
+)
+from clearhead.theories.symmetry.theorems import theorems
+from clearhead.theories.theory import Theory
+
+__all__ = [
+    "CLAIM",
+    "GRID",
+    "THEORY",
+    "TOKENS",
+    "Action",
+    "Element",
+    "PermutationSymmetry",
+    "SymmetryReport",
+    "bounded_translations",
+    "dihedral",
+    "drawn_permutations",
+    "equivariance",
+    "equivariance_errors",
+    "flips",
+    "invariance",
+    "permutations",
+    "relative_error",
+    "rotations",
+    "theorems",
+    "translations",
+    "transpositions",
+]
+
+THEORY = Theory(name="symmetry", title="symmetry", begin=PermutationSymmetry, theorems=theorems)

@@ -1,0 +1,71 @@
+"""Put bugs into the operators one at a time, and report which of them the tests kill.
+
+    python tests/faults/inject.py [--only NAME ...] [--jobs 2]
+
+Each fault is one replacement in a copy of the package, on which the tests named with it run until the first failure.
+Exit code 1 if a fault survives. A command of its own, not a part of `make test`: it runs the tests once per fault.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from operator_faults import FAULTS, Fault
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    fault: Fault
+    killed: bool
+    by: str
+
+
+def inject(fault: Fault) -> Outcome:
+    """Run the fault's tests on a copy of the package that has it."""
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place) / "src"
+        shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+        file = copy / "clearhead" / fault.file
+        text = file.read_text()
+        if text.count(fault.right) != 1:
+            raise SystemExit(
+                f"{fault.name}: {fault.right!r} stands {text.count(fault.right)} times in {fault.file}; mend it"
+            )
+        file.write_text(text.replace(fault.right, fault.wrong))
+        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *fault.tests]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False
+        )
+    if done.returncode not in (0, 1, 2):
+        raise SystemExit(f"{fault.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return Outcome(fault, killed=done.returncode != 0, by=failed[0].split(" - ")[0] if failed else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    chosen = [fault for fault in FAULTS if not options.only or fault.name in options.only]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        outcomes = []
+        for outcome in pool.map(inject, chosen):
+            outcomes.append(outcome)
+            print(f"{'killed' if outcome.killed else 'SURVIVED':9s} {outcome.fault.name:44s} {outcome.by}", flush=True)
+    survived = sum(not outcome.killed for outcome in outcomes)
+    print(f"{len(outcomes) - survived} of {len(outcomes)} killed")
+    sys.exit(1 if survived else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What multi-head attention refuses, in words."""
+
+import pytest
+import torch
+
+from clearhead.axes import ShapeError
+from clearhead.modules import MultiHeadAttention
+from tests.modules.drawing import boolean, normal, randomised
+
+
+@pytest.fixture
+def layer() -> MultiHeadAttention:
+    return randomised(MultiHeadAttention(11, heads=3, key_input_width=5, value_input_width=7, head_widths=[2, 3, 2]))
+
+
+WRONG_SIZES = {
+    "no head": ({"heads": 0}, "sizes of one or more; got query_width 11, heads 0"),
+    "no output": ({"heads": 1, "out_width": 0}, "out_width 0"),
+    "heads that do not divide": ({"heads": 3}, "head_widths, or heads that divide query_width; got 3 and 11"),
+    "too few widths": ({"heads": 3, "head_widths": [2, 3]}, r"head_widths of one or more for each of 3 .*got \[2, 3\]"),
+    "a width of zero": ({"heads": 2, "head_widths": 2, "value_widths": [2, 0]}, r"value_widths.*got \[2, 0\]"),
+    "key heads that do not divide": ({"heads": 4, "head_widths": 2, "key_heads": 3}, "divide heads; got 3 and 4"),
+    "shared keys of two widths": (
+        {"heads": 4, "head_widths": [2, 3, 2, 2], "key_heads": 2},
+        r"equal widths in the 2 heads that share.*got head_widths \(2, 3, 2, 2\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_SIZES)
+def test_sizes_that_cannot_be_are_refused_in_words(case: str) -> None:
+    options, message = WRONG_SIZES[case]
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(11, **options)
+
+
+WRONG_INPUTS = {
+    "another query width": ({"query": (2, 3, 5)}, ShapeError, r"query \(\.\.\., tokens, 11\), key .* 5\).*got query"),
+    "another value width": ({"value": (2, 7, 5)}, ShapeError, r"got query \(2, 3, 11\), key .*, value \(2, 7, 5\)"),
+    "another batch": ({"key": (3, 7, 5)}, ShapeError, "of one leading shape"),
+    "one axis": ({"query": (11,)}, ShapeError, r"got query \(11,\)"),
+    "another m": ({"value": (2, 5, 7)}, ShapeError, r"key and value of one number of tokens; got .*value \(2, 5, 7\)"),
+    "a mask of another size": ({"mask": (3, 5)}, ShapeError, r"mask to broadcast to \(2, 3, 3, 7\); got mask \(3, 5\)"),
+    "a mask of more axes": ({"mask": (1, 2, 3, 3, 7)}, ShapeError, r"got mask \(1, 2, 3, 3, 7\)"),
+    "a bias of another size": ({"bias": (3, 5)}, ShapeError, r"bias to broadcast to \(2, 3, 3, 7\); got bias \(3, 5\)"),
+    "a key mask of the wrong size": ({"key_mask": (2, 3)}, ShapeError, r"key_mask \(2, 7\).*got key_mask \(2, 3\)"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_INPUTS)
+def test_inputs_that_do_not_fit_are_refused_in_words(case: str, layer: MultiHeadAttention, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses most of these before the module can")
+    changed, kind, message = WRONG_INPUTS[case]
+    shapes = {"query": (2, 3, 11), "key": (2, 7, 5), "value": (2, 7, 7)} | changed
+    inputs = {name: boolean(*shape) if "mask" in name else normal(*shape) for name, shape in shapes.items()}
+    with pytest.raises(kind, match=message):
+        layer(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"query": normal(2, 3, 11).long()}, "dtype of the parameters, query torch.float64.*; got query torch.int64"),
+        ({"key": normal(2, 7, 5, dtype=torch.float32)}, "got query torch.float64, key torch.float32"),
+        ({"mask": normal(3, 7)}, "a boolean mask, True where a query may look; got torch.float64"),
+        ({"key_mask": normal(2, 7)}, "a boolean key_mask"),
+        ({"bias": boolean(3, 7)}, "a floating additive bias; got torch.bool"),
+    ],
+)
+def test_dtypes_that_do_not_fit_are_refused_in_words(
+    wrong: dict, message: str, layer: MultiHeadAttention, typechecked: bool
+) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses most of these before the module can")
+    inputs = {"query": normal(2, 3, 11), "key": normal(2, 7, 5), "value": normal(2, 7, 7)}
+    with pytest.raises(ValueError, match=message):
+        layer(**inputs | wrong)

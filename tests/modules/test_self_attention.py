@@ -1,0 +1,93 @@
+"""Self-attention of one head: the source's equation, its equivariance, its scale and masks."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clearhead.axes import ShapeError
+from clearhead.modules import SelfAttention
+from tests.modules.drawing import boolean, differ, normal, randomised, require_same
+
+
+def equation_three(layer: SelfAttention, x: Tensor, *, scale: float = 1.0, query: str = "query") -> Tensor:
+    """W_v X softmax((W_k X)^T W_q X), tokens as columns as in the source, given and returned as rows."""
+    X, W_q = x.mT, getattr(layer, query).weight
+    W_k, W_v = layer.key.weight, layer.value.weight
+    return (W_v @ X @ (scale * (W_k @ X).mT @ (W_q @ X)).softmax(dim=-2)).mT
+
+
+@settings(max_examples=30)
+@given(st.sampled_from([1, 2, 5]), st.sampled_from([None, 3, 7]), st.sampled_from([None, 2, 13]), st.integers(0, 1000))
+def test_is_equation_three(tokens: int, key_width: int | None, value_width: int | None, seed: int) -> None:
+    layer = randomised(SelfAttention(11, key_width=key_width, value_width=value_width), seed=seed)
+    results = []
+    for attend in (layer, lambda x: equation_three(layer, x)):
+        x = normal(3, tokens, 11, seed=seed).requires_grad_()
+        out = attend(x)
+        results.append((out, *torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])))
+    size = max([1.0, *(float(y.detach().abs().max()) for y in results[1])])
+    for got, want in zip(*results, strict=True):
+        require_same(got, want, size=size)
+
+
+def test_the_misprint_in_the_sources_proof_is_another_operator() -> None:
+    layer, x = randomised(SelfAttention(11, key_width=5, value_width=5)), normal(2, 7, 11)
+    assert differ(equation_three(layer, x, query="value"), layer(x))
+    other = randomised(SelfAttention(11, key_width=5, value_width=3))
+    with pytest.raises(RuntimeError, match="size"):
+        equation_three(other, x, query="value")
+
+
+@given(st.integers(0, 1000))
+def test_permuted_tokens_give_permuted_outputs(seed: int) -> None:
+    layer, x = randomised(SelfAttention(11, key_width=5, value_width=3, bias=True), seed=seed), normal(2, 7, 11)
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(seed))
+    require_same(layer(x[:, order]), layer(x)[:, order])
+
+
+def test_a_causal_mask_breaks_the_equivariance() -> None:
+    layer, x = randomised(SelfAttention(11)), normal(2, 7, 11)
+    turned = x.flip(-2)
+    assert differ(layer(turned, causal=True), layer(x, causal=True).flip(-2))
+    require_same(layer(turned), layer(x).flip(-2))
+
+
+def test_there_is_no_scale_unless_it_is_asked_for() -> None:
+    x = normal(2, 5, 11)
+    plain = randomised(SelfAttention(11, key_width=7))
+    for scale, factor in ((None, 1 / math.sqrt(7)), (0.3, 0.3)):
+        scaled = randomised(SelfAttention(11, key_width=7, scale=scale))
+        require_same(scaled(x), equation_three(plain, x, scale=factor))
+        assert differ(scaled(x), plain(x))
+    assert [name for name, _ in plain.named_parameters()] == ["query.weight", "key.weight", "value.weight"]
+
+
+def test_masks_and_biases_reach_the_scores() -> None:
+    layer, x = randomised(SelfAttention(11)), normal(2, 5, 11)
+    key_mask = torch.arange(5) < torch.tensor([[3], [3]])
+    require_same(layer(x, key_mask=key_mask)[:, :3], layer(x[:, :3]))
+    past = torch.ones(5, 5, dtype=torch.bool).tril()
+    require_same(layer(x, causal=True), layer(x, mask=past))
+    hidden = torch.zeros(5, 5, dtype=torch.float64).masked_fill(~past, -torch.inf)
+    require_same(layer(x, bias=hidden), layer(x, mask=past))
+    assert differ(layer(x), layer(x, mask=past))
+    per_input = boolean(2, 5, 5)
+    require_same(layer(x, mask=per_input)[1], layer(x[1], mask=per_input[1]))
+
+
+def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
+    with pytest.raises(ValueError, match="sizes of one or more; got width 11, key_width 0, value_width 11"):
+        SelfAttention(11, key_width=0)
+    if typechecked:
+        pytest.skip("the import hook refuses what follows before the module can")
+    layer = SelfAttention(11).double()
+    with pytest.raises(ShapeError, match=r"expected x \(\.\.\., tokens, 11\) of one leading shape; got x \(2, 5, 7\)"):
+        layer(normal(2, 5, 7))
+    with pytest.raises(ShapeError, match=r"mask to broadcast to \(2, 5, 5\); got mask \(3, 5\)"):
+        layer(normal(2, 5, 11), mask=boolean(3, 5))
+    with pytest.raises(ShapeError, match=r"key_mask \(2, 5\).*got key_mask \(5,\)"):
+        layer(normal(2, 5, 11), key_mask=boolean(5))

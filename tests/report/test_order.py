@@ -1,0 +1,53 @@
+"""What is said of a whole model on permuted tokens, in the terminal, the file and the page."""
+
+import dataclasses
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from clearhead.record import AuditRecord, ModelSymmetry
+from clearhead.report import audit_as_json, print_audit, render_html
+
+BROKEN = ModelSymmetry(layers=(0.123, 0.456), whole=0.789, unrelated=1.432, inputs=4, draws=2)
+POOLED = dataclasses.replace(BROKEN, whole=math.nan, unrelated=math.nan, reason="not one vector per <token>")
+UNTRIED = ModelSymmetry(
+    layers=(), whole=math.nan, unrelated=math.nan, inputs=0, draws=2, reason="two <sequences> are read"
+)
+
+
+def _printed(record: AuditRecord) -> str:
+    buffer = io.StringIO()
+    print_audit(record, Console(file=buffer, width=100))
+    return " ".join(buffer.getvalue().split())
+
+
+def test_the_numbers_are_everywhere(record: AuditRecord) -> None:
+    with_order = dataclasses.replace(record, symmetry=BROKEN)
+    printed = _printed(with_order)
+    assert "by layer, .12 .46; the whole model by .79 (an unrelated order: 1.4)" in printed
+    assert audit_as_json(with_order)["symmetry"]["layers"] == [0.123, 0.456]
+    page = render_html(with_order)
+    section = page[page.index('id="order"') :]
+    for figure in ("0.123", "0.456", "0.789", "1.43"):
+        assert figure in section
+
+
+@pytest.mark.parametrize(("symmetry", "words"), [(POOLED, "not one vector per"), (UNTRIED, "are read")])
+def test_what_is_missing_has_its_reason(record: AuditRecord, symmetry: ModelSymmetry, words: str) -> None:
+    without = dataclasses.replace(record, symmetry=symmetry)
+    assert words in _printed(without)
+    page = render_html(without)
+    assert words in page[page.index('id="order"') :]
+    assert "<token>" not in page
+    assert "<sequences>" not in page
+    assert json.loads(json.dumps(audit_as_json(without), allow_nan=False))["symmetry"]["whole"] is None
+
+
+def test_nothing_is_said_where_nothing_was_measured(record: AuditRecord) -> None:
+    assert record.symmetry is None
+    assert 'id="order"' not in render_html(record)
+    assert "permut" not in _printed(record)
+    assert audit_as_json(record)["symmetry"] is None

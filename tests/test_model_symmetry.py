@@ -1,0 +1,113 @@
+"""Whole models on permuted tokens."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead.auditing import run
+from clearhead.model_symmetry import model_symmetry
+from clearhead.numerics.precision import tolerance
+from clearhead.record import ModelSymmetry
+from tests.sockets.zoo import FAMILIES, drawn_large
+
+BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
+
+
+class Encoder(nn.Module):
+    """Two layers without positions, or with a code added to the tokens, or with a causal mask in the second layer."""
+
+    def __init__(self, *, code: bool = False, causal: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True) for _ in range(2))
+        self.code = nn.Parameter(torch.ones(TOKENS, WIDTH)) if code else None
+        self.causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.code is None else x + self.code
+        for number, layer in enumerate(self.layers):
+            n = x.shape[1]
+            mask = torch.ones(n, n, dtype=torch.bool).triu(1) if self.causal and number else None
+            x = x + layer(x, x, x, attn_mask=mask)[0]
+        return x
+
+
+def _measured(model: nn.Module, batch: Any, **options: Any) -> ModelSymmetry:
+    with torch.no_grad():
+        return model_symmetry(model.eval(), batch, lambda given: run(model, given), **options)
+
+
+def _tokens() -> Tensor:
+    return torch.randn(BATCH, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+def test_without_positions_a_model_is_a_function_of_a_set() -> None:
+    found = _measured(drawn_large(Encoder()), _tokens())
+    assert max(*found.layers, found.whole) <= tolerance(torch.float32)
+    assert found.unrelated > 0.5
+    assert (found.inputs, found.draws, found.reason) == (BATCH, 2, "")
+
+
+def test_a_position_code_breaks_every_layer_and_a_causal_mask_those_from_its_own_on() -> None:
+    coded = _measured(drawn_large(Encoder(code=True)), _tokens())
+    assert min(*coded.layers, coded.whole) > 0.1
+    masked = _measured(drawn_large(Encoder(causal=True)), _tokens())
+    assert masked.layers[0] <= tolerance(torch.float32)
+    assert min(masked.layers[1], masked.whole) > 0.1
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_text_models_are_broken_by_their_positions(name: str) -> None:
+    family = FAMILIES[name]
+    found = _measured(family.make(), family.inputs())
+    assert len(found.layers) == 3
+    assert min(*found.layers, found.whole) > 0.05
+
+
+def test_padding_is_no_part_of_an_input() -> None:
+    family = FAMILIES["bert"]
+    batch = family.inputs()
+    other = dict(batch) | {"input_ids": torch.where(batch["attention_mask"].bool(), batch["input_ids"], 9)}
+    assert _measured(family.make(), batch) == _measured(family.make(), other)
+
+
+def test_seeds_draw_other_permutations() -> None:
+    family = FAMILIES["bert"]
+    first, again, other = (_measured(family.make(), family.inputs(), seed=seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first.whole != other.whole
+
+
+def test_positions_that_are_given_stay_in_place() -> None:
+    family = FAMILIES["bert"]
+    batch = {"input_ids": family.inputs()["input_ids"]}
+    given = batch | {"position_ids": torch.arange(13).expand(BATCH, -1)}
+    assert _measured(family.make(), given).whole == pytest.approx(_measured(family.make(), batch).whole, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("t5", "two sequences"), ("vit", "no tokens"), ("whisper", "two sequences")]
+)
+def test_models_that_read_no_one_sequence(name: str, reason: str) -> None:
+    family = FAMILIES[name]
+    found = _measured(family.make(), family.inputs())
+    assert reason in found.reason
+    assert np.isnan(found.whole)
+    assert found.layers == ()
+
+
+def test_an_output_that_is_not_by_token_leaves_the_layers() -> None:
+    class Pooled(Encoder):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).mean(dim=1)
+
+    found = _measured(drawn_large(Pooled()), _tokens())
+    assert max(found.layers) <= tolerance(torch.float32)
+    assert np.isnan(found.whole)
+    assert found.reason == "the model's output is not one vector per token"
+
+
+def test_inputs_too_short_to_permute() -> None:
+    assert "fewer than 3 tokens" in _measured(drawn_large(Encoder()), _tokens()[:, :2]).reason

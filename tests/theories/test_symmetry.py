@@ -1,0 +1,393 @@
+"""Groups are groups, the measures find what was planted, the claim tells which heads know positions."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from itertools import permutations as orders
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead.axes import ShapeError
+from clearhead.findings import Finding, Verdict, judge
+from clearhead.heads import Heads
+from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.theories.symmetry import (
+    GRID,
+    Action,
+    Element,
+    PermutationSymmetry,
+    bounded_translations,
+    dihedral,
+    drawn_permutations,
+    equivariance,
+    equivariance_errors,
+    flips,
+    invariance,
+    permutations,
+    relative_error,
+    rotations,
+    translations,
+    transpositions,
+)
+
+BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 11, 5, 2
+SCALE = WIDTH**-0.5
+
+
+def _drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+GROUPS = {
+    "permutations": (permutations(4), 24, (4, 3)),
+    "pixel permutations": (permutations(2, 2, axes=GRID), 24, (3, 2, 2)),
+    "rotations": (rotations(5), 4, (3, 5, 5)),
+    "flips": (flips(3, 5), 4, (2, 3, 5)),
+    "transpositions": (transpositions(5), 2, (3, 5, 5)),
+    "dihedral": (dihedral(5), 8, (3, 5, 5)),
+    "translations": (translations(3, 5), 15, (2, 3, 5)),
+    "translations by steps": (translations(4, 6, step=2), 6, (3, 4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_are_groups(name: str) -> None:
+    group, size, shape = GROUPS[name]
+    assert len(group) == len(set(group)) == len({element.name for element in group}) == size
+    assert sum(element.is_identity for element in group) == 1
+    assert {element.inverse for element in group} == set(group)
+    assert {a.then(b) for a in group for b in group} == set(group)
+    x = _drawn(*shape)
+    assert len({tuple(element(x).flatten().tolist()) for element in group}) == size
+    for a, b in zip(group, reversed(group), strict=True):
+        assert torch.equal(a.inverse(a(x)), x)
+        assert torch.equal(b(a(x)), a.then(b)(x))
+
+
+def test_elements_do_what_torch_calls_by_their_names() -> None:
+    x = _drawn(2, 5, 5)
+    for turns, element in enumerate(rotations(5)):
+        assert torch.equal(element(x), torch.rot90(x, turns, dims=GRID))
+    assert torch.equal(transpositions(5)[1](x), x.mT)
+    assert [torch.equal(e(x), x.flip(over)) for e, over in zip(flips(5, 5), ((), (1,), (2,), (1, 2)), strict=True)] == [
+        True
+    ] * 4
+    shifts = [(i, j) for i in range(5) for j in range(5)]
+    for shift, element in zip(shifts, translations(5, 5), strict=True):
+        assert torch.equal(element(x), x.roll(shift, dims=GRID))
+        assert element.name == f"cyclic shift by {shift}"
+    tokens = _drawn(3, 4, 2)
+    for order, element in zip(orders(range(4)), permutations(4), strict=True):
+        assert torch.equal(element(tokens), tokens[:, list(order)])
+
+
+def test_elements_are_exact_on_every_dtype_and_layout() -> None:
+    for x in (_drawn(3, 5, 7).transpose(0, 1)[..., ::2].bfloat16(), torch.arange(60).reshape(4, 5, 3)):
+        element = drawn_permutations(x.shape[-2], draws=1)[0]
+        assert torch.equal(element(x), x[:, list(element.order)])
+        assert element(x).dtype == x.dtype
+
+
+def test_drawn_permutations_differ_from_each_other_and_from_the_identity() -> None:
+    drawn = permutations(7, draws=29, seed=3)
+    assert len(set(drawn)) == 29
+    assert not any(element.is_identity for element in drawn)
+    assert drawn == permutations(7, draws=29, seed=3) != permutations(7, draws=29, seed=4)
+    assert set(drawn_permutations(3, draws=11)) == set(permutations(3)) - {permutations(3)[0]}
+
+
+def test_bounded_translations_lose_what_leaves() -> None:
+    group = bounded_translations(7, 5, reach=1)
+    assert len(set(group)) == 9
+    inside = torch.zeros(2, 7, 5, dtype=torch.float64)
+    inside[:, 1:-1, 1:-1] = _drawn(2, 5, 3)
+    full = _drawn(2, 7, 5)
+    for element in group:
+        assert torch.equal(element.inverse(element(inside)), inside)
+        assert torch.equal(element.inverse(element(full)), full) == element.is_identity
+    down = next(element for element in group if element.name == "shift by (1, 0)")
+    assert torch.equal(down(full)[:, 1:], full[:, :-1])
+    assert not bool(down(full)[:, 0].any())
+
+
+def test_elements_refuse_what_they_do_not_fit() -> None:
+    with pytest.raises(ShapeError, match=r"expected sizes \(5, 5\) on the axes \(-2, -1\).*got \(5, 3\)"):
+        rotations(5)[1](_drawn(5, 3))
+    with pytest.raises(ShapeError, match=r"got \(4,\)"):
+        permutations(4)[1](_drawn(4))
+    for axes in ((-1, -2), (-3, -1), (0, 1)):
+        with pytest.raises(ValueError, match="expected neighbouring axes"):
+            Element(name="", order=(1, 0), sizes=(2, 1), axes=axes)
+
+
+def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make().double().eval()
+
+
+def test_the_error_by_hand() -> None:
+    """Running sums of (1, 2) are (1, 3), of (2, 1) are (2, 3) where (3, 1) was expected."""
+    x, swap = torch.tensor([[1.0], [2.0]]), permutations(2)[1:]
+    found = equivariance(lambda x: x.cumsum(dim=0), x, swap)
+    assert (found.kind, found.elements, found.worst) == ("equivariance", 1, "permutation (1 0)")
+    assert found.largest == found.mean == pytest.approx(math.sqrt(5 / 10))
+    assert found.control == pytest.approx(math.sqrt(1 / 10))
+    both = equivariance(lambda x: x.cumsum(dim=0), x, permutations(2))
+    assert (both.largest, both.mean, both.elements) == pytest.approx((math.sqrt(0.5), math.sqrt(0.5) / 2, 2))
+    last = invariance(lambda x: x.cumsum(dim=0), x, permutations(2), other=torch.tensor([[2.0], [2.0]]))
+    assert (last.kind, last.worst) == ("invariance", "permutation (1 0)")
+    assert (last.largest, last.mean) == pytest.approx((math.sqrt(0.1), math.sqrt(0.1) / 2))
+    assert last.control == pytest.approx(math.sqrt(2 / 10))
+
+
+@pytest.mark.parametrize(
+    ("operator", "equivariant", "invariant"),
+    [
+        (lambda x: x.softmax(dim=-2), True, False),
+        (lambda x: x - x.mean(dim=-2, keepdim=True), True, False),
+        (lambda x: x.sum(dim=-2, keepdim=True).expand_as(x), True, True),
+        (lambda x: x.sort(dim=-2).values, False, True),
+        (lambda x: x.cumsum(dim=-2), False, False),
+        (lambda x: x + torch.arange(5.0)[:, None], False, False),
+        (_seeded(lambda: nn.Linear(3, 7)), True, False),
+        (_seeded(lambda: nn.TransformerEncoderLayer(3, 1, 7, batch_first=True)), True, False),
+    ],
+)
+def test_planted_symmetries_and_breaks(operator: Callable[..., Tensor], equivariant: bool, invariant: bool) -> None:
+    x = _drawn(5, 3)
+    moved, kept = equivariance(operator, x, permutations(5)), invariance(operator, x, permutations(5))
+    assert (moved.largest < 1e-14) == equivariant
+    assert (kept.largest < 1e-14) == invariant
+    assert (moved.largest > 0.05) != equivariant
+    assert (kept.largest > 0.05) != invariant
+    assert kept.control > 0.05
+    # Where all rows are equal, one order is as good as another, and the control says so.
+    assert (moved.control > 0.05) == (not (equivariant and invariant))
+
+
+def test_the_control_unmasks_a_constant() -> None:
+    x = _drawn(5, 3)
+    for constant in (torch.zeros_like(x), torch.ones_like(x)):
+        for report in (
+            equivariance(lambda _, c=constant: c, x, permutations(5)),
+            invariance(lambda _, c=constant: c, x, permutations(5)),
+        ):
+            assert (report.largest, report.control) == (0, 0)
+
+
+def test_the_worst_element_is_named() -> None:
+    ramp = torch.arange(3.0)[:, None]
+    assert equivariance(lambda x: x + ramp, _drawn(2, 3, 5), flips(3, 5)[:3]).worst == "flip up-down"
+    assert equivariance(lambda x: x + ramp, _drawn(2, 3, 5), flips(3, 5)[::2]).largest < 1e-15
+
+
+def test_operands_may_be_moved_in_different_ways() -> None:
+    q, k, v = _drawn(7, WIDTH, seed=1), _drawn(11, WIDTH, seed=2), _drawn(11, VALUES, seed=3)
+    p, r, s = permutations(7, seed=1)[0], permutations(11, seed=2)[0], permutations(11, seed=3)[0]
+
+    def moved(*operands: Element | None, output: Element | None) -> float:
+        return equivariance(softmax_attention, (q, k, v), [Action(name="", operands=operands, output=output)]).largest
+
+    assert moved(p, r, r, output=p) < 1e-15
+    assert moved(p, None, None, output=p) < 1e-15
+    assert moved(None, r, r, output=None) < 1e-15
+    assert moved(p, r, s, output=p) > 0.1
+    assert moved(p, r, r, output=None) > 0.1
+    assert moved(None, r, None, output=None) > 0.1
+
+
+def test_leading_axes_get_an_error_each() -> None:
+    x = _drawn(3, 5, 2)
+
+    def first_is_broken(x: Tensor) -> Tensor:
+        return torch.cat([x[:1].cumsum(dim=-2), x[1:]])
+
+    errors = equivariance_errors(first_is_broken, x, permutations(5)[1:], leading=1)
+    assert errors.error.shape == errors.control.shape == (119, 3)
+    assert bool((errors.error[:, 0] > 0.05).all())
+    assert float(errors.error[:, 1:].max()) == 0
+    assert bool((errors.control[:, 1:] > 0.05).all())
+    alone = equivariance(lambda x: x.cumsum(dim=-2), x[0], permutations(5)[1:])
+    assert float(errors.error[:, 0].max()) == pytest.approx(alone.largest, rel=1e-12)
+
+
+def test_relative_errors_at_zero() -> None:
+    zero, one = torch.zeros(2, 3), torch.ones(2, 3)
+    assert float(relative_error(zero, zero)) == 0
+    assert math.isinf(float(relative_error(one, zero)))
+    assert relative_error(one, torch.stack([one[0], 2 * one[0]]), leading=1).tolist() == [0, 0.5]
+
+
+def test_modules_are_left_as_they_were_and_numbers_of_actions_are_checked() -> None:
+    layer, x = nn.Linear(3, 3).double(), _drawn(5, 3)
+    equivariance(layer, x, permutations(5))
+    assert all(p.grad is None and p.requires_grad for p in layer.parameters())
+    with pytest.raises(ValueError, match="at least one element"):
+        equivariance(layer, x, ())
+    with pytest.raises(ValueError, match="act on 1 operands; got 2 actions"):
+        invariance(layer, x, [Action(name="both", operands=(None, None))])
+    embedding = nn.Embedding(13, 3)
+    with pytest.raises(ValueError, match=r"`other` operands for the control; got torch.int64"):
+        invariance(lambda ids: embedding(ids).sum(dim=0), torch.arange(5)[:, None], permutations(5))
+    ids = torch.arange(5)[:, None]
+    assert invariance(lambda ids: embedding(ids).sum(dim=0), ids, permutations(5), other=ids + 7).control > 0.1
+
+
+def _call(*, seed: int = 0, **changed: Any) -> Heads:
+    q, k = (_drawn(BATCH, HEADS, TOKENS, WIDTH, seed=seed + i) for i in range(2))
+    v = _drawn(BATCH, HEADS, TOKENS, VALUES, seed=seed + 2)
+    return Heads(layer=0, name="layer", **({"q": q, "k": k, "v": v, "out": v, "scale": SCALE} | changed))
+
+
+def _found(*calls: Heads, seed: int = 0, draws: int = 3) -> list[Finding]:
+    measurement = PermutationSymmetry(seed, draws=draws)
+    for call in calls:
+        measurement.observe(call)
+    return judge(measurement.findings())
+
+
+CAUSAL = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
+PADDED = torch.arange(TOKENS).lt(7).expand(BATCH, 1, 1, TOKENS)
+KEEPS = {
+    "plain": {},
+    "single precision": {name: getattr(_call(), name).float() for name in ("q", "k", "v", "out")},
+    "padding": {"mask": PADDED},
+    "padding, each query": {"mask": (PADDED & torch.ones(TOKENS, 1, dtype=torch.bool))},
+    "padding, padded queries blind": {"mask": PADDED & PADDED.mT},
+    "padding by head": {"mask": torch.arange(TOKENS).lt(torch.tensor([5, 7, 11])[:, None])[None, :, None]},
+    "soft cap": {"softcap": 2.0},
+    "sinks": {"sinks": torch.tensor([0.0, 3.0, -3.0])},
+    "one bias for all": {"bias": torch.full((1, 1, 1, 1), 0.7)},
+}
+BREAKS = {
+    "causal": {"mask": CAUSAL},
+    "causal and padding": {"mask": CAUSAL & PADDED},
+    "window": {"mask": CAUSAL.triu(-3) | CAUSAL.mT.tril(3)},
+    "bias of places": {"bias": _drawn(1, HEADS, TOKENS, TOKENS, seed=9)},
+    "bias of keys": {"bias": 3 * _drawn(1, 1, 1, TOKENS, seed=9)},
+}
+
+
+@pytest.mark.parametrize("case", KEEPS)
+def test_heads_that_know_no_positions_agree(case: str) -> None:
+    for finding in _found(_call(**KEEPS[case])):
+        assert finding.value < 1e-14
+        assert finding.chance.value > 0.5
+        assert finding.verdict is Verdict.BY_CONSTRUCTION
+        assert finding.agreement == pytest.approx(1)
+        assert (finding.inputs, finding.skipped, finding.chance.draws) == (BATCH, 0, 3)
+
+
+@pytest.mark.parametrize("case", BREAKS)
+def test_heads_that_know_positions_do_not(case: str) -> None:
+    for finding in _found(_call(**BREAKS[case])):
+        assert finding.value > 0.1
+        assert finding.agreement < 0.9
+        assert finding.verdict in {Verdict.ABOVE, Verdict.CHANCE}
+
+
+def test_the_value_is_the_mean_over_permutations() -> None:
+    """Of three tokens all five permutations are taken, so nothing depends on the draws."""
+    three = {name: getattr(_call(), name)[..., :3, :] for name in ("q", "k", "v", "out")}
+    mask, bias = CAUSAL[..., :3, :3], _drawn(1, HEADS, 3, 3, seed=9)
+    sinks = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    call = _call(**three, mask=mask, bias=bias, softcap=1.5, sinks=sinks)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return softmax_attention_slow(q, k, v, mask=mask, bias=bias, scale=SCALE, softcap=1.5, sinks=sinks)
+
+    plain = attend(call.q, call.k, call.v)
+    errors = []
+    for order in list(orders(range(3)))[1:]:
+        moved = attend(*(x[..., list(order), :] for x in (call.q, call.k, call.v)))
+        errors.append((moved - plain[..., list(order), :]).norm(dim=(-2, -1)) / plain.norm(dim=(-2, -1)))
+    expected = torch.stack(errors).mean(dim=0)
+    for seed in (0, 1):
+        found = _found(call, seed=seed, draws=5)
+        assert [f.value for f in found] == pytest.approx(expected.mean(dim=0).tolist(), rel=1e-12)
+        assert all(f.value > 0.1 for f in found)
+
+
+def test_padded_tokens_do_not_count_whatever_they_hold() -> None:
+    call = _call(mask=CAUSAL & PADDED)
+    for name in ("q", "k", "v"):
+        getattr(call, name)[..., 7:, :] = torch.nan
+    names = ("q", "k", "v", "out")
+    short = _call(**{name: getattr(_call(), name)[..., :7, :] for name in names}, mask=CAUSAL[..., :7, :7])
+    assert [f.value for f in _found(call)] == pytest.approx([f.value for f in _found(short)], rel=1e-12)
+    assert _found(call)[0].value != pytest.approx(_found(_call(mask=CAUSAL))[0].value, rel=1e-3)
+
+
+def test_batches_windows_and_seeds() -> None:
+    call = _call(mask=CAUSAL)
+    names = ("q", "k", "v", "out")
+    parts = [
+        dataclasses.replace(call, **{name: getattr(call, name)[part] for name in names})
+        for part in (slice(0, 3), slice(3, None))
+    ]
+    together, apart = _found(call), _found(*parts)
+    for a, b in zip(together, apart, strict=True):
+        assert (a.value, a.chance.value) == pytest.approx((b.value, b.chance.value), rel=1e-12)
+        assert a.p_value == pytest.approx(b.p_value, rel=1e-6)
+    windows = _found(dataclasses.replace(call, windows=BATCH))
+    assert (windows[0].inputs, windows[0].verdict) == (1, Verdict.UNDECIDED)
+    assert together == _found(call) != _found(call, seed=1)
+
+
+def test_query_heads_that_share_keys_are_measured_each() -> None:
+    shared = {name: getattr(_call(), name)[:, :1].expand(-1, HEADS, -1, -1) for name in ("k", "v")}
+    found = _found(_call(**shared, groups=HEADS, mask=CAUSAL))
+    assert len({f.value for f in found}) == HEADS
+    assert [f.verdict for f in _found(_call(**shared, groups=HEADS))] == [Verdict.BY_CONSTRUCTION] * HEADS
+
+
+def test_masks_and_biases_that_differ_between_heads_and_inputs() -> None:
+    mask = torch.ones(BATCH, HEADS, TOKENS, TOKENS, dtype=torch.bool)
+    mask[:, 1] = CAUSAL[0, 0]
+    verdicts = [f.verdict for f in _found(_call(mask=mask))]
+    assert verdicts == [Verdict.SUPPORTED, Verdict.ABOVE, Verdict.SUPPORTED]
+    bias = torch.zeros(BATCH, HEADS, TOKENS, TOKENS, dtype=torch.float64)
+    bias[:, 2] = _drawn(TOKENS, TOKENS, seed=9)
+    values = [f.value > 0.1 for f in _found(_call(bias=bias))]
+    assert values == [False, False, True]
+    last_is_causal = torch.ones(BATCH, 1, TOKENS, TOKENS, dtype=torch.bool)
+    last_is_causal[-1] = CAUSAL[0]
+    assert 0.1 / BATCH < _found(_call(mask=last_is_causal))[0].value < _found(_call(mask=CAUSAL))[0].value / 3
+
+
+def test_every_input_has_permutations_of_its_own() -> None:
+    same = {name: getattr(_call(), name)[:1].expand(BATCH, -1, -1, -1) for name in ("q", "k", "v", "out")}
+    found = _found(_call(**same, mask=CAUSAL))[0]
+    assert found.interval.high - found.interval.low > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            {name: _drawn(BATCH, HEADS, 13, width) for name, width in (("k", WIDTH), ("v", VALUES))},
+            "cross-attention has two token sets",
+        ),
+        ({"mask": torch.arange(TOKENS).lt(2).expand(1, 1, 1, TOKENS)}, "fewer than 3 tokens"),
+        ({"q": torch.full((BATCH, HEADS, TOKENS, WIDTH), torch.inf, dtype=torch.float64)}, "not finite"),
+        ({"v": torch.ones(BATCH, HEADS, TOKENS, VALUES, dtype=torch.float64)}, "outputs that do not differ"),
+        ({"v": torch.zeros(BATCH, HEADS, TOKENS, VALUES, dtype=torch.float64)}, "outputs that do not differ"),
+    ],
+)
+def test_where_the_claim_says_nothing(changed: dict[str, Any], reason: str) -> None:
+    for finding in _found(_call(**changed)):
+        assert finding.verdict is Verdict.NOT_APPLICABLE
+        assert reason in finding.reason
+        assert (finding.inputs, finding.skipped) == (0, BATCH)
+        assert np.isnan(finding.value)
+
+
+def test_three_tokens_suffice_and_one_draw_does_not() -> None:
+    assert _found(_call(mask=torch.arange(TOKENS).lt(3).expand(1, 1, 1, TOKENS)))[0].verdict is Verdict.BY_CONSTRUCTION
+    with pytest.raises(ValueError, match="at least 2 draws"):
+        PermutationSymmetry(0, draws=1)
