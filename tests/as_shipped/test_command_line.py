@@ -175,7 +175,7 @@ BAD = {
     "missing text": (("audit", "--text", "none.txt"), {}, "cannot read the text none.txt"),
     "binary text": (("audit", "--text", "folder/text.txt"), {"text_dot_txt": b"\xff\xfe\xfa"}, "not UTF-8"),
     "one-word text": (
-        ("audit", "--theory", "kernel-pca", "--text", "folder/text.txt"), {"text_dot_txt": "a"}, "too short",
+        ("audit", "--text", "folder/text.txt"), {"text_dot_txt": "a"}, "too short",
     ),
     "one token": (("audit", "small:model", "--batches", "small:one_token"), {}, "one token"),
     "NaN weights": (("audit", "small:with_nan", "--batches", "small:batches"), {}, "key.weight holds NaN"),
