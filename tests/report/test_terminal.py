@@ -7,7 +7,7 @@ from rich.console import Console
 
 from clearhead.findings import Verdict, judge
 from clearhead.record import AuditRecord
-from clearhead.report import print_audit, print_theorems
+from clearhead.report import print_audit, print_theorems, render_html
 from clearhead.report.wording import agreement, duration, number, short
 from tests.report.made_records import KERNEL_PCA, NAMES, record_of
 
@@ -199,6 +199,9 @@ def test_a_claim_that_holds_by_construction_needs_no_table(record: AuditRecord) 
     print_audit(dataclasses.replace(record, findings=held), Console(file=buffer, width=100))
     assert f"holds by construction in all {len(held)} heads" in buffer.getvalue()
     assert "agreement: 0 is chance" not in buffer.getvalue()
+    assert f"0 / {len(held)}" not in buffer.getvalue()
+    assert "nothing to judge" in render_html(dataclasses.replace(record, findings=held))
+    assert "nothing to judge" not in render_html(record)
     one_free = (dataclasses.replace(held[0], verdict=Verdict.ABOVE), *held[1:])
     print_audit(dataclasses.replace(record, findings=one_free), Console(file=buffer, width=100))
     assert "agreement: 0 is chance" in buffer.getvalue()

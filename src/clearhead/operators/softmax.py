@@ -1,8 +1,8 @@
 r"""Softmax attention (Vaswani et al. 2017, equation 1), with the variations that released models use.
 
-Names here and there: q, k, v are the rows of Q, K, V; `scale` is 1/sqrt(d_k). A soft cap is Gemma 2's (Gemma Team 2024,
-section 2), sinks are the learned logits of GPT-OSS, and a bias is T5's or Swin's relative position term. A query that
-may look nowhere gets zeros; the papers leave that case undefined.
+Names here and there: q, k, v are the rows of Q, K, V; `scale` is 1/sqrt(d_k). A soft cap is that of Gemma 2 (Gemma Team
+2024), sinks are the learned logits of GPT-OSS, and a bias is T5's or Swin's relative position term. A query that may
+look nowhere gets zeros; the papers leave that case undefined.
 """
 
 import math

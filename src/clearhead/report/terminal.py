@@ -69,6 +69,12 @@ def _fidelity(fidelity: Fidelity) -> list[str]:
     ]
 
 
+def _above(summary: Summary) -> str:
+    """How many heads lie above chance; nothing where none could be elsewhere."""
+    by_construction = summary.verdicts.get(Verdict.BY_CONSTRUCTION, 0) == summary.measured > 0
+    return "-" if by_construction else f"{heads_above_chance(summary)} / {summary.measured}"
+
+
 def _order(symmetry: ModelSymmetry) -> str:
     if not symmetry.layers:
         return f"permuted tokens not tried: {clean(symmetry.reason)}"
@@ -112,7 +118,7 @@ def _print_summaries(summaries: Sequence[Summary], console: Console) -> None:
 def _narrower(summaries: Sequence[Summary]) -> Iterator[list[Column]]:
     """Sets of columns, each narrower than the one before: first the statistic goes, then exact, then the intervals."""
     theory, statistic, median, chance, exact, above = _columns(summaries)
-    heads = _column("above chance", [f"{heads_above_chance(s)} / {s.measured}" for s in summaries])
+    heads = _column("above chance", [_above(s) for s in summaries])
     yield [theory, statistic, median, chance, exact, above]
     yield [theory, median, chance, exact, above]
     yield [theory, median, chance, exact, heads]
@@ -136,7 +142,7 @@ def _columns(summaries: Sequence[Summary]) -> list[Column]:
             [f"{short(s.chance)} [{short(s.chance_range.low)}, {short(s.chance_range.high)}]" for s in summaries],
         ),
         _column("exact", [short(s.claim.exact) for s in summaries]),
-        _column("heads above chance (FDR 5%)", [f"{heads_above_chance(s)} / {s.measured}" for s in summaries]),
+        _column("heads above chance (FDR 5%)", [_above(s) for s in summaries]),
     ]
 
 

@@ -193,11 +193,12 @@ def _unscaled(d: _Drawn) -> float:
 
 
 _STATEMENTS: tuple[tuple[str, Callable[[_Drawn], float], str, Callable[[_Drawn], float], str], ...] = (
-    ("softmax attention is the kernel average of the values", _twin, "scale left out", _unscaled, "section 2.1"),
+    ("softmax attention is the kernel average of the values", _twin,
+     "scale left out", _unscaled, "setting of theorem 1"),
     ("with the theorem's values, attention projects on the keys' principal axes", _theorem_1,
      "g taken at the summed index", _wrong_index, "theorem 1"),
     ("with any values, attention projects on some axes", _any_values,
-     "keys not weighted by g", _any_values_unscaled, "theorem 1, converse"),
+     "keys not weighted by g", _any_values_unscaled, "theorem 1, for values of any kind"),
     ("eigenvectors of the centred Gram matrix sum to zero", _zero_mean,
      "Gram matrix left uncentred", _uncentred_mean, "remark 1"),
     ("the theorem's values capture all that so many axes can", _captures_all,
@@ -205,5 +206,5 @@ _STATEMENTS: tuple[tuple[str, Callable[[_Drawn], float], str, Callable[[_Drawn],
     ("captured variance does not change when values are mixed", _mix_invariant,
      "values moved to other tokens", _other_values, "theorem 1"),
     ("the centred Gram matrix has trace at most the sum of exp(-s |k|^2)", _trace_bound,
-     "kernel not divided by g", _trace_unnormalised, "section 3.2 (bound derived here)"),
+     "kernel not divided by g", _trace_unnormalised, "remark 1 (bound derived here)"),
 )  # fmt: skip
