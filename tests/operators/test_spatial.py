@@ -2,6 +2,8 @@
 
 import functools
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
+from clearhead.operators.contract import CHECKS, COMPILED, Subject
 from clearhead.operators.contract_subject import require_close
 from clearhead.operators.general import dot_product, general_attention
 from clearhead.operators.softmax import softmax_attention
@@ -176,3 +179,21 @@ def test_bad_input_is_refused_in_words(case: str, typechecked: bool) -> None:
         pytest.skip("the import hook refuses some of these before the operator can")
     with pytest.raises(ShapeError, match=MESSAGES[case]):
         refused(case)
+
+
+def _on_lines(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, operator: Any) -> Tensor:
+    """A spatial operator on tokens (..., n, d), each row of tokens as an image with one spatial axis."""
+    lead = q.shape[:-2]
+    lines = [x.reshape(-1, *x.shape[-2:]) for x in (q, k, v)] if lead else [x.unsqueeze(0) for x in (q, k, v)]
+    if mask is not None:
+        mask = mask.expand(*lead, q.shape[-2], k.shape[-2]).reshape(lines[0].shape[0], q.shape[-2], k.shape[-2])
+    return operator(*lines, channel_axis=-1, mask=mask).reshape(*lead, q.shape[-2], v.shape[-1])
+
+
+# The shapes that its errors show are those of the lines; they have tests of their own above.
+@pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"mismatched_shapes", "wrong_masks"}))
+def test_the_contract_of_every_operator(name: str, typechecked: bool) -> None:
+    if typechecked and name in COMPILED:
+        pytest.skip("torch.compile is tested in the session without the import hook")
+    operator, twin = (partial(_on_lines, operator=made) for made in (spatial_attention, spatial_attention_slow))
+    CHECKS[name](Subject(operator=operator, twin=twin))
