@@ -253,3 +253,16 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_model(
     with pytest.raises(IndexError) as caught:
         audit(drawn_large(make()).double(), _batches(), theories=["kernel-pca"])
     assert caught.value is defect
+
+
+def test_a_layer_that_the_check_did_not_see_is_not_reported_on() -> None:
+    class Skips(Projecting):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + functional.scaled_dot_product_attention(x, x, x)
+            return super().forward(x) if x.shape[1] > 20 else x
+
+    batches = list(_batches())
+    model = drawn_large(Skips()).double()
+    assert len(audit(model, batches).findings) == 2 * (1 + HEADS + HEADS)
+    with pytest.raises(AttentionNotSeenError, match="runs on a later batch and not on the first"):
+        audit(model, [batches[0][:, :13], *batches])

@@ -90,7 +90,7 @@ def audit(
             )
             clock[SYMMETRY.title] += time.perf_counter() - begun
         inputs = tokens = 0
-        observer = _Observer(chosen, layers, clock)
+        observer = _Observer(chosen, layers, clock, [layer.name for layer in fidelity.layers])
         with capture(model, describe=describe, keep=observer, allow_unseen=allow_unseen):
             for batch in chain([first], stream):
                 tell("measure", inputs)
@@ -142,14 +142,24 @@ class _Observer:
     """Shows the theories every call. They look on inside the model's call, so their failure is kept apart from its."""
 
     def __init__(
-        self, chosen: Sequence[tuple[str, Measurement]], layers: Collection[int] | None, clock: dict[str, float]
+        self,
+        chosen: Sequence[tuple[str, Measurement]],
+        layers: Collection[int] | None,
+        clock: dict[str, float],
+        checked: Sequence[str],
     ) -> None:
         self.failure: Exception | None = None
+        self._checked = checked
         self._chosen = chosen
         self._layers = layers
         self._clock = clock
 
     def __call__(self, heads: Heads) -> None:
+        if heads.name not in self._checked:
+            raise AttentionNotSeenError(
+                f"{heads.name} runs on a later batch and not on the first, so it was never checked; "
+                "begin with a batch on which every layer runs"
+            )
         if self._layers is not None and heads.layer not in self._layers:
             return
         try:
