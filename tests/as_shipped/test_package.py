@@ -129,3 +129,10 @@ def test_each_import_contract_can_go_red(tmp_path: Path, case: str) -> None:
 def test_no_room_is_named_for_nothing_in_particular() -> None:
     names = {path.stem for path in (ROOT / "src").rglob("*.py")}
     assert not names & {"utils", "helpers", "common", "misc"}
+
+
+def test_the_command_names_the_default_model_without_loading_it() -> None:
+    from clearhead.cli import main
+    from clearhead.models import loading
+
+    assert main.DEFAULT_MODEL == loading.DEFAULT_MODEL
