@@ -1,19 +1,16 @@
 """Text from a file, as passages and as batches of tokens."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from clearhead.models.encoding import Encode
 
-__all__ = ["DEFAULT_TEXT", "Encode", "default_passages", "read_passages", "text_batches"]
+__all__ = ["DEFAULT_TEXT", "default_passages", "read_passages", "text_batches"]
 
 DEFAULT_TEXT = "default_text.txt"
 """36 short passages of several sentences each on unrelated topics, written for Clearhead."""
-
-Encode = Callable[[Sequence[str]], Mapping[str, Tensor]]
-"""Turns passages into one padded batch of a model's arguments."""
 
 
 def default_passages() -> list[str]:

@@ -142,14 +142,14 @@ class _Layout:
 def _layout(out: Tensor, module: nn.Module, inputs: int) -> _Layout:
     """Read the axes off their lengths and the module's number of heads.
 
-    Three axes are (b, n, d), or (b x heads, n, d) if the first is no number of inputs but a multiple of inputs x heads.
+    Three axes are (b, n, d), or (b x heads, n, d) if the first is a multiple of inputs x heads.
     Of five, the one as long as there are heads is theirs and the other counts windows.
     """
     heads = _heads_of(module)
     if out.ndim == 2:
         return _Layout()
     if out.ndim == 3:
-        fold = heads > 1 and out.shape[0] != inputs and out.shape[0] % (heads * max(inputs, 1)) == 0
+        fold = heads > 1 and out.shape[0] % (heads * max(inputs, 1)) == 0
         return _Layout(folded=heads if fold else 1)
     if out.ndim == 4:
         return _Layout(axis=1)
