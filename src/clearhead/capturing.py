@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from clearhead.heads import Heads
+from clearhead.heads import Heads, ValueMap
 from clearhead.record import LayerRecord
 from clearhead.sockets import SOCKETS, AttentionNotSeenError, AttentionSpec, Tap, open_sockets
 from clearhead.sockets.expected import expected_modules
@@ -57,6 +57,7 @@ class Tape:
 
 
 def _detached(heads: Heads) -> Heads:
+    made = heads.values_from
     return dataclasses.replace(
         heads,
         q=heads.q.detach(),
@@ -65,6 +66,13 @@ def _detached(heads: Heads) -> Heads:
         out=heads.out.detach(),
         bias=None if heads.bias is None else heads.bias.detach(),
         sinks=None if heads.sinks is None else heads.sinks.detach(),
+        values_from=None
+        if made is None
+        else ValueMap(
+            x=made.x.detach(),
+            weight=made.weight.detach(),
+            bias=None if made.bias is None else made.bias.detach(),
+        ),
     )
 
 
@@ -86,7 +94,7 @@ def capture(
     """
     refuse_compiled(model)
     tape = Tape(keep)
-    tap = Tap(model, lambda heads: tape.receive(heads, tap))
+    tap = Tap(model, lambda heads: tape.receive(heads, tap), trace_values=True)
     with expected_modules(model) as expected, open_sockets(tap, describe):
         yield tape
     tape.passes = tap.passes

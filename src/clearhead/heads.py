@@ -6,7 +6,19 @@ from torch import Tensor
 
 from clearhead.axes import Bool, Float
 
-__all__ = ["Heads"]
+__all__ = ["Heads", "ValueMap"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueMap:
+    """What a layer's values were made from: v[b, h] = x[b] weight[h] + bias[h], to rounding.
+
+    These are the model's own tensors and not copies, as q, k and v are. Heads that share values share the map.
+    """
+
+    x: Float[Tensor, "b m c"]
+    weight: Float[Tensor, "h c e"]
+    bias: Float[Tensor, "h e"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +55,8 @@ class Heads:
     """How many consecutive entries of b belong to one input, as the windows of an image do."""
     socket: str = ""
     """The door through which the layer was seen."""
+    values_from: ValueMap | None = None
+    """The linear map that made the values; None where they are no linear map's output, or it was not seen."""
 
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:

@@ -1,15 +1,17 @@
 """What every socket shares: the model being watched, who receives its calls, and how a layer's tensors are laid out."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.heads import Heads
+from clearhead.sockets.value_maps import ValueTrace
 
 __all__ = [
     "AttentionNotSeenError",
@@ -40,10 +42,13 @@ class Tap:
     Sockets call `emit` for each attention call. A call inside a call that an outer socket already handles (Hugging
     Face's dispatcher ends in torch's fused kernel) is left alone: `inside` tells, and `claimed` holds the modules that
     a description speaks for. `passes` counts forward passes, `running` tells whether one is under way, `inputs` how
-    many inputs it has; `unseen` holds modules that ran without showing their attention.
+    many inputs it has; `unseen` holds modules that ran without showing their attention. `trace_values` asks for what
+    the values were made from.
     """
 
-    def __init__(self, model: nn.Module, receive: Receiver, *, replaces: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, receive: Receiver, *, replaces: bool = False, trace_values: bool = False
+    ) -> None:
         self.model = model
         self.replaces = replaces
         self.names = {id(module): name or "(model)" for name, module in model.named_modules()}
@@ -55,10 +60,13 @@ class Tap:
         self.running = False
         self.unseen: dict[str, str] = {}
         self._receive = receive
+        self._values = ValueTrace() if trace_values else None
 
     def emit(self, heads: Heads) -> Tensor | None:
         """Hand one call to the receiver."""
         self.calls += 1
+        if self._values is not None:
+            heads = dataclasses.replace(heads, values_from=self._values.origin(heads))
         return self._receive(heads)
 
     @contextmanager
@@ -74,8 +82,13 @@ class Tap:
                 return original(*args, **kwargs)
             finally:
                 self.running = False
+                if self._values is not None:
+                    self._values.forget()
 
-        with overridden_forward(self.model, forward):
+        with ExitStack() as stack:
+            if self._values is not None:
+                stack.enter_context(self._values.watched(lambda: self.running))
+            stack.enter_context(overridden_forward(self.model, forward))
             yield
 
     @contextmanager
