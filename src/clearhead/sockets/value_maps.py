@@ -63,9 +63,8 @@ class ValueTrace:
             self.forget()
 
     def _note(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        given = [x, weight, out] if bias is None else [x, weight, out, bias]
-        if weight.ndim == 2 and (bias is None or bias.ndim == 1) and all(_is_plain(part) for part in given):
-            self._calls.append(_LinearCall(x=x, weight=weight, bias=bias, out=out, versions=_versions(*given)))
+        versions = _versions(x, weight, bias, out)
+        self._calls.append(_LinearCall(x=x, weight=weight, bias=bias, out=out, versions=versions))
 
     def forget(self) -> None:
         """Let go of every call noted."""
@@ -75,23 +74,24 @@ class ValueTrace:
     def origin(self, heads: Heads) -> ValueMap | None:
         """The linear map whose output the values are, None if there is none; the calls noted are forgotten.
 
-        Every value must equal an entry of the map's output exactly. The map itself is multiplied out when a layer is
-        first found, and whenever somebody has written into its tensors since.
+        Every value must equal an entry of the map's output exactly. Where nobody has written into its tensors since,
+        that makes it the map, and multiplying a few tokens out is enough; otherwise all are.
         """
-        calls = list(self._calls)
+        calls, v = list(reversed(self._calls)), heads.v
         self.forget()
-        v = heads.v
         if v.numel() == 0 or not _is_plain(v):
             return None
         known = self._columns.get(heads.name)
-        for call in reversed(calls):
-            if known is not None and known.give(call, v):
+        if known is not None:
+            for call in calls:
                 found = known.value_map(call, v)
-                if call.unwritten() or _holds(found, v):
+                if found is not None and (call.unwritten() or _holds(found, v)):
                     return found
-        for call in reversed(calls):
-            columns = _find(call, v)
-            if columns is not None and columns.give(call, v) and _holds(found := columns.value_map(call, v), v):
+        tokens = _sample(v)
+        for call in calls:
+            columns = _find(call, v, tokens)
+            found = None if columns is None else columns.value_map(call, v)
+            if columns is not None and found is not None and _holds(found, v, tokens if call.unwritten() else None):
                 self._columns[heads.name] = columns
                 return found
         return None
@@ -104,15 +104,18 @@ def _linear_arguments(
     return input, weight, bias
 
 
+def _versions(*tensors: Tensor | None) -> tuple[int, ...] | None:
+    """How often each was written to in place; None in inference mode, where torch does not count."""
+    try:
+        return tuple([x._version for x in tensors if x is not None])
+    except RuntimeError:
+        return None
+
+
 def _is_plain(x: Tensor) -> bool:
     """Whether its numbers can be compared: those of subclasses (quantised, sharded) and sparse tensors may not."""
     strided = type(x) in (Tensor, nn.Parameter) and x.layout is torch.strided
     return strided and x.is_floating_point() and not (x.is_nested or x.is_meta)
-
-
-def _versions(*tensors: Tensor) -> tuple[int, ...] | None:
-    """How often each was written to in place; None in inference mode, where torch does not count."""
-    return None if any(x.is_inference() for x in tensors) else tuple(x._version for x in tensors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +130,15 @@ class _LinearCall:
 
     def unwritten(self) -> bool:
         """Whether the tensors are certainly those of the call still."""
-        given = [self.x, self.weight, self.out] if self.bias is None else [self.x, self.weight, self.out, self.bias]
-        return self.versions is not None and self.versions == _versions(*given)
+        return self.versions is not None and self.versions == _versions(self.x, self.weight, self.bias, self.out)
 
     def fits(self, v: Tensor) -> bool:
-        """Whether it has one output for every token of the values."""
-        tokens = v.shape[0] * v.shape[2]
-        same = self.out.dtype == v.dtype and self.out.device == v.device == self.weight.device
-        return same and self.out.numel() == tokens * self.out.shape[-1]
+        """Whether it has one output for every token of the values, and numbers that can be compared with them."""
+        if self.out.dtype != v.dtype or self.out.numel() != v.shape[0] * v.shape[2] * self.out.shape[-1]:
+            return False
+        given = [part for part in (self.x, self.weight, self.bias, self.out) if part is not None]
+        plain = all(_is_plain(part) and part.device == v.device for part in given)
+        return plain and self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,16 +153,14 @@ class _Columns:
     tokens_first: bool
     """Whether the output has its axes as (m, b)."""
 
-    def give(self, call: _LinearCall, v: Tensor) -> bool:
-        """Whether they are the values, to the bit, on every token."""
-        if not call.fits(v) or call.out.shape[-1] != self.width or self.index.shape != v.shape[1::2]:
-            return False
+    def value_map(self, call: _LinearCall, v: Float[Tensor, "b h m e"]) -> ValueMap | None:
+        """The map restricted to them, if they are the values, to the bit, on every token."""
+        if call.out.shape[-1] != self.width or self.index.shape != v.shape[1::2] or not call.fits(v):
+            return None
         taken = self.taken(_by_token(call.out, v, self.tokens_first)).movedim(2, 1)
         aliased = (taken.data_ptr(), taken.shape, taken.stride()) == (v.data_ptr(), v.shape, v.stride())
-        return aliased or torch.equal(taken, v)
-
-    def value_map(self, call: _LinearCall, v: Tensor) -> ValueMap:
-        """The map restricted to them."""
+        if not aliased and not torch.equal(taken, v):
+            return None
         return ValueMap(
             x=_by_token(call.x, v, self.tokens_first),
             weight=self.taken(call.weight.mT).movedim(0, 1),
@@ -180,58 +182,76 @@ def _by_token(x: Tensor, v: Tensor, tokens_first: bool) -> Tensor:
     return x.reshape(m, b, -1).transpose(0, 1) if tokens_first else x.reshape(b, m, -1)
 
 
-def _find(call: _LinearCall, v: Tensor) -> _Columns | None:
+def _sample(v: Float[Tensor, "b h m e"]) -> tuple[Tensor, Tensor]:
+    """Tokens to compare on, as places in b and in m: those of the longest values, which are not padding, and others."""
+    m, count = v.shape[2], v.shape[0] * v.shape[2]
+    longest = v.abs().sum(dim=(1, 3)).flatten().topk(min(TOKENS, count)).indices
+    spread = torch.linspace(0, count - 1, min(TOKENS, count), device=v.device).long()
+    tokens = torch.cat([longest, spread])
+    return tokens // m, tokens % m
+
+
+def _find(call: _LinearCall, v: Float[Tensor, "b h m e"], tokens: tuple[Tensor, Tensor]) -> _Columns | None:
+    """Columns that equal the values on the tokens sampled: as regular as the first of them are, or else any."""
     if not call.fits(v):
         return None
+    inputs, places = tokens
+    wanted = v[inputs, :, places]
     for tokens_first in (False, True):
-        out = _by_token(call.out, v, tokens_first)
-        index = _matching(out, v)
+        given = _by_token(call.out, v, tokens_first)[inputs, places]
+        index = _equal_columns(given, wanted[:, :2, :2])
+        if index is None:
+            continue
+        guess = _continued(index, *wanted.shape[1:])
+        fits = int(guess.amin()) >= 0 and int(guess.amax()) < given.shape[-1] and torch.equal(given[:, guess], wanted)
+        index = guess if fits else _equal_columns(given, wanted)
         if index is not None:
-            return _Columns(index=index, step=_step(index), width=out.shape[-1], tokens_first=tokens_first)
+            return _Columns(index=index, step=_step(index), width=given.shape[-1], tokens_first=tokens_first)
     return None
 
 
-def _matching(out: Float[Tensor, "b m width"], v: Float[Tensor, "b h m e"]) -> Tensor | None:
-    """For each head and feature, (h, e), a column of `out` equal to it on a few tokens; None if one has none."""
-    b, h, m, e = v.shape
-    longest = v.abs().sum(dim=(1, 3)).flatten().topk(min(TOKENS, b * m)).indices
-    spread = torch.linspace(0, b * m - 1, min(TOKENS, b * m), device=v.device).long()
-    tokens = torch.cat([longest, spread])
-    given = out[tokens // m, tokens % m]
-    wanted = v[tokens // m, :, tokens % m].flatten(1)
-    if not bool((given == wanted[:, :1]).all(dim=0).any()):
-        return None
+def _equal_columns(given: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h e"]) -> Tensor | None:
+    """For each head and feature, (h, e), a column of `given` that equals it; None if one has none."""
     found = []
-    for part in torch.split(wanted, max(1, COMPARED // given.numel()), dim=1):
+    for part in torch.split(wanted.flatten(1), max(1, COMPARED // given.numel()), dim=1):
         equal = (given[:, None, :] == part[:, :, None]).all(dim=0)
         if not bool(equal.any(dim=1).all()):
             return None
         found.append(equal.to(torch.uint8).argmax(dim=1))
-    return torch.cat(found).reshape(h, e)
+    return torch.cat(found).reshape(wanted.shape[1:])
+
+
+def _continued(index: Tensor, h: int, e: int) -> Tensor:
+    """The columns of h heads and e features, with the steps that the first two of each have."""
+    head = index[1, 0] - index[0, 0] if h > 1 else 0
+    feature = index[0, 1] - index[0, 0] if e > 1 else 0
+    heads, features = (torch.arange(size, device=index.device) for size in (h, e))
+    return index[0, 0] + head * heads[:, None] + feature * features
 
 
 def _step(index: Tensor) -> tuple[int, int, int] | None:
+    """First column and steps. None where they are irregular, or backwards, which torch has no views of."""
     h, e = index.shape
     first = int(index[0, 0])
-    head = int(index[1, 0]) - first if h > 1 else 0
-    feature = int(index[0, 1]) - first if e > 1 else 0
-    heads, features = (torch.arange(size, device=index.device) for size in (h, e))
-    regular = torch.equal(index, first + head * heads[:, None] + feature * features)
-    return (first, head, feature) if regular and head >= 0 and feature >= 0 else None
+    head, feature = int(index[min(1, h - 1), 0]) - first, int(index[0, min(1, e - 1)]) - first
+    regular = head >= 0 and feature >= 0 and torch.equal(index, _continued(index, h, e))
+    return (first, head, feature) if regular else None
 
 
-def _holds(found: ValueMap, v: Float[Tensor, "b h m e"]) -> bool:
-    r"""Whether x W + b is v to rounding, entry by entry.
+def _holds(found: ValueMap, v: Float[Tensor, "b h m e"], tokens: tuple[Tensor, Tensor] | None = None) -> bool:
+    """Whether x W + b is v to rounding, entry by entry, on the tokens given or on all.
 
     Rounding of a sum of products is measured by the root of the sum of their squares, and by the sum itself. The sum is
     taken in single precision at least, so a shorter dtype adds the roundings of its own numbers and not their walk.
     """
     dtype = torch.promote_types(v.dtype, torch.float32)
     with torch.autocast(v.device.type, enabled=False):
-        x = found.x.to(dtype)
+        x, expected = found.x, v.movedim(1, 2).flatten(2)
+        if tokens is not None:
+            x, expected = x[tokens], expected[tokens]
+        x, expected = x.to(dtype), expected.to(dtype)
         weight = found.weight.to(dtype).movedim(0, 1).flatten(1)
         bias = torch.zeros((), dtype=dtype, device=v.device) if found.bias is None else found.bias.to(dtype).flatten()
-        expected = v.to(dtype).movedim(1, 2).flatten(2)
         size = (x.square() @ weight.square() + bias.square()).sqrt() + expected.abs()
         allowed = 8 * machine_epsilon(v.dtype) + tolerance(dtype, terms=x.shape[-1])
         return bool(((x @ weight + bias - expected).abs() <= allowed * size).all())
