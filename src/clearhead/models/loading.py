@@ -5,13 +5,11 @@ from weights_only pickles. An attention backend named by a file is refused: some
 kernels.
 """
 
-import contextlib
 import functools
 import importlib
 import importlib.util
 import json
 import pickle
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 
 from clearhead.models.encoding import Encode, encoder
 from clearhead.models.objects import LoadError, first_line, load_object
+from clearhead.models.untrained import Draw, offline, quiet, untrained_twin
 
 __all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "load_model"]
 
@@ -38,11 +37,15 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model with its name and, where it reads text, how to encode passages for it (its tokenizer loads then)."""
+    """A model with its name and, where it reads text, how to encode passages for it (its tokenizer loads then).
+
+    `untrained` gives the same architecture with weights drawn from a seed; None where nobody knows how to draw them.
+    """
 
     model: nn.Module
     name: str
     encode: Encode | None = None
+    untrained: Draw | None = None
 
 
 def load_model(name: str, *, max_tokens: int) -> LoadedModel:
@@ -90,7 +93,7 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     except ImportError:
         raise LoadError("Hugging Face models need transformers; pip install 'clearhead[hf]'") from None
     options = {"local_files_only": True, "trust_remote_code": False}
-    with _offline(), _quiet(transformers):
+    with offline(), quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **options)
             model = _model_from(transformers, folder, config, options)
@@ -102,8 +105,9 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
             ) from error
         except Exception as error:
             raise LoadError(f"cannot load {folder}: {_cause(error)}") from error
+    untrained = untrained_twin(transformers, model, name)
     if not any((folder / file).exists() for file in TOKENIZER_FILES):
-        return LoadedModel(model=model, name=name)
+        return LoadedModel(model=model, name=name, untrained=untrained)
 
     @functools.cache
     def made() -> Encode:
@@ -112,7 +116,7 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
         return made()(passages)
 
-    return LoadedModel(model=model, name=name, encode=encode)
+    return LoadedModel(model=model, name=name, encode=encode, untrained=untrained)
 
 
 def _check_folder(folder: Path) -> None:
@@ -186,7 +190,7 @@ def _model_from(transformers: Any, folder: Path, config: Any, options: dict[str,
 
 def _tokenizer_from(transformers: Any, folder: Path, options: dict[str, Any]) -> Any:
     try:
-        with _offline(), _quiet(transformers):
+        with offline(), quiet(transformers):
             return transformers.AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         raise LoadError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
@@ -196,35 +200,6 @@ def _require_finite(loaded: LoadedModel) -> None:
     for name, parameter in loaded.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise LoadError(f"the weights of {loaded.name} are not finite: {name} holds NaN or infinity")
-
-
-@contextlib.contextmanager
-def _offline() -> Iterator[None]:
-    """The hub cannot be reached, whatever the environment says: local_files_only does not reach a model's backbone."""
-    constants: Any = importlib.import_module("huggingface_hub.constants")
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars, remarks or warnings while transformers loads."""
-    logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _cause(error: BaseException) -> str:

@@ -1,0 +1,115 @@
+"""The untrained twin of a model: its architecture, and weights that depend on the seed alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead.models.loading import DEFAULT_MODEL, LoadedModel, load_model
+from clearhead.models.objects import LoadError
+
+SIZE = {"vocab_size": 67, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WIDTHS = {"hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 29, "num_hidden_layers": 2}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Bert": {**SIZE, **WIDTHS},
+    "Llama": {**SIZE, **WIDTHS, "num_key_value_heads": 2},
+    "GPT2": {**SIZE, "n_embd": 24, "n_layer": 2, "n_head": 4},
+    "ViT": {**WIDTHS, "image_size": 16, "patch_size": 4},
+    "T5": {"vocab_size": 67, "d_model": 24, "d_kv": 6, "d_ff": 29, "num_layers": 2, "num_heads": 4},
+    "MPNet": {**SIZE, **WIDTHS},
+}
+
+
+def _loaded(family: str, folder: Path, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**FAMILIES[family])
+    getattr(transformers, f"{family}Model")(config).to(dtype).save_pretrained(folder)
+    return load_model(str(folder), max_tokens=8)
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: x for name, x in model.named_parameters() if x.ndim > 1}
+
+
+def _drawn(loaded: LoadedModel, seed: int) -> nn.Module:
+    assert loaded.untrained is not None
+    return loaded.untrained(seed)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_twin_has_the_architecture_and_no_weight_of_the_model(family: str, tmp_path: Path) -> None:
+    loaded = _loaded(family, tmp_path)
+    before = {name: x.clone() for name, x in loaded.model.state_dict().items()}
+    config = loaded.model.config.to_dict()
+    twin = _drawn(loaded, 3)
+    assert type(twin) is type(loaded.model)
+    assert str(twin) == str(loaded.model)
+    shapes = [{name: (x.shape, x.dtype) for name, x in model.named_parameters()} for model in (twin, loaded.model)]
+    assert shapes[0] == shapes[1]
+    assert twin.config._attn_implementation == loaded.model.config._attn_implementation
+    assert not any(module.training for module in twin.modules())
+    theirs, drawn = _weights(loaded.model), _weights(twin)
+    assert len(drawn) > 5
+    for name, x in drawn.items():
+        assert torch.isfinite(x).all(), name
+        assert not torch.equal(x, theirs[name]), name
+        assert x.std() > 0, name
+    # The model itself, and what it was made with, are as before.
+    assert all(torch.equal(x, before[name]) for name, x in loaded.model.state_dict().items())
+    assert loaded.model.config.to_dict() == config
+    assert twin.config is not loaded.model.config
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_seed_alone_decides(family: str, tmp_path: Path) -> None:
+    loaded = _loaded(family, tmp_path)
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    first = _weights(_drawn(loaded, 3))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(12)
+    again, other = _weights(_drawn(loaded, 3)), _weights(_drawn(loaded, 4))
+    for name, x in first.items():
+        assert torch.equal(x, again[name]), name
+        assert not torch.equal(x, other[name]), name
+
+
+def test_the_twin_has_the_models_dtype(tmp_path: Path) -> None:
+    loaded = _loaded("Bert", tmp_path, torch.bfloat16)
+    assert {x.dtype for x in loaded.model.parameters()} == {torch.bfloat16}
+    assert {x.dtype for x in _drawn(loaded, 0).parameters()} == {torch.bfloat16}
+
+
+def test_the_demo_has_a_twin_that_has_learned_nothing() -> None:
+    loaded = load_model(DEFAULT_MODEL, max_tokens=32)
+    assert loaded.encode is not None
+    batch = loaded.encode(["A man plays a guitar.", "Stock prices fell."])
+    with torch.no_grad():
+        trained, drawn = (model(**batch).last_hidden_state for model in (loaded.model, _drawn(loaded, 0)))
+    assert drawn.shape == trained.shape
+    assert float((trained - drawn).abs().max()) > 0.1
+
+
+def test_an_object_path_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "somebodys_untrained.py").write_text("from torch import nn\nmodel = nn.Linear(2, 3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load_model("somebodys_untrained:model", max_tokens=8).untrained is None
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    loaded = _loaded("Bert", tmp_path)
+
+    def fails(*_: object, **__: object) -> object:
+        raise OSError("no such backbone\nand more")
+
+    monkeypatch.setattr(transformers.AutoModel, "from_config", fails)
+    state = torch.get_rng_state()
+    with pytest.raises(LoadError, match=r"cannot draw the weights of .* anew: no such backbone$"):
+        _drawn(loaded, 0)
+    assert torch.equal(torch.get_rng_state(), state)
