@@ -26,7 +26,6 @@ def untrained_twin(transformers: Any, model: nn.Module, name: str) -> Draw:
     """
     config = copy.deepcopy(model.config)
     attention = config._attn_implementation  # type: ignore[union-attr]
-    dtype = next(model.parameters()).dtype
 
     def draw(seed: int) -> nn.Module:
         with offline(), quiet(transformers), torch.random.fork_rng(devices=[]):
@@ -37,7 +36,7 @@ def untrained_twin(transformers: Any, model: nn.Module, name: str) -> Draw:
                 )
             except Exception as error:
                 raise LoadError(f"cannot draw the weights of {name} anew: {first_line(error)}") from error
-        return twin.to(dtype).eval()
+        return twin.eval()
 
     return draw
 

@@ -23,7 +23,7 @@ from clearhead.numerics.precision import machine_epsilon, tolerance
 __all__ = ["ValueTrace"]
 
 NOTED = 8
-"""Calls kept at a time: torch's own attention, seen by being run again, has five after the one that is looked for."""
+"""Calls kept at a time. Queries, keys or gates may be projected after the values; what lies further back is let go."""
 TOKENS = 4
 """Tokens of each kind, longest values and evenly spread, on which columns are first compared."""
 COMPARED = 2**22
