@@ -10,10 +10,16 @@ from clearhead.operators.general import (
     general_attention,
     general_attention_slow,
 )
+from clearhead.operators.kernel_pca import ByExplained, ByRank, FlatSpectrumWarning, KernelPCA, kernel_pca
+from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
 
 __all__ = [
+    "ByExplained",
+    "ByRank",
+    "FlatSpectrumWarning",
+    "KernelPCA",
     "Similarity",
     "concatenation",
     "dot_product",
@@ -23,6 +29,9 @@ __all__ = [
     "gaussian_distance",
     "general_attention",
     "general_attention_slow",
+    "kernel_pca",
+    "kernel_pca_attention",
+    "kernel_pca_attention_slow",
     "softmax_attention",
     "softmax_attention_slow",
     "spatial_attention",

@@ -1,0 +1,99 @@
+r"""Leading eigenpairs of symmetric positive semi-definite matrices, batched, with a derivative that stays finite."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Bool, Float
+from clearhead.numerics.precision import machine_epsilon
+
+__all__ = ["Eigenpairs", "dense_eigenpairs", "identified", "same_sign"]
+
+APART = 1e4
+"""In units of eps e_1: eigenvalues closer than this leave fewer than about three digits of their eigenvectors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eigenpairs:
+    """The r largest eigenvalues e_1 >= e_2 >= ... of K, none below zero, with orthonormal eigenvectors as columns."""
+
+    values: Float[Tensor, "*b r"]
+    vectors: Float[Tensor, "*b n r"]
+    following: Float[Tensor, "*b"]
+    """The largest eigenvalue that is left out, or an estimate of it; zero if none is."""
+    residual: Float[Tensor, "*b r"]
+    """||K u - e u|| for each pair: how far the pair is from being one, whatever the solver says."""
+    converged: Bool[Tensor, "*b"]
+    """Whether the solver reached what it promises; a direct solver does."""
+
+    def first(self, count: int) -> "Eigenpairs":
+        """The first `count` of the pairs."""
+        if count >= self.values.shape[-1]:
+            return self
+        return Eigenpairs(
+            values=self.values[..., :count],
+            vectors=self.vectors[..., :count],
+            following=self.values[..., count].detach(),
+            residual=self.residual[..., :count],
+            converged=self.converged,
+        )
+
+
+def dense_eigenpairs(matrix: Float[Tensor, "*b n n"], count: int, *, differentiable: bool = False) -> Eigenpairs:
+    r"""By a full decomposition of all matrices at once.
+
+    With `differentiable`, values and vectors carry the first derivative of theirs in the matrix,
+
+    .. math:: de_d = u_d^\top dK\, u_d, \qquad du_d = \sum_{l \ne d} \frac{u_l^\top dK\, u_d}{e_d - e_l}\, u_l
+
+    without the terms of pairs closer than sqrt(eps) e_1, which have no derivative one by one: there the derivative is
+    finite and not exact. Second derivatives are not provided.
+    """
+    n = matrix.shape[-1]
+    fixed = matrix.detach()
+    all_values, all_vectors = torch.linalg.eigh(fixed)
+    all_values, all_vectors = all_values.flip(-1), all_vectors.flip(-1)
+    kept = min(count, n)
+    values, vectors = all_values[..., :kept], all_vectors[..., :kept]
+    product = fixed @ vectors
+    residual = (product - vectors * values.unsqueeze(-2)).norm(dim=-2)
+    following = all_values[..., kept] if kept < n else torch.zeros_like(all_values.sum(dim=-1))
+    if differentiable:
+        within = all_vectors.mT @ (matrix - fixed) @ vectors
+        gap = values.unsqueeze(-2) - all_values.unsqueeze(-1)
+        least = machine_epsilon(matrix.dtype) ** 0.5 * all_values[..., :1].unsqueeze(-1)
+        near = gap.abs() <= least
+        values = values + within.diagonal(dim1=-2, dim2=-1)
+        vectors = vectors + all_vectors @ torch.where(near, 0, within / torch.where(near, 1, gap))
+    return Eigenpairs(
+        values=values.clamp_min(0),
+        vectors=vectors,
+        following=following.clamp_min(0),
+        residual=residual,
+        converged=torch.ones_like(following, dtype=torch.bool),
+    )
+
+
+def identified(pairs: Eigenpairs) -> Bool[Tensor, "*b r"]:
+    """Which eigenvectors are told from their neighbours: those whose eigenvalue is apart from both beside it.
+
+    Apart is more than `APART` eps e_1, for an eigenvector is wrong by about eps e_1 / gap, and more than the residual,
+    which bounds how wrong the eigenvalue is. Of the others only the span with their neighbours is known.
+    """
+    values = pairs.values.detach()
+    gap = values - torch.cat([values[..., 1:], pairs.following.unsqueeze(-1)], dim=-1)
+    before = torch.cat([torch.full_like(gap[..., :1], torch.inf), gap[..., :-1]], dim=-1)
+    least = APART * machine_epsilon(values.dtype) * values[..., :1]
+    return torch.minimum(gap, before) > torch.maximum(least, pairs.residual)
+
+
+def same_sign(vectors: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b #n r"]:
+    """The sign, 1 or -1, that makes the largest entry of each column positive; the first of those that are as large.
+
+    Entries within 1e-6 of the largest count as being as large: rounding shall not choose among equal ones.
+    """
+    size = vectors.detach().abs()
+    largest = size >= (1 - 1e-6) * size.amax(dim=-2, keepdim=True)
+    first = largest.to(torch.uint8).argmax(dim=-2, keepdim=True)
+    return torch.where(vectors.detach().gather(-2, first) < 0, -1.0, 1.0).to(vectors.dtype)

@@ -1,0 +1,79 @@
+r"""The centred Gram matrix of keys under the normalised exponential kernel, in log space.
+
+With the source's symbols (Teo and Nguyen 2024, section 2): k(x, y) = exp(s x.y), g(x) = sum_j k(x, k_j) over the keys,
+k_phi(x, y) = k(x, y) / (g(x) g(y)), and the Gram matrix of the centred features is H K_phi H with H = I - 1 1^T / N.
+Entries of K_phi reach exp(-hundreds); they are carried over their largest, whose logarithm is kept beside them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Bool, Float
+from clearhead.numerics.precision import machine_epsilon
+
+__all__ = ["CentredGram", "GramScales", "centred_gram"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GramScales:
+    """What is known of K_phi beside its entries."""
+
+    log_scale: Float[Tensor, "*b"]
+    """Logarithm of the largest entry of K_phi, which is on its diagonal; zero without keys."""
+    log_g: Float[Tensor, "*b m"]
+    """log g(k_j); zero at hidden keys."""
+    column_mean: Float[Tensor, "*b m"]
+    """Mean over the rows of K_phi exp(-log_scale), before centring."""
+    trace: Float[Tensor, "*b"]
+    """Trace of H K_phi H exp(-log_scale): the variance of the keys."""
+    rounding: Float[Tensor, "*b"]
+    """What an eigenvalue of H K_phi H exp(-log_scale) must exceed to be told from rounding: 4 eps (m + max|s k.k|)
+    times the trace of K_phi exp(-log_scale). A score of size |s| was rounded by eps |s|, and its exponential is wrong
+    by as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentredGram:
+    """H K_phi H exp(-log_scale), with rows and columns of zeros at hidden keys."""
+
+    matrix: Float[Tensor, "*b m m"]
+    scales: GramScales
+
+
+def centred_gram(
+    k: Float[Tensor, "*b m d"], *, scale: float, visible: Bool[Tensor, "*b m"] | None = None
+) -> CentredGram:
+    """The centred Gram matrix of the visible keys, in the dtype of k.
+
+    Nothing overflows: every exponent is at most zero. An entry more than about 700 below the largest, in logarithms, is
+    zero in float64, and weighs as little in any eigenvector that has variance.
+    """
+    m = k.shape[-2]
+    visible = torch.ones(k.shape[:-1], dtype=torch.bool, device=k.device) if visible is None else visible
+    k = k.masked_fill(~visible.unsqueeze(-1), 0)
+    scores = (scale * k) @ k.mT
+    largest = scores.detach().abs().flatten(-2).amax(dim=-1) if m else scores.detach().sum(dim=(-2, -1))
+    # Where no key is visible all are left in the sum: a sum of nothing has no gradient.
+    counted = visible | ~visible.any(dim=-1, keepdim=True)
+    log_g = torch.logsumexp(scores.masked_fill(~counted.unsqueeze(-2), -torch.inf), dim=-1).masked_fill(~visible, 0)
+    both = visible.unsqueeze(-1) & visible.unsqueeze(-2)
+    log_gram = (scores - log_g.unsqueeze(-1) - log_g.unsqueeze(-2)).masked_fill(~both, -torch.inf)
+    diagonal = log_gram.detach().diagonal(dim1=-2, dim2=-1)
+    log_scale = diagonal.amax(dim=-1) if m else diagonal.sum(dim=-1)
+    log_scale = torch.where(log_scale.isfinite(), log_scale, 0)
+    gram = (log_gram - log_scale[..., None, None]).exp()
+    count = visible.sum(dim=-1, keepdim=True).clamp_min(1)
+    column_mean = gram.sum(dim=-2) / count
+    centred = gram - column_mean.unsqueeze(-1) - column_mean.unsqueeze(-2)
+    centred = (centred + (column_mean.sum(dim=-1, keepdim=True) / count).unsqueeze(-1)).masked_fill(~both, 0)
+    trace = gram.detach().diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    scales = GramScales(
+        log_scale=log_scale,
+        log_g=log_g,
+        column_mean=column_mean,
+        trace=centred.diagonal(dim1=-2, dim2=-1).sum(dim=-1),
+        rounding=4 * machine_epsilon(k.dtype) * (m + largest) * trace,
+    )
+    return CentredGram(matrix=(centred + centred.mT) / 2, scales=scales)

@@ -1,0 +1,221 @@
+r"""Kernel principal component analysis of keys (Teo and Nguyen, NeurIPS 2024, arXiv 2406.13762, theorem 1).
+
+Names here and there: keys k_1 .. k_N, the kernel k(x, y) = exp(s x.y) with s = `scale`, g(x) = sum_j k(x, k_j), the
+features phi(x) = phi0(x) / g(x), the axes u_d = sum_j a_dj phi~(k_j) with phi~ centred over the keys, and
+V = G A - G 1_N A with G = diag(1 / g(k_j)) are the source's; `energy` is N lambda_d.
+
+Where we differ: 1 is in the null space of the centred Gram matrix, so the second term of V vanishes and V = G A. The
+source asks for no rank; here axes without variance are zero. It leaves the length of the axes open (its proof has unit
+axes, Saritas and Yildiz 2025 take eigenvectors of length one): see `axis_norm`.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from clearhead.axes import Bool, Float, ShapeError, broadcasts
+from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs, identified, same_sign
+from clearhead.numerics.gram import GramScales, centred_gram
+
+__all__ = ["AxisNorm", "ByExplained", "ByRank", "FlatSpectrumWarning", "KernelPCA", "kernel_pca"]
+
+AxisNorm = Literal["unit", "eigenvector"]
+
+PART = 2**22
+"""How many entries of Gram matrices are held at once, 32 MiB: larger batches are decomposed part by part."""
+
+
+class FlatSpectrumWarning(UserWarning):
+    """Axes are not told from their neighbours, or an iteration did not find them: only a subspace is known, if that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByRank:
+    """As many axes as there are with variance; the most of all inputs of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByExplained:
+    """As many axes as hold this share of the variance; the most of all inputs of a batch."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"expected a share of the variance above 0 and at most 1; got {self.share}")
+
+
+Axes = int | ByRank | ByExplained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPCA:
+    r"""The first r principal axes of m keys in feature space, largest variance first, in double precision.
+
+    What grows or shrinks exponentially with the keys is carried with its logarithm. Axes beyond `rank` are zero, and so
+    are rows of hidden keys. The largest entry of every a_d is positive.
+    """
+
+    coefficients: Float[Tensor, "*b m r"]
+    """a_d for axes of the eigenvectors' length; a_d exp(log_scale / 2) for unit axes."""
+    energy: Float[Tensor, "*b r"]
+    """N lambda_d exp(-log_scale), the eigenvalues of the centred Gram matrix."""
+    log_scale: Float[Tensor, "*b"]
+    log_g: Float[Tensor, "*b m"]
+    """log g(k_j), zero at hidden keys."""
+    values: Float[Tensor, "*b m r"]
+    """V: v_dj = (a_dj - mean a_d) / g(k_j). Zero where that is below the range of numbers, never infinite."""
+    key_mean: Float[Tensor, "*b r"]
+    """c_d, the mean of h_d(k_j) over the keys: what projections of centred queries are less by."""
+    explained: Float[Tensor, "*b r"]
+    """Share of the variance on each axis."""
+    rank: Tensor
+    """How many of the r axes have variance that is told from rounding, (*b)."""
+    residual: Float[Tensor, "*b r"]
+    """||K a - e a|| / (||a|| e_1) for each axis, K the centred Gram matrix."""
+    identified: Bool[Tensor, "*b r"]
+    """Whether the axis is told from its neighbours; where not, only their common subspace is known."""
+    converged: Bool[Tensor, "*b"]
+
+
+NAMES = tuple(field.name for field in fields(KernelPCA))
+WITHOUT_AXES = frozenset({"log_scale", "log_g", "rank", "converged"})
+
+
+def kernel_pca(
+    k: Float[Tensor, "*b m d"],
+    *,
+    axes: Axes,
+    scale: float | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    axis_norm: AxisNorm = "unit",
+    learn_axes: bool = False,
+) -> KernelPCA:
+    r"""The principal axes of keys in the feature space of normalised softmax attention, and the values that hold them.
+
+    .. math:: \tilde K a_d = N\lambda_d\, a_d, \qquad [\tilde K] = H K_\varphi H, \qquad
+        [K_\varphi]_{ij} = \frac{e^{s k_i \cdot k_j}}{g(k_i)\, g(k_j)}, \qquad v_{dj} = \frac{a_{dj} - \bar a_d}{g(k_j)}
+
+    axes: how many; a number, of which those beyond the rank are zero, or `ByRank()`, or `ByExplained(share)`
+    scale: s, above zero, 1/sqrt(d) unless given
+    mask: True where there is a key, broadcasts to (..., m); hidden keys count in no sum, and N counts the others
+    axis_norm: "unit" for ||u_d|| = 1, that is ||a_d||^2 = 1 / (N lambda_d); "eigenvector" for ||a_d|| = 1
+    learn_axes: whether the result is differentiable in k; else it is a constant. The derivative of an eigenvector grows
+        as 1 / gap; see `dense_eigenpairs` for what is left out
+
+    Everything is computed in double precision whatever the dtype of k. Axes whose energy is below about m eps of the
+    trace are not told from rounding and counted as beyond the rank.
+    """
+    scale, visible = _checked(k, scale, mask, axes, axis_norm)
+    leading, (m, d) = k.shape[:-2], k.shape[-2:]
+    flat, seen = k.reshape(math.prod(leading), m, d), visible.reshape(math.prod(leading), m)
+    step = max(1, PART // max(m * m, 1))
+    with torch.set_grad_enabled(learn_axes and torch.is_grad_enabled()):
+        parts = [
+            _of_part(x.double(), y, axes, scale, axis_norm, learn_axes)
+            for x, y in zip(torch.split(flat, step), torch.split(seen, step), strict=True)
+        ]
+        result = _joined(parts, leading, axes)
+    if not torch.compiler.is_compiling():
+        _warn(result)
+    return result
+
+
+def _checked(k: Tensor, scale: float | None, mask: Tensor | None, axes: Axes, axis_norm: str) -> tuple[float, Tensor]:
+    if k.ndim < 2 or k.shape[-1] == 0:
+        raise ShapeError(f"expected k (..., m, d) with d > 0; got k {tuple(k.shape)}")
+    if not k.is_floating_point():
+        raise ValueError(f"expected k of a floating dtype; got {k.dtype}")
+    if mask is not None and not broadcasts(tuple(mask.shape), tuple(k.shape[:-1])):
+        got = f"k {tuple(k.shape)}, mask {tuple(mask.shape)}"
+        raise ShapeError(f"expected a mask that broadcasts to (..., m) = {tuple(k.shape[:-1])}; got {got}")
+    if mask is not None and mask.dtype is not torch.bool:
+        raise ValueError(f"expected a boolean mask, True where there is a key; got {mask.dtype}")
+    if isinstance(axes, int) and axes < 1:
+        raise ValueError(f"expected one axis or more; got {axes}")
+    if axis_norm not in ("unit", "eigenvector"):
+        raise ValueError(f'expected axis_norm "unit" or "eigenvector"; got {axis_norm!r}')
+    scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
+    if not (scale > 0 and math.isfinite(scale)):
+        raise ValueError(f"expected a scale above zero, with which exp(scale x.y) is a kernel; got {scale}")
+    visible = torch.ones(k.shape[:-1], dtype=torch.bool, device=k.device) if mask is None else mask
+    return scale, visible.expand(k.shape[:-1])
+
+
+def _of_part(k: Tensor, visible: Tensor, axes: Axes, scale: float, axis_norm: AxisNorm, learn_axes: bool) -> KernelPCA:
+    """`kernel_pca` of keys (b, m, d), few enough to be decomposed at once."""
+    gram = centred_gram(k, scale=scale, visible=visible)
+    count = axes if isinstance(axes, int) else k.shape[-2]
+    pairs = dense_eigenpairs(gram.matrix, count, differentiable=learn_axes)
+    return _assembled(gram.scales, pairs, visible, axes, axis_norm)
+
+
+def _kept(energy: Tensor, scales: GramScales, axes: Axes) -> Tensor:
+    """Which axes are kept, (b, r): those with variance, as many as were asked for."""
+    kept = energy > scales.rounding.unsqueeze(-1)
+    if isinstance(axes, ByExplained):
+        # The axis that reaches the share is kept: what was held before it falls short.
+        before = energy.cumsum(dim=-1) - energy
+        kept = kept & (before < (1 - 1e-12) * axes.share * scales.trace.unsqueeze(-1))
+    return kept
+
+
+def _assembled(scales: GramScales, pairs: Eigenpairs, visible: Tensor, axes: Axes, axis_norm: AxisNorm) -> KernelPCA:
+    kept = _kept(pairs.values.detach(), scales, axes)
+    if not isinstance(axes, int):
+        most = int(kept.sum(dim=-1).max()) if kept.numel() else 0
+        pairs, kept = pairs.first(most), kept[..., :most]
+    energy = torch.where(kept, pairs.values, 0)
+    vectors = (pairs.vectors * same_sign(pairs.vectors)).masked_fill(~kept.unsqueeze(-2), 0)
+    vectors = vectors.masked_fill(~visible.unsqueeze(-1), 0)
+    unit = axis_norm == "unit"
+    a = vectors * torch.where(kept, pairs.values, 1).rsqrt().unsqueeze(-2) if unit else vectors
+    count = visible.sum(dim=-1)[..., None, None].clamp_min(1)
+    a = (a - a.sum(dim=-2, keepdim=True) / count).masked_fill(~visible.unsqueeze(-1), 0)
+    # -log_scale / 2 - log_g is at most -s|k_j|^2 / 2, so that the exponential cannot overflow.
+    log_weight = -scales.log_g - (scales.log_scale.unsqueeze(-1) / 2 if unit else 0)
+    log_size = scales.log_scale / 2 if unit else scales.log_scale
+    first = pairs.values.detach()[..., :1]
+    return KernelPCA(
+        coefficients=a,
+        energy=energy,
+        log_scale=scales.log_scale,
+        log_g=scales.log_g,
+        values=a * log_weight.exp().unsqueeze(-1),
+        key_mean=(scales.column_mean.unsqueeze(-2) @ a).squeeze(-2) * log_size.exp().unsqueeze(-1),
+        explained=torch.where(kept, energy / torch.where(kept, scales.trace.unsqueeze(-1), 1), 0),
+        rank=kept.sum(dim=-1),
+        residual=torch.where(kept, pairs.residual / torch.where(kept, first, 1), 0),
+        identified=identified(pairs) & kept,
+        converged=pairs.converged,
+    )
+
+
+def _joined(parts: list[KernelPCA], leading: torch.Size, axes: Axes) -> KernelPCA:
+    """The parts one after another, with as many axes as were asked for, or as the largest has."""
+    most = axes if isinstance(axes, int) else max(part.energy.shape[-1] for part in parts)
+    joined = {}
+    for name in NAMES:
+        found = [getattr(part, name) for part in parts]
+        if name not in WITHOUT_AXES:
+            found = [pad(x, (0, most - x.shape[-1])) for x in found]
+        whole = torch.cat(found)
+        joined[name] = whole.reshape(leading + whole.shape[1:])
+    return KernelPCA(**joined)
+
+
+def _warn(result: KernelPCA) -> None:
+    """Say so if an axis with variance is not told from its neighbours."""
+    unknown = ((result.energy > 0) & ~result.identified).sum(dim=-1)
+    if bool((unknown > 0).any()):
+        warnings.warn(
+            f"flat spectrum: up to {int(unknown.max())} axes of one input are not told from their neighbours, so only "
+            "the subspace that they span is known; compare projections, or keep fewer axes",
+            FlatSpectrumWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,184 @@
+r"""Attention whose values hold the principal axes of its keys: kernel PCA of queries (Teo and Nguyen 2024, theorem 1).
+
+The theorem is about one set of keys. Under a mask every query has its own: g, the mean and the axes are those of the
+keys that it sees, and row i of causal attention is a projection only with the values V^(i) of its own prefix. Causal
+attention with one V for all rows, which is what a network computes, is not kernel PCA in any row but the last.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from clearhead.axes import Bool, Float, check_attention_operands
+from clearhead.numerics.eigenpairs import same_sign
+from clearhead.numerics.precision import machine_epsilon
+from clearhead.numerics.spectrum import features_from_log_kernel
+from clearhead.operators.kernel_pca import PART, AxisNorm, kernel_pca
+from clearhead.operators.softmax import softmax_attention
+
+__all__ = ["kernel_pca_attention", "kernel_pca_attention_slow"]
+
+
+def kernel_pca_attention(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    *,
+    axes: int,
+    scale: float | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    axis_norm: AxisNorm = "unit",
+    center_queries: bool = False,
+    learn_axes: bool = False,
+) -> Float[Tensor, "*b n e"]:
+    r"""Project every query on the first principal axes of the keys that it sees, in feature space.
+
+    .. math:: o_{id} = \langle \varphi(q_i), u_d \rangle = \sum_j w_{ij} v_{dj}, \qquad
+        w_{ij} = \operatorname{softmax}_j(s\, q_i \cdot k_j)
+
+    with the axes and values of `kernel_pca`, of the keys that `mask`, which broadcasts to (..., n, m), shows to query
+    i. Rows that see the same keys share one decomposition, so a padding mask costs one for each input, and a causal
+    mask one for each row. Every set of keys has its own axes, each with the sign that `kernel_pca` gives it. A query
+    that sees nothing gets zeros, and so does an axis beyond the rank.
+
+    axes: how many, the width of the output
+    scale, axis_norm: as in `kernel_pca`
+    center_queries: whether the queries' features are centred as the keys' are, as textbooks have it; the source does
+        not, and the difference is one number for each axis and set of keys
+    learn_axes: whether gradients flow through the axes as well; if not, V is a constant, the gradient for q is exact,
+        and that for k is through the weights alone. The gradient of an axis grows as 1 / gap to its neighbours
+
+    The axes are computed in double precision whatever the dtype; the weights in single precision or better.
+    """
+    scale = _checked_scale(q, k, axes, mask, scale)
+    settings = _Settings(axes, scale, axis_norm, center_queries, learn_axes)
+    if mask is None or mask.ndim < 2 or mask.shape[-2] == 1:
+        keys = None if mask is None else mask.expand(*mask.shape[:-1], k.shape[-2])
+        keys = keys.squeeze(-2) if keys is not None and keys.ndim > 1 else keys
+        return _project(q, k, keys, settings)
+    return _by_key_set(q, k, mask.expand(*q.shape[:-1], k.shape[-2]), settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    axes: int
+    scale: float
+    axis_norm: AxisNorm
+    center_queries: bool
+    learn_axes: bool
+
+
+def _checked_scale(q: Tensor, k: Tensor, axes: int, mask: Tensor | None, scale: float | None) -> float:
+    """The scale, if the operands belong together; the values, which only have a width, stand in for themselves."""
+    check_attention_operands(q, k, k, mask=mask)
+    if axes < 1:
+        raise ValueError(f"expected one axis or more; got {axes}")
+    return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+
+
+def _project(q: Tensor, k: Tensor, keys: Tensor | None, settings: _Settings) -> Tensor:
+    """Projections where all queries see the same keys, those that `keys` (..., m) shows."""
+    pca = kernel_pca(
+        k,
+        axes=settings.axes,
+        scale=settings.scale,
+        mask=keys,
+        axis_norm=settings.axis_norm,
+        learn_axes=settings.learn_axes,
+    )
+    mask = None
+    if keys is not None:
+        mask = keys.unsqueeze(-2)
+        k = k.masked_fill(~keys.unsqueeze(-1), 0)
+    # Projections are small beside the values that they are sums of, so single precision would not do.
+    out = softmax_attention(q.double(), k.double(), pca.values, mask=mask, scale=settings.scale)
+    if settings.center_queries:
+        out = out - pca.key_mean.unsqueeze(-2)
+    return out.to(q.dtype)
+
+
+def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, settings: _Settings) -> Tensor:
+    """Projections with one decomposition for each input and set of keys that some query of it sees."""
+    (n, d), m = q.shape[-2:], k.shape[-2]
+    q, k = q.reshape(-1, n, d), k.reshape(-1, m, d)
+    inputs = torch.arange(q.shape[0], device=q.device).repeat_interleave(n)
+    of_input = torch.cat([inputs[:, None], mask.reshape(-1, m).long()], dim=1)
+    sets, of_row = torch.unique(of_input, dim=0, return_inverse=True)
+    owner, seen = sets[:, 0], sets[:, 1:].bool()
+    count, queries = seen.sum(dim=-1), of_row.bincount(minlength=len(sets))
+    by_set = of_row.argsort(stable=True)
+    place = torch.arange(len(by_set), device=q.device) - (queries.cumsum(0) - queries)[of_row[by_set]]
+    rows, found = [], []
+    # Sets of like size go together, and each is shortened to the keys that are seen.
+    for chosen in torch.split(count.argsort(stable=True), max(1, PART // max(m * m, 1))):
+        width, most = int(count[chosen].max()), int(queries[chosen].max())
+        number = torch.full_like(count, -1).scatter(0, chosen, torch.arange(len(chosen), device=q.device))
+        here = number[of_row[by_set]] >= 0
+        row, at = by_set[here], (number[of_row[by_set]][here], place[here])
+        own_q = q.new_zeros(len(chosen), most, d).index_put(at, q.reshape(-1, d)[row])
+        visible_first = seen[chosen].long().argsort(dim=-1, descending=True, stable=True)[:, :width]
+        own_k = k[owner[chosen]].gather(-2, visible_first.unsqueeze(-1).expand(-1, -1, d))
+        there = torch.arange(width, device=q.device) < count[chosen].unsqueeze(-1)
+        rows.append(row)
+        found.append(_project(own_q, own_k, there, settings)[at])
+    if not found:
+        return q.new_zeros(*mask.shape[:-1], settings.axes)
+    # A query without keys sits in a set without keys: its values are zero, and centring takes zero away.
+    return torch.cat(found)[torch.cat(rows).argsort()].reshape(*mask.shape[:-1], settings.axes)
+
+
+def kernel_pca_attention_slow(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    *,
+    axes: int,
+    scale: float | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    axis_norm: AxisNorm = "unit",
+    center_queries: bool = False,
+) -> Float[Tensor, "*b n e"]:
+    """The twin of `kernel_pca_attention`, one query at a time and without Gram matrix, eigenvectors or values.
+
+    The query and the keys that it sees get coordinates in feature space, from the kernel of all of them together. The
+    axes are singular vectors of N - 1 orthonormal contrasts of the keys' coordinates, which have the covariance of the
+    centred coordinates, and projections are inner products of coordinates. Gradients flow through everything, the axes
+    too.
+    """
+    scale = _checked_scale(q, k, axes, mask, scale)
+    *leading, n, m = *q.shape[:-1], k.shape[-2]
+    visible = torch.ones(n, m, dtype=torch.bool, device=q.device) if mask is None else mask
+    visible = visible.expand(*leading, n, m).reshape(-1, n, m)
+    wide_q, wide_k = q.double().reshape(-1, n, q.shape[-1]), k.double().reshape(-1, m, k.shape[-1])
+    rows = [
+        _projected_row(wide_q[b, i], wide_k[b, visible[b, i]], axes, scale, axis_norm, center_queries)
+        for b in range(len(wide_q))
+        for i in range(n)
+    ]
+    return torch.stack(rows).to(q.dtype).reshape(*leading, n, axes) if rows else q.new_zeros(*leading, n, axes)
+
+
+def _projected_row(q: Tensor, k: Tensor, axes: int, scale: float, axis_norm: AxisNorm, center_queries: bool) -> Tensor:
+    if len(k) == 0:
+        return q.new_zeros(axes) + 0 * q.sum()
+    points = torch.cat([k, q.unsqueeze(0)])
+    log_kernel = scale * points @ points.mT
+    features = features_from_log_kernel(log_kernel)
+    log_size = features.log_norm - torch.logsumexp(log_kernel[:, :-1], dim=-1)
+    largest = log_size[:-1].max().detach()
+    phi = features.direction * (log_size - largest).exp().unsqueeze(-1)
+    of_keys, of_query = phi[:-1], phi[-1]
+    centred = of_keys - of_keys.mean(dim=0)
+    ones_first = torch.cat([of_keys.new_ones(len(k), 1), torch.eye(len(k)).to(of_keys)], dim=1)[:, :-1]
+    contrasts = torch.linalg.qr(ones_first).Q[:, 1:].mT
+    _, lengths, right = torch.linalg.svd(contrasts @ of_keys, full_matrices=False)
+    least = 4 * machine_epsilon(torch.float64) * (len(k) + log_kernel.detach().abs().max()) * of_keys.square().sum()
+    rank = min(int((lengths.square() > least).sum()), axes)
+    axis, length = right[:rank].mT, lengths[:rank]
+    axis = axis * same_sign(centred @ axis)
+    point = of_query - of_keys.mean(dim=0) if center_queries else of_query
+    projected = (point @ axis) * largest.exp()
+    if axis_norm == "eigenvector":
+        projected = projected * length * largest.exp()
+    return pad(projected, (0, axes - rank))

@@ -1,0 +1,242 @@
+"""Kernel PCA of keys: the eigenproblem, the values, the rank, masks, and honesty about flat spectra."""
+
+import importlib
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import KernelPCA as Reference
+from torch import Tensor
+
+from clearhead.axes import ShapeError
+from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.operators.kernel_pca import ByExplained, ByRank, FlatSpectrumWarning, KernelPCA, kernel_pca
+
+EXACT = tolerance(torch.float64, terms=4096)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    return float((got - want).abs().max() / want.abs().max())
+
+
+def gram_of(k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """K_phi and g, as the definition has them, for keys so short that nothing overflows."""
+    kernel = (scale * k @ k.mT).exp()
+    g = kernel.sum(dim=-1)
+    return kernel / g.unsqueeze(-1) / g.unsqueeze(-2), g
+
+
+def centred_twice(gram: Tensor) -> Tensor:
+    centring = torch.eye(gram.shape[-1], dtype=gram.dtype) - 1 / gram.shape[-1]
+    return centring @ gram @ centring
+
+
+drawn = st.tuples(st.integers(3, 29), st.integers(2, 13), st.integers(1, 7), st.integers(0, 2**31))
+
+
+def allowed(found: KernelPCA) -> float:
+    """An eigenvector is wrong by eps times e_1 / gap, so close axes may differ by more than 1e-12."""
+    energy = torch.cat([found.energy, found.energy.new_zeros(1)])
+    gap = (energy[:-1] - energy[1:])[: int(found.rank)].min() / energy[0]
+    return max(1e-12, 32 * machine_epsilon(torch.float64) / float(gap))
+
+
+@given(drawn)
+def test_the_axes_solve_the_eigenproblem_of_remark_1(sizes: tuple[int, int, int, int]) -> None:
+    m, d, axes, seed = sizes
+    k, scale = normal(m, d, seed=seed), d**-0.5
+    found = kernel_pca(k, axes=axes)
+    gram, g = gram_of(k, scale)
+    a, energy = found.coefficients * (-found.log_scale / 2).exp(), found.energy * found.log_scale.exp()
+    size = centred_twice(gram).abs().max() * a.abs().max() * m
+    assert float((centred_twice(gram) @ a - energy * a).abs().max() / size) <= EXACT
+    kept = int(found.rank)
+    assert kept == min(axes, m - 1)
+    of_axes = a.mT @ centred_twice(gram) @ a
+    assert relative(of_axes[:kept, :kept], torch.eye(kept, dtype=torch.float64)) <= allowed(found)
+    assert float(a.sum(dim=0).abs().max()) <= EXACT * float(a.abs().max()) * m
+    assert relative(found.values, a / g.unsqueeze(-1)) <= EXACT
+    assert relative(found.log_g, g.log()) <= EXACT
+    assert (found.residual <= EXACT).all()
+    assert (found.coefficients[:, kept:] == 0).all()
+
+
+@pytest.mark.parametrize("wrong", ["uncentred", "index"])
+def test_the_variants_that_are_wrong_differ(wrong: str) -> None:
+    k = normal(23, 7)
+    found = kernel_pca(k, axes=5)
+    gram, g = gram_of(k, 7**-0.5)
+    a = torch.linalg.eigh(gram).eigenvectors.flip(-1)[:, :5]
+    if wrong == "uncentred":
+        assert float(a.sum(dim=0).abs().max()) > 0.1
+    else:
+        a = found.coefficients * (-found.log_scale / 2).exp()
+        assert relative(a / g[:, None] - (a / g[:, None]).mean(dim=0), found.values) > 1e-3
+
+
+def test_axes_of_both_lengths_are_the_same_up_to_their_length() -> None:
+    k = normal(2, 23, 7)
+    unit, eigenvector = (kernel_pca(k, axes=5, axis_norm=norm) for norm in ("unit", "eigenvector"))
+    norm = eigenvector.coefficients.norm(dim=-2)
+    assert relative(norm, torch.ones_like(norm)) <= EXACT
+    assert relative(unit.coefficients.norm(dim=-2), unit.energy.rsqrt()) <= EXACT
+    length = (unit.energy * unit.log_scale.exp()[:, None]).sqrt().unsqueeze(-2)
+    assert relative(unit.values * length, eigenvector.values) <= EXACT
+    assert relative(unit.key_mean * length.squeeze(-2), eigenvector.key_mean) <= EXACT
+
+
+def test_energies_are_those_of_scikit_learn() -> None:
+    k = normal(37, 5)
+    found = kernel_pca(k, axes=7, scale=0.4)
+    gram, _ = gram_of(k, 0.4)
+    reference = Reference(n_components=7, kernel="precomputed", eigen_solver="dense").fit(gram.numpy())
+    energy = found.energy * found.log_scale.exp()
+    assert relative(energy, torch.from_numpy(reference.eigenvalues_)) <= EXACT
+    assert relative(found.explained * centred_twice(gram).trace(), energy) <= EXACT
+
+
+@pytest.mark.parametrize("case", ["one key", "constant", "twice each", "more axes than keys"])
+def test_axes_beyond_the_rank_are_zero(case: str) -> None:
+    k = normal(2, 11, 5)
+    keys, rank = {
+        "one key": (k[:, :1], 0),
+        "constant": (3 * k[:, :1].expand(-1, 11, -1), 0),
+        "twice each": (k[:, :5].repeat(1, 2, 1), 4),
+        "more axes than keys": (k, 10),
+    }[case]
+    found = kernel_pca(keys, axes=13)
+    assert found.rank.tolist() == [rank, rank]
+    for x in (found.coefficients, found.values, found.energy, found.explained, found.residual, found.key_mean):
+        assert x.isfinite().all()
+        assert x.shape[-1] == 13
+        assert (x[..., rank:] == 0).all()
+    assert (found.energy[..., :rank] > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [0.01, 1.0, 6.0, 200.0])
+def test_nothing_overflows(dtype: torch.dtype, size: float) -> None:
+    k = (size * normal(2, 47, 64)).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FlatSpectrumWarning)
+        for norm in ("unit", "eigenvector"):
+            found = kernel_pca(k, axes=7, axis_norm=norm)
+            for x in (found.coefficients, found.values, found.energy, found.log_g, found.log_scale, found.key_mean):
+                assert x.dtype is torch.float64
+                assert x.isfinite().all()
+            assert (found.rank > 0).all()
+            assert (found.residual <= EXACT).all()
+
+
+def test_how_many_axes_can_follow_from_the_data() -> None:
+    k = torch.stack([normal(11, 5), normal(11, 5)[:5].repeat(3, 1)[:11]])
+    found = kernel_pca(k, axes=ByRank())
+    assert found.rank.tolist() == [10, 4]
+    assert found.values.shape == (2, 11, 10)
+    assert relative(found.explained.sum(dim=-1), torch.ones(2, dtype=torch.float64)) <= EXACT
+    assert (found.values[1, :, 4:] == 0).all()
+    for share in (0.3, 0.7, 0.99):
+        part = kernel_pca(k, axes=ByExplained(share))
+        assert (part.explained.sum(dim=-1) >= share).all()
+        for one, rank in zip(part.explained, part.rank, strict=True):
+            assert float(one[: int(rank) - 1].sum()) < share
+        assert part.values.shape[-1] == int(part.rank.max())
+    assert kernel_pca(k, axes=ByExplained(1.0)).rank.tolist() == [10, 4]
+
+
+def test_hidden_keys_might_as_well_not_be_there() -> None:
+    k, mask = normal(2, 11, 5), torch.arange(11) < torch.tensor([[7], [0]])
+    loud = k.masked_fill(~mask.unsqueeze(-1), torch.inf)
+    found, short = kernel_pca(loud, axes=5, mask=mask), kernel_pca(k[:1, :7], axes=5)
+    assert found.rank.tolist() == [5, 0]
+    assert relative(found.values[:1, :7], short.values) <= EXACT
+    assert relative(found.key_mean[:1], short.key_mean) <= EXACT
+    assert (found.values[0, 7:] == 0).all()
+    assert (found.values[1] == 0).all()
+    assert relative(kernel_pca(k[:1], axes=5).values[:, :7], short.values) > 1e-3
+
+
+def test_every_input_of_a_batch_is_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = normal(2, 3, 11, 5)
+    whole = kernel_pca(k, axes=3)
+    for i in range(2):
+        for j in range(3):
+            assert relative(whole.values[i, j], kernel_pca(k[i, j], axes=3).values) <= EXACT
+    monkeypatch.setattr(importlib.import_module("clearhead.operators.kernel_pca"), "PART", 2 * 11 * 11)
+    parts = kernel_pca(k, axes=3)
+    assert relative(parts.values, whole.values) <= EXACT
+    assert relative(kernel_pca(k, axes=ByExplained(0.8)).energy.sum(), whole.energy.sum()) > 1e-3
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 17), st.integers(0, 2**31))
+def test_signs_do_not_depend_on_the_order_of_the_keys(m: int, seed: int) -> None:
+    k = normal(m, 5, seed=seed)
+    order = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
+    found, moved = kernel_pca(k, axes=2), kernel_pca(k[order], axes=2)
+    if m > 2:  # of two keys both entries are as large, and the first of them is positive
+        assert relative(moved.values, found.values[order]) <= allowed(found)
+    largest = found.coefficients.gather(0, found.coefficients.abs().argmax(dim=0, keepdim=True))
+    assert (largest[:, : int(found.rank)] > 0).all() or m == 2
+    assert float(kernel_pca(normal(2, 5, seed=seed), axes=1).coefficients[0, 0]) > 0
+
+
+def test_a_flat_spectrum_is_said() -> None:
+    simplex = 2 * torch.eye(7, dtype=torch.float64)
+    with pytest.warns(FlatSpectrumWarning, match="up to 3 axes of one input are not told from their neighbours"):
+        found = kernel_pca(simplex, axes=3)
+    assert not found.identified.any()
+    assert found.rank.item() == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FlatSpectrumWarning)
+        assert kernel_pca(normal(11, 5), axes=3).identified.all()
+        pair = torch.cat([simplex, 3 * torch.ones(1, 7, dtype=torch.float64)])
+        assert kernel_pca(pair[:2], axes=1).identified.all()
+
+
+def test_it_is_a_constant_unless_its_axes_are_learned() -> None:
+    k = normal(7, 5).requires_grad_()
+    assert not kernel_pca(k, axes=3).values.requires_grad
+    assert kernel_pca(k, axes=3, learn_axes=True).values.requires_grad
+
+    def results(k: Tensor) -> tuple[Tensor, ...]:
+        found = kernel_pca(k, axes=3, learn_axes=True)
+        return found.values, found.energy * found.log_scale.exp(), found.explained, found.key_mean
+
+    assert torch.autograd.gradcheck(results, (k,))
+
+
+def test_learned_axes_of_equal_keys_have_finite_gradients() -> None:
+    k = (2 * torch.eye(7, dtype=torch.float64)).requires_grad_()
+    with pytest.warns(FlatSpectrumWarning):
+        found = kernel_pca(k, axes=9, learn_axes=True)
+    found.values.square().sum().backward()
+    assert k.grad.isfinite().all()
+
+
+def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
+    k = normal(7, 5)
+    with pytest.raises(ValueError, match=r"a share of the variance above 0 and at most 1; got 1\.5"):
+        ByExplained(1.5)
+    with pytest.raises(ValueError, match="one axis or more; got 0"):
+        kernel_pca(k, axes=0)
+    with pytest.raises(ValueError, match=r"a scale above zero.*got -1\.0"):
+        kernel_pca(k, axes=2, scale=-1.0)
+    with pytest.raises(ShapeError, match=r"mask that broadcasts to \(\.\.\., m\) = \(7,\).*mask \(5,\)"):
+        kernel_pca(k, axes=2, mask=torch.ones(5, dtype=torch.bool))
+    if typechecked:
+        pytest.skip("the import hook refuses what follows before the function can")
+    with pytest.raises(ValueError, match=r'axis_norm "unit" or "eigenvector"; got \'both\''):
+        kernel_pca(k, axes=2, axis_norm="both")
+    with pytest.raises(ShapeError, match=r"k \(\.\.\., m, d\).*got k \(7,\)"):
+        kernel_pca(k[:, 0], axes=2)
+    with pytest.raises(ValueError, match=r"floating dtype; got torch\.int64"):
+        kernel_pca(k.long(), axes=2)
+    with pytest.raises(ValueError, match="boolean mask"):
+        kernel_pca(k, axes=2, mask=torch.ones(7))
