@@ -1,5 +1,6 @@
 """Kernel PCA of keys: the eigenproblem, the values, the rank, masks, and honesty about flat spectra."""
 
+import functools
 import importlib
 import warnings
 
@@ -11,8 +12,11 @@ from sklearn.decomposition import KernelPCA as Reference
 from torch import Tensor
 
 from clearhead.axes import ShapeError
+from clearhead.numerics.gram import centred_gram
+from clearhead.numerics.krylov import krylov_eigenpairs
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.kernel_pca import ByExplained, ByRank, FlatSpectrumWarning, KernelPCA, kernel_pca
+from clearhead.operators.kernel_pca_solvers import choose_solver
 
 EXACT = tolerance(torch.float64, terms=4096)
 
@@ -198,6 +202,63 @@ def test_a_flat_spectrum_is_said() -> None:
         assert kernel_pca(normal(11, 5), axes=3).identified.all()
         pair = torch.cat([simplex, 3 * torch.ones(1, 7, dtype=torch.float64)])
         assert kernel_pca(pair[:2], axes=1).identified.all()
+
+
+def spread_keys(m: int, d: int = 23) -> Tensor:
+    """Keys as trained models have them: few directions hold most of their variance."""
+    return normal(m, d) * (3 / torch.arange(1, d + 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("solver", ["tridiagonal", "matrix_free"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_every_solver_finds_the_same_axes(solver: str, dtype: torch.dtype) -> None:
+    k = spread_keys(307).to(dtype)
+    mask = (torch.arange(307) % 7 > 0).expand(2, -1)
+    both = torch.stack([k, k.flip(0)])
+    want = kernel_pca(both, axes=5, mask=mask, solver="dense")
+    found = kernel_pca(both, axes=5, mask=mask, solver=solver)
+    assert found.converged.all()
+    assert relative(found.energy * (found.log_scale - want.log_scale).exp()[:, None], want.energy) <= 1e-6
+    assert relative(found.values, want.values) <= 1e-3
+    assert relative(found.key_mean, want.key_mean) <= 1e-3
+    assert relative(found.explained, want.explained) <= 1e-6
+    assert relative(found.log_g, want.log_g) <= tolerance(dtype)
+    assert (found.residual <= 1e-3).all()
+    assert (found.values[:, ~mask[0]] == 0).all()
+    short = kernel_pca(k, axes=5, mask=torch.arange(307) < 11, solver=solver)  # fewer keys than a block
+    assert relative(short.values[:11], kernel_pca(k[:11], axes=5).values) <= EXACT
+
+
+def test_the_solver_follows_from_the_sizes() -> None:
+    def chosen(m: int, axes, **options) -> str:
+        return choose_solver(None, m=m, axes=axes, **{"learn_axes": False, "device": torch.device("cpu")} | options)
+
+    assert [chosen(m, 7) for m in (11, 197, 1999, 2003)] == ["dense", "tridiagonal", "tridiagonal", "matrix_free"]
+    assert chosen(2003, 1009) == chosen(2003, ByRank()) == chosen(2003, 7, learn_axes=True) == "dense"
+    assert chosen(2003, 509) == "tridiagonal"
+    assert chosen(197, 7, device=torch.device("meta")) == "dense"
+    with pytest.raises(
+        ValueError, match=r'solver "dense" with axes=ByRank\(\), which needs all axes; got \'tridiagonal\''
+    ):
+        kernel_pca(normal(7, 5), axes=ByRank(), solver="tridiagonal")
+    with pytest.raises(ValueError, match=r"precision of torch\.float32 or torch\.float64; got torch\.float16"):
+        kernel_pca(normal(7, 5), axes=2, precision=torch.float16)
+
+
+def test_an_iteration_that_fails_says_so() -> None:
+    k = normal(1031, 64)  # random keys in many dimensions: the energies of the first axes differ by a percent
+    home = importlib.import_module("clearhead.operators.kernel_pca_solvers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(home, "krylov_eigenpairs", functools.partial(krylov_eigenpairs, most_products=2))
+        with pytest.warns(FlatSpectrumWarning, match="the iteration did not converge, relative residual .*e-0"):
+            found = kernel_pca(k, axes=23, solver="matrix_free")
+    assert not found.converged
+    matrix = centred_gram(k, scale=1 / 8).matrix
+    unit = found.coefficients / found.coefficients.norm(dim=0)
+    actual = (matrix @ unit - unit * found.energy).norm(dim=0) / found.energy[0]
+    assert relative(found.residual, actual) <= 1e-6
+    assert float(actual.max()) > 1e-3
+    assert not found.identified.all()
 
 
 def test_it_is_a_constant_unless_its_axes_are_learned() -> None:

@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from clearhead.axes import Bool, Float, ShapeError, broadcasts
-from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs, identified, same_sign
-from clearhead.numerics.gram import GramScales, centred_gram
+from clearhead.numerics.eigenpairs import Eigenpairs, identified, same_sign
+from clearhead.numerics.gram import GramScales
+from clearhead.operators.kernel_pca_solvers import Axes, ByExplained, ByRank, Solver, choose_solver, leading_axes
 
 __all__ = ["AxisNorm", "ByExplained", "ByRank", "FlatSpectrumWarning", "KernelPCA", "kernel_pca"]
 
@@ -32,25 +33,6 @@ PART = 2**22
 
 class FlatSpectrumWarning(UserWarning):
     """Axes are not told from their neighbours, or an iteration did not find them: only a subspace is known, if that."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByRank:
-    """As many axes as there are with variance; the most of all inputs of a batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class ByExplained:
-    """As many axes as hold this share of the variance; the most of all inputs of a batch."""
-
-    share: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"expected a share of the variance above 0 and at most 1; got {self.share}")
-
-
-Axes = int | ByRank | ByExplained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +77,8 @@ def kernel_pca(
     mask: Bool[Tensor, "..."] | None = None,
     axis_norm: AxisNorm = "unit",
     learn_axes: bool = False,
+    solver: Solver | None = None,
+    precision: torch.dtype | None = None,
 ) -> KernelPCA:
     r"""The principal axes of keys in the feature space of normalised softmax attention, and the values that hold them.
 
@@ -107,19 +91,28 @@ def kernel_pca(
     axis_norm: "unit" for ||u_d|| = 1, that is ||a_d||^2 = 1 / (N lambda_d); "eigenvector" for ||a_d|| = 1
     learn_axes: whether the result is differentiable in k; else it is a constant. The derivative of an eigenvector grows
         as 1 / gap; see `dense_eigenpairs` for what is left out
+    solver: "dense" decomposes the matrices whole and all at once; "tridiagonal" finds the axes asked for and no others;
+        "matrix_free" iterates in memory of order m, see `krylov_eigenpairs`. None chooses by m and the number of axes
+    precision: of the solver, torch.float64 or torch.float32; "dense" is double always, "tridiagonal" unless told
+        otherwise, and "matrix_free" is single unless k is double
 
-    Everything is computed in double precision whatever the dtype of k. Axes whose energy is below about m eps of the
-    trace are not told from rounding and counted as beyond the rank.
+    Scores, g and results are double, but for g without a matrix. Axes whose energy is below about m eps of the trace of
+    K_phi, or below their residual, are not told from rounding and counted as beyond the rank: with long keys, whose
+    energies differ by exponentials, that may be most. A `FlatSpectrumWarning` says if an axis with variance is not told
+    from its neighbours, or if an iteration did not converge; `residual` says how wrong each axis is.
     """
     scale, visible = _checked(k, scale, mask, axes, axis_norm)
     leading, (m, d) = k.shape[:-2], k.shape[-2:]
+    solver = choose_solver(solver, m=m, axes=axes, learn_axes=learn_axes, device=k.device)
     flat, seen = k.reshape(math.prod(leading), m, d), visible.reshape(math.prod(leading), m)
-    step = max(1, PART // max(m * m, 1))
+    step = 1 if solver == "matrix_free" else max(1, PART // max(m * m, 1))
     with torch.set_grad_enabled(learn_axes and torch.is_grad_enabled()):
-        parts = [
-            _of_part(x.double(), y, axes, scale, axis_norm, learn_axes)
-            for x, y in zip(torch.split(flat, step), torch.split(seen, step), strict=True)
-        ]
+        parts = []
+        for keys, there in zip(torch.split(flat, step), torch.split(seen, step), strict=True):
+            scales, pairs = leading_axes(
+                keys, there, axes=axes, scale=scale, solver=solver, precision=precision, differentiable=learn_axes
+            )
+            parts.append(_assembled(scales, pairs, there, axes, axis_norm))
         result = _joined(parts, leading, axes)
     if not torch.compiler.is_compiling():
         _warn(result)
@@ -147,17 +140,10 @@ def _checked(k: Tensor, scale: float | None, mask: Tensor | None, axes: Axes, ax
     return scale, visible.expand(k.shape[:-1])
 
 
-def _of_part(k: Tensor, visible: Tensor, axes: Axes, scale: float, axis_norm: AxisNorm, learn_axes: bool) -> KernelPCA:
-    """`kernel_pca` of keys (b, m, d), few enough to be decomposed at once."""
-    gram = centred_gram(k, scale=scale, visible=visible)
-    count = axes if isinstance(axes, int) else k.shape[-2]
-    pairs = dense_eigenpairs(gram.matrix, count, differentiable=learn_axes)
-    return _assembled(gram.scales, pairs, visible, axes, axis_norm)
-
-
-def _kept(energy: Tensor, scales: GramScales, axes: Axes) -> Tensor:
+def _kept(pairs: Eigenpairs, scales: GramScales, axes: Axes) -> Tensor:
     """Which axes are kept, (b, r): those with variance, as many as were asked for."""
-    kept = energy > scales.rounding.unsqueeze(-1)
+    energy = pairs.values.detach()
+    kept = energy > torch.maximum(scales.rounding.unsqueeze(-1), pairs.residual)
     if isinstance(axes, ByExplained):
         # The axis that reaches the share is kept: what was held before it falls short.
         before = energy.cumsum(dim=-1) - energy
@@ -166,7 +152,7 @@ def _kept(energy: Tensor, scales: GramScales, axes: Axes) -> Tensor:
 
 
 def _assembled(scales: GramScales, pairs: Eigenpairs, visible: Tensor, axes: Axes, axis_norm: AxisNorm) -> KernelPCA:
-    kept = _kept(pairs.values.detach(), scales, axes)
+    kept = _kept(pairs, scales, axes)
     if not isinstance(axes, int):
         most = int(kept.sum(dim=-1).max()) if kept.numel() else 0
         pairs, kept = pairs.first(most), kept[..., :most]
@@ -211,6 +197,14 @@ def _joined(parts: list[KernelPCA], leading: torch.Size, axes: Axes) -> KernelPC
 
 def _warn(result: KernelPCA) -> None:
     """Say so if an axis with variance is not told from its neighbours."""
+    if not bool(result.converged.all()):
+        warnings.warn(
+            f"flat spectrum: the iteration did not converge, relative residual {float(result.residual.max()):.1e}; "
+            'keep fewer axes, or pass solver="tridiagonal", which needs memory for the Gram matrix',
+            FlatSpectrumWarning,
+            stacklevel=3,
+        )
+        return
     unknown = ((result.energy > 0) & ~result.identified).sum(dim=-1)
     if bool((unknown > 0).any()):
         warnings.warn(

@@ -1,0 +1,109 @@
+r"""Products with the centred Gram matrix of `clearhead.numerics.gram` that never form it.
+
+[K_phi]_ij = exp(s k_i.k_j - l_i - l_j), l = log g, is the exponential of an inner product of extended keys
+(s k_i, -l_i, 1) and (k_j, 1, -l_j). Tiles of it are made and used where they fit the cache, each for two products: K is
+symmetric. Exponents are at most zero, so nothing overflows.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float
+from clearhead.numerics.gram import GramScales
+from clearhead.numerics.precision import machine_epsilon
+
+__all__ = ["TiledGram", "tiled_gram"]
+
+TILE = 2**20
+"""Bytes of a tile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiledGram:
+    """H K_phi H exp(-log_scale) of one set of keys, as an operator."""
+
+    left: Float[Tensor, "m c"]
+    right: Float[Tensor, "m c"]
+    scales: GramScales
+
+    def product(self, x: Float[Tensor, "m r"]) -> Float[Tensor, "m r"]:
+        """H K_phi H x exp(-log_scale)."""
+        out = self.uncentred_product(x - x.mean(dim=0))
+        return out.sub_(out.mean(dim=0))
+
+    def uncentred_product(self, x: Float[Tensor, "m r"]) -> Float[Tensor, "m r"]:
+        """K_phi x exp(-log_scale)."""
+        return _product(self.left, self.right, x)
+
+    def guess(self, count: int, *, landmarks: int = 512) -> Float[Tensor, "m r"]:
+        """About the leading eigenvectors: those of a sample of the keys, extended to all (Nystroem's method).
+
+        Half of the sample are the keys with the longest features, half are evenly spaced among the others.
+        """
+        m = len(self.left)
+        log_length = (self.left * self.right).sum(dim=-1)
+        order = log_length.argsort(descending=True, stable=True)
+        half = min(landmarks // 2, m)
+        rest = order[half:]
+        sample = torch.cat([order[:half], rest[:: max(1, math.ceil(len(rest) / max(landmarks - half, 1)))]])
+        columns = (self.left @ self.right[sample].mT).exp_()
+        small = columns[sample] - columns[sample].mean(dim=0)
+        small = small - small.mean(dim=1, keepdim=True)
+        vectors = torch.linalg.eigh((small + small.mT).double()).eigenvectors.flip(-1)[:, :count].to(columns)
+        found = (columns - columns.mean(dim=0)) @ vectors
+        return found if found.shape[1] == count else torch.cat([found, _noise(m, count - found.shape[1], found)], dim=1)
+
+
+def _noise(m: int, count: int, like: Tensor) -> Tensor:
+    return torch.randn(m, count, generator=torch.Generator().manual_seed(0)).to(like)
+
+
+def tiled_gram(k: Float[Tensor, "m d"], *, scale: float) -> TiledGram:
+    """The operator of keys in single or double precision, in which its products are computed."""
+    m = len(k)
+    log_g = _log_sums(k, scale)
+    length = scale * k.square().sum(dim=-1)
+    log_diagonal = length - 2 * log_g
+    log_scale = log_diagonal.max()
+    own = -log_g - log_scale / 2
+    one = torch.ones_like(own)
+    left, right = torch.stack([own, one], dim=-1), torch.stack([one, own], dim=-1)
+    left, right = torch.cat([scale * k, left], dim=-1), torch.cat([k, right], dim=-1)
+    column_mean = _product(left, right, torch.ones_like(own).unsqueeze(-1)).squeeze(-1) / m
+    diagonal = (log_diagonal - log_scale).exp()
+    eps = machine_epsilon(k.dtype)
+    scales = GramScales(
+        log_scale=log_scale.double(),
+        log_g=log_g.double(),
+        column_mean=column_mean.double(),
+        trace=diagonal.double().sum() - column_mean.double().sum(),
+        rounding=(4 * eps * (1 + length.max()) * m * column_mean.max()).double(),
+    )
+    return TiledGram(left=left, right=right, scales=scales)
+
+
+def _log_sums(k: Tensor, scale: float) -> Tensor:
+    """log g, some rows at a time."""
+    rows = max(1, 8 * TILE // (k.element_size() * max(len(k), 1)))
+    return torch.cat([torch.logsumexp((scale * part) @ k.mT, dim=-1) for part in torch.split(k, rows)])
+
+
+def _product(left: Tensor, right: Tensor, x: Tensor) -> Tensor:
+    m, side = len(left), math.isqrt(TILE // left.element_size())
+    least = 0.9 * math.log(torch.finfo(left.dtype).tiny)  # subnormal numbers are slow, and as good as zero
+    out, tile = torch.zeros_like(x), left.new_empty(side, side)
+    for i in range(0, m, side):
+        of_i = slice(i, min(i + side, m))
+        for j in range(i, m, side):
+            of_j = slice(j, min(j + side, m))
+            rows, columns = left[of_i], right[of_j]
+            whole = len(rows) == len(columns) == side
+            kernel = torch.mm(rows, columns.mT, out=tile) if whole else rows @ columns.mT
+            kernel.clamp_(min=least).exp_()
+            out[of_i].addmm_(kernel, x[of_j])
+            if j > i:
+                out[of_j].addmm_(kernel.mT, x[of_i])
+    return out
