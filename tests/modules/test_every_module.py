@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 import clearhead.modules
-from clearhead.modules import LearnedQueryAttention, MultiHeadAttention, SelfAttention, SpatialAttention
+from clearhead.modules import (
+    KernelPCAAttention,
+    LearnedQueryAttention,
+    MultiHeadAttention,
+    SelfAttention,
+    SpatialAttention,
+)
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract_subject import require_close
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
@@ -19,6 +25,7 @@ MAKE = {
     "equal heads": lambda: MultiHeadAttention(11, heads=3, head_widths=5),
     "unequal heads": lambda: MultiHeadAttention(11, heads=3, head_widths=[5, 2, 5], value_widths=[3, 7, 3]),
     "shared keys": lambda: MultiHeadAttention(11, heads=6, head_widths=3, key_heads=2),
+    "kernel PCA": lambda: KernelPCAAttention(11, heads=3, head_width=5, axes=2, learn_axes=True),
     "spatial": lambda: SpatialAttention(11, heads=2, head_widths=[3, 5]),
     "spatial, channels last": lambda: SpatialAttention(11, channel_axis=-1),
 }
@@ -115,6 +122,7 @@ def test_another_dtype_than_the_parameters_is_refused_in_words(name: str, typech
 
 def test_the_public_names_are_pinned() -> None:
     assert clearhead.modules.__all__ == [
+        "KernelPCAAttention",
         "LearnedQueryAttention",
         "MultiHeadAttention",
         "PaddedSets",

@@ -1,5 +1,6 @@
 """Attention with parameters: torch modules that project their inputs and call an operator."""
 
+from clearhead.modules.kernel_pca import KernelPCAAttention
 from clearhead.modules.learned_query import LearnedQueryAttention
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.ragged import PaddedSets, pad_sets
@@ -7,6 +8,7 @@ from clearhead.modules.self_attention import SelfAttention
 from clearhead.modules.spatial import SpatialAttention
 
 __all__ = [
+    "KernelPCAAttention",
     "LearnedQueryAttention",
     "MultiHeadAttention",
     "PaddedSets",
