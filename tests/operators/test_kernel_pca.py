@@ -209,7 +209,7 @@ def spread_keys(m: int, d: int = 23) -> Tensor:
     return normal(m, d) * (3 / torch.arange(1, d + 1, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("solver", ["tridiagonal", "matrix_free"])
+@pytest.mark.parametrize("solver", ["partial", "matrix_free"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_every_solver_finds_the_same_axes(solver: str, dtype: torch.dtype) -> None:
     k = spread_keys(307).to(dtype)
@@ -233,14 +233,12 @@ def test_the_solver_follows_from_the_sizes() -> None:
     def chosen(m: int, axes, **options) -> str:
         return choose_solver(None, m=m, axes=axes, **{"learn_axes": False, "device": torch.device("cpu")} | options)
 
-    assert [chosen(m, 7) for m in (11, 197, 1999, 2003)] == ["dense", "tridiagonal", "tridiagonal", "matrix_free"]
+    assert [chosen(m, 7) for m in (11, 197, 1999, 2003)] == ["dense", "partial", "partial", "matrix_free"]
     assert chosen(2003, 1009) == chosen(2003, ByRank()) == chosen(2003, 7, learn_axes=True) == "dense"
-    assert chosen(2003, 509) == "tridiagonal"
+    assert chosen(2003, 509) == "partial"
     assert chosen(197, 7, device=torch.device("meta")) == "dense"
-    with pytest.raises(
-        ValueError, match=r'solver "dense" with axes=ByRank\(\), which needs all axes; got \'tridiagonal\''
-    ):
-        kernel_pca(normal(7, 5), axes=ByRank(), solver="tridiagonal")
+    with pytest.raises(ValueError, match=r'solver "dense" with axes=ByRank\(\), which needs all axes; got \'partial\''):
+        kernel_pca(normal(7, 5), axes=ByRank(), solver="partial")
     with pytest.raises(ValueError, match=r"precision of torch\.float32 or torch\.float64; got torch\.float16"):
         kernel_pca(normal(7, 5), axes=2, precision=torch.float16)
 

@@ -12,10 +12,15 @@ from torch import Tensor
 from clearhead.axes import Float
 from clearhead.numerics.eigenpairs import Eigenpairs
 
-__all__ = ["krylov_eigenpairs"]
+__all__ = ["guarded", "krylov_eigenpairs"]
 
 BLOCKS = 6
-"""How many blocks the basis holds."""
+"""How many blocks the basis holds at least."""
+
+
+def guarded(count: int) -> int:
+    """How many Ritz values are looked at: more than are asked for, to tell where the rest of the spectrum begins."""
+    return count + max(16, count // 2)
 
 
 def krylov_eigenpairs(
@@ -26,48 +31,54 @@ def krylov_eigenpairs(
     tolerance: float = 1e-6,
     most_products: int = 32,
 ) -> Eigenpairs:
-    r"""The `count` largest eigenvalues with their vectors, from the Krylov space of a block of b > count vectors.
+    r"""The `count` largest eigenvalues with their vectors, from the Krylov space of a block of b vectors.
 
     product: X (n, any) to K X, for a symmetric positive semi-definite K
-    start: a first guess at the leading eigenvectors; random columns are none, and cost a product
+    start: a block to begin with. A wide one, of `guarded(count)` guesses at the leading eigenvectors, needs the fewest
+        products; a narrow random one the least arithmetic, where products are cheap
     tolerance: relative error of an eigenvalue at which to stop, by the estimate
 
     .. math:: \frac{\lVert K u_d - e_d u_d \rVert^2}{e_d\,(e_d - e_\text{out})}
 
-    with e_out the b-th Ritz value, where the rest of the spectrum is taken to begin. In a flat spectrum the difference
-    vanishes, the estimate stays large and the result says that it did not converge. Residuals are those of the pairs
-    returned, in the arithmetic of the product. Memory is that of about 2 `BLOCKS` blocks.
+    with e_out the last of `guarded(count)` Ritz values, where the rest of the spectrum is taken to begin. In a flat
+    spectrum the difference vanishes, the estimate stays large and the result says that it did not converge. Residuals
+    are those of the pairs returned, in the arithmetic of the product. Memory is that of twice the basis, which holds
+    `BLOCKS` blocks or 3 `guarded(count)` vectors.
     """
     n, b = start.shape
-    room = min(n, BLOCKS * b)
+    stay = min(guarded(count), n)
+    room = min(n, max(BLOCKS * b, 3 * stay))
     basis, image = start.new_empty(n, room), start.new_empty(n, room)
     reduced, overlap = (torch.empty(room, room, dtype=torch.float64, device=start.device) for _ in range(2))
-    block, used = _orthonormal(start), 0
+    block, used, look_at = _orthonormal(start), 0, stay
     for step in range(1, most_products + 1):
         first, used = used, used + block.shape[1]
         basis[:, first:used], image[:, first:used] = block, product(block)
         for matrix, right in ((reduced, image), (overlap, basis)):
             matrix[:used, first:used] = _inner(basis[:, :used], right[:, first:used])
             matrix[first:used, :used] = matrix[:used, first:used].mT
-        ritz, mix = _rayleigh_ritz(reduced[:used, :used], overlap[:used, :used])
-        values, chosen = ritz[:count], mix[:, :count].to(basis)
-        vectors = basis[:, :used] @ chosen
-        residual = (image[:, :used] @ chosen - vectors * values.to(basis)).norm(dim=0).double()
-        distance = values - ritz[b - 1]
-        converged = used == n or bool((residual.square() <= tolerance * values * distance).all())
-        if converged or step == most_products:
-            break
+        full = used + min(b, n - used) > room
+        if used >= look_at or full or step == most_products:
+            look_at = used + max(b, used // 4)  # a look costs more than a narrow block does
+            ritz, mix = _rayleigh_ritz(reduced[:used, :used], overlap[:used, :used])
+            values, chosen = ritz[:count], mix[:, :count].to(basis)
+            vectors = basis[:, :used] @ chosen
+            residual = (image[:, :used] @ chosen - vectors * values.to(basis)).norm(dim=0).double()
+            distance = values - ritz[min(stay, used) - 1]
+            converged = used == n or bool((residual.square() <= tolerance * values * distance).all())
+            if converged or step == most_products:
+                break
         block = _orthonormal(image[:, first:used], against=basis[:, :used])[:, : n - used]
-        if used + block.shape[1] > room:
-            best = mix[:, :b]
-            basis[:, :b], image[:, :b] = basis[:, :used] @ best.to(basis), image[:, :used] @ best.to(basis)
+        if full:
+            best = mix[:, :stay]
+            basis[:, :stay], image[:, :stay] = basis[:, :used] @ best.to(basis), image[:, :used] @ best.to(basis)
             for matrix in (reduced, overlap):
-                matrix[:b, :b] = best.mT @ matrix[:used, :used] @ best
-            used = b
+                matrix[:stay, :stay] = best.mT @ matrix[:used, :used] @ best
+            used = look_at = stay
     return Eigenpairs(
         values=values.clamp_min(0),
         vectors=vectors.double(),
-        following=ritz[count].clamp_min(0),
+        following=ritz[min(count, used - 1)].clamp_min(0),
         residual=residual,
         converged=torch.tensor(converged, device=start.device),
     )

@@ -91,9 +91,9 @@ def kernel_pca(
     axis_norm: "unit" for ||u_d|| = 1, that is ||a_d||^2 = 1 / (N lambda_d); "eigenvector" for ||a_d|| = 1
     learn_axes: whether the result is differentiable in k; else it is a constant. The derivative of an eigenvector grows
         as 1 / gap; see `dense_eigenpairs` for what is left out
-    solver: "dense" decomposes the matrices whole and all at once; "tridiagonal" finds the axes asked for and no others;
+    solver: "dense" decomposes the matrices whole and all at once; "partial" finds the axes asked for and no others;
         "matrix_free" iterates in memory of order m, see `krylov_eigenpairs`. None chooses by m and the number of axes
-    precision: of the solver, torch.float64 or torch.float32; "dense" is double always, "tridiagonal" unless told
+    precision: of the solver, torch.float64 or torch.float32; "dense" is double always, "partial" unless told
         otherwise, and "matrix_free" is single unless k is double
 
     Scores, g and results are double, but for g without a matrix. Axes whose energy is below about m eps of the trace of
@@ -200,7 +200,7 @@ def _warn(result: KernelPCA) -> None:
     if not bool(result.converged.all()):
         warnings.warn(
             f"flat spectrum: the iteration did not converge, relative residual {float(result.residual.max()):.1e}; "
-            'keep fewer axes, or pass solver="tridiagonal", which needs memory for the Gram matrix',
+            'keep fewer axes, or pass solver="partial", which needs memory for the Gram matrix',
             FlatSpectrumWarning,
             stacklevel=3,
         )

@@ -9,12 +9,12 @@ from torch import Tensor
 from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs
 from clearhead.numerics.gram import GramScales, centred_gram
 from clearhead.numerics.gram_product import tiled_gram
-from clearhead.numerics.krylov import krylov_eigenpairs
-from clearhead.numerics.tridiagonal import leading_eigenpairs
+from clearhead.numerics.krylov import guarded, krylov_eigenpairs
+from clearhead.numerics.partial import leading_eigenpairs
 
 __all__ = ["Axes", "ByExplained", "ByRank", "Solver", "choose_solver", "leading_axes"]
 
-Solver = Literal["dense", "tridiagonal", "matrix_free"]
+Solver = Literal["dense", "partial", "matrix_free"]
 
 FEW = 64
 """Keys up to which a full decomposition costs no more than a part of one."""
@@ -43,14 +43,14 @@ Axes = int | ByRank | ByExplained
 
 def choose_solver(solver: Solver | None, *, m: int, axes: Axes, learn_axes: bool, device: torch.device) -> Solver:
     """The solver asked for if it can do what is asked, or the fastest that can."""
-    if solver not in (None, "dense", "tridiagonal", "matrix_free"):
-        raise ValueError(f'expected solver "dense", "tridiagonal" or "matrix_free"; got {solver!r}')
+    if solver not in (None, "dense", "partial", "matrix_free"):
+        raise ValueError(f'expected solver "dense", "partial" or "matrix_free"; got {solver!r}')
     if solver is None:
         if learn_axes or not isinstance(axes, int) or m <= FEW or 2 * axes >= m or torch.compiler.is_compiling():
             return "dense"
         if m > MANY and 8 * axes <= m:
             return "matrix_free"
-        return "tridiagonal" if device.type == "cpu" else "dense"
+        return "partial" if device.type == "cpu" else "dense"
     if solver != "dense" and (learn_axes or not isinstance(axes, int)):
         wanted = "learn_axes" if learn_axes else f"axes={axes}"
         raise ValueError(f'expected solver "dense" with {wanted}, which needs all axes; got {solver!r}')
@@ -73,24 +73,19 @@ def leading_axes(
     m = k.shape[-2]
     if solver == "matrix_free" and isinstance(axes, int):
         wide = torch.promote_types(k.dtype, torch.float32) if precision is None else precision
-        if int(visible.sum()) > 4 * _block(axes):
+        if int(visible.sum()) > 4 * guarded(axes):
             return _matrix_free(k[0].to(wide), visible[0], axes, scale)
     gram = centred_gram(k.double(), scale=scale, visible=visible)
-    if solver == "tridiagonal" and isinstance(axes, int) and axes < m:
+    if solver == "partial" and isinstance(axes, int) and axes < m:
         return gram.scales, leading_eigenpairs(gram.matrix, axes, precision=precision or torch.float64)
     count = axes if isinstance(axes, int) else m
     return gram.scales, dense_eigenpairs(gram.matrix, count, differentiable=differentiable)
 
 
-def _block(axes: int) -> int:
-    """How many vectors are iterated: more than are asked for, to tell where the rest begins."""
-    return axes + max(16, axes // 2)
-
-
 def _matrix_free(k: Tensor, visible: Tensor, axes: int, scale: float) -> tuple[GramScales, Eigenpairs]:
     """`leading_axes` of one set of keys, of which the hidden ones are left out before and put back as zeros after."""
     gram = tiled_gram(k[visible], scale=scale)
-    pairs = krylov_eigenpairs(gram.product, gram.guess(_block(axes)), axes)
+    pairs = krylov_eigenpairs(gram.product, gram.guess(guarded(axes)), axes)
     place = visible.nonzero().squeeze(-1)
 
     def whole(x: Tensor) -> Tensor:

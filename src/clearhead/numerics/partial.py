@@ -1,9 +1,9 @@
-r"""Some leading eigenpairs of many symmetric matrices, by one reduction to tridiagonal form for each.
+r"""Some leading eigenpairs of many symmetric positive semi-definite matrices, without the others.
 
-Eigenvalues of T come from LAPACK's root-free QR. Their vectors come from twisted factorisations (Dhillon and Parlett
-2004), which need n steps of a recurrence whatever their number: all vectors of all matrices go through it together.
-Close eigenvalues would give vectors that are not orthogonal. That is checked, and such a matrix is solved again by
-LAPACK's bisection and inverse iteration, which orthogonalises.
+Each is reduced to tridiagonal form T. Eigenvalues of T come from LAPACK's root-free QR, their vectors from twisted
+factorisations (Dhillon and Parlett 2004), which need n steps of a recurrence whatever their number: all vectors of all
+matrices go through it together. Close eigenvalues would give vectors that are not orthogonal. That is checked, and such
+a matrix is solved again by LAPACK's bisection and inverse iteration, which orthogonalises.
 """
 
 import numpy as np
@@ -21,9 +21,8 @@ Array = NDArray[np.float64]
 
 LANES = 1024
 """How many vectors go through the recurrence together: enough to hide its overhead, few enough to stay in the cache."""
-ORTHOGONAL = 1e-10
-"""The largest inner product of two vectors that pass as orthogonal, and what rounding leaves in single precision."""
-ORTHOGONAL_SINGLE = 1e-4
+ORTHOGONAL = {torch.float64: 1e-10, torch.float32: 1e-4}
+"""The largest inner product of two vectors that pass as orthogonal, by the precision of the reduction."""
 
 
 def leading_eigenpairs(
@@ -31,8 +30,8 @@ def leading_eigenpairs(
 ) -> Eigenpairs:
     """The `count` < n largest eigenvalues of each symmetric matrix in double precision, on the CPU.
 
-    In a `precision` of torch.float32 the reduction to tridiagonal form, which costs most, is done in single precision.
-    A vector is then wrong by about 1e-7 e_1 / gap, and its eigenvalue, as a Rayleigh quotient, by the square of that.
+    In a `precision` of torch.float32 the reduction, which costs most, is done in single precision. A vector is then
+    wrong by about 1e-7 e_1 / gap, and its eigenvalue, as a Rayleigh quotient, by the square of that.
     """
     stacked: Array = matrix.detach().cpu().double().numpy()
     group = max(1, LANES // count)
@@ -60,19 +59,28 @@ def _group(matrices: Array, count: int, precision: torch.dtype) -> tuple[Array, 
     diagonal, beside = (np.stack([one[i] for one in reduced]).astype(np.float64) for i in (1, 2))
     energy = np.stack([lapack.dsterf(d, e)[0] for d, e in zip(diagonal, beside, strict=True)])
     small = _twisted(diagonal, beside, energy[:, -count:])
-    values, residual = energy[:, -count:].copy(), np.empty((len(matrices), count))
+    values, residual = np.empty((len(matrices), count)), np.empty((len(matrices), count))
     vectors = np.empty((len(matrices), n, count))
     for i, (reflectors, _, _, tau, _) in enumerate(reduced):
         vectors[i, 0] = small[0, i]
         vectors[i, 1:] = apply("L", "N", reflectors[1:, :-1], tau, small[1:, i], 64 * (count + 65))[0]
-        overlap = vectors[i].T @ vectors[i] - np.eye(count)
-        if not np.abs(overlap).max() <= (ORTHOGONAL_SINGLE if single else ORTHOGONAL):
-            values[i], vectors[i] = eigh(matrices[i], subset_by_index=(n - count, n - 1), check_finite=False)
-        product = matrices[i] @ vectors[i]
-        if single:
-            values[i] = np.einsum("nr,nr->r", vectors[i], product) / np.einsum("nr,nr->r", vectors[i], vectors[i])
-        residual[i] = np.linalg.norm(product - vectors[i] * values[i], axis=0)
+        overlap = vectors[i].T @ vectors[i]
+        length = np.sqrt(overlap.diagonal())
+        vectors[i] /= length
+        overlap -= np.diag(overlap.diagonal())
+        if not np.abs(overlap).max() <= ORTHOGONAL[precision]:
+            vectors[i] = eigh(matrices[i], subset_by_index=(n - count, n - 1), check_finite=False)[1]
+        values[i], residual[i] = _quotients(matrices[i], vectors[i])
     return values, vectors, energy[:, -count - 1], residual
+
+
+def _quotients(matrix: Array, vectors: Array) -> tuple[Array, Array]:
+    """Rayleigh quotients of unit vectors, and how far each is from an eigenpair."""
+    product = matrix @ vectors
+    values: Array = (vectors * product).sum(axis=0)
+    product -= vectors * values
+    residual: Array = np.sqrt(np.square(product, out=product).sum(axis=0))
+    return values, residual
 
 
 def _twisted(diagonal: Array, beside: Array, values: Array) -> Array:

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.numerics import tridiagonal
+from clearhead.numerics import partial
 from clearhead.numerics.eigenpairs import dense_eigenpairs
+from clearhead.numerics.partial import leading_eigenpairs
 from clearhead.numerics.precision import tolerance
-from clearhead.numerics.tridiagonal import leading_eigenpairs
 from tests.numerics.test_krylov import decaying, normal, operator
 
 EXACT = tolerance(torch.float64, terms=4096)
@@ -20,7 +20,7 @@ def require_pairs(matrix: Tensor, count: int, within: float, **options) -> None:
     size = float(want.values.max())
     assert float((found.values - want.values).abs().max()) <= within * size
     assert float((found.vectors.mT @ found.vectors - torch.eye(count)).abs().max()) <= max(
-        within, tridiagonal.ORTHOGONAL
+        within, partial.ORTHOGONAL[torch.float64]
     )
     actual = (matrix @ found.vectors - found.vectors * found.values.unsqueeze(-2)).norm(dim=-2)
     assert float(actual.max()) <= within * size
@@ -53,7 +53,7 @@ def test_hard_spectra_are_solved_all_the_same(case: str) -> None:
 
 
 def test_without_the_second_solver_close_eigenvalues_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tridiagonal, "ORTHOGONAL", float("inf"))
+    monkeypatch.setitem(partial.ORTHOGONAL, torch.float64, float("inf"))
     found = leading_eigenpairs(operator(1 + 1e-12 * decaying(61))[None], 41)
     assert not float((found.vectors.mT @ found.vectors - torch.eye(41)).abs().max()) <= 1e-3
 
@@ -61,7 +61,7 @@ def test_without_the_second_solver_close_eigenvalues_are_wrong(monkeypatch: pyte
 def test_groups_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     matrices = torch.stack([operator(decaying(61), seed=seed) for seed in range(5)])
     whole = leading_eigenpairs(matrices, 7)
-    monkeypatch.setattr(tridiagonal, "LANES", 14)
+    monkeypatch.setattr(partial, "LANES", 14)
     parts = leading_eigenpairs(matrices, 7)
     assert float((parts.values - whole.values).abs().max()) <= EXACT
     assert float((parts.vectors - whole.vectors).abs().max()) <= EXACT
