@@ -6,6 +6,8 @@ SOFTMAX = ("tests/operators/test_softmax.py",)
 GENERAL = ("tests/operators/test_general.py", "tests/operators/test_general_facts.py")
 SPATIAL = ("tests/operators/test_spatial.py",)
 MODULES = ("tests/modules",)
+KERNEL_PCA = ("tests/operators/test_kernel_pca.py", "tests/operators/test_kernel_pca_attention.py")
+SOLVERS = ("tests/numerics/test_krylov.py", "tests/numerics/test_gram_product.py", "tests/numerics/test_partial.py")
 
 
 @dataclass(frozen=True)
@@ -241,5 +243,124 @@ FAULTS = (
         "together = there if together is None else together & there",
         "together = there if together is None else together",
         MODULES,
+    ),
+    Fault(
+        "kernel PCA: Gram matrix left uncentred",
+        "numerics/gram.py",
+        "centred = gram - column_mean.unsqueeze(-1) - (column_mean - mean).unsqueeze(-2)",
+        "centred = gram - 0 * column_mean.unsqueeze(-1)",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: hidden keys in the mean",
+        "numerics/gram.py",
+        "visible.sum(dim=-1, keepdim=True).clamp_min(1)",
+        "torch.full_like(visible[..., :1].long(), m)",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: hidden keys in g",
+        "numerics/gram.py",
+        "counted = scores.masked_fill(~seen.unsqueeze(-2), -torch.inf)",
+        "counted = scores.masked_fill(~seen.unsqueeze(-2), 0)",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: rounding taken for variance",
+        "operators/kernel_pca.py",
+        "kept = energy > torch.maximum(scales.rounding.unsqueeze(-1), pairs.residual)",
+        "kept = energy > 0",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: axes of the wrong length",
+        "operators/kernel_pca.py",
+        "torch.where(kept, pairs.values, 1).rsqrt()",
+        "torch.where(kept, pairs.values, 1).reciprocal()",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: values not divided by g",
+        "operators/kernel_pca.py",
+        "log_weight = -scales.log_g - ",
+        "log_weight = -0 * scales.log_g - ",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: scale of the Gram matrix counted twice",
+        "operators/kernel_pca.py",
+        "(scales.log_scale.unsqueeze(-1) / 2 if unit else 0)",
+        "(scales.log_scale.unsqueeze(-1) if unit else 0)",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: sign as it comes",
+        "operators/kernel_pca.py",
+        "(pairs.vectors * same_sign(pairs.vectors))",
+        "(pairs.vectors * 1)",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: flat spectrum not said",
+        "numerics/eigenpairs.py",
+        "least = APART * machine_epsilon(values.dtype) * values[..., :1]",
+        "least = -APART * values[..., :1]",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: one decomposition for all masks",
+        "operators/kernel_pca_attention.py",
+        "there = torch.arange(width, device=q.device) < count[chosen].unsqueeze(-1)",
+        "there = torch.arange(width, device=q.device) < count[chosen].max()",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: queries centred by default",
+        "operators/kernel_pca_attention.py",
+        "    if settings.center_queries:\n",
+        "    if not settings.center_queries:\n",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "kernel PCA: derivative of an axis with the wrong sign",
+        "numerics/eigenpairs.py",
+        "gap = values.unsqueeze(-2) - all_values.unsqueeze(-1)",
+        "gap = all_values.unsqueeze(-1) - values.unsqueeze(-2)",
+        KERNEL_PCA,
+    ),
+    Fault(
+        "krylov: says that it converged",
+        "numerics/krylov.py",
+        "converged = used == n or bool((residual.square() <= tolerance * values * distance).all())",
+        "converged = True",
+        SOLVERS,
+    ),
+    Fault(
+        "krylov: orthogonalised against nothing",
+        "numerics/krylov.py",
+        "block = _orthonormal(image[:, first:used], against=basis[:, :used])[:, : n - used]",
+        "block = _orthonormal(image[:, first:used])[:, : n - used]",
+        SOLVERS,
+    ),
+    Fault(
+        "tiles: lower half forgotten",
+        "numerics/gram_product.py",
+        "            if j > i:\n",
+        "            if j < i:\n",
+        SOLVERS,
+    ),
+    Fault(
+        "tiles: not centred",
+        "numerics/gram_product.py",
+        "return out.sub_(out.mean(dim=0))",
+        "return out",
+        SOLVERS,
+    ),
+    Fault(
+        "partial: vectors that are not orthogonal",
+        "numerics/partial.py",
+        "if not np.abs(overlap).max() <= ORTHOGONAL[precision]:",
+        "if False:",
+        SOLVERS,
     ),
 )

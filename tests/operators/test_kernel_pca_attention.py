@@ -40,9 +40,7 @@ LEARNED = {"learn_axes": True}
 VARIANTS = {
     "constant axes": subject(),
     "learned axes": subject(LEARNED),
-    "eigenvectors": subject(LEARNED, axis_norm="eigenvector"),
-    "centred queries": subject(LEARNED, center_queries=True),
-    "scale": subject(LEARNED, scale=0.4),
+    "options": subject(LEARNED, axis_norm="eigenvector", center_queries=True, scale=0.4),
 }
 LEFT_OUT = {
     "depends_on_values": "it takes none",

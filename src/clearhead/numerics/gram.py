@@ -48,32 +48,41 @@ def centred_gram(
     """The centred Gram matrix of the visible keys, in the dtype of k.
 
     Nothing overflows: every exponent is at most zero. An entry more than about 700 below the largest, in logarithms, is
-    zero in float64, and weighs as little in any eigenvector that has variance.
+    zero in float64, and weighs as little in any eigenvector that has variance. The matrix is symmetric up to rounding;
+    solvers read one half of it.
     """
     m = k.shape[-2]
-    visible = torch.ones(k.shape[:-1], dtype=torch.bool, device=k.device) if visible is None else visible
-    k = k.masked_fill(~visible.unsqueeze(-1), 0)
-    scores = (scale * k) @ k.mT
-    largest = scores.detach().abs().flatten(-2).amax(dim=-1) if m else scores.detach().sum(dim=(-2, -1))
-    # Where no key is visible all are left in the sum: a sum of nothing has no gradient.
-    counted = visible | ~visible.any(dim=-1, keepdim=True)
-    log_g = torch.logsumexp(scores.masked_fill(~counted.unsqueeze(-2), -torch.inf), dim=-1).masked_fill(~visible, 0)
-    both = visible.unsqueeze(-1) & visible.unsqueeze(-2)
-    log_gram = (scores - log_g.unsqueeze(-1) - log_g.unsqueeze(-2)).masked_fill(~both, -torch.inf)
-    diagonal = log_gram.detach().diagonal(dim1=-2, dim2=-1)
-    log_scale = diagonal.amax(dim=-1) if m else diagonal.sum(dim=-1)
+    both = None
+    if visible is not None:
+        k = k.masked_fill(~visible.unsqueeze(-1), 0)
+        both = visible.unsqueeze(-1) & visible.unsqueeze(-2)
+    scores = counted = (scale * k) @ k.mT
+    if visible is not None:
+        # Where no key is visible all are left in the sum: a sum of nothing has no gradient.
+        seen = visible | ~visible.any(dim=-1, keepdim=True)
+        counted = scores.masked_fill(~seen.unsqueeze(-2), -torch.inf)
+    log_g = torch.logsumexp(counted, dim=-1)
+    log_diagonal = scores.diagonal(dim1=-2, dim2=-1) - 2 * log_g
+    if visible is not None:
+        log_g, log_diagonal = log_g.masked_fill(~visible, 0), log_diagonal.masked_fill(~visible, -torch.inf)
+    log_scale = log_diagonal.detach().amax(dim=-1) if m else log_diagonal.detach().sum(dim=-1)
     log_scale = torch.where(log_scale.isfinite(), log_scale, 0)
-    gram = (log_gram - log_scale[..., None, None]).exp()
-    count = visible.sum(dim=-1, keepdim=True).clamp_min(1)
+    own = log_g + log_scale.unsqueeze(-1) / 2
+    log_gram = scores - own.unsqueeze(-1) - own.unsqueeze(-2)
+    gram = (log_gram if both is None else log_gram.masked_fill(~both, -torch.inf)).exp()
+    count = max(m, 1) if visible is None else visible.sum(dim=-1, keepdim=True).clamp_min(1)
     column_mean = gram.sum(dim=-2) / count
-    centred = gram - column_mean.unsqueeze(-1) - column_mean.unsqueeze(-2)
-    centred = (centred + (column_mean.sum(dim=-1, keepdim=True) / count).unsqueeze(-1)).masked_fill(~both, 0)
+    mean = column_mean.sum(dim=-1, keepdim=True) / count
+    centred = gram - column_mean.unsqueeze(-1) - (column_mean - mean).unsqueeze(-2)
+    length = scale * k.detach().square().sum(dim=-1)
+    largest = length.amax(dim=-1) if m else length.sum(dim=-1)
     trace = gram.detach().diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    matrix = centred if both is None else centred.masked_fill(~both, 0)
     scales = GramScales(
         log_scale=log_scale,
         log_g=log_g,
         column_mean=column_mean,
-        trace=centred.diagonal(dim1=-2, dim2=-1).sum(dim=-1),
+        trace=matrix.diagonal(dim1=-2, dim2=-1).sum(dim=-1),
         rounding=4 * machine_epsilon(k.dtype) * (m + largest) * trace,
     )
-    return CentredGram(matrix=(centred + centred.mT) / 2, scales=scales)
+    return CentredGram(matrix=matrix, scales=scales)

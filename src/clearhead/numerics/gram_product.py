@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clearhead.axes import Float
 from clearhead.numerics.gram import GramScales
+from clearhead.numerics.partial import leading_eigenpairs
 from clearhead.numerics.precision import machine_epsilon
 
 __all__ = ["TiledGram", "tiled_gram"]
@@ -52,7 +53,7 @@ class TiledGram:
         columns = (self.left @ self.right[sample].mT).exp_()
         small = columns[sample] - columns[sample].mean(dim=0)
         small = small - small.mean(dim=1, keepdim=True)
-        vectors = torch.linalg.eigh((small + small.mT).double()).eigenvectors.flip(-1)[:, :count].to(columns)
+        vectors = leading_eigenpairs(small.double()[None], min(count, len(sample) - 1)).vectors[0].to(columns)
         found = (columns - columns.mean(dim=0)) @ vectors
         return found if found.shape[1] == count else torch.cat([found, _noise(m, count - found.shape[1], found)], dim=1)
 
@@ -86,9 +87,15 @@ def tiled_gram(k: Float[Tensor, "m d"], *, scale: float) -> TiledGram:
 
 
 def _log_sums(k: Tensor, scale: float) -> Tensor:
-    """log g, some rows at a time."""
-    rows = max(1, 8 * TILE // (k.element_size() * max(len(k), 1)))
-    return torch.cat([torch.logsumexp((scale * part) @ k.mT, dim=-1) for part in torch.split(k, rows)])
+    """log g, some rows at a time in one buffer: fresh ones would scatter over the memory."""
+    m = len(k)
+    rows = max(1, 4 * TILE // (k.element_size() * m))
+    log_g, buffer = k.new_empty(m), k.new_empty(rows, m)
+    for i in range(0, m, rows):
+        scores = torch.mm(scale * k[i : i + rows], k.mT, out=buffer[: min(rows, m - i)])
+        top = scores.amax(dim=-1)
+        log_g[i : i + rows] = scores.sub_(top.unsqueeze(-1)).exp_().sum(dim=-1).log_().add_(top)
+    return log_g
 
 
 def _product(left: Tensor, right: Tensor, x: Tensor) -> Tensor:

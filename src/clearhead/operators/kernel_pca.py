@@ -110,7 +110,13 @@ def kernel_pca(
         parts = []
         for keys, there in zip(torch.split(flat, step), torch.split(seen, step), strict=True):
             scales, pairs = leading_axes(
-                keys, there, axes=axes, scale=scale, solver=solver, precision=precision, differentiable=learn_axes
+                keys,
+                None if mask is None else there,
+                axes=axes,
+                scale=scale,
+                solver=solver,
+                precision=precision,
+                differentiable=learn_axes,
             )
             parts.append(_assembled(scales, pairs, there, axes, axis_norm))
         result = _joined(parts, leading, axes)

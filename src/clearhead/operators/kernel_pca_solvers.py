@@ -1,13 +1,13 @@
 """How many axes of kernel PCA are found, and by which solver."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs
-from clearhead.numerics.gram import GramScales, centred_gram
+from clearhead.numerics.gram import CentredGram, GramScales, centred_gram
 from clearhead.numerics.gram_product import tiled_gram
 from clearhead.numerics.krylov import guarded, krylov_eigenpairs
 from clearhead.numerics.partial import leading_eigenpairs
@@ -18,6 +18,8 @@ Solver = Literal["dense", "partial", "matrix_free"]
 
 FEW = 64
 """Keys up to which a full decomposition costs no more than a part of one."""
+CACHED = 2**17
+"""Entries of Gram matrices that are made at once, 1 MiB."""
 MANY = 2000
 """Keys from which on the Gram matrix is not formed, if it is many times wider than the axes are many."""
 
@@ -59,7 +61,7 @@ def choose_solver(solver: Solver | None, *, m: int, axes: Axes, learn_axes: bool
 
 def leading_axes(
     k: Tensor,
-    visible: Tensor,
+    visible: Tensor | None,
     *,
     axes: Axes,
     scale: float,
@@ -73,13 +75,28 @@ def leading_axes(
     m = k.shape[-2]
     if solver == "matrix_free" and isinstance(axes, int):
         wide = torch.promote_types(k.dtype, torch.float32) if precision is None else precision
-        if int(visible.sum()) > 4 * guarded(axes):
-            return _matrix_free(k[0].to(wide), visible[0], axes, scale)
-    gram = centred_gram(k.double(), scale=scale, visible=visible)
+        there = torch.ones(m, dtype=torch.bool, device=k.device) if visible is None else visible[0]
+        if int(there.sum()) > 4 * guarded(axes):
+            return _matrix_free(k[0].to(wide), there, axes, scale)
+    gram = _centred_gram(k.double(), visible, scale, whole=differentiable or torch.compiler.is_compiling())
     if solver == "partial" and isinstance(axes, int) and axes < m:
         return gram.scales, leading_eigenpairs(gram.matrix, axes, precision=precision or torch.float64)
     count = axes if isinstance(axes, int) else m
     return gram.scales, dense_eigenpairs(gram.matrix, count, differentiable=differentiable)
+
+
+def _centred_gram(k: Tensor, visible: Tensor | None, scale: float, *, whole: bool) -> CentredGram:
+    """`centred_gram`, of a few inputs at a time unless `whole`: it passes over its entries often, in the cache."""
+    step = max(1, CACHED // max(k.shape[-2] ** 2, 1))
+    if whole or len(k) <= step:
+        return centred_gram(k, scale=scale, visible=visible)
+    grams = [
+        centred_gram(k[i : i + step], scale=scale, visible=None if visible is None else visible[i : i + step])
+        for i in range(0, len(k), step)
+    ]
+    names = [field.name for field in fields(GramScales)]
+    joined = {name: torch.cat([getattr(gram.scales, name) for gram in grams]) for name in names}
+    return CentredGram(matrix=torch.cat([gram.matrix for gram in grams]), scales=GramScales(**joined))
 
 
 def _matrix_free(k: Tensor, visible: Tensor, axes: int, scale: float) -> tuple[GramScales, Eigenpairs]:

@@ -1,0 +1,206 @@
+"""What kernel PCA of keys costs beside scikit-learn's KernelPCA, in time and in memory.
+
+    python benchmarks/kernel_pca.py [--threads 1] [--rounds 12] [--large 16384] [--small-only]
+
+Heads of a model of 12 layers of 12 heads, 64 wide, and their first 64 axes. Every round takes the 12 heads of another
+layer, so that 12 rounds take all 144, and times both libraries on them in an order drawn anew; medians of the rounds
+are compared, with the quartiles of the ratio in brackets. Keys are single precision. scikit-learn gets the Gram matrix
+in double precision (its own arithmetic is that of what it gets), head by head, and the better of its two exact solvers
+counts. "from keys" has the Gram matrix on both sides, by the same few lines of torch for scikit-learn; "Gram given" has
+it on neither. Times are processor time, which on one thread is what a clock shows when nothing else runs.
+
+Structured keys are normal with standard deviations that fall as 1/i over 64 random directions, and of unit variance per
+feature on average; random keys are standard normal.
+
+Then one long sequence without a Gram matrix, beside ARPACK with one in double and in single precision: time, and how
+far the peak of memory rises above that of a small warm-up, each in processes of their own, in turn. Then the first 64
+eigenvalues of 4,096 keys beside a dense solver in double precision.
+"""
+
+import argparse
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+from scipy.linalg import eigh
+from sklearn.decomposition import KernelPCA
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from clearhead.numerics.gram import centred_gram
+from clearhead.numerics.partial import leading_eigenpairs
+from clearhead.operators.kernel_pca import FlatSpectrumWarning, kernel_pca
+
+LAYERS, HEADS, WIDTH, AXES = 12, 12, 64, 64
+SCALE = WIDTH**-0.5
+
+
+def structured(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    spread = 1 / torch.arange(1, WIDTH + 1)
+    directions = torch.linalg.qr(torch.randn(*shape[:-1], WIDTH, WIDTH, generator=generator)).Q
+    k = torch.randn(*shape, WIDTH, generator=generator) * (spread / spread.square().mean().sqrt())
+    return k @ directions
+
+
+def random_keys(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def gram_of(k: Tensor) -> Tensor:
+    """K_phi over its largest entry, in double precision, in one allocation per head and little more."""
+    k = k.double()
+    log_gram = (SCALE * k) @ k.mT
+    log_g = torch.logsumexp(log_gram, dim=-1)
+    log_gram.sub_(log_g.unsqueeze(-1)).sub_(log_g.unsqueeze(-2))
+    return log_gram.sub_(log_gram.diagonal(dim1=-2, dim2=-1).amax(dim=-1)[..., None, None]).exp_()
+
+
+def reference(gram: Tensor, solver: str) -> KernelPCA:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return KernelPCA(AXES, kernel="precomputed", eigen_solver=solver, random_state=0, copy_X=False).fit(
+            gram.numpy()
+        )
+
+
+def ours(k: Tensor, precision: torch.dtype) -> None:
+    kernel_pca(k, axes=AXES, precision=precision)
+
+
+def centre_and_solve(gram: Tensor, precision: torch.dtype) -> None:
+    """What `kernel_pca` does once it has K_phi."""
+    mean = gram.mean(dim=-1)
+    gram.sub_(mean.unsqueeze(-1)).sub_((mean - mean.mean(dim=-1, keepdim=True)).unsqueeze(-2))
+    leading_eigenpairs(gram, AXES, precision=precision)
+
+
+def small(n: int, keys: Callable[..., Tensor], rounds: int) -> None:
+    layers = [keys(HEADS, n, seed=layer) for layer in range(LAYERS)]
+    ways: dict[str, Callable[[Tensor, Tensor], object]] = {
+        "scikit-learn dense, from keys": lambda k, _: [reference(x, "dense") for x in gram_of(k)],
+        "scikit-learn arpack, from keys": lambda k, _: [reference(x, "arpack") for x in gram_of(k)],
+        "double, from keys": lambda k, _: ours(k, torch.float64),
+        "single, from keys": lambda k, _: ours(k, torch.float32),
+        "scikit-learn dense, Gram given": lambda _, gram: [reference(x, "dense") for x in gram],
+        "scikit-learn arpack, Gram given": lambda _, gram: [reference(x, "arpack") for x in gram],
+        "double, Gram given": lambda _, gram: centre_and_solve(gram, torch.float64),
+        "single, Gram given": lambda _, gram: centre_and_solve(gram, torch.float32),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(-1, rounds):
+        k = layers[number % LAYERS]
+        gram = gram_of(k)
+        for name in random.Random(number).sample(list(ways), len(ways)):
+            given = gram.clone()
+            started = time.process_time()
+            ways[name](k, given)
+            if number >= 0:
+                taken[name].append((time.process_time() - started) / HEADS)
+    for setting in ("from keys", "Gram given"):
+        peers = [f"scikit-learn {solver}, {setting}" for solver in ("dense", "arpack")]
+        peer = min(peers, key=lambda name: statistics.median(taken[name]))
+        for name in peers:
+            print(f"  {name:34s} {1e3 * statistics.median(taken[name]):7.2f} ms a head")
+        for name in (f"double, {setting}", f"single, {setting}"):
+            ratios = [theirs / mine for theirs, mine in zip(taken[peer], taken[name], strict=True)]
+            low, _, high = statistics.quantiles(ratios, n=4)
+            ratio = statistics.median(taken[peer]) / statistics.median(taken[name])
+            ms = 1e3 * statistics.median(taken[name])
+            print(
+                f"  clearhead {name:24s} {ms:7.2f} ms a head, {ratio:.2f} x faster [{low:.2f}, {high:.2f}]", flush=True
+            )
+
+
+def large(way: str, n: int) -> None:
+    """In a process of its own: one call, its time and how far the peak of memory rose."""
+
+    def run(k: Tensor) -> Tensor:
+        if way == "clearhead":
+            found = kernel_pca(k, axes=AXES, solver="matrix_free")
+            return found.energy / found.energy[0]
+        gram = gram_of(k).float() if way == "arpack single" else gram_of(k)
+        values = torch.from_numpy(reference(gram, "arpack").eigenvalues_)
+        return values / values[0]
+
+    run(structured(512))
+    k = structured(n)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.process_time()
+    last = float(run(k)[-1])
+    seconds = time.process_time() - started
+    print(seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, last)
+
+
+def beside_arpack(n: int, threads: str) -> None:
+    seconds: dict[str, list[float]] = {"clearhead": [], "arpack": [], "arpack single": []}
+    for way in ("clearhead", "arpack", "clearhead", "arpack single", "clearhead"):
+        command = [sys.executable, __file__, "--threads", threads, "--large", str(n), "--way", way]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        took, rose, last = map(float, done.stdout.split())
+        seconds[way].append(took)
+        share = rose / (n * n * 8 / 2**20)
+        print(
+            f"  {way:14s} {took:7.2f} s, {rose:6.0f} MiB ({share:.1%} of the Gram matrix), e_64 / e_1 {last:.9f}",
+            flush=True,
+        )
+    for way in ("arpack", "arpack single"):
+        print(f"  {seconds[way][0] / statistics.median(seconds['clearhead']):.2f} x faster than {way}")
+
+
+def exactness(n: int = 4096) -> None:
+    for keys in (structured, random_keys):
+        k = keys(n)
+        gram = centred_gram(k.double(), scale=SCALE)
+        dense = eigh(gram.matrix.numpy(), eigvals_only=True, subset_by_index=(n - AXES, n - 1), overwrite_a=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FlatSpectrumWarning)
+            started = time.process_time()
+            found = kernel_pca(k, axes=AXES, solver="matrix_free")
+            seconds = time.process_time() - started
+        energy = found.energy * (found.log_scale - gram.scales.log_scale).exp()
+        wrong = float((energy / torch.from_numpy(dense[::-1].copy()) - 1).abs().max())
+        print(
+            f"  {keys.__name__:12s} {wrong:.1e} largest relative error, {seconds:.2f} s, "
+            f"residual {float(found.residual.max()):.1e}, converged {bool(found.converged)}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=LAYERS)
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--large", type=int, default=16384)
+    parser.add_argument("--small-only", action="store_true")
+    parser.add_argument("--way", choices=["clearhead", "arpack", "arpack single"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(int(options.threads))
+    threadpool_limits(int(options.threads))
+    if options.way:
+        return large(options.way, options.large)
+    print(f"{options.threads} thread(s), {options.rounds} rounds, load average {os.getloadavg()[0]:.1f}")
+    warnings.simplefilter("ignore", FlatSpectrumWarning)
+    for n in (197, 512):
+        for keys in (structured, random_keys):
+            print(f"{n} keys, {keys.__name__}, first {AXES} axes of {LAYERS} x {HEADS} heads")
+            small(n, keys, options.rounds)
+    if options.small_only:
+        return None
+    print("4,096 keys, first 64 eigenvalues beside a dense solver in double precision")
+    exactness()
+    print(f"{options.large:,} structured keys, first {AXES} axes, load average {os.getloadavg()[0]:.1f}")
+    return beside_arpack(options.large, options.threads)
+
+
+if __name__ == "__main__":
+    main()
