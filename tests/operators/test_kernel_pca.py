@@ -15,7 +15,14 @@ from clearhead.axes import ShapeError
 from clearhead.numerics.gram import centred_gram
 from clearhead.numerics.krylov import krylov_eigenpairs
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.operators.kernel_pca import ByExplained, ByRank, FlatSpectrumWarning, KernelPCA, kernel_pca
+from clearhead.operators.kernel_pca import (
+    ByExplained,
+    ByRank,
+    FlatSpectrumWarning,
+    KernelPCA,
+    kernel_pca,
+    kernel_pca_spectrum,
+)
 from clearhead.operators.kernel_pca_solvers import choose_solver
 
 EXACT = tolerance(torch.float64, terms=4096)
@@ -152,6 +159,16 @@ def test_how_many_axes_can_follow_from_the_data() -> None:
             assert float(one[: int(rank) - 1].sum()) < share
         assert part.values.shape[-1] == int(part.rank.max())
     assert kernel_pca(k, axes=ByExplained(1.0)).rank.tolist() == [10, 4]
+
+
+def test_the_spectrum_is_that_of_all_axes() -> None:
+    k, mask = normal(2, 3, 11, 5), torch.arange(11) < 7
+    for options in ({}, {"mask": mask}):
+        spectrum, axes = kernel_pca_spectrum(k, **options), kernel_pca(k, axes=11, **options)
+        assert relative(spectrum.energy, axes.energy) <= EXACT
+        assert torch.equal(spectrum.rank, axes.rank)
+        assert relative(spectrum.log_scale, axes.log_scale) <= EXACT
+    assert kernel_pca_spectrum(k[..., :1, :]).energy.abs().max() == 0
 
 
 def test_hidden_keys_might_as_well_not_be_there() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from clearhead.axes import Float
 from clearhead.numerics.eigenpairs import Eigenpairs
 
-__all__ = ["leading_eigenpairs"]
+__all__ = ["all_eigenvalues", "leading_eigenpairs"]
 
 Array = NDArray[np.float64]
 
@@ -46,6 +46,17 @@ def leading_eigenpairs(
         residual=residual.flip(-1),
         converged=torch.ones(len(matrix), dtype=torch.bool, device=matrix.device),
     )
+
+
+def all_eigenvalues(matrix: Float[Tensor, "b n n"]) -> Float[Tensor, "b n"]:
+    """Every eigenvalue of each symmetric matrix, largest first, in double precision on the CPU, and no vector."""
+    stacked: Array = matrix.detach().cpu().double().numpy()
+    n = stacked.shape[-1]
+    if n < 2 or not len(stacked):
+        return matrix.detach().double().diagonal(dim1=-2, dim2=-1)
+    reduced = (lapack.dsytrd(one.T, lower=1, lwork=32 * n) for one in stacked)
+    values = np.stack([lapack.dsterf(one[1], one[2])[0][::-1] for one in reduced])
+    return torch.from_numpy(values).to(matrix.device)
 
 
 def _group(matrices: Array, count: int, precision: torch.dtype) -> tuple[Array, Array, Array, Array]:

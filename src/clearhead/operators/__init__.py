@@ -10,7 +10,15 @@ from clearhead.operators.general import (
     general_attention,
     general_attention_slow,
 )
-from clearhead.operators.kernel_pca import ByExplained, ByRank, FlatSpectrumWarning, KernelPCA, kernel_pca
+from clearhead.operators.kernel_pca import (
+    ByExplained,
+    ByRank,
+    FlatSpectrumWarning,
+    KernelPCA,
+    KernelSpectrum,
+    kernel_pca,
+    kernel_pca_spectrum,
+)
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
@@ -20,6 +28,7 @@ __all__ = [
     "ByRank",
     "FlatSpectrumWarning",
     "KernelPCA",
+    "KernelSpectrum",
     "Similarity",
     "concatenation",
     "dot_product",
@@ -32,6 +41,7 @@ __all__ = [
     "kernel_pca",
     "kernel_pca_attention",
     "kernel_pca_attention_slow",
+    "kernel_pca_spectrum",
     "softmax_attention",
     "softmax_attention_slow",
     "spatial_attention",
