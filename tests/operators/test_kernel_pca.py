@@ -214,6 +214,8 @@ def test_a_flat_spectrum_is_said() -> None:
         found = kernel_pca(simplex, axes=3)
     assert not found.identified.any()
     assert found.rank.item() == 3
+    with pytest.warns(FlatSpectrumWarning):  # apart by more than residuals, and by less than their axes need
+        kernel_pca(simplex * (1 + 1e-13 * torch.arange(7, dtype=torch.float64)), axes=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FlatSpectrumWarning)
         assert kernel_pca(normal(11, 5), axes=3).identified.all()
