@@ -6,14 +6,18 @@ matrices go through it together. Close eigenvalues would give vectors that are n
 a matrix is solved again by LAPACK's bisection and inverse iteration, which orthogonalises.
 """
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import eigh, lapack
+from scipy.linalg import eigh
 from torch import Tensor
 
 from clearhead.axes import Float
+from clearhead.numerics import lapack
 from clearhead.numerics.eigenpairs import Eigenpairs
+from clearhead.numerics.threads import one_thread_each
 
 __all__ = ["all_eigenvalues", "leading_eigenpairs"]
 
@@ -34,8 +38,8 @@ def leading_eigenpairs(
     wrong by about 1e-7 e_1 / gap, and its eigenvalue, as a Rayleigh quotient, by the square of that.
     """
     stacked: Array = matrix.detach().cpu().double().numpy()
-    group = max(1, LANES // count)
-    parts = [_group(stacked[i : i + group], count, precision) for i in range(0, len(stacked), group)]
+    groups = _groups(stacked, max(1, LANES // count))
+    parts = one_thread_each(lambda group: _group(group, count, precision), groups)
     values, vectors, following, residual = (
         torch.from_numpy(np.concatenate([part[i] for part in parts])).to(matrix.device) for i in range(4)
     )
@@ -54,27 +58,34 @@ def all_eigenvalues(matrix: Float[Tensor, "b n n"]) -> Float[Tensor, "b n"]:
     n = stacked.shape[-1]
     if n < 2 or not len(stacked):
         return matrix.detach().double().diagonal(dim1=-2, dim2=-1)
-    reduced = (lapack.dsytrd(one.T, lower=1, lwork=32 * n) for one in stacked)
-    values = np.stack([lapack.dsterf(one[1], one[2])[0][::-1] for one in reduced])
-    return torch.from_numpy(values).to(matrix.device)
+    values = one_thread_each(_values, list(stacked))
+    return torch.from_numpy(np.stack(values)[:, ::-1].copy()).to(matrix.device)
+
+
+def _values(matrix: Array) -> Array:
+    reduced = lapack.reduce(matrix)
+    return lapack.eigenvalues_of_tridiagonal(reduced.diagonal, reduced.beside)
+
+
+def _groups(matrices: Array, most: int) -> list[Array]:
+    """As many for every thread, and at most `most` in each."""
+    rounds = max(1, math.ceil(len(matrices) / (most * torch.get_num_threads())))
+    return np.array_split(matrices, min(rounds * torch.get_num_threads(), max(len(matrices), 1)))
 
 
 def _group(matrices: Array, count: int, precision: torch.dtype) -> tuple[Array, Array, Array, Array]:
     """Values, smallest first, vectors, the value before the first, and residuals."""
-    single = precision is torch.float32
-    reduce, apply = (lapack.ssytrd, lapack.sormqr) if single else (lapack.dsytrd, lapack.dormqr)
     n = matrices.shape[-1]
-    given = matrices.astype(np.float32) if single else matrices
-    # n * 32 and 64 * (count + 65) numbers let LAPACK work on 32 columns and 64 reflections at a time.
-    reduced = [reduce(matrix.T, lower=1, lwork=32 * n) for matrix in given]
-    diagonal, beside = (np.stack([one[i] for one in reduced]).astype(np.float64) for i in (1, 2))
-    energy = np.stack([lapack.dsterf(d, e)[0] for d, e in zip(diagonal, beside, strict=True)])
+    given = matrices.astype(np.float32) if precision is torch.float32 else matrices
+    reduced = [lapack.reduce(matrix) for matrix in given]
+    diagonal = np.stack([one.diagonal for one in reduced]).astype(np.float64)
+    beside = np.stack([one.beside for one in reduced]).astype(np.float64)
+    energy = np.stack([lapack.eigenvalues_of_tridiagonal(d, e) for d, e in zip(diagonal, beside, strict=True)])
     small = _twisted(diagonal, beside, energy[:, -count:])
     values, residual = np.empty((len(matrices), count)), np.empty((len(matrices), count))
     vectors = np.empty((len(matrices), n, count))
-    for i, (reflectors, _, _, tau, _) in enumerate(reduced):
-        vectors[i, 0] = small[0, i]
-        vectors[i, 1:] = apply("L", "N", reflectors[1:, :-1], tau, small[1:, i], 64 * (count + 65))[0]
+    for i, one in enumerate(reduced):
+        vectors[i] = lapack.rotate_back(one, small[:, i].T).T
         overlap = vectors[i].T @ vectors[i]
         length = np.sqrt(overlap.diagonal())
         vectors[i] /= length
