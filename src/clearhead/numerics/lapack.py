@@ -41,7 +41,7 @@ def reduce(matrix: Array) -> Reduction:
     """The tridiagonal form of a symmetric matrix in single or double precision, of which the upper half is read."""
     n = len(matrix)
     reflectors = np.array(matrix, order="C")
-    kind, lwork = LETTER[reflectors.dtype], 32 * n  # LAPACK then works on 32 columns at a time
+    kind, lwork = LETTER[reflectors.dtype], 16 * n  # LAPACK then works on 16 columns at a time
     routine = _routine(kind + "sytrd")
     if routine is None:
         done, diagonal, beside, tau, info = getattr(lapack, kind + "sytrd")(reflectors.T, lower=1, lwork=lwork)

@@ -85,7 +85,7 @@ def _group(matrices: Array, count: int, precision: torch.dtype) -> tuple[Array, 
     values, residual = np.empty((len(matrices), count)), np.empty((len(matrices), count))
     vectors = np.empty((len(matrices), n, count))
     for i, one in enumerate(reduced):
-        vectors[i] = lapack.rotate_back(one, small[:, i].T).T
+        vectors[i] = lapack.rotate_back(one, small[i]).T
         overlap = vectors[i].T @ vectors[i]
         length = np.sqrt(overlap.diagonal())
         vectors[i] /= length
@@ -106,34 +106,37 @@ def _quotients(matrix: Array, vectors: Array) -> tuple[Array, Array]:
 
 
 def _twisted(diagonal: Array, beside: Array, values: Array) -> Array:
-    r"""Unit eigenvectors of tridiagonal matrices, (n, b, r), from their eigenvalues.
+    r"""Unit eigenvectors of tridiagonal matrices, (b, r, n), from their eigenvalues.
 
     T - e I is factored from the top, with pivots p_i, and from the bottom, with pivots m_i. Where p_i + m_i - (d_i - e)
-    is smallest the two meet: the vector is 1 there, and each neighbour is the last times -beside / pivot.
+    is smallest the two meet: the vector is 1 there, and each neighbour is the last times -beside / pivot. From the
+    bottom is from the top of T turned around: both go through the recurrence together, as lanes side by side.
     """
-    n = diagonal.shape[1]
-    beside = np.ascontiguousarray(beside.T)[:, :, None]
-    shifted = np.ascontiguousarray(diagonal.T)[:, :, None] - values
-    square = np.square(beside)
-    down, up = np.empty_like(shifted), np.empty_like(shifted)
+    (b, r), n = values.shape, diagonal.shape[1]
+    half = b * r
+    shifted, lanes, factor = np.empty((n, 2 * half)), np.empty((n, 2 * half)), np.empty((n - 1, 2 * half))
+    shifted[:, :half].reshape(n, b, r)[:] = diagonal.T[:, :, None] - values
+    shifted[:, half:] = shifted[::-1, :half]
+    factor[:, :half].reshape(n - 1, b, r)[:] = beside.T[:, :, None]
+    factor[:, half:] = factor[::-1, :half]
+    square = np.square(factor)
     with np.errstate(all="ignore"):  # a pivot of zero spoils its vector at worst, which is then not orthogonal
-        down[0], up[-1] = shifted[0], shifted[-1]
-        for i in range(1, n):
-            np.divide(square[i - 1], down[i - 1], out=down[i])
-            np.subtract(shifted[i], down[i], out=down[i])
-        for i in range(n - 2, -1, -1):
-            np.divide(square[i], up[i + 1], out=up[i])
-            np.subtract(shifted[i], up[i], out=up[i])
-        meeting = np.abs(down + up - shifted).argmin(axis=0)
-        place = np.arange(n)[:, None, None]
-        vector = (place == meeting).astype(np.float64)
-        above = np.divide(-beside, down[:-1], out=down[:-1])
-        below = np.divide(-beside, up[1:], out=up[1:])
-        above[place[:-1] >= meeting] = 0
-        below[place[1:] <= meeting] = 0
-        for i in range(n - 2, -1, -1):
-            vector[i] += np.multiply(above[i], vector[i + 1], out=above[i])
-        for i in range(n - 1):
-            vector[i + 1] += np.multiply(below[i], vector[i], out=below[i])
-        unit: Array = vector / np.sqrt(np.square(vector).sum(axis=0))
-    return unit
+        lanes[0] = shifted[0]
+        for above, quotient, entry, pivot in zip(lanes[:-1], square, shifted[1:], lanes[1:], strict=True):
+            np.divide(quotient, above, quotient)
+            np.subtract(entry, quotient, pivot)
+        sums = lanes[:, :half] + lanes[::-1, half:]
+        sums -= shifted[:, :half]
+        meeting = np.abs(sums, out=sums).argmin(axis=0)
+        np.divide(factor, lanes[:-1], out=factor)
+        np.negative(factor, out=factor)
+        lanes[:] = 0
+        each = np.arange(half)
+        lanes[meeting, each] = lanes[n - 1 - meeting, half + each] = 1
+        for last, ratio, entry in zip(lanes[:0:-1], factor[::-1], lanes[-2::-1], strict=True):
+            np.multiply(ratio, last, ratio)
+            np.add(entry, ratio, entry)
+        vector = np.add(lanes[:, :half], lanes[::-1, half:], out=sums)
+        vector[meeting, each] = 1
+        vector /= np.sqrt(np.square(vector).sum(axis=0))
+    return np.ascontiguousarray(vector.T).reshape(b, r, n)
