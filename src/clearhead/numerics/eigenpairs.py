@@ -7,6 +7,7 @@ from torch import Tensor
 
 from clearhead.axes import Bool, Float
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.numerics.threads import one_thread_each
 
 __all__ = ["Eigenpairs", "dense_eigenpairs", "identified", "same_sign"]
 
@@ -41,7 +42,7 @@ class Eigenpairs:
 
 
 def dense_eigenpairs(matrix: Float[Tensor, "*b n n"], count: int, *, differentiable: bool = False) -> Eigenpairs:
-    r"""By a full decomposition of all matrices at once.
+    r"""By a full decomposition of each matrix, as many at a time as torch has threads.
 
     With `differentiable`, values and vectors carry the first derivative of theirs in the matrix,
 
@@ -52,7 +53,7 @@ def dense_eigenpairs(matrix: Float[Tensor, "*b n n"], count: int, *, differentia
     """
     n = matrix.shape[-1]
     fixed = matrix.detach()
-    all_values, all_vectors = torch.linalg.eigh(fixed)
+    all_values, all_vectors = _decomposed(fixed)
     all_values, all_vectors = all_values.flip(-1), all_vectors.flip(-1)
     kept = min(count, n)
     values, vectors = all_values[..., :kept], all_vectors[..., :kept]
@@ -73,6 +74,17 @@ def dense_eigenpairs(matrix: Float[Tensor, "*b n n"], count: int, *, differentia
         residual=residual,
         converged=torch.ones_like(following, dtype=torch.bool),
     )
+
+
+def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """`torch.linalg.eigh`, which on the CPU takes one matrix after another and gains little from a second thread."""
+    flat = matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None]
+    if len(flat) < 2 or matrix.device.type != "cpu" or torch.compiler.is_compiling():
+        values, vectors = torch.linalg.eigh(matrix)
+        return values, vectors
+    parts = one_thread_each(torch.linalg.eigh, torch.tensor_split(flat, min(len(flat), torch.get_num_threads())))
+    values, vectors = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+    return values.reshape(matrix.shape[:-1]), vectors.reshape(matrix.shape)
 
 
 def identified(pairs: Eigenpairs) -> Bool[Tensor, "*b r"]:

@@ -23,7 +23,7 @@ __all__ = ["all_eigenvalues", "leading_eigenpairs"]
 
 Array = NDArray[np.float64]
 
-LANES = 1024
+LANES = 512
 """How many vectors go through the recurrence together: enough to hide its overhead, few enough to stay in the cache."""
 ORTHOGONAL = {torch.float64: 1e-10, torch.float32: 1e-4}
 """The largest inner product of two vectors that pass as orthogonal, by the precision of the reduction."""
