@@ -8,6 +8,7 @@ from clearhead.numerics.gram import centred_gram
 from clearhead.numerics.gram_product import tiled_gram
 from clearhead.numerics.precision import tolerance
 from tests.numerics.test_krylov import normal
+from tests.numerics.test_partial import on_threads
 
 
 def relative(got: torch.Tensor, want: torch.Tensor) -> float:
@@ -47,3 +48,21 @@ def test_the_guess_is_near_the_leading_vectors() -> None:
         assert float((guess.mT @ leading).norm(dim=0).min()) > least
     assert float((torch.linalg.qr(normal(139, 7)).Q.mT @ leading).norm(dim=0).max()) < 0.9
     assert tiled.guess(53, landmarks=41).shape == (139, 53)
+
+
+@pytest.mark.parametrize("tile", [2**20, 2**12])
+def test_threads_change_no_bit(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gram_product, "TILE", tile)
+    k, x = normal(439, 17).float(), normal(439, 5, seed=1).float()
+
+    def found() -> tuple[torch.Tensor, torch.Tensor]:
+        gram = tiled_gram(k, scale=0.25)
+        return gram.scales.log_g, gram.product(x)
+
+    alone = on_threads(1, found)
+    for count in (2, 5):
+        for one, other in zip(alone, on_threads(count, found), strict=True):
+            assert torch.equal(one, other)
+    # The order of a sum does change bits.
+    monkeypatch.setattr(gram_product, "SHARES", 1)
+    assert torch.equal(alone[1], on_threads(1, found)[1]) == (tile == 2**20)

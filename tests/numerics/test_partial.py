@@ -1,5 +1,8 @@
 """Leading eigenpairs of many matrices against the full decomposition, with close and equal eigenvalues."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +11,7 @@ from torch import Tensor
 
 from clearhead.numerics import partial
 from clearhead.numerics.eigenpairs import dense_eigenpairs
-from clearhead.numerics.partial import leading_eigenpairs
+from clearhead.numerics.partial import all_eigenvalues, leading_eigenpairs
 from clearhead.numerics.precision import tolerance
 from tests.numerics.test_krylov import decaying, normal, operator
 
@@ -73,3 +76,37 @@ def test_single_precision_loses_digits_of_vectors_and_not_of_values() -> None:
     assert float((found.values - want.values).abs().max()) <= 1e-10
     assert 1e-9 < float(found.residual.max()) <= tolerance(torch.float32)
     assert float(want.residual.max()) <= EXACT
+
+
+def on_threads(count: int, function: Callable[[], Any]) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        return function()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
+def test_threads_change_no_bit(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "LANES", 14)
+    matrices = torch.stack([operator(decaying(61), seed=seed) for seed in range(7)])
+    alone, *others = (
+        on_threads(count, lambda: leading_eigenpairs(matrices, 7, precision=precision)) for count in (1, 2, 5)
+    )
+    for other in others:
+        for name in ("values", "vectors", "following", "residual"):
+            assert torch.equal(getattr(other, name), getattr(alone, name))
+    assert not torch.equal(alone.vectors[0], alone.vectors[1])
+
+
+def test_threads_change_no_bit_of_all_eigenvalues_or_of_a_full_decomposition() -> None:
+    matrices = torch.stack([operator(decaying(61), seed=seed) for seed in range(7)])
+    one, two = (on_threads(count, lambda: all_eigenvalues(matrices)) for count in (1, 2))
+    assert torch.equal(one, two)
+    require = torch.linalg.eigvalsh(matrices).flip(-1)
+    assert float((one - require).abs().max()) <= EXACT
+    one, two = (on_threads(count, lambda: dense_eigenpairs(matrices.reshape(7, 1, 61, 61), 5)) for count in (1, 2))
+    assert torch.equal(one.vectors, two.vectors)
+    assert torch.equal(one.values, two.values)
+    assert one.vectors.shape == (7, 1, 61, 5)

@@ -58,7 +58,7 @@ def eigenvalues_of_tridiagonal(diagonal: Array, beside: Array) -> Array:
     kind = LETTER[values.dtype]
     routine = _routine(kind + "sterf")
     if routine is None:
-        values, info = getattr(lapack, kind + "sterf")(values, beside)
+        values[:], info = getattr(lapack, kind + "sterf")(values, beside)
         _require(info, "sterf")
         return values
     routine(len(values), values, beside)
@@ -117,7 +117,7 @@ def _types(signature: str, kind: str) -> str:
     """The types of a routine that returns nothing, as in `ARGUMENTS`, with ? for what is not among them."""
     if not (signature.startswith("void (") and signature.endswith(")")):
         return "?"
-    named = {"char *": "c", "int *": "i", f"{ {'s': 'float', 'd': 'double'}[kind]} *": "r"}
+    named = {"char *": "c", "int *": "i", f"{ {'s': 'float', 'd': 'double'}[kind] } *": "r"}
     parts = signature[len("void (") : -1].split(", ")
     ours = f"cython_lapack_{kind} *"  # how scipy names a number of that precision
     return "".join("r" if part.endswith(ours) else named.get(part, "?") for part in parts)

@@ -17,8 +17,8 @@ __all__ = ["Axes", "ByExplained", "ByRank", "Solver", "choose_solver", "leading_
 
 Solver = Literal["dense", "partial", "matrix_free"]
 
-FEW = 64
-"""Keys up to which a full decomposition costs no more than a part of one."""
+FEW = 80
+"""Keys up to which a full decomposition costs no more than a part of one: 60 on one thread, 97 on two."""
 CACHED = 2**17
 """Entries of Gram matrices that are made at once, 1 MiB."""
 MANY = 2000

@@ -1,0 +1,88 @@
+"""LAPACK without the interpreter lock gives what scipy's wrappers give."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import cython_lapack
+from scipy.linalg import lapack as wrapped
+
+from clearhead.numerics import lapack
+from clearhead.numerics.lapack import Array, eigenvalues_of_tridiagonal, reduce, rotate_back
+from clearhead.numerics.precision import tolerance
+from tests.numerics.test_krylov import normal
+
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def symmetric(n: int, dtype: type) -> Array:
+    rows = normal(n, n)
+    return (rows + rows.mT).numpy().astype(dtype)
+
+
+def within(matrix: Array) -> float:
+    return tolerance(torch.from_numpy(matrix).dtype) * float(np.abs(np.linalg.eigvalsh(matrix)).max())
+
+
+@DTYPES
+@pytest.mark.parametrize("n", [2, 3, 61, 131])
+def test_is_what_the_wrappers_give(n: int, dtype: type) -> None:
+    matrix, kind = symmetric(n, dtype), "s" if dtype is np.float32 else "d"
+    found = reduce(matrix)
+    want = getattr(wrapped, kind + "sytrd")(matrix.T, lower=1, lwork=16 * n)
+    assert np.abs(found.diagonal - want[1]).max() <= within(matrix)
+    assert np.abs(found.beside - want[2]).max() <= within(matrix)
+    assert np.abs(found.reflectors.T - want[0]).max() <= within(matrix)
+    values = eigenvalues_of_tridiagonal(found.diagonal, found.beside)
+    assert np.abs(values - getattr(wrapped, kind + "sterf")(want[1], want[2])[0]).max() <= within(matrix)
+    vectors = normal(7, n, seed=1).numpy().astype(dtype)
+    back = vectors.copy()
+    back[:, 1:].T[:], _, info = getattr(wrapped, kind + "ormqr")(
+        "L", "N", want[0][1:, :-1], want[3], vectors[:, 1:].T, 64 * 72
+    )
+    assert info == 0
+    assert np.abs(rotate_back(found, vectors) - back).max() <= within(matrix)
+    assert found.diagonal.dtype == values.dtype == rotate_back(found, vectors).dtype == dtype
+
+
+@DTYPES
+def test_the_parts_make_the_matrix_again_and_leave_it_alone(dtype: type) -> None:
+    matrix = symmetric(61, dtype)
+    given = matrix.copy()
+    found = reduce(matrix)
+    small = np.diag(found.diagonal) + np.diag(found.beside, 1) + np.diag(found.beside, -1)
+    turned = rotate_back(found, np.eye(61)).T
+    assert np.abs(turned @ small @ turned.T - matrix).max() <= within(matrix)
+    assert np.abs(small - matrix).max() > within(matrix)
+    assert np.array_equal(given, matrix)
+
+
+@DTYPES
+def test_without_the_addresses_the_wrappers_are_used(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, vectors = symmetric(61, dtype), normal(7, 61, seed=1).numpy().astype(dtype)
+    found = reduce(matrix)
+    values, back = eigenvalues_of_tridiagonal(found.diagonal, found.beside), rotate_back(found, vectors)
+    monkeypatch.setattr(lapack, "_routine", lambda _: None)
+    again = reduce(matrix)
+    assert np.abs(again.reflectors - found.reflectors).max() <= within(matrix)
+    assert np.abs(eigenvalues_of_tridiagonal(again.diagonal, again.beside) - values).max() <= within(matrix)
+    assert np.abs(rotate_back(again, vectors) - back).max() <= within(matrix)
+
+
+def test_other_types_than_those_expected_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = lapack._routine.__wrapped__
+    assert all(find(kind + name) for kind in "sd" for name in lapack.ARGUMENTS)
+    assert lapack._types("void (int *, double *, x_cython_lapack_d *, int *)", "d") == "irri"
+    for other in ("void (long *, double *, double *, int *)", "int (int *, double *, double *, int *)", "void (int *)"):
+        assert lapack._types(other, "d") != "irri"
+    assert lapack._types("void (int *, float *, float *, int *)", "d") == "i??i"
+    monkeypatch.setitem(lapack.ARGUMENTS, "sterf", "irr")
+    assert find("dsterf") is None
+    monkeypatch.delattr(cython_lapack, "__pyx_capi__")
+    assert find("dsytrd") is None
+
+
+def test_what_lapack_refuses_is_an_error() -> None:
+    matrix, room = symmetric(3, np.float64), np.empty(48)
+    call = lapack._routine("dsytrd")
+    with pytest.raises(ValueError, match="sytrd failed with info=-1"):
+        call(b"X", 3, matrix, 3, np.empty(3), np.empty(2), np.empty(2), room, 48)

@@ -1,0 +1,81 @@
+"""Work spread over threads gives what it gives on one."""
+
+import threading
+
+import pytest
+import scipy.linalg  # noqa: F401  brings its BLAS
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from clearhead.numerics.threads import one_thread, one_thread_each
+
+
+@pytest.fixture
+def _two_threads() -> object:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_results_come_in_order_each_on_one_thread() -> None:
+    meeting = threading.Barrier(2, timeout=60)
+    seen = []
+
+    def work(item: int) -> int:
+        if item < 2:
+            meeting.wait()  # two at a time, or never
+        seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
+        return item * item
+
+    assert one_thread_each(work, range(7)) == [0, 1, 4, 9, 16, 25, 36]
+    assert set(seen) == {(1, False)}
+    assert torch.get_num_threads() == 2
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_a_failure_is_the_callers() -> None:
+    with pytest.raises(ZeroDivisionError):
+        one_thread_each(lambda item: 1 // item, [3, 0, 1])
+    assert torch.get_num_threads() == 2
+    assert one_thread_each(str, []) == []
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_one_thread_is_given_back() -> None:
+    with one_thread():
+        assert torch.get_num_threads() == 1
+        assert one_thread_each(lambda _: threading.current_thread(), [0, 1]) == [threading.current_thread()] * 2
+    assert torch.get_num_threads() == 2
+
+
+def blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_blas_has_one_thread_and_then_as_many_as_before() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with one_thread():
+            entered.set()
+            leave.wait(60)
+
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        beside = threading.Thread(target=other)
+        with one_thread():
+            assert set(blas_threads()) == {1}
+            beside.start()
+            assert entered.wait(60)
+        leave.set()
+        beside.join()
+        assert before == [2] * len(before) != []
+        assert blas_threads() == before
+        with one_thread(), one_thread():
+            assert set(blas_threads()) == {1}
+        with pytest.raises(ZeroDivisionError), one_thread():
+            _ = 1 // 0
+        assert blas_threads() == before
