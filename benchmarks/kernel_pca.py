@@ -123,6 +123,7 @@ def small(n: int, keys: Callable[..., Tensor], rounds: int, threads: list[int]) 
         for name, count in random.Random(number).sample(list(taken), len(taken)):
             given = gram.clone()
             with on_threads(count):
+                time.sleep(0.05)  # OpenBLAS' threads wait for more work by spinning, about half as long
                 started = time.perf_counter()
                 ways[name](k, given)
                 seconds = time.perf_counter() - started

@@ -22,6 +22,7 @@ from clearhead.axes import Bool, Float, ShapeError, broadcasts
 from clearhead.numerics.eigenpairs import Eigenpairs, identified, same_sign
 from clearhead.numerics.gram import GramScales, centred_gram
 from clearhead.numerics.partial import all_eigenvalues
+from clearhead.numerics.threads import one_thread_each
 from clearhead.operators.kernel_pca_solvers import Axes, ByExplained, ByRank, Solver, choose_solver, leading_axes
 
 __all__ = [
@@ -38,7 +39,7 @@ __all__ = [
 AxisNorm = Literal["unit", "eigenvector"]
 
 PART = 2**22
-"""How many entries of Gram matrices are held at once, 32 MiB: larger batches are decomposed part by part."""
+"""Entries of Gram matrices that a thread holds at once, 32 MiB: larger batches are decomposed part by part."""
 
 
 class FlatSpectrumWarning(UserWarning):
@@ -115,20 +116,29 @@ def kernel_pca(
     leading, (m, d) = k.shape[:-2], k.shape[-2:]
     solver = choose_solver(solver, m=m, axes=axes, learn_axes=learn_axes, device=k.device)
     flat, seen = k.reshape(math.prod(leading), m, d), visible.reshape(math.prod(leading), m)
+    spread = solver != "matrix_free" and not learn_axes and k.device.type == "cpu" and not torch.compiler.is_compiling()
     step = 1 if solver == "matrix_free" else max(1, PART // max(m * m, 1))
+    if spread:
+        step = max(1, min(step, math.ceil(len(flat) / torch.get_num_threads())))
+
+    def part(keys: Tensor, there: Tensor) -> KernelPCA:
+        scales, pairs = leading_axes(
+            keys,
+            None if mask is None else there,
+            axes=axes,
+            scale=scale,
+            solver=solver,
+            precision=precision,
+            differentiable=learn_axes,
+        )
+        return _assembled(scales, pairs, there, axes, axis_norm)
+
     with torch.set_grad_enabled(learn_axes and torch.is_grad_enabled()):
-        parts = []
-        for keys, there in zip(torch.split(flat, step), torch.split(seen, step), strict=True):
-            scales, pairs = leading_axes(
-                keys,
-                None if mask is None else there,
-                axes=axes,
-                scale=scale,
-                solver=solver,
-                precision=precision,
-                differentiable=learn_axes,
-            )
-            parts.append(_assembled(scales, pairs, there, axes, axis_norm))
+        given = list(zip(torch.split(flat, step), torch.split(seen, step), strict=True))
+        if spread and len(given) > 1:
+            parts = one_thread_each(lambda one: part(*one), given)
+        else:
+            parts = [part(*one) for one in given]
         result = _joined(parts, leading, axes)
     if not torch.compiler.is_compiling():
         _warn(result)

@@ -11,7 +11,6 @@ from clearhead.numerics.gram import CentredGram, GramScales, centred_gram
 from clearhead.numerics.gram_product import tiled_gram
 from clearhead.numerics.krylov import guarded, krylov_eigenpairs
 from clearhead.numerics.partial import leading_eigenpairs
-from clearhead.numerics.threads import one_thread_each
 
 __all__ = ["Axes", "ByExplained", "ByRank", "Solver", "choose_solver", "leading_axes"]
 
@@ -91,11 +90,10 @@ def _centred_gram(k: Tensor, visible: Tensor | None, scale: float, *, whole: boo
     step = max(1, CACHED // max(k.shape[-2] ** 2, 1))
     if whole or len(k) <= step:
         return centred_gram(k, scale=scale, visible=visible)
-
-    def some(i: int) -> CentredGram:
-        return centred_gram(k[i : i + step], scale=scale, visible=None if visible is None else visible[i : i + step])
-
-    grams = one_thread_each(some, range(0, len(k), step))
+    grams = [
+        centred_gram(k[i : i + step], scale=scale, visible=None if visible is None else visible[i : i + step])
+        for i in range(0, len(k), step)
+    ]
     names = [field.name for field in fields(GramScales)]
     joined = {name: torch.cat([getattr(gram.scales, name) for gram in grams]) for name in names}
     return CentredGram(matrix=torch.cat([gram.matrix for gram in grams]), scales=GramScales(**joined))
