@@ -52,6 +52,8 @@ def centred_gram(
     solvers read one half of it.
     """
     m = k.shape[-2]
+    # Without a derivative every pass is in place: fresh memory costs more than the arithmetic.
+    less = Tensor.sub if torch.is_grad_enabled() and k.requires_grad else Tensor.sub_
     both = None
     if visible is not None:
         k = k.masked_fill(~visible.unsqueeze(-1), 0)
@@ -68,15 +70,16 @@ def centred_gram(
     log_scale = log_diagonal.detach().amax(dim=-1) if m else log_diagonal.detach().sum(dim=-1)
     log_scale = torch.where(log_scale.isfinite(), log_scale, 0)
     own = log_g + log_scale.unsqueeze(-1) / 2
-    log_gram = scores - own.unsqueeze(-1) - own.unsqueeze(-2)
-    gram = (log_gram if both is None else log_gram.masked_fill(~both, -torch.inf)).exp()
+    log_gram = less(less(scores, own.unsqueeze(-1)), own.unsqueeze(-2))
+    log_gram = log_gram if both is None else log_gram.masked_fill(~both, -torch.inf)
+    gram = log_gram.exp() if less is Tensor.sub else log_gram.exp_()
     count = max(m, 1) if visible is None else visible.sum(dim=-1, keepdim=True).clamp_min(1)
     column_mean = gram.sum(dim=-2) / count
     mean = column_mean.sum(dim=-1, keepdim=True) / count
-    centred = gram - column_mean.unsqueeze(-1) - (column_mean - mean).unsqueeze(-2)
+    trace = gram.detach().diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    centred = less(less(gram, column_mean.unsqueeze(-1)), (column_mean - mean).unsqueeze(-2))
     length = scale * k.detach().square().sum(dim=-1)
     largest = length.amax(dim=-1) if m else length.sum(dim=-1)
-    trace = gram.detach().diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     matrix = centred if both is None else centred.masked_fill(~both, 0)
     scales = GramScales(
         log_scale=log_scale,

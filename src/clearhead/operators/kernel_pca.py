@@ -225,7 +225,7 @@ def _assembled(scales: GramScales, pairs: Eigenpairs, visible: Tensor, axes: Axe
         log_scale=scales.log_scale,
         log_g=scales.log_g,
         values=a * log_weight.exp().unsqueeze(-1),
-        key_mean=(scales.column_mean.unsqueeze(-2) @ a).squeeze(-2) * log_size.exp().unsqueeze(-1),
+        key_mean=(scales.column_mean.unsqueeze(-1) * a).sum(dim=-2) * log_size.exp().unsqueeze(-1),
         explained=torch.where(kept, energy / torch.where(kept, scales.trace.unsqueeze(-1), 1), 0),
         rank=kept.sum(dim=-1),
         residual=torch.where(kept, pairs.residual / torch.where(kept, first, 1), 0),
