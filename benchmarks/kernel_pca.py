@@ -4,9 +4,10 @@
 
 Heads of a model of 12 layers of 12 heads, 64 wide, and their first 64 axes. Every round takes the 12 heads of another
 layer, so that 12 rounds take all 144, and times both libraries on them in an order drawn anew; medians of the rounds
-are compared, with the quartiles of the ratio in brackets, and the fastest rounds, which others disturb least. Keys are single precision. scikit-learn gets the Gram matrix
-in double precision (its own arithmetic is that of what it gets), head by head. "from keys" has the Gram matrix on both
-sides, by the same few lines of torch for scikit-learn; "Gram given" has it on neither.
+are compared, with the quartiles of the ratio in brackets, and the fastest rounds, which other processes disturb least.
+Keys are single precision. scikit-learn gets the Gram matrix in double precision (its own arithmetic is that of what it
+gets), head by head. "from keys" has the Gram matrix on both sides, by the same few lines of torch for scikit-learn;
+"Gram given" has it on neither.
 
 Both libraries may use as many threads as are given, and need not: beside ours on t threads stands the best of
 scikit-learn's two exact solvers on any number up to t, for a second thread often slows it down. Times are those of the
@@ -85,7 +86,7 @@ def clocked(work: Callable[[Tensor], object], gram: Tensor) -> float:
         started = time.perf_counter()
         work(given)
         seconds = time.perf_counter() - started
-        if alone():
+        if alone(patience=0.3):
             break
     return seconds
 
