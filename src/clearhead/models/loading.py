@@ -1,4 +1,4 @@
-"""Find a model by what a person types: a local Hugging Face folder, an installed demo, or a Python object path.
+"""Find a model by what a person types: a local folder of Hugging Face or of Clearhead, an installed demo, or an object.
 
 A folder fetches nothing, also not the backbone it may name, and no code in it is run. Weights come from safetensors or
 from weights_only pickles. An attention backend named by a file is refused: some names make transformers fetch and run
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.models.encoding import Encode, encoder
+from clearhead.models.native import is_native, load_native
 from clearhead.models.objects import LoadError, first_line, load_object
 from clearhead.models.untrained import Draw, offline, quiet, untrained_twin
 
@@ -87,6 +88,8 @@ def _load_from_object(path: str, max_tokens: int) -> LoadedModel:
 
 
 def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
+    if is_native(folder):
+        return LoadedModel(model=load_native(folder), name=name)
     _check_folder(folder)
     try:
         import transformers

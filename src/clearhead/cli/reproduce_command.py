@@ -1,0 +1,72 @@
+"""`clearhead reproduce`: find the experiment, walk its corridor, print what it found; and the list of experiments."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from clearhead.cli.console import printing
+from clearhead.cli.failure import CommandError
+from clearhead.experiment.catalogue import EXPERIMENTS, find_experiment
+from clearhead.experiment.experiment import Request, last_outcome, write_outcome
+
+__all__ = ["list_experiments", "reproduce_command"]
+
+
+def reproduce_command(name: str, *, out: Path, seed: int, given: Mapping[str, Any]) -> None:
+    """Run the experiment; everything that it writes goes under `out`."""
+    experiment = find_experiment(name)
+    options = {option: value for option, value in given.items() if value}
+    foreign = sorted(set(options) - experiment.options)
+    if foreign:
+        takes = ", ".join(f"--{option}" for option in sorted(experiment.options))
+        raise CommandError(f"{name} does not take --{foreign[0]}; it takes {takes}, --seed and --out")
+    folder = experiment.folder(out)
+    if any(place.exists() and not place.is_dir() for place in (folder, *folder.parents)):
+        raise CommandError(f"{out} is a file, or below one; choose a folder with --out")
+    with _progress() as tell:
+        request = Request(out=out, seed=seed, tell=tell, **options)
+        outcome = experiment.run(request, folder)
+    write_outcome(folder, experiment, outcome, request)
+    with printing() as console:
+        for line in outcome.lines:
+            console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        console.print(f"{name}: {outcome.headline}", soft_wrap=True, highlight=False, markup=False, emoji=False)
+        for file in outcome.files:
+            console.print(str(file), style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def list_experiments(out: Path) -> None:
+    """Print every experiment: what it reproduces, what it costs, what it gave last under `out`."""
+    with printing() as console:
+        for experiment in EXPERIMENTS:
+            last = last_outcome(experiment.folder(out))
+            result = "not run yet" if last is None else f"{last[0]} ({last[1]})"
+            console.print(Text(experiment.name, style="bold"), soft_wrap=True)
+            facts = {"what": experiment.reproduces, "cost": f"{experiment.cost} on one core", "last": result}
+            for label, fact in facts.items():
+                for i, line in enumerate(Text(fact).wrap(console, max(console.width - 8, 20))):
+                    line.rstrip()
+                    console.print(Text(f"  {label if i == 0 else '':<6}").append_text(line), soft_wrap=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar on standard error, so that standard output holds the result alone."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("preparing", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

@@ -1,0 +1,17 @@
+"""What can be reproduced."""
+
+from clearhead.experiment.experiment import Experiment
+from clearhead.experiment.model_table import MODEL_TABLE
+from clearhead.experiment.vision import DIGITS, FASHION_MNIST
+
+__all__ = ["EXPERIMENTS", "find_experiment"]
+
+EXPERIMENTS = (MODEL_TABLE, FASHION_MNIST, DIGITS)
+
+
+def find_experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    raise ValueError(f"no experiment is called {name}; there is {', '.join(e.name for e in EXPERIMENTS)}")

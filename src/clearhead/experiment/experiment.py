@@ -1,0 +1,99 @@
+"""What an experiment is, what it is asked, and what it leaves behind."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from clearhead import __version__
+
+__all__ = ["Experiment", "Outcome", "Request", "last_outcome", "write_json", "write_outcome"]
+
+RESULT = "result.json"
+
+Tell = Callable[[str, int, int | None], None]
+"""Is told what is being done, how much of it is done, and of how much in all."""
+
+
+def _tell_nobody(what: str, done: int, total: int | None) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an experiment is asked. What is None is left to the experiment.
+
+    out: the folder under which everything is written
+    data: the images, in a layout that `data.images` reads
+    models: the folder of prepared models; fetch: whether to fetch what it lacks
+    """
+
+    out: Path
+    seed: int = 0
+    data: Path | None = None
+    epochs: int | None = None
+    models: Path | None = None
+    fetch: bool = False
+    inputs: int | None = None
+    tell: Tell = _tell_nobody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an experiment found: a line to remember, lines to print, and the files that hold it."""
+
+    headline: str
+    lines: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Something published that can be run again.
+
+    reproduces: the statement or the table; cost: what a run takes on one core
+    options: which of the request's optional fields it reads
+    """
+
+    name: str
+    reproduces: str
+    cost: str
+    run: Callable[[Request, Path], Outcome]
+    options: frozenset[str] = frozenset()
+
+    def folder(self, out: Path) -> Path:
+        """Where a run under `out` writes."""
+        return out / self.name.replace("/", "-")
+
+
+def write_json(path: Path, facts: Any) -> None:
+    """Write a file that is complete or as it was before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    started = path.with_name(f".{path.name}")
+    started.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    started.replace(path)
+
+
+def write_outcome(folder: Path, experiment: Experiment, outcome: Outcome, request: Request) -> None:
+    """Leave the headline beside the results, for the list."""
+    write_json(
+        folder / RESULT,
+        {
+            "experiment": experiment.name,
+            "version": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seed": request.seed,
+            "headline": outcome.headline,
+        },
+    )
+
+
+def last_outcome(folder: Path) -> tuple[str, str] | None:
+    """The headline of the last run in the folder and its day; None if there is none."""
+    try:
+        stored = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        return str(stored["headline"]), str(stored["created"])[:10]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

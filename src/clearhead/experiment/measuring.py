@@ -1,0 +1,87 @@
+"""Audit the subjects one by one, and keep what was measured: a measurement with the same inputs is not made again."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead import __version__
+from clearhead.auditing import AuditError, audit
+from clearhead.experiment.experiment import Request, write_json
+from clearhead.experiment.subjects import Ready, Subject
+from clearhead.models.objects import LoadError
+from clearhead.report.json_file import audit_as_json
+from clearhead.sockets import AttentionNotSeenError
+
+__all__ = ["Measured", "measure_all"]
+
+THEORY = "kernel-pca"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A subject and the audit of it, as `audit_as_json` writes it; or None and the reason."""
+
+    subject: Subject
+    source: str = ""
+    record: dict[str, Any] | None = None
+    reason: str = ""
+
+
+def measure_all(subjects: Iterable[Subject], request: Request, folder: Path) -> list[Measured]:
+    """Measure each subject. What cannot be had or measured says why, and the others go on."""
+    listed = list(subjects)
+    measured = []
+    for i, subject in enumerate(listed):
+        request.tell(f"{subject.name}: loading", i, len(listed))
+        try:
+            measured.append(_measure(subject, request, folder / "measured" / f"{subject.name}.json", i, len(listed)))
+        except (LoadError, AuditError, AttentionNotSeenError) as error:
+            measured.append(Measured(subject=subject, reason=str(error)))
+    return measured
+
+
+def _measure(subject: Subject, request: Request, path: Path, place: int, total: int) -> Measured:
+    ready = subject.load()
+    key = {"version": __version__, "seed": request.seed, "contents": _digest(ready), "torch": torch.__version__}
+    kept = _kept(path, key)
+    if kept is None:
+        # The control of initialisation goes in here, beside the seed.
+        record = audit(
+            ready.model,
+            ready.batches,
+            theories=[THEORY],
+            seed=request.seed,
+            name=subject.name,
+            data=ready.source,
+            progress=lambda phase, done: request.tell(f"{subject.name}: {phase} {done}", place, total),
+        )
+        kept = audit_as_json(record)
+        write_json(path, {"key": key, "record": kept})
+    return Measured(subject=subject, source=ready.source, record=kept)
+
+
+def _kept(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return stored["record"] if isinstance(stored, dict) and stored.get("key") == key else None
+
+
+def _digest(ready: Ready) -> str:
+    """A fingerprint of the weights and the inputs."""
+    digest = hashlib.sha256(ready.source.encode())
+    for tensor in [*ready.model.state_dict().values(), *(t for batch in ready.batches for t in _tensors(batch))]:
+        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    return [batch[name] for name in sorted(batch)] if isinstance(batch, Mapping) else [batch]

@@ -1,0 +1,82 @@
+"""Models of Clearhead's own as folders: config.json, which says so, and model.safetensors. Nothing in it is code."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from clearhead.models.objects import LoadError, first_line
+from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+
+__all__ = ["MARKER", "is_native", "load_native", "save_native", "untrained"]
+
+MARKER = "clearhead_model"
+"""The key of config.json that only models of Clearhead's own have. Its value names the kind."""
+
+KIND = "vision-transformer"
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+def save_native(model: VisionTransformer, folder: Path) -> None:
+    """Write the folder; each file is complete or as it was before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {MARKER: KIND, **dataclasses.asdict(model.config)}
+    started = folder / f".{CONFIG_FILE}"
+    started.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    weights = {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / f".{WEIGHTS_FILE}", metadata={"format": "pt"})
+    (folder / f".{WEIGHTS_FILE}").replace(folder / WEIGHTS_FILE)
+    started.replace(folder / CONFIG_FILE)
+
+
+def is_native(folder: Path) -> bool:
+    """Whether the folder says that it holds a model of Clearhead's own."""
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and MARKER in config
+
+
+def load_native(folder: Path) -> VisionTransformer:
+    """The model that the folder holds, on the CPU."""
+    model = VisionTransformer(_read_config(folder))
+    try:
+        weights = load_file(folder / WEIGHTS_FILE)
+    except FileNotFoundError:
+        raise LoadError(f"{folder} has no {WEIGHTS_FILE}; give the whole folder that the training wrote") from None
+    except (OSError, SafetensorError) as error:
+        raise LoadError(f"cannot read {folder / WEIGHTS_FILE}: {first_line(error)}") from None
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    got = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    wrong = sorted(name for name in {*wanted, *got} if wanted.get(name) != got.get(name))
+    if wrong:
+        raise LoadError(
+            f"the weights in {folder} do not fit its {CONFIG_FILE}: {wrong[0]} should be "
+            f"{wanted.get(wrong[0], 'absent')}, not {got.get(wrong[0], 'absent')}"
+        )
+    model.load_state_dict(weights)
+    return model
+
+
+def untrained(model: nn.Module, seed: int) -> nn.Module:
+    """A model of the same sizes as it was before any training, drawn by `seed`: the control of initialisation."""
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"expected a model of Clearhead's own; got a {type(model).__name__}")
+    return VisionTransformer(model.config, generator=torch.Generator().manual_seed(seed))
+
+
+def _read_config(folder: Path) -> VisionTransformerConfig:
+    stored: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    kind = stored.pop(MARKER)
+    if kind != KIND:
+        raise LoadError(f"{folder} holds a {kind}, which this version does not know; it knows {KIND}")
+    try:
+        return VisionTransformerConfig(**stored)
+    except (TypeError, ValueError) as error:
+        raise LoadError(f"{folder / CONFIG_FILE} is no {KIND}: {first_line(error)}") from None

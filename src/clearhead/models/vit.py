@@ -1,0 +1,140 @@
+"""A plain vision transformer (Dosovitskiy et al. 2021, arXiv 2010.11929), small enough to train on one core.
+
+Blocks are pre-norm as there, over the house's own `MultiHeadAttention`. There is no dropout. Pixels are normalised
+inside the model, so that images are numbers from 0 to 1 everywhere else.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.axes import Float, ShapeError
+from clearhead.modules import MultiHeadAttention
+
+__all__ = ["VisionTransformer", "VisionTransformerConfig"]
+
+INITIAL_SPREAD = 0.02
+"""Standard deviation of the class token and the positions at the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTransformerConfig:
+    """The sizes of a vision transformer.
+
+    image_size: height and width of an image; patch_size divides it
+    channels, classes: of the images and of the answer
+    width: of a token; heads divides it
+    mlp_width: of the hidden layer between two attentions
+    pixel_mean, pixel_spread: of each channel, subtracted and divided by
+    """
+
+    image_size: int
+    patch_size: int
+    channels: int
+    classes: int
+    width: int = 128
+    layers: int = 6
+    heads: int = 8
+    mlp_width: int = 256
+    pixel_mean: tuple[float, ...] = ()
+    pixel_spread: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width"):
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"expected {name} of one or more; got {size!r}")
+        for whole, part in (("image_size", "patch_size"), ("width", "heads")):
+            if getattr(self, whole) % getattr(self, part):
+                raise ValueError(
+                    f"expected {part} that divides {whole}; got {getattr(self, part)} and {getattr(self, whole)}"
+                )
+        for name, default in (("pixel_mean", 0.5), ("pixel_spread", 0.5)):
+            given = tuple(getattr(self, name)) or (default,) * self.channels
+            if len(given) != self.channels or not all(math.isfinite(x) for x in given):
+                raise ValueError(f"expected {name} of one finite number for each of {self.channels} channels")
+            object.__setattr__(self, name, given)
+        if min(self.pixel_spread) <= 0:
+            raise ValueError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens an image becomes: its patches and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+
+class VisionTransformer(nn.Module):
+    r"""Classify images by attention over their patches.
+
+    .. math::
+        x \leftarrow x + A(\mathrm{LN}(x)), \qquad x \leftarrow x + W_2\, \mathrm{GELU}(W_1 \mathrm{LN}(x))
+
+    over tokens x = [class token; linear maps of the patches] + positions, `layers` times; the answer is a linear map of
+    the normalised class token. The same generator state gives the same initial weights.
+    """
+
+    pixel_mean: Tensor
+    pixel_spread: Tensor
+
+    def __init__(self, config: VisionTransformerConfig, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("pixel_mean", torch.tensor(config.pixel_mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("pixel_spread", torch.tensor(config.pixel_spread).view(-1, 1, 1), persistent=False)
+        self.patches = nn.Linear(config.channels * config.patch_size**2, config.width)
+        self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
+        self.positions = nn.Parameter(torch.empty(1, config.tokens, config.width))
+        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.classes)
+        self._initialise(generator)
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
+        """One score for each class, (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
+        config = self.config
+        expected = (config.channels, config.image_size, config.image_size)
+        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            raise ShapeError(f"expected images (b, {', '.join(map(str, expected))}); got {tuple(images.shape)}")
+        x = self.patches(_patches((images - self.pixel_mean) / self.pixel_spread, config.patch_size))
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        scores: Tensor = self.head(self.norm(x[:, 0]))
+        return scores
+
+    def _initialise(self, generator: torch.Generator | None) -> None:
+        """Maps as Glorot and Bengio 2010 have it, biases zero, tokens and positions small, the answer undecided."""
+        small = partial(nn.init.trunc_normal_, std=INITIAL_SPREAD, generator=generator)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight, generator=generator)
+                nn.init.zeros_(module.bias)
+        for parameter in (self.class_token, self.positions, self.head.weight):
+            small(parameter)
+
+
+class _Block(nn.Module):
+    """One attention and one hidden layer, each beside a straight path."""
+
+    def __init__(self, config: VisionTransformerConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention = MultiHeadAttention(config.width, heads=config.heads)
+        self.mlp_norm = nn.LayerNorm(config.width)
+        self.mlp = nn.Sequential(
+            nn.Linear(config.width, config.mlp_width), nn.GELU(), nn.Linear(config.mlp_width, config.width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        added: Tensor = x + self.mlp(self.mlp_norm(x))
+        return added
+
+
+def _patches(images: Tensor, size: int) -> Tensor:
+    """(b, c, y, x) as (b, patches, c * size * size), row by row."""
+    rows = images.unfold(2, size, size).unfold(3, size, size)
+    return rows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)

@@ -1,0 +1,1 @@
+"""Train a model: one loop, its schedule, its checkpoints, its evaluation."""
