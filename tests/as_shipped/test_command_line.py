@@ -217,6 +217,14 @@ BAD = {
     "out is a file": ((*SMALL_AUDIT, "--out", "small.py"), {}, "small.py is a file"),
     "out below a file": ((*SMALL_AUDIT, "--out", "small.py/report"), {}, "cannot write a report"),
     "out where nobody may write": ((*SMALL_AUDIT, "--out", "/proc/nobody/report"), {}, "cannot write a report"),
+    "no experiment": (("reproduce",), {}, "name an experiment; clearhead reproduce --list shows them"),
+    "unknown experiment": (("reproduce", "vit/mars"), {}, "no experiment is called vit/mars; there is kernel-pca/mod"),
+    "foreign option": (
+        ("reproduce", "vit/digits", "--fetch"), {}, "does not take --fetch; it takes --epochs, --seed and --out",
+    ),
+    "runs are nothing": (("reproduce", "vit/digits", "--out", ""), {}, "--out is empty; name a folder"),
+    "runs in a file": (("reproduce", "vit/digits", "--out", "small.py"), {}, "small.py is a file, or below one"),
+    "no images": (("reproduce", "vit/fashion-mnist", "--data", "folder"), {}, "folder holds neither IDX files"),
     "unknown option": (("audit", "--colour"), {}, "No such option"),
     "unknown command": (("audti",), {}, "No such command"),
     "bad number": (("audit", "--seed", "many"), {}, "Invalid value for '--seed'"),
@@ -326,7 +334,7 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
 
 
 def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
-    for arguments in ((), ("--help",), ("audit", "--help"), ("verify", "--help")):
+    for arguments in ((), ("--help",), ("audit", "--help"), ("verify", "--help"), ("reproduce", "--help")):
         shown = clearhead(*arguments, here=here)
         assert "Usage: clearhead" in shown.stdout
     code = (
@@ -342,4 +350,29 @@ def test_the_options_are_pinned(here: Path) -> None:
         "--allow-unseen", "--batch-size", "--batches", "--describe", "--help", "--inputs", "--json", "--layers",
         "--max-tokens", "--out", "--seed", "--text", "--theory",
     }  # fmt: skip
+    options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
+    assert options == {
+        "--data", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out", "--seed",
+    }  # fmt: skip
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
+
+
+def test_an_experiment_is_run_listed_and_continued(here: Path) -> None:
+    command = ("reproduce", "vit/digits", "--epochs", "4", "--out", "runs")
+    done = clearhead(*command, here=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.match(r"vit/digits: test accuracy 0\.\d{4} \[0\.\d{4}, 0\.\d{4}\], 360 images\n", done.stdout)
+    assert files(here) == {"small.py", "runs", *(f"runs/vit-digits{name}" for name in (
+        "", "/checkpoint.safetensors", "/log.jsonl", "/result.json", "/model", "/model/config.json",
+        "/model/model.safetensors"))}  # fmt: skip
+    assert clearhead(*command, here=here).stdout == done.stdout
+    longer = clearhead("reproduce", "vit/digits", "--epochs", "5", "--out", "runs", here=here)
+    assert longer.returncode == 2
+    assert "of another run, of which epochs differ" in longer.stderr
+    listed = clearhead("reproduce", "--list", "--out", "runs", here=here, columns=140).stdout
+    assert done.stdout.splitlines()[0].removeprefix("vit/digits: ") in listed
+    assert re.search(r"^kernel-pca/models +\S.* +- +-$", listed, flags=re.MULTILINE)
+    narrow = clearhead("reproduce", "--list", "--out", "runs", here=here, columns=44).stdout
+    assert max(map(len, narrow.splitlines())) <= 44
+    audited = clearhead("audit", "runs/vit-digits/model", here=here)
+    assert "has no tokenizer, so it cannot read text" in audited.stderr

@@ -1,6 +1,6 @@
 """`clearhead reproduce`: find the experiment, walk its corridor, print what it found; and the list of experiments."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError
 from clearhead.experiment.catalogue import EXPERIMENTS, find_experiment
 from clearhead.experiment.experiment import Request, last_outcome, write_outcome
+from clearhead.report.columns import Column, first_that_fits, print_columns
 
 __all__ = ["list_experiments", "reproduce_command"]
 
@@ -41,17 +42,19 @@ def reproduce_command(name: str, *, out: Path, seed: int, given: Mapping[str, An
 
 
 def list_experiments(out: Path) -> None:
-    """Print every experiment: what it reproduces, what it costs, what it gave last under `out`."""
+    """Print every experiment: what it costs, what it gave last under `out`, and what it reproduces."""
+    last = [last_outcome(experiment.folder(out)) for experiment in EXPERIMENTS]
+    name = _column("experiment", [experiment.name for experiment in EXPERIMENTS])
+    cost = _column("time on one core", [experiment.cost for experiment in EXPERIMENTS])
+    day = _column("last run", ["-" if found is None else found.day for found in last])
+    result = _column("result", ["-" if found is None else found.headline for found in last])
     with printing() as console:
-        for experiment in EXPERIMENTS:
-            last = last_outcome(experiment.folder(out))
-            result = "not run yet" if last is None else f"{last[0]} ({last[1]})"
-            console.print(Text(experiment.name, style="bold"), soft_wrap=True)
-            facts = {"what": experiment.reproduces, "cost": f"{experiment.cost} on one core", "last": result}
-            for label, fact in facts.items():
-                for i, line in enumerate(Text(fact).wrap(console, max(console.width - 8, 20))):
-                    line.rstrip()
-                    console.print(Text(f"  {label if i == 0 else '':<6}").append_text(line), soft_wrap=True)
+        columns = first_that_fits([(name, cost, day, result), (name, day, result), (name, day)], width=console.width)
+        print_columns(columns, console, beneath=[Text(experiment.reproduces) for experiment in EXPERIMENTS])
+
+
+def _column(title: str, cells: Sequence[str]) -> Column:
+    return Column(title=title, cells=tuple(Text(cell) for cell in cells))
 
 
 @contextmanager

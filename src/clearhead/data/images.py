@@ -154,16 +154,16 @@ def _cifar_rows(path: Path) -> Tensor:
 
 def _read_arrays(path: Path) -> ImageSet:
     wanted = ("x_train", "y_train", "x_test", "y_test")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no .npz file; it needs one with {', '.join(wanted)}")
     try:
         with np.load(path, allow_pickle=False) as stored:
-            missing = [name for name in wanted if name not in stored]
-            if missing:
-                raise ValueError(f"{path} has no {missing[0]}; it needs {', '.join(wanted)}")
-            arrays = {name: stored[name] for name in wanted}
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
+            lacking = [name for name in wanted if name not in stored]
+            arrays = {name: stored[name] for name in wanted if name not in lacking}
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
-    except AttributeError:  # np.load gives a plain array for an .npy file
-        raise ValueError(f"{path} is one array; an .npz file with {', '.join(wanted)} is needed") from None
+    if lacking:
+        raise ValueError(f"{path} has no {lacking[0]}; it needs {', '.join(wanted)}")
     return ImageSet(
         name=path.stem,
         train_images=_channels_first(path, arrays["x_train"]),

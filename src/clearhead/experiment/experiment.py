@@ -9,7 +9,7 @@ from typing import Any
 
 from clearhead import __version__
 
-__all__ = ["Experiment", "Outcome", "Request", "last_outcome", "write_json", "write_outcome"]
+__all__ = ["Experiment", "LastOutcome", "Outcome", "Request", "last_outcome", "write_json", "write_outcome"]
 
 RESULT = "result.json"
 
@@ -90,10 +90,18 @@ def write_outcome(folder: Path, experiment: Experiment, outcome: Outcome, reques
     )
 
 
-def last_outcome(folder: Path) -> tuple[str, str] | None:
-    """The headline of the last run in the folder and its day; None if there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastOutcome:
+    """What the last run found, and on which day."""
+
+    headline: str
+    day: str
+
+
+def last_outcome(folder: Path) -> LastOutcome | None:
+    """What the last run in the folder found; None if there is none."""
     try:
         stored = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        return str(stored["headline"]), str(stored["created"])[:10]
+        return LastOutcome(headline=str(stored["headline"]), day=str(stored["created"])[:10])
     except (OSError, ValueError, KeyError, TypeError):
         return None

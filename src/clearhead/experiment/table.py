@@ -118,9 +118,19 @@ def _first_table(shown: Sequence[Measured], statistic: str) -> str:
             _with_interval(summary),
             short(_value(summary["chance"])) if summary else "-",
             f"{above} / {counts.get(str(Verdict.CHANCE), 0)} / {counts.get(str(Verdict.BELOW), 0)}",
-            summary["verdict"] if summary else str(Verdict.NOT_APPLICABLE),
+            _verdict(record, summary),
         ])  # fmt: skip
     return _markdown(head, rows)
+
+
+def _verdict(record: dict[str, Any], summary: dict[str, Any] | None) -> str:
+    """The verdict of most heads, with the reason where nothing could be measured."""
+    if summary is None:
+        return str(Verdict.NOT_APPLICABLE)
+    if summary["measured"]:
+        return str(summary["verdict"])
+    found = [f for f in record["findings"] if f["claim"]["statistic"] == summary["claim"]["statistic"] and f["reason"]]
+    return f"{summary['verdict']}: {found[0]['reason']}" if found else str(summary["verdict"])
 
 
 def _other_table(shown: Sequence[Measured], statistics: Sequence[str]) -> str:

@@ -23,4 +23,7 @@ def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> Inte
     centre = share + z**2 / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
     total = 1 + z**2 / trials
-    return Interval(max(0.0, (centre - half) / total), min(1.0, (centre + half) / total))
+    # At the ends the formula gives 0 and 1 up to rounding.
+    low = 0.0 if successes == 0 else (centre - half) / total
+    high = 1.0 if successes == trials else (centre + half) / total
+    return Interval(low, high)

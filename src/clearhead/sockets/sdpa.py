@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.heads import Heads
+from clearhead.operators import softmax
 from clearhead.sockets.tap import AttentionNotSeenError, Tap, causal_mask, named_arguments, split_mask
 
 __all__ = ["sdpa_socket"]
@@ -34,8 +35,9 @@ def _signature(
 def sdpa_socket(tap: Tap) -> Iterator[None]:
     """Watch torch's fused attention when a module of this model calls it.
 
-    The name is replaced in torch.nn.functional and in the files of the model's classes that imported it. Which module
-    calls is read off the stack, so that no hook has to sit on any module.
+    The name is replaced in torch.nn.functional, in the files of the model's classes that imported it, and in the
+    operator through which Clearhead's own modules call it. Which module calls is read off the stack, so that no hook
+    has to sit on any module.
     """
     functional = torch.nn.functional
     original = functional.scaled_dot_product_attention
@@ -43,7 +45,7 @@ def sdpa_socket(tap: Tap) -> Iterator[None]:
     def attend(*args: Any, **kwargs: Any) -> Tensor:
         return _attend(tap, original, *args, **kwargs)
 
-    files = {sys.modules.get(type(module).__module__) for module in tap.model.modules()}
+    files = {sys.modules.get(name) for name in {softmax.__name__, *(type(m).__module__ for m in tap.model.modules())}}
     holders = [file for file in files if file is not None and vars(file).get(_NAME) is original]
     holders = [functional, *(file for file in holders if file is not functional)]
     for holder in holders:

@@ -63,11 +63,12 @@ class Tap:
         self._values = ValueTrace() if trace_values else None
 
     def emit(self, heads: Heads) -> Tensor | None:
-        """Hand one call to the receiver."""
+        """Hand one call to the receiver, whose own use of an operator is no call of the model."""
         self.calls += 1
         if self._values is not None:
             heads = dataclasses.replace(heads, values_from=self._values.origin(heads))
-        return self._receive(heads)
+        with self.busy():
+            return self._receive(heads)
 
     @contextmanager
     def watched_passes(self) -> Iterator[None]:

@@ -1,0 +1,189 @@
+"""The vision transformer: what it computes, that it can be watched, and that its folder brings it back."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from clearhead.auditing import audit
+from clearhead.axes import ShapeError
+from clearhead.capturing import capture
+from clearhead.models.loading import load_model
+from clearhead.models.native import MARKER, is_native, load_native, save_native, untrained
+from clearhead.models.objects import LoadError
+from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.numerics.precision import tolerance
+
+CONFIG = VisionTransformerConfig(
+    image_size=15, patch_size=3, channels=2, classes=7, width=22, layers=3, heads=2, mlp_width=13,
+    pixel_mean=(0.3, 0.6), pixel_spread=(0.2, 0.4),
+)  # fmt: skip
+
+
+def _model(seed: int = 0) -> VisionTransformer:
+    return VisionTransformer(CONFIG, generator=torch.Generator().manual_seed(seed)).eval()
+
+
+def _images(n: int = 5, seed: int = 1) -> torch.Tensor:
+    return torch.rand(n, 2, 15, 15, generator=torch.Generator().manual_seed(seed))
+
+
+def test_it_answers_by_the_definition() -> None:
+    model, images = _model().double(), _images().double()
+    with torch.no_grad():
+        pixels = (images - torch.tensor(CONFIG.pixel_mean).view(2, 1, 1)) / torch.tensor(CONFIG.pixel_spread).view(
+            2, 1, 1
+        )
+        tokens = [
+            model.patches(pixels[:, :, y : y + 3, x : x + 3].flatten(1))
+            for y in range(0, 15, 3)
+            for x in range(0, 15, 3)
+        ]
+        x = torch.stack([model.class_token[0].expand(5, -1), *tokens], dim=1) + model.positions
+        for block in model.blocks:
+            x = x + block.attention(block.attention_norm(x))
+            x = x + block.mlp(block.mlp_norm(x))
+        expected = model.head(model.norm(x)[:, 0])
+        error = (model(images) - expected).norm() / expected.norm()
+    assert error <= tolerance(torch.float64)
+    assert expected.shape == (5, 7)
+    assert CONFIG.tokens == 26
+
+
+def test_the_place_of_a_patch_matters() -> None:
+    model, images = _model(), _images()
+    with torch.no_grad():
+        moved = torch.cat([images[..., 3:], images[..., :3]], dim=-1)
+        assert not torch.allclose(model(moved), model(images), atol=1e-4)
+        model.positions.zero_()
+        torch.testing.assert_close(model(moved), model(images), atol=1e-5, rtol=1e-4)
+
+
+def test_every_parameter_learns() -> None:
+    model = _model().train()
+    model(_images()).logsumexp(dim=1).sum().backward()
+    silent = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
+    # A key's bias shifts all scores of a row alike, so softmax does not see it.
+    assert silent <= {f"blocks.{i}.attention.key.bias" for i in range(3)}
+
+
+def test_it_is_watched_layer_by_layer() -> None:
+    model = _model()
+    with capture(model) as tape:
+        model(_images())
+    assert [layer.name for layer in tape.layers] == [f"blocks.{i}.attention" for i in range(3)]
+    assert {tuple(heads.q.shape) for heads in tape.heads} == {(5, 2, 26, 11)}
+
+
+def test_it_is_audited_with_evidence() -> None:
+    record = audit(_model(), [_images(), _images(seed=2)], theories=["kernel-pca"])
+    assert record.fidelity.output_difference == 0
+    assert record.fidelity.swap_error <= record.fidelity.tolerance < record.fidelity.control_change
+    assert {finding.inputs for finding in record.findings} == {10}
+
+
+def test_the_folder_brings_back_every_bit(tmp_path: Path) -> None:
+    model = _model()
+    save_native(model, tmp_path / "deep" / "model")
+    assert is_native(tmp_path / "deep" / "model")
+    loaded = load_model(str(tmp_path / "deep" / "model"), max_tokens=256)
+    assert loaded.encode is None
+    assert isinstance(loaded.model, VisionTransformer)
+    assert loaded.model.config == CONFIG
+    assert not loaded.model.training
+    with torch.no_grad():
+        assert torch.equal(loaded.model(_images()), model(_images()))
+    assert sorted(path.name for path in (tmp_path / "deep" / "model").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_the_initial_weights_come_from_the_seed_alone() -> None:
+    torch.manual_seed(5)
+    first = _model(3)
+    torch.manual_seed(6)
+    again, other = untrained(first, 3), untrained(first, 4)
+    with torch.no_grad():
+        assert torch.equal(first(_images()), again(_images()))
+        assert not torch.equal(first(_images()), other(_images()))
+    with pytest.raises(ValueError, match="expected a model of Clearhead's own; got a Linear"):
+        untrained(torch.nn.Linear(2, 3), 0)
+
+
+def test_folders_of_others_are_not_taken_for_ours(tmp_path: Path) -> None:
+    assert not is_native(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    assert not is_native(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps([MARKER]))
+    assert not is_native(tmp_path)
+
+
+def _spoil(folder: Path, case: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    if case == "kind":
+        config[MARKER] = "segmenter"
+    elif case == "field":
+        config["depth"] = 3
+    elif case == "size":
+        config["heads"] = 5
+    elif case == "widths":
+        config["mlp_width"] = 17
+    elif case == "lost":
+        (folder / "model.safetensors").unlink()
+    elif case == "nonsense":
+        (folder / "model.safetensors").write_bytes(b"nonsense")
+    elif case == "extra":
+        save_file({**load_file(folder / "model.safetensors"), "more": torch.ones(2)}, folder / "model.safetensors")
+    elif case == "nan":
+        weights = load_file(folder / "model.safetensors")
+        weights["head.bias"][0] = torch.nan
+        save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("kind", "holds a segmenter, which this version does not know"),
+        ("field", "is no vision-transformer"),
+        ("size", "expected heads that divides width; got 5 and 22"),
+        ("widths", r"blocks.0.mlp.0.bias should be \(17,\), not \(13,\)"),
+        ("lost", "has no model.safetensors"),
+        ("nonsense", "cannot read .*model.safetensors"),
+        ("extra", r"more should be absent, not \(2,\)"),
+        ("nan", "head.bias holds NaN"),
+    ],
+)
+def test_spoiled_folders_are_said_in_one_line(tmp_path: Path, case: str, message: str) -> None:
+    save_native(_model(), tmp_path)
+    _spoil(tmp_path, case)
+    with pytest.raises(LoadError, match=message) as error:
+        load_model(str(tmp_path), max_tokens=256)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"patch_size": 4}, {"heads": 3}, {"layers": 0}, {"pixel_mean": (0.1,)}, {"pixel_spread": (0.1, 0.0)},
+        {"pixel_mean": (0.1, float("nan"))},
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        dataclasses.replace(CONFIG, **change)
+
+
+@pytest.mark.parametrize("shape", [(5, 2, 15, 14), (5, 1, 15, 15), (2, 15, 15)])
+def test_images_of_another_size(shape: tuple[int, ...], typechecked: bool) -> None:
+    if typechecked and len(shape) == 3:
+        pytest.skip("the annotation refuses it first")
+    with pytest.raises(ShapeError, match=r"expected images \(b, 2, 15, 15\); got"):
+        _model()(torch.zeros(shape))
+
+
+def test_a_pixel_spread_is_not_lost_on_the_way(tmp_path: Path) -> None:
+    save_native(_model(), tmp_path)
+    model = load_native(tmp_path)
+    assert torch.equal(model.pixel_spread.flatten(), torch.tensor([0.2, 0.4]))

@@ -1,0 +1,102 @@
+"""The parts of training: schedule, augmentation, accuracy and its interval."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+
+from clearhead.numerics.proportion import wilson_interval
+from clearhead.training.augmentation import shifted, shifted_and_mirrored
+from clearhead.training.evaluation import measure_accuracy
+from clearhead.training.schedule import warmed_cosine
+
+
+def test_the_schedule_rises_then_falls() -> None:
+    factors = [warmed_cosine(step, steps=23, warmup=5) for step in range(23)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factors[5] == 1.0
+    assert factors[14] == pytest.approx(0.5)
+    assert all(a > b > 0 for a, b in itertools.pairwise(factors[5:]))
+    assert warmed_cosine(0, steps=1, warmup=0) == 1
+
+
+@pytest.mark.parametrize(("step", "steps", "warmup"), [(23, 23, 5), (-1, 23, 5), (0, 5, 5), (0, 5, -1)])
+def test_schedules_that_are_none(step: int, steps: int, warmup: int) -> None:
+    with pytest.raises(ValueError, match="expected 0 <= step < steps"):
+        warmed_cosine(step, steps=steps, warmup=warmup)
+
+
+def test_every_shift_is_a_shift_and_all_occur() -> None:
+    image = torch.arange(1.0, 36.0).view(1, 1, 5, 7)
+    images = image.expand(601, 2, -1, -1)
+    moved = shifted(images, torch.Generator().manual_seed(0), most=2)
+    wide = torch.nn.functional.pad(image, (2, 2, 2, 2))
+    allowed = {(y, x): wide[0, 0, y : y + 5, x : x + 7] for y in range(5) for x in range(5)}
+    seen = set()
+    for one in moved:
+        places = [place for place, window in allowed.items() if torch.equal(one[0], window)]
+        assert len(places) == 1
+        assert torch.equal(one[0], one[1])
+        seen.add(places[0])
+    assert len(seen) == 25
+
+
+def test_half_of_the_images_are_mirrored() -> None:
+    images = torch.zeros(400, 1, 7, 11)
+    images[..., 3, 2] = 1
+    changed = shifted_and_mirrored(images, torch.Generator().manual_seed(0))
+    mirrored = int((changed[..., 5:].sum(dim=(1, 2, 3)) > 0).sum())
+    low, high = stats.binom.interval(0.9999, 400, 0.5)
+    assert low <= mirrored <= high
+    again = shifted_and_mirrored(images, torch.Generator().manual_seed(0))
+    assert torch.equal(changed, again)
+
+
+class _Brightest(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.seen.append(self.training)
+        assert float(images.max()) <= 1
+        return images.flatten(1)
+
+
+def test_accuracy_counts_what_is_right_and_leaves_the_mode() -> None:
+    images = torch.zeros(13, 1, 1, 3, dtype=torch.uint8)
+    labels = torch.arange(13) % 3
+    images[torch.arange(13), 0, 0, labels] = 255
+    model = _Brightest().train()
+    assert measure_accuracy(model, images, labels, batch_size=5).right == 13
+    assert model.training
+    assert model.seen == [False] * 3
+    wrong = labels.clone()
+    wrong[:4] = (wrong[:4] + 1) % 3
+    accuracy = measure_accuracy(model, images, wrong, batch_size=5)
+    assert (accuracy.right, accuracy.images, accuracy.value) == (9, 13, 9 / 13)
+    assert accuracy.interval == wilson_interval(9, 13)
+
+
+@given(trials=st.integers(1, 997), share=st.floats(0, 1), level=st.sampled_from([0.8, 0.95, 0.99]))
+def test_the_ends_of_wilsons_interval_are_just_not_refuted(trials: int, share: float, level: float) -> None:
+    successes = round(share * trials)
+    interval = wilson_interval(successes, trials, level=level)
+    theirs = stats.binomtest(successes, trials).proportion_ci(level, method="wilson")
+    assert (interval.low, interval.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+    assert 0 <= interval.low <= successes / trials <= interval.high <= 1
+    z = stats.norm.ppf(0.5 + level / 2)
+    for p in (interval.low, interval.high):
+        if 0 < p < 1:
+            assert abs(successes / trials - p) == pytest.approx(z * math.sqrt(p * (1 - p) / trials), abs=1e-9)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5)])
+def test_shares_that_are_none(successes: int, trials: int) -> None:
+    with pytest.raises(ValueError, match="expected 0 <= successes <= trials"):
+        wilson_interval(successes, trials)
