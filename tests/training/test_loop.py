@@ -17,7 +17,7 @@ from clearhead.training.loop import Recipe, read_log, train
 CONFIG = VisionTransformerConfig(
     image_size=6, patch_size=3, channels=1, classes=2, width=10, layers=2, heads=5, mlp_width=11
 )
-RECIPE = Recipe(epochs=3, batch_size=7, learning_rate=5e-3, warmup=1, label_smoothing=0.1, seed=5)
+RECIPE = Recipe(epochs=3, batch_size=7, learning_rate=5e-3, warmup=1.0, label_smoothing=0.1, seed=5)
 
 
 class KilledError(Exception):
@@ -111,9 +111,12 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_another_recipe_does_not_continue_the_run(tmp_path: Path) -> None:
-    _run(tmp_path)
+    _run(tmp_path, describe={"sizes": (2, 3)})
+    _run(tmp_path, describe={"sizes": (2, 3)})
     with pytest.raises(ValueError, match="of another run, of which learning_rate, seed differ; name another folder"):
-        _run(tmp_path, recipe=dataclasses.replace(RECIPE, seed=6, learning_rate=1.0))
+        _run(tmp_path, recipe=dataclasses.replace(RECIPE, seed=6, learning_rate=1.0), describe={"sizes": (2, 3)})
+    with pytest.raises(ValueError, match="of which sizes differ"):
+        _run(tmp_path, describe={"sizes": (2, 5)})
 
 
 def test_a_broken_checkpoint_is_said_in_one_line(tmp_path: Path) -> None:

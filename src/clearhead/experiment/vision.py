@@ -52,7 +52,7 @@ DIGITS_PLAN = _Plan(
     layers=3,
     heads=4,
     mlp_width=64,
-    recipe=Recipe(epochs=60, batch_size=64, learning_rate=2e-3, warmup=3),
+    recipe=Recipe(epochs=60, batch_size=64, learning_rate=2e-3, warmup=3.0),
     augment=lambda images, generator: shifted(images, generator, most=1),
 )
 
@@ -68,7 +68,9 @@ def fashion_mnist(folder: Path | None) -> ImageSet:
 
 
 def _train(images: ImageSet, plan: _Plan, request: Request, folder: Path) -> Outcome:
-    recipe = dataclasses.replace(plan.recipe, epochs=request.epochs or plan.recipe.epochs, seed=request.seed)
+    epochs = request.epochs or plan.recipe.epochs
+    warmup = min(plan.recipe.warmup, epochs / 4)
+    recipe = dataclasses.replace(plan.recipe, epochs=epochs, warmup=warmup, seed=request.seed)
     mean, spread = _moments(images.train_images)
     config = VisionTransformerConfig(
         image_size=images.train_images.shape[-1],

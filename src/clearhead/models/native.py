@@ -77,6 +77,8 @@ def _read_config(folder: Path) -> VisionTransformerConfig:
     if kind != KIND:
         raise LoadError(f"{folder} holds a {kind}, which this version does not know; it knows {KIND}")
     try:
+        for name in ("pixel_mean", "pixel_spread"):
+            stored[name] = tuple(stored.get(name, ()))
         return VisionTransformerConfig(**stored)
     except (TypeError, ValueError) as error:
         raise LoadError(f"{folder / CONFIG_FILE} is no {KIND}: {first_line(error)}") from None

@@ -54,8 +54,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, *, run: 
         written, progress = json.loads(metadata["run"]), Progress(**json.loads(metadata["progress"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"cannot continue from {path}: {error}; delete it to begin again") from None
-    if written != json.loads(json.dumps(run)):
-        differing = sorted(name for name in {*written, *run} if written.get(name) != run.get(name))
+    wanted = json.loads(json.dumps(run))
+    if written != wanted:
+        differing = sorted(name for name in {*written, *wanted} if written.get(name) != wanted.get(name))
         raise ValueError(
             f"{path} is of another run, of which {', '.join(differing)} differ; name another folder, or delete it"
         )
