@@ -215,7 +215,7 @@ def test_the_experiment_writes_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     text = (folder / "table.md").read_text()
     assert outcome.lines[0] == text.rstrip("\n")
     assert "Made by `clearhead reproduce kernel-pca/models --fetch --seed 2 --inputs 5` on" in text
-    assert _cells(text.split("## Models")[0], "vit-fashion-mnist")[1:3] == ["2 x 3", "5"]
+    assert _cells(text.split("## Models")[0], "vit-fashion-mnist")[1:4] == ["2 x 3", "5", "85"]
     assert "antiberty: not in" in outcome.lines[1]
     assert "pip download --no-deps antiberty==0.1.3" in outcome.lines[1]
     assert json.loads((folder / "table.json").read_text())["models"][1]["inputs"] == 5

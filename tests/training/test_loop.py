@@ -86,7 +86,10 @@ def test_the_seed_and_nothing_else_is_chance(tmp_path: Path) -> None:
     first = _run(tmp_path / "a")
     torch.manual_seed(2)
     assert _same(first, _run(tmp_path / "b"))
-    assert not _same(first, _run(tmp_path / "c", recipe=dataclasses.replace(RECIPE, seed=6)))
+    other = dataclasses.replace(RECIPE, seed=6)
+    assert not _same(first, _run(tmp_path / "c", recipe=other))
+    # The order of the images is chance too.
+    assert not _same(_run(tmp_path / "d", augment=None), _run(tmp_path / "e", augment=None, recipe=other))
 
 
 def test_it_learns_what_can_be_learned(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def _measure(subject: Subject, request: Request, path: Path, place: int, total: 
             progress=lambda phase, done: request.tell(f"{subject.name}: {phase} {done}", place, total),
         )
         kept = audit_as_json(record)
+        kept["tokens"] = ready.tokens or record.tokens
         write_json(path, {"key": key, "record": kept})
     return Measured(subject=subject, source=ready.source, record=kept)
 

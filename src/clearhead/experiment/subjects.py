@@ -14,6 +14,7 @@ from clearhead.models.loading import DEMOS, load_model
 from clearhead.models.objects import LoadError
 from clearhead.models.preparing import prepare
 from clearhead.models.published import PUBLISHED, PublishedModel
+from clearhead.models.vit import VisionTransformer
 from clearhead.training.evaluation import as_pixels
 
 __all__ = ["Ready", "Subject", "subjects"]
@@ -27,11 +28,12 @@ IMAGES_PER_BATCH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A model in memory and what it will be shown."""
+    """A model in memory and what it will be shown. `tokens` counts those of all inputs where a batch does not tell."""
 
     model: nn.Module
     batches: list[Any]
     source: str
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,4 +89,5 @@ def _load_vision(request: Request) -> Ready:
     loaded = load_model(str(folder), max_tokens=MAX_TOKENS)
     images = as_pixels(fashion_mnist(request.data).test_images[: request.inputs or INPUTS])
     batches = [images[i : i + IMAGES_PER_BATCH] for i in range(0, len(images), IMAGES_PER_BATCH)]
-    return Ready(model=loaded.model, batches=batches, source="first test images of Fashion-MNIST")
+    tokens = len(images) * loaded.model.config.tokens if isinstance(loaded.model, VisionTransformer) else None
+    return Ready(model=loaded.model, batches=batches, source="first test images of Fashion-MNIST", tokens=tokens)
