@@ -333,6 +333,26 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
     assert files(here) == {"small.py"}
 
 
+def test_an_interrupted_experiment_goes_on(here: Path) -> None:
+    taken_back = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.cli.main import run; run()"]
+    running = subprocess.Popen(
+        [*command, "reproduce", "vit/digits", "--epochs", "3000", "--out", "runs"],
+        cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    checkpoint = here / "runs" / "vit-digits" / "checkpoint.safetensors"
+    try:
+        while running.poll() is None and not checkpoint.exists():
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    message = "clearhead: interrupted; the same command goes on from what is in runs/vit-digits\n"
+    assert (running.returncode, out, err) == (130, "", message)
+    assert checkpoint.exists()
+
+
 def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
     for arguments in ((), ("--help",), ("audit", "--help"), ("verify", "--help"), ("reproduce", "--help")):
         shown = clearhead(*arguments, here=here)
@@ -368,10 +388,10 @@ def test_an_experiment_is_run_listed_and_continued(here: Path) -> None:
     assert clearhead(*command, here=here).stdout == done.stdout
     longer = clearhead("reproduce", "vit/digits", "--epochs", "5", "--out", "runs", here=here)
     assert longer.returncode == 2
-    assert "of another run, of which epochs differ" in longer.stderr
+    assert "is of another run, of which epochs, warmup differ" in longer.stderr
     listed = clearhead("reproduce", "--list", "--out", "runs", here=here, columns=140).stdout
     assert done.stdout.splitlines()[0].removeprefix("vit/digits: ") in listed
-    assert re.search(r"^kernel-pca/models +\S.* +- +-$", listed, flags=re.MULTILINE)
+    assert re.search(r"^kernel-pca/models +\S.* +- +- *$", listed, flags=re.MULTILINE)
     narrow = clearhead("reproduce", "--list", "--out", "runs", here=here, columns=44).stdout
     assert max(map(len, narrow.splitlines())) <= 44
     audited = clearhead("audit", "runs/vit-digits/model", here=here)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import typer
 
-__all__ = ["CommandError", "exit_code_of"]
+__all__ = ["CommandError", "RunInterruptedError", "exit_code_of"]
 
 # typer carries its own copy of click or uses an installed one, by version; its public exceptions lead to either.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -16,10 +16,17 @@ class CommandError(ValueError):
     """Bad input to a command."""
 
 
+class RunInterruptedError(Exception):
+    """An interrupt that leaves something to go on from. The message says so."""
+
+
 def exit_code_of(command: Callable[[], object]) -> int:
     """Run a command; say expected errors in one line on standard error. A defect of Clearhead shows its traceback."""
     try:
         code = command()
+    except RunInterruptedError as error:
+        _say(str(error))
+        return _INTERRUPTED
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except _UsageError as error:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from clearhead.cli.console import printing
-from clearhead.cli.failure import CommandError
+from clearhead.cli.failure import CommandError, RunInterruptedError
 from clearhead.experiment.catalogue import EXPERIMENTS, find_experiment
 from clearhead.experiment.experiment import Request, last_outcome, write_outcome
 from clearhead.report.columns import Column, first_that_fits, print_columns
@@ -31,7 +31,10 @@ def reproduce_command(name: str, *, out: Path, seed: int, given: Mapping[str, An
         raise CommandError(f"{out} is a file, or below one; choose a folder with --out")
     with _progress() as tell:
         request = Request(out=out, seed=seed, tell=tell, **options)
-        outcome = experiment.run(request, folder)
+        try:
+            outcome = experiment.run(request, folder)
+        except KeyboardInterrupt:
+            raise RunInterruptedError(f"interrupted; the same command goes on from what is in {folder}") from None
     write_outcome(folder, experiment, outcome, request)
     with printing() as console:
         for line in outcome.lines:
