@@ -105,6 +105,17 @@ def test_a_model_is_measured_once_for_the_same_inputs(tmp_path: Path, monkeypatc
     assert audited == ["small"]
 
 
+def test_the_untrained_model_is_measured_where_it_can_be_drawn(tmp_path: Path) -> None:
+    subject = _subject(
+        load=lambda: Ready(
+            model=_bert(), batches=_batches(), source="drawn tokens", untrained=lambda seed: _bert(seed + 7)
+        )
+    )
+    [row] = measure_all([subject], Request(out=tmp_path), tmp_path)
+    assert row.record is not None
+    assert "the same head before training" in row.record["summaries"][0]["controls"]
+
+
 def test_what_cannot_be_had_says_why_and_the_others_go_on(tmp_path: Path) -> None:
     too_short = [{"input_ids": torch.full((3, 2), 5)}]
     rows = measure_all(
@@ -137,23 +148,25 @@ def test_the_table_says_what_the_record_says() -> None:
     row = _measured()
     assert row.record is not None
     text = as_markdown([row, Measured(subject=_subject("lost"), reason="not here")], command="clearhead x", seed=3)
-    first = text.split("## Models")[0]
-    [summary] = row.record["summaries"]
-    cells = _cells(first, "small")
+    summary = row.record["summaries"][0]
+    cells = _cells(text.split("## Other")[0], "small")
     assert cells[1:4] == ["2 x 4", "10", "190"]
     assert float(cells[4].split(" ")[0]) == pytest.approx(summary["median"], rel=0.05)
-    assert float(cells[5]) == pytest.approx(summary["chance"], rel=0.05)
+    head = next(line for line in text.splitlines() if line.startswith("| model | layers"))
+    names = [cell.strip() for cell in head.strip("|").split(" | ")]
+    assert len(summary["controls"]) == 4
+    for name, value in summary["controls"].items():
+        assert float(cells[names.index(name)]) == pytest.approx(value, rel=0.05)
     verdicts = summary["verdicts"]
-    agreeing = ("above chance, short of the claim", "agrees with the theory")
-    assert [int(n) for n in cells[6].split(" / ")] == [
+    agreeing = ("above chance, off the claim", "agrees with the theory")
+    assert [int(n) for n in cells[-2].split(" / ")] == [
         sum(verdicts.get(verdict, 0) for verdict in agreeing),
         verdicts.get("not distinguishable from chance", 0),
         verdicts.get("below chance", 0),
     ]
-    assert cells[7] == summary["verdict"]
+    assert cells[-1] == summary["verdict"]
     assert "Made by `clearhead x` on 20" in text
     assert "seed 3; clearhead 0.1.0" in text
-    assert "random values, 20 draws" in text
     assert "- lost: not here" in text
     assert _cells(text.split("## Models")[1], "small") == [
         "small",
@@ -164,31 +177,35 @@ def test_the_table_says_what_the_record_says() -> None:
     ]
 
 
-def test_another_statistic_is_another_column() -> None:
-    row = _measured()
+def test_other_statistics_stand_in_rows_beside_chance() -> None:
+    row, other = _measured(), _measured("other", summaries=[])
     assert row.record is not None
-    [summary] = row.record["summaries"]
-    claim = {**summary["claim"], "statistic": "explained fraction"}
-    ends = {"low": 0.2, "high": None}
-    more = {**summary, "claim": claim, "median": 0.25, "chance": 0.125, "interval": ends}
-    assert "explained" not in as_markdown([row], command="x", seed=0)
-    grown = dataclasses.replace(row, record={**row.record, "summaries": [summary, more]})
-    text = as_markdown([grown, _measured("other")], command="x", seed=0)
-    second = text[text.index("| model | explained fraction | chance |") : text.index("## Models")]
-    assert _cells(second, "small") == ["small", ".25 [.20, -]", ".12"]
-    assert _cells(second, "other") == ["other", "-", "-"]
+    by_name = {summary["statistic"]: summary for summary in row.record["summaries"]}
+    text = as_markdown([row, other], command="x", seed=0)
+    following, published = text.split("## Other")[1].split("## As published")
+    for claim in row.record["claims"]:
+        part = {"secondary": following, "as published": published}.get(claim["role"])
+        if part is None:
+            continue
+        _, cell, missing = _cells(part, claim["statistic"])
+        assert missing == "-"
+        summary = by_name[claim["statistic"]]
+        numbers = [float(n) for n in re.findall(r"-?[\d.]+(?:e[-+]?\d+)?", cell)]
+        expected = [summary["median"], summary["chance"], summary["exact"]]
+        if claim["role"] == "as published":
+            expected = [summary["median"], summary["controls"]["random values"]]
+        assert numbers == pytest.approx(expected, rel=0.06, abs=1e-12), claim["statistic"]
 
 
 def test_a_model_the_claim_does_not_apply_to_says_why() -> None:
     row = _measured()
     assert row.record is not None
-    [summary] = row.record["summaries"]
-    empty = {**summary, "median": None, "chance": None, "measured": 0, "verdict": "not applicable",
-             "verdicts": {"not applicable": 8}, "interval": {"low": None, "high": None}}  # fmt: skip
+    empty = {**row.record["summaries"][0], "median": None, "chance": None, "measured": 0, "verdict": "not applicable",
+             "controls": {}, "verdicts": {"not applicable": 8}, "interval": {"low": None, "high": None}}  # fmt: skip
     findings = [{**finding, "inputs": 0, "reason": "scores have a | bias"} for finding in row.record["findings"]]
     told = dataclasses.replace(row, record={**row.record, "summaries": [empty], "findings": findings})
     text = as_markdown([told], command="x", seed=0)
-    assert "| - | - | 0 / 0 / 0 | not applicable: scores have a \\| bias |" in text
+    assert "| - | - | not applicable: scores have a \\| bias |" in text
 
 
 def test_the_facts_are_plain_and_whole() -> None:
@@ -197,7 +214,7 @@ def test_the_facts_are_plain_and_whole() -> None:
     assert stored["format"] == "clearhead-model-table/1"
     assert stored["versions"]["clearhead"] == "0.1.0"
     assert [model["name"] for model in stored["models"]] == ["small", "lost"]
-    assert stored["models"][0]["summaries"][0]["claim"]["statistic"] == "captured variance"
+    assert stored["models"][0]["summaries"][0]["statistic"] == "captured variance"
     assert stored["models"][1]["reason"] == "not here"
 
 

@@ -1,41 +1,14 @@
+"""What a finding says by itself: its hardest control, its p-value, its agreement; and when a theorem holds."""
+
 import dataclasses
 import math
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from clearhead.findings import SUPPORT, Chance, Claim, Finding, Theorem, Verdict, judge, summarise
-from clearhead.numerics.moments import Interval, RunningMoments
-
-CLAIM = Claim(theory="theory", statistic="share", statement="it is one", formula="s = 1", citation="someone", exact=1.0)
-LOWER = dataclasses.replace(CLAIM, statistic="residual", statement="it is none", formula="r = 0", exact=0.0)
-
-
-def finding(
-    value: float = 0.5,
-    *,
-    p: float = 1e-9,
-    half: float = 0.01,
-    chance: float = 0.3,
-    inputs: int = 29,
-    head: int = 0,
-    claim: Claim = CLAIM,
-) -> Finding:
-    return Finding(
-        claim=claim,
-        layer=0,
-        name="attention",
-        head=head,
-        value=value,
-        interval=Interval(value - half, value + half),
-        chance=Chance(value=chance, range=Interval(chance - 0.1, chance + 0.1), control="drawn", draws=19, seed=0),
-        p_value=p,
-        inputs=inputs,
-    )
-
-
-def verdict(given: Finding) -> Verdict:
-    return judge([given])[0].verdict
+from clearhead.findings import Chance, Finding, Theorem
+from tests.made_findings import CLAIM, LOWER, control, finding
 
 
 def test_agreement_is_zero_at_chance_and_one_at_the_theory() -> None:
@@ -60,143 +33,97 @@ def test_there_is_no_agreement_where_chance_reaches_the_theory() -> None:
     reached = finding(0.5, chance=1.0)
     assert math.isnan(reached.agreement)
     assert math.isnan(reached.agreement_interval.low)
-    assert verdict(reached) is Verdict.BELOW
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (finding(0.99), Verdict.SUPPORTED),
-        (finding(0.99, half=0.2), Verdict.ABOVE),
-        (finding(0.5), Verdict.ABOVE),
-        (finding(0.2), Verdict.BELOW),
-        (finding(0.99, p=0.06), Verdict.CHANCE),
-        (finding(0.99, p=0.05), Verdict.SUPPORTED),
-        (finding(math.nan), Verdict.NOT_APPLICABLE),
-        (finding(0.99, inputs=0), Verdict.NOT_APPLICABLE),
-        (finding(0.99, inputs=1, p=math.nan), Verdict.UNDECIDED),
-        (finding(0.01, claim=LOWER), Verdict.SUPPORTED),
-        (finding(0.01, claim=LOWER, half=0.1), Verdict.ABOVE),
-        (finding(0.2, claim=LOWER), Verdict.ABOVE),
-        (finding(0.5, claim=LOWER), Verdict.BELOW),
-        (dataclasses.replace(finding(0.2), verdict=Verdict.BY_CONSTRUCTION), Verdict.BY_CONSTRUCTION),
-    ],
-)
-def test_verdicts(given: Finding, expected: Verdict) -> None:
-    assert verdict(given) is expected
+def test_there_is_no_agreement_without_an_exact_value() -> None:
+    unknown = finding(0.5, exact=math.nan)
+    assert math.isnan(unknown.agreement)
+    assert math.isnan(unknown.agreement_interval.high)
 
 
-def test_support_needs_the_whole_interval() -> None:
-    least = 0.3 + SUPPORT * 0.7
-    assert verdict(finding(least + 0.0101)) is Verdict.SUPPORTED
-    assert verdict(finding(least + 0.0099)) is Verdict.ABOVE
+def test_agreement_is_measured_by_the_exact_value_of_the_finding_and_not_of_the_claim() -> None:
+    by_input = dataclasses.replace(CLAIM, exact=None)
+    assert finding(0.4, claim=by_input, exact=0.5).agreement == pytest.approx(0.5)
+    assert finding(0.4, claim=by_input, exact=0.4).agreement == pytest.approx(1)
 
 
-def test_judging_changes_nothing_but_the_verdict_and_keeps_the_order() -> None:
-    given = [finding(0.1 * i, head=i, claim=(CLAIM, LOWER)[i % 2]) for i in range(7)]
-    judged = judge(iter(given))
-    assert [dataclasses.replace(f, verdict=Verdict.UNDECIDED) for f in judged] == given
-    assert all(f.verdict is not Verdict.UNDECIDED for f in judged)
+LOW, HIGH = control(0.2, 0.01, name="low"), control(0.6, 0.01, name="high")
+GONE = control(math.nan, math.nan, name="gone")
 
 
-def test_many_heads_raise_the_bar_within_a_claim_and_not_across_claims() -> None:
-    lucky = finding(p=0.02)
-    idle = [finding(p=0.9, head=i) for i in range(1, 11)]
-    elsewhere = [dataclasses.replace(f, claim=LOWER) for f in idle]
-    assert judge([lucky])[0].verdict is Verdict.ABOVE
-    assert judge([lucky, *elsewhere])[0].verdict is Verdict.ABOVE
-    assert judge([lucky, *idle])[0].verdict is Verdict.CHANCE
-    assert judge([lucky, *idle], rate=0.3)[0].verdict is Verdict.ABOVE
+@pytest.mark.parametrize("order", [(LOW, HIGH, GONE), (GONE, HIGH, LOW)], ids=["low first", "low last"])
+def test_the_hardest_control_is_the_one_nearest_to_the_theory(order: tuple[Chance, ...]) -> None:
+    assert finding(0.7, controls=order).chance is HIGH
+    assert finding(0.7, controls=order, claim=LOWER).chance is LOW
+    assert finding(0.7, controls=order, exact=0.3).chance is LOW
+    assert finding(0.7, controls=order).agreement == pytest.approx((0.7 - 0.6) / (1 - 0.6))
 
 
-def test_heads_that_could_not_be_measured_do_not_raise_the_bar() -> None:
-    gone = [finding(math.nan, p=math.nan, inputs=0, head=i) for i in range(1, 11)]
-    assert judge([finding(p=0.02), *gone])[0].verdict is Verdict.ABOVE
+def test_the_hardest_control_does_not_depend_on_where_the_head_is() -> None:
+    for value in (0.1, 0.21, 0.4, 0.59, 0.9):
+        assert finding(value, controls=(LOW, HIGH)).chance is HIGH
 
 
-def measured(rng: np.random.Generator, *, heads: int, real: int, inputs: int = 17) -> list[Finding]:
-    """Findings as a theory makes them, from drawn differences to chance; the first `real` heads do differ."""
-    moments = RunningMoments((heads,))
-    shift = np.where(np.arange(heads) < real, 0.2, 0.0)
-    for _ in range(inputs):
-        moments.add(shift + 0.1 * rng.standard_normal(heads))
-    low, high = moments.interval()
-    p_values = moments.p_value()
-    return [
-        dataclasses.replace(
-            finding(0.3 + float(moments.mean[i]), p=float(p_values[i]), inputs=inputs, head=i),
-            interval=Interval(0.3 + float(low[i]), 0.3 + float(high[i])),
-        )
-        for i in range(heads)
-    ]
+def test_without_an_exact_value_the_first_known_control_stands_for_all() -> None:
+    assert finding(exact=math.nan, controls=(GONE, LOW, HIGH)).chance is LOW
 
 
-def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not() -> None:
-    rng = np.random.default_rng(5)
-    shares, crude = [], []
-    for _ in range(97):
-        judged = judge(measured(rng, heads=47, real=5))
-        found = [f.head for f in judged if f.verdict is not Verdict.CHANCE]
-        naive = [f.head for f in judged if f.p_value <= 0.05]
-        shares.append(sum(h >= 5 for h in found) / max(len(found), 1))
-        crude.append(sum(h >= 5 for h in naive) / max(len(naive), 1))
-        assert set(range(5)) <= set(found)
-    assert np.mean(shares) < 0.06
-    assert np.mean(crude) > 0.15
+def test_a_finding_without_controls_has_an_unknown_chance() -> None:
+    bare = finding(controls=())
+    assert (bare.chance.control, bare.chance.draws) == ("none", 0)
+    assert math.isnan(bare.chance.value)
+    assert math.isnan(bare.p_value)
+    assert math.isnan(bare.agreement)
+    assert finding(controls=(GONE,)).chance is GONE
 
 
-def test_a_summary_is_of_medians_over_measured_heads() -> None:
-    values = [0.1, 0.9, 0.35, 0.4, 0.95, 0.2, 0.33]
-    given = [finding(v, chance=0.2 + 0.01 * i, head=i) for i, v in enumerate(values)]
-    gone = [finding(math.nan, inputs=0, chance=math.nan, head=7), finding(0.0, inputs=0, chance=0.0, head=8)]
-    (summary,) = summarise(judge([*given, *gone]))
-    assert summary.median == 0.35
-    assert summary.chance == pytest.approx(0.23)
-    assert (summary.chance_range.low, summary.chance_range.high) == pytest.approx((0.13, 0.33))
-    assert (summary.interval.low, summary.interval.high) == (0.1, 0.95)
-    assert (summary.heads, summary.measured) == (9, 7)
-    assert sum(summary.verdicts.values()) == 9
+p_values = st.floats(0, 1)
+values = st.floats(-3, 3)
+controls = st.lists(st.builds(control, values, p_values), min_size=1, max_size=5).map(tuple)
 
 
-def test_summaries_come_one_for_each_claim_in_order() -> None:
-    summaries = summarise(judge([finding(claim=LOWER), finding(), finding(head=1, claim=LOWER)]))
-    assert [(s.claim, s.heads) for s in summaries] == [(LOWER, 2), (CLAIM, 1)]
+def above(finding: Finding) -> float:
+    """The largest one-sided p-value that the head lies above a control, control by control."""
+    return max(c.p_value / 2 if finding.value > c.value else 1 - c.p_value / 2 for c in finding.controls)
 
 
-def test_nothing_measured_has_no_median() -> None:
-    (summary,) = summarise(judge([finding(math.nan, inputs=0)]))
-    assert math.isnan(summary.median)
-    assert math.isnan(summary.interval.low)
-    assert summary.verdict == str(Verdict.NOT_APPLICABLE)
-    assert summarise([]) == []
+def below(finding: Finding) -> float:
+    """The same for lying below."""
+    return max(c.p_value / 2 if finding.value < c.value else 1 - c.p_value / 2 for c in finding.controls)
 
 
-def test_a_summary_says_how_many_heads_share_its_verdict() -> None:
-    above, below, gone = finding(0.5), finding(0.2), finding(math.nan, inputs=0)
-    assert summarise(judge([above, above, gone]))[0].verdict == str(Verdict.ABOVE)
-    assert summarise(judge([above, above, below, gone]))[0].verdict == f"{Verdict.ABOVE} in 2 of 3 heads"
+@given(value=values, chance=values, p=p_values)
+def test_with_one_control_the_p_value_is_that_control_s(value: float, chance: float, p: float) -> None:
+    assert finding(value, chance=chance, p=p).p_value == pytest.approx(1.0 if value == chance else p)
 
 
-@pytest.mark.parametrize("heads", [6, 7, 23])
-def test_the_interval_of_the_median_covers_it_as_often_as_it_says(heads: int) -> None:
-    """Of a skewed law; the interval one order statistic narrower on either side is the control."""
-    draws, true = 499, math.log(2)
-    ordered = np.sort(np.random.default_rng(heads).standard_exponential((draws, heads)), axis=1)
-    intervals = [summarise([finding(v) for v in row])[0].interval for row in ordered.tolist()]
-    covered = np.mean([i.low <= true <= i.high for i in intervals])
-    place = ordered[0].tolist().index(intervals[0].low)
-    narrower = np.mean((ordered[:, place + 1] <= true) & (true <= ordered[:, heads - 2 - place]))
-    assert narrower < 0.95 - math.sqrt(0.05 * 0.95 / draws)
-    assert covered > 0.95 - 2 * math.sqrt(0.05 * 0.95 / draws)
+@given(value=values, controls=controls)
+def test_the_p_value_is_never_smaller_than_the_largest_one_sided(value: float, controls: tuple[Chance, ...]) -> None:
+    made = finding(value, controls=controls)
+    assert min(above(made), below(made)) <= made.p_value <= 1
+    assert made.p_value >= max(c.p_value for c in controls) - 1e-12
+    if not (all(value > c.value for c in controls) or all(value < c.value for c in controls)):
+        assert made.p_value == pytest.approx(1), "some control lies on the other side, or where the head is"
 
 
-@pytest.mark.parametrize("heads", [1, 5])
-def test_too_few_heads_have_no_interval_of_the_median(heads: int) -> None:
-    """The range of five values misses the median in 2 of 2^5 cases, more than 5 %."""
-    (summary,) = summarise([finding(0.1 * i, head=i) for i in range(heads)])
-    assert math.isfinite(summary.median)
-    assert math.isnan(summary.interval.low)
-    assert math.isnan(summary.interval.high)
+@given(value=values, controls=controls, further=st.builds(control, values, p_values))
+def test_one_more_control_never_makes_a_head_stand_out_more(
+    value: float, controls: tuple[Chance, ...], further: Chance
+) -> None:
+    assert finding(value, controls=(*controls, further)).p_value >= finding(value, controls=controls).p_value - 1e-12
+
+
+def test_a_head_between_two_controls_stands_out_from_neither() -> None:
+    between = finding(0.4, controls=(control(0.2, 1e-9), control(0.6, 1e-9)))
+    beyond = finding(0.7, controls=(control(0.2, 1e-9), control(0.6, 1e-9)))
+    assert between.p_value == pytest.approx(1)
+    assert beyond.p_value == pytest.approx(1e-9)
+
+
+def test_a_control_that_cannot_be_tested_leaves_no_p_value_and_one_without_a_value_does_not_count() -> None:
+    assert math.isnan(finding(0.9, controls=(LOW, control(0.3, math.nan))).p_value)
+    assert finding(0.9, controls=(LOW, GONE)).p_value == pytest.approx(0.01)
+    assert math.isnan(finding(0.9, controls=(GONE,)).p_value)
 
 
 THEOREM = Theorem(

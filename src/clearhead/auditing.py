@@ -1,10 +1,12 @@
 """The corridor from a model and its data to findings."""
 
+import functools
 import resource
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
@@ -15,8 +17,9 @@ from torch import Tensor, nn
 from clearhead import __version__
 from clearhead.capturing import capture
 from clearhead.fidelity import check_fidelity
-from clearhead.findings import Verdict, judge
+from clearhead.findings import Verdict
 from clearhead.heads import Heads
+from clearhead.judging import beside_untrained, judge
 from clearhead.model_symmetry import model_symmetry
 from clearhead.record import AuditRecord, Fidelity, Timing
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec
@@ -43,6 +46,7 @@ def audit(
     seed: int = 0,
     describe: Sequence[AttentionSpec] = (),
     allow_unseen: bool = False,
+    untrained: nn.Module | None = None,
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -55,12 +59,17 @@ def audit(
     The model is put into evaluation mode and comes
     back as it was. Before anything is measured, the captured tensors are proved to be what the model computes.
 
-    `progress` is told a phase ("check", "measure") and how many inputs it has done.
+    `untrained` is the same model with weights as they were before training: each of its heads becomes one more control
+    for the same head of the model. The batches are then gone through twice, so they must not be a one-time iterator.
+
+    `progress` is told a phase ("check", "measure", "untrained") and how many inputs it has done.
     """
     if layers is not None and not layers:
         raise AuditError("layers is empty, so there is nothing to measure; leave it out for all layers")
     if not 0 <= seed <= LARGEST_SEED:
         raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
+    if untrained is not None and iter(batches) is batches:
+        raise AuditError("an untrained model is measured after the trained one: give the batches as a list")
     found = find_theories([theories] if isinstance(theories, str) else theories)
     chosen = [(theory.title, theory.begin(seed)) for theory in found]
     started = time.perf_counter()
@@ -89,16 +98,22 @@ def audit(
                 seed=seed,
             )
             clock[SYMMETRY.title] += time.perf_counter() - begun
-        inputs = tokens = 0
-        observer = _Observer(chosen, layers, clock, [layer.name for layer in fidelity.layers])
-        with capture(model, describe=describe, keep=observer, allow_unseen=allow_unseen):
-            for batch in chain([first], stream):
-                tell("measure", inputs)
-                _run(model, batch, f"the batch after {inputs} inputs", observer)
-                size = _size(batch)
-                inputs, tokens = inputs + size[0], tokens + size[1]
-        tell("measure", inputs)
-    findings = judge(finding for _, measurement in chosen for finding in measurement.findings())
+        names = [layer.name for layer in fidelity.layers]
+        watch = functools.partial(_watch, layers=layers, checked=names, describe=describe, allow_unseen=allow_unseen)
+        seen = watch(model, chain([first], stream), chosen, clock, lambda done: tell("measure", done))
+    findings = [finding for _, measurement in chosen for finding in measurement.findings()]
+    if untrained is not None:
+        plain = [(theory.title, theory.begin(seed, controls=False)) for theory in found]
+        with _evaluated(untrained), torch.no_grad():
+            again = watch(untrained, iter(batches), plain, clock, lambda done: tell("untrained", done))
+        before = [finding for _, measurement in plain for finding in measurement.findings()]
+        if again != seen or len(before) != len(findings):
+            raise AuditError(
+                "the untrained model did not see the same inputs with the same heads; give batches that can be gone "
+                "through twice, and a model of the same architecture"
+            )
+        findings = beside_untrained(findings, before, seed=seed)
+    findings = judge(findings)
     open_to_doubt = [finding for finding in findings if finding.verdict is not Verdict.BY_CONSTRUCTION]
     if open_to_doubt and all(finding.inputs == 0 and "tokens" in finding.reason for finding in open_to_doubt):
         raise AuditError(f"every input is too short to say anything, {open_to_doubt[0].reason}; give longer inputs")
@@ -110,7 +125,7 @@ def audit(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
         inputs=max(finding.inputs + finding.skipped for finding in findings),
-        tokens=tokens,
+        tokens=seen.tokens,
         fidelity=fidelity,
         findings=tuple(findings),
         timing=Timing(
@@ -121,7 +136,39 @@ def audit(
             peak_memory=_peak_memory(),
         ),
         symmetry=symmetry,
+        disputes=tuple(theory.dispute for theory in found if theory.dispute is not None),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    inputs: int
+    tokens: int
+
+
+def _watch(
+    model: nn.Module,
+    batches: Iterable[Any],
+    chosen: Sequence[tuple[str, Measurement]],
+    clock: dict[str, float],
+    tell: Callable[[int], None],
+    *,
+    layers: Collection[int] | None,
+    checked: Sequence[str],
+    describe: Sequence[AttentionSpec],
+    allow_unseen: bool,
+) -> _Seen:
+    """Show the measurements every attention call of the model on the batches."""
+    seen = _Seen(0, 0)
+    observer = _Observer(chosen, layers, clock, checked)
+    with capture(model, describe=describe, keep=observer, allow_unseen=allow_unseen):
+        for batch in batches:
+            tell(seen.inputs)
+            _run(model, batch, f"the batch after {seen.inputs} inputs", observer)
+            inputs, tokens = _size(batch)
+            seen = _Seen(seen.inputs + inputs, seen.tokens + tokens)
+    tell(seen.inputs)
+    return seen
 
 
 def run(model: nn.Module, batch: Any) -> Any:

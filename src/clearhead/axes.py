@@ -21,19 +21,19 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 else:
     try:
-        from jaxtyping import Bool, Float
+        from jaxtyping import Bool, Float, Int
     except ImportError:
 
         class _Unchecked:
             def __class_getitem__(cls, annotation: tuple[Any, str]) -> Any:
                 return annotation[0]
 
-        Bool = Float = _Unchecked
+        Bool = Float = Int = _Unchecked
 
-__all__ = ["Bool", "Float", "ShapeError", "broadcasts", "check_attention_operands"]
+__all__ = ["Bool", "Float", "Int", "ShapeError", "broadcasts", "check_attention_operands"]
 
 
 class ShapeError(ValueError):

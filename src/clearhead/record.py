@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from clearhead.findings import Finding
 
-__all__ = ["AuditRecord", "Fidelity", "LayerRecord", "ModelSymmetry", "Timing"]
+__all__ = ["AuditRecord", "Dispute", "Fidelity", "LayerRecord", "ModelSymmetry", "Position", "Timing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,24 @@ class ModelSymmetry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """What one publication says in a dispute, and the statistics that it rests on."""
+
+    source: str
+    says: str
+    rests_on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispute:
+    """A theory on which publications disagree. The theory's primary claim decides, on the model at hand."""
+
+    theory: str
+    question: str
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Seconds by phase, and the process's peak memory in bytes (None where the system does not tell)."""
 
@@ -78,3 +96,4 @@ class AuditRecord:
     findings: tuple[Finding, ...]
     timing: Timing
     symmetry: ModelSymmetry | None = None
+    disputes: tuple[Dispute, ...] = ()

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from clearhead.theories import kernel_pca
+from clearhead.theories.kernel_pca.controls import OTHER_HEADS, PERMUTED, RANDOM_MAP, RANDOM_VALUES
+
 SMALL = """
 import torch
 import transformers
@@ -93,8 +96,11 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     }
     assert "clearhead-report/index.html" in done.stdout
     findings = json.loads((here / "clearhead-report" / "findings.json").read_text())["findings"]
-    kinds = [(f["claim"]["theory"], f["claim"]["exact"], f["chance"]["draws"]) for f in findings if f["interval"]]
-    assert kinds == [("kernel PCA", 1, 20)] * 8 + [("symmetry", 0, 3)] * 8
+    kinds = [(f["theory"], f["statistic"], f["exact"]) for f in findings if f["interval"]]
+    assert kinds[:8] == [("kernel PCA", "captured variance", 1)] * 8
+    assert kinds[-8:] == [("symmetry", "permutation error", 0)] * 8
+    assert len(kinds) == 8 * (len(kernel_pca.CLAIMS) + 1)
+    assert {*findings[0]["controls"]} == {c.name for c in (RANDOM_VALUES, RANDOM_MAP, PERMUTED, OTHER_HEADS)}
     table = done.stdout[done.stdout.index("kernel PCA, captured variance") :]
     assert len(re.findall(r"-?\d?\.\d\d", table.split("agreement:")[0])) == 8
     assert "holds by construction in all 8 heads" in done.stdout
@@ -104,8 +110,9 @@ def test_json_is_all_that_standard_output_holds(here: Path) -> None:
     done = clearhead(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
-    assert [(f["layer"], f["head"]) for f in printed["findings"]] == 2 * [(1, h) for h in range(4)]
-    assert printed["findings"][0]["chance"]["seed"] == 3
+    claims = len(kernel_pca.CLAIMS) + 1
+    assert [(f["layer"], f["head"]) for f in printed["findings"]] == claims * [(1, h) for h in range(4)]
+    assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
 
 
 @pytest.mark.parametrize("columns", [44, 80])
@@ -126,7 +133,7 @@ def test_verify_prints_each_theorem_and_exits_with_zero(here: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(clearhead("verify", "--json", here=here).stdout)["theorems"]
     assert all(row["holds"] and row["control_residual"] > row["tolerance"] for row in rows)
-    assert sum(row["source"] == "kernel PCA" for row in rows) == 7
+    assert sum(row["source"] == "kernel PCA" for row in rows) == 19
     assert sum(row["source"] == "general attention" for row in rows) >= 28
     assert done.stdout.endswith(f"\n{len(rows)} hold, 0 do not\n")
     assert files(here) == {"small.py"}
@@ -368,7 +375,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
         "--allow-unseen", "--batch-size", "--batches", "--describe", "--help", "--inputs", "--json", "--layers",
-        "--max-tokens", "--out", "--seed", "--text", "--theory",
+        "--max-tokens", "--out", "--seed", "--text", "--theory", "--untrained",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {

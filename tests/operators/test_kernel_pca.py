@@ -338,3 +338,26 @@ def test_threads_change_nothing_of_all_axes() -> None:
     assert torch.equal(one.rank, many.rank)
     assert relative(many.energy, one.energy) <= EXACT
     assert relative(many.coefficients, one.coefficients) <= EXACT
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 5, 40])
+def test_without_a_matrix_equal_keys_have_the_axes_of_the_distinct_ones(distinct: int) -> None:
+    few = torch.randn(distinct, 11, generator=torch.Generator().manual_seed(distinct))
+    k = few.repeat(400 // distinct + 1, 1)[:401]
+    found, dense = (kernel_pca(k, axes=7, solver=solver) for solver in ("matrix_free", "dense"))
+    assert int(found.rank) == int(dense.rank) == min(distinct - 1, 7)
+    assert torch.isfinite(found.values).all()
+    assert torch.allclose(found.energy, dense.energy, rtol=1e-4, atol=1e-6 * float(dense.energy[0]) + 1e-30)
+
+
+def test_axes_that_single_precision_would_lose_are_found_in_double() -> None:
+    k = 3 * torch.randn(501, 64, generator=torch.Generator().manual_seed(0))
+    single = kernel_pca(k, axes=16, solver="matrix_free", precision=torch.float32)
+    chosen, dense = (kernel_pca(k, axes=16, solver=solver) for solver in ("matrix_free", "dense"))
+    assert int(single.rank) < int(chosen.rank) == int(dense.rank)
+
+
+@pytest.mark.parametrize("axes", [True, 2.0, "all"])
+def test_a_number_of_axes_that_is_none_is_refused(axes: object) -> None:
+    with pytest.raises(ValueError, match="expected axes as a whole number"):
+        kernel_pca(torch.randn(11, 3), axes=axes)  # type: ignore[arg-type]

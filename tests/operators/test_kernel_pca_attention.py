@@ -14,7 +14,7 @@ from torch import Tensor
 from clearhead.axes import check_attention_operands
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, COMPILED, Subject
-from clearhead.operators.kernel_pca import kernel_pca
+from clearhead.operators.kernel_pca import ByExplained, ByRank, kernel_pca
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.softmax import softmax_attention
 from tests.operators.test_kernel_pca import EXACT, allowed, centred_twice, gram_of, normal, relative
@@ -194,3 +194,16 @@ def test_single_precision_is_that_of_its_operands() -> None:
     q, k = normal(5, 7, seed=1).float(), normal(31, 7).float()
     want = kernel_pca_attention(q.double(), k.double(), axes=5)
     assert relative(kernel_pca_attention(q, k, axes=5).double(), want) <= tolerance(torch.float32, terms=1)
+
+
+def test_as_many_axes_as_the_rank_or_the_variance_ask_for() -> None:
+    generator = torch.Generator().manual_seed(0)
+    k = torch.randn(5, 3, generator=generator, dtype=torch.float64).repeat(2, 1)
+    q = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    whole = kernel_pca_attention(q, k, axes=ByRank())
+    assert whole.shape == (7, 4)
+    assert torch.allclose(whole, kernel_pca_attention(q, k, axes=4))
+    some = kernel_pca_attention(q, k, axes=ByExplained(0.5), mask=torch.ones(10, dtype=torch.bool))
+    assert 1 <= some.shape[-1] < 4
+    with pytest.raises(ValueError, match="a number of axes under a mask"):
+        kernel_pca_attention(q, k, axes=ByRank(), mask=torch.ones(7, 10, dtype=torch.bool))

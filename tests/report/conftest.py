@@ -4,7 +4,7 @@ import pytest
 
 from clearhead.findings import Theorem, Verdict
 from clearhead.record import AuditRecord
-from tests.report.made_records import KERNEL_PCA, MAX_MARGIN, record_of
+from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +20,12 @@ def record() -> AuditRecord:
 def two_claims() -> AuditRecord:
     """Layers of unequal width, two claims; the second claim's exact value lies below chance."""
     return record_of([3, 13, 5, 11, 7], KERNEL_PCA, MAX_MARGIN)
+
+
+@pytest.fixture(scope="session")
+def disputed() -> AuditRecord:
+    """Claims of every role, a second theory, and a dispute."""
+    return record_of([5, 11, 3, 7], KERNEL_PCA, OVERLAP, LOSS, EIGENVALUE, MAX_MARGIN, disputes=(DISPUTE,))
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +46,18 @@ def theorems() -> list[Theorem]:
         *[dataclasses.replace(sound, source=f"Source {i}") for i in range(7)],
         dataclasses.replace(sound, residual=0.5),
     ]
+
+
+@pytest.fixture(scope="session")
+def unchecked(theorems: list[Theorem]) -> list[Theorem]:
+    """The same, and one statement whose package is missing."""
+    nan = float("nan")
+    last = dataclasses.replace(
+        theorems[0],
+        source="Source 8",
+        residual=nan,
+        residual_single=nan,
+        control_residual=nan,
+        missing="scikit-learn",
+    )
+    return [*theorems, last]

@@ -1,12 +1,15 @@
 """Audits made up from a seed, with every kind of verdict among their heads."""
 
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 
-from clearhead.findings import Chance, Claim, Finding, judge
+from clearhead.findings import Chance, Claim, Finding, Role
+from clearhead.judging import judge
 from clearhead.numerics.moments import Interval
-from clearhead.record import AuditRecord, Fidelity, LayerRecord, Timing
+from clearhead.record import AuditRecord, Dispute, Fidelity, LayerRecord, Position, Timing
 
 KERNEL_PCA = Claim(
     theory="kernel PCA",
@@ -24,19 +27,67 @@ MAX_MARGIN = Claim(
     citation="Tarzanagh et al. 2023, Transformers as Support Vector Machines, theorem 3",
     exact=0.0,
 )
+OVERLAP = dataclasses.replace(
+    KERNEL_PCA,
+    statistic="subspace overlap",
+    statement="The values' axes span the principal subspace.",
+    role=Role.SECONDARY,
+    note="tied to captured variance",
+)
+LOSS = dataclasses.replace(
+    KERNEL_PCA,
+    statistic="projection loss",
+    statement="The loss is as small as the theorem's.",
+    exact=None,
+    role=Role.PUBLISHED,
+    note="falls when values grow",
+)
+EIGENVALUE = dataclasses.replace(
+    LOSS, statistic="max eigenvalue", statement="The spectrum is that of the keys.", note="values do not enter"
+)
+DISPUTE = Dispute(
+    theory=KERNEL_PCA.theory,
+    question="Do trained heads span the principal axes?",
+    positions=(
+        Position(source="Teo and Nguyen 2024", says="Yes, the loss falls.", rests_on=(LOSS.statistic,)),
+        Position(
+            source="Saritas and Yildiz 2025",
+            says="No, the eigenvalues cannot be reproduced.",
+            rests_on=(EIGENVALUE.statistic, "a statistic of another audit"),
+        ),
+    ),
+)
 NAMES = "encoder.layer.{}.attention.self"
+EXACT_BY_INPUT = {LOSS.statistic: 0.8, EIGENVALUE.statistic: math.nan}
+NOTHING = Interval(math.nan, math.nan)
 
 
 def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) -> Finding:
-    """One head, of a kind by its number: agreeing, above, at or below chance, undecided, or not applicable."""
-    toward = 1 if claim.exact > 0.5 else -1
+    """One head, of a kind by its number: agreeing, above, at or below chance, undecided, or not applicable.
+
+    Its second control is the harder one; statistics as published have the first only.
+    """
+    exact = EXACT_BY_INPUT[claim.statistic] if claim.exact is None else claim.exact
+    toward = -1 if exact < 0.5 else 1
     chance = 0.3 if toward > 0 else 0.7
     kind = (layer * 5 + head) % 8
-    shift = {0: 0.68, 4: -0.2, 5: rng.normal() * 0.004}.get(kind, rng.uniform(0.03, 0.6))
+    shift = {0: 0.68, 4: -0.2, 5: 0.01 + rng.normal() * 0.004}.get(kind, rng.uniform(0.05, 0.6))
     half, p = 0.012, 1e-6
     if kind == 5:
         half, p = 0.02, rng.uniform(0.3, 1.0)
     value = chance + toward * shift
+    easy = Chance(
+        control="random values",
+        value=chance,
+        range=Interval(chance - 0.05, chance + 0.05),
+        draws=999,
+        seed=17,
+        p_value=p,
+    )
+    near = chance + toward * 0.02
+    hard = dataclasses.replace(
+        easy, control="values of other heads", value=near, range=Interval(near - 0.01, near + 0.01), draws=5
+    )
     base = Finding(
         claim=claim,
         layer=layer,
@@ -44,33 +95,34 @@ def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) ->
         head=head,
         value=value,
         interval=Interval(value - half, value + half),
-        chance=Chance(
-            value=chance, range=Interval(chance - 0.05, chance + 0.05), control="shuffled values", draws=999, seed=17
-        ),
-        p_value=p,
+        exact=exact,
+        controls=(easy,) if claim.role is Role.PUBLISHED else (easy, hard),
         inputs=200,
     )
-    nan = float("nan")
-    nothing = Interval(nan, nan)
     if (layer, head) in {(1, 7), (4, 2)}:
-        gone = dataclasses.replace(base.chance, value=nan, range=nothing)
+        gone = _controls(base, value=math.nan, range=NOTHING, p_value=math.nan)
         return dataclasses.replace(
-            base,
-            value=nan,
-            interval=nothing,
-            chance=gone,
-            p_value=nan,
-            inputs=0,
-            skipped=200,
-            reason="keys are all equal",
+            gone, value=math.nan, interval=NOTHING, inputs=0, skipped=200, reason="keys are all equal"
         )
     if (layer, head) == (3, 3):
-        return dataclasses.replace(base, interval=nothing, p_value=nan, inputs=1, skipped=199, reason="too few tokens")
+        untested = _controls(base, p_value=math.nan)
+        return dataclasses.replace(untested, interval=NOTHING, inputs=1, skipped=199, reason="too few tokens")
     return base
 
 
+def _controls(finding: Finding, **changes: Any) -> Finding:
+    return dataclasses.replace(
+        finding, controls=tuple(dataclasses.replace(chance, **changes) for chance in finding.controls)
+    )
+
+
 def record_of(
-    heads: list[int], *claims: Claim, seed: int = 11, model: str = "all-MiniLM-L6-v2", name: str = NAMES
+    heads: list[int],
+    *claims: Claim,
+    seed: int = 11,
+    model: str = "all-MiniLM-L6-v2",
+    name: str = NAMES,
+    disputes: tuple[Dispute, ...] = (),
 ) -> AuditRecord:
     """An audit of layers with so many heads each, with every kind of verdict."""
     rng = np.random.default_rng(seed)
@@ -104,4 +156,5 @@ def record_of(
         timing=Timing(
             check=1.2, forward=9.4, theory={c.theory: 31.0 for c in claims}, total=42.7, peak_memory=1_940_000_000
         ),
+        disputes=disputes,
     )

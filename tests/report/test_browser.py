@@ -1,5 +1,6 @@
 """The report as Chromium shows it."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -9,12 +10,13 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from clearhead.findings import Verdict
+from clearhead.findings import Role, Verdict
 from clearhead.report import render_html
+from clearhead.report.drawing import text_of
 from clearhead.report.wording import number
-from tests.report.made_records import KERNEL_PCA, record_of
+from tests.report.made_records import EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
 pytestmark = pytest.mark.browser
 
@@ -88,7 +90,7 @@ def until(browser, condition):
 
 
 def numbers_of(finding):
-    texts = [finding.value, finding.interval.low, finding.interval.high, finding.chance.value, finding.claim.exact]
+    texts = [finding.value, finding.interval.low, finding.interval.high, finding.chance.value, finding.exact]
     texts += [finding.chance.range.low, finding.chance.range.high, finding.agreement, finding.p_value]
     return [*map(number, texts), str(finding.inputs), str(finding.verdict)]
 
@@ -173,9 +175,16 @@ def test_a_click_opens_everything_behind_a_head(browser, show, record):
     assert "Benjamini and Hochberg" in drawer.text
     assert str(finding.verdict) in drawer.text.lower()
     marks = {m.get_attribute("data-part"): m for m in drawer.find_elements(By.CSS_SELECTOR, "[data-part]")}
-    at = [float(marks[p].get_attribute(a)) for p, a in (("chance", "x1"), ("value", "cx"), ("exact", "x1"))]
+    places = (("chance", "x1"), ("value", "cx"), ("exact", "x1"))
+    at = [float(marks[part].get_attribute(name).removesuffix("%")) for part, name in places]
     share = (at[1] - at[0]) / (at[2] - at[0])
     assert abs(share - finding.agreement) < 0.01
+    assert len(drawer.find_elements(By.CSS_SELECTOR, "[data-part=control]")) == 2
+    rows = [row.text for row in drawer.find_elements(By.CSS_SELECTOR, ".controls tbody tr")]
+    for chance, row in zip(finding.controls, rows, strict=True):
+        expected = [chance.control, *map(number, (chance.value, chance.range.low, chance.range.high, chance.p_value))]
+        assert all(text in row for text in (*expected, str(chance.draws)))
+    assert ["hardest" in row for row in rows] == [False, True]
     ActionChains(browser).send_keys(Keys.ESCAPE).perform()
     assert not drawer.is_displayed()
     assert not box(browser, "tip").is_displayed()
@@ -193,20 +202,91 @@ def test_a_head_that_was_skipped_says_why(browser, show, record):
     assert not drawer.is_displayed()
 
 
+def choose(browser, claim):
+    """Take a claim from the switch; primary claims are named with their theory."""
+    options = Select(browser.find_element(By.CSS_SELECTOR, ".switch select"))
+    (text,) = [o.text for o in options.options if o.text in (claim.statistic, f"{claim.theory}: {claim.statistic}")]
+    options.select_by_visible_text(text)
+
+
+def shown_cells(browser):
+    return [cell for cell in cells_in(browser) if cell.is_displayed()]
+
+
 def test_the_switch_shows_one_claim_at_a_time(browser, show, two_claims):
     show(two_claims)
-    assert sum(cell.is_displayed() for cell in cells_in(browser)) == len(two_claims.findings) / 2
-    browser.find_elements(By.CSS_SELECTOR, ".switch button")[1].click()
-    shown = [cell for cell in cells_in(browser) if cell.is_displayed()]
-    claims = {two_claims.findings[int(cell.get_attribute("data-index"))].claim.theory for cell in shown}
-    assert claims == {"max margin"}
+    assert len(shown_cells(browser)) == len(two_claims.findings) / 2
+    choose(browser, MAX_MARGIN)
+    shown = shown_cells(browser)
+    assert len(shown) == len(two_claims.findings) / 2
     shown[4].click()
     assert "margin ratio" in box(browser, "drawer").text
 
 
+def test_a_theory_on_other_heads_has_places_of_its_own(browser, show, two_claims):
+    later = tuple(f for f in two_claims.findings if f.claim != MAX_MARGIN or f.layer > 1)
+    show(dataclasses.replace(two_claims, findings=later))
+    choose(browser, MAX_MARGIN)
+    shown_cells(browser)[0].click()
+    assert box(browser, "drawer").find_element(By.TAG_NAME, "h2").text == "Layer 2, head 0"
+
+
+@pytest.mark.parametrize("claim", [OVERLAP, LOSS, EIGENVALUE, KERNEL_PCA], ids=lambda claim: claim.statistic)
+def test_one_map_takes_the_colours_of_any_claim(browser, show, disputed, claim):
+    show(disputed)
+    before = [cell.value_of_css_property("fill") for cell in shown_cells(browser)]
+    choose(browser, EIGENVALUE if claim is KERNEL_PCA else KERNEL_PCA)
+    choose(browser, claim)
+    findings = [f for f in disputed.findings if f.claim == claim]
+    cells = shown_cells(browser)
+    assert len(cells) == len(findings) == 26
+    assert claim.statistic in browser.find_element(By.CSS_SELECTOR, ".chosen").text.lower()
+    assert ([cell.value_of_css_property("fill") for cell in cells] == before) == (claim is KERNEL_PCA)
+    for cell, finding in zip(cells, findings, strict=True):
+        text = cell.find_element(By.CSS_SELECTOR, ".number").text
+        assert text == ("" if finding.verdict is Verdict.NOT_APPLICABLE else text_of(finding))
+        assert f"Layer {finding.layer}, head {finding.head}: {finding.verdict}." in cell.get_attribute("aria-label")
+        assert cell.find_element(By.TAG_NAME, "use").get_attribute("href") == f"#mark-{finding.verdict.name.lower()}"
+    cells[3].click()
+    drawer = box(browser, "drawer").text
+    for text in (number(findings[3].value), claim.statement, claim.note):
+        assert text in drawer
+    for other in {f.claim.statistic for f in disputed.findings if f.claim.theory == claim.theory}:
+        assert other in drawer
+
+
+def test_tables_of_the_other_claims_are_made_when_opened(browser, show, disputed):
+    show(disputed)
+    for details in browser.find_elements(By.TAG_NAME, "details"):
+        browser.execute_script("arguments[0].open = true", details)
+    (room,) = [d for d in browser.find_elements(By.CSS_SELECTOR, ".later") if OVERLAP.statistic in d.text]
+    until(browser, lambda: room.find_elements(By.TAG_NAME, "td"))
+    rows = room.find_elements(By.CSS_SELECTOR, "tbody tr")
+    findings = [f for f in disputed.findings if f.claim == OVERLAP]
+    assert len(rows) == len(findings)
+    for row, finding in zip(rows, findings, strict=True):
+        assert row.text.startswith(f"{finding.layer} {finding.head} {number(finding.value)} ")
+        assert row.text.endswith(str(finding.verdict))
+
+
+def test_the_dispute_is_a_click_away(browser, show, disputed):
+    show(disputed)
+    browser.find_element(By.CSS_SELECTOR, ".claim a").click()
+    assert browser.current_url.endswith("#dispute-1")
+    section = box(browser, "dispute-1")
+    assert section.is_displayed()
+    for text in (
+        "Teo and Nguyen 2024",
+        "Saritas and Yildiz 2025",
+        "not measured in this audit",
+        "What this model says",
+    ):
+        assert text in section.text
+
+
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_never_scrolls_sideways(browser, show, two_claims, width):
-    show(two_claims, width=width, height=844)
+def test_the_page_never_scrolls_sideways(browser, show, disputed, width):
+    show(disputed, width=width, height=844)
     for details in browser.find_elements(By.TAG_NAME, "details"):
         browser.execute_script("arguments[0].open = true", details)
     overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -245,12 +325,17 @@ def test_the_policy_stops_scripts_that_are_not_the_page_s_own(browser, tmp_path,
     assert any("Content Security Policy" in entry["message"] for entry in browser.get_log("browser"))
 
 
-def test_without_scripts_the_map_still_stands(browser, show, two_claims):
+def test_without_scripts_the_primary_maps_and_every_claim_still_stand(browser, show, disputed):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
-        show(two_claims)
+        show(disputed)
         assert all(cell.is_displayed() for cell in cells_in(browser))
-        assert len(cells_in(browser)) == len(two_claims.findings)
+        assert len(cells_in(browser)) == sum(f.claim.role is Role.PRIMARY for f in disputed.findings)
+        assert box(browser, "dispute-1").is_displayed()
+        assert all(not d.is_displayed() for d in browser.find_elements(By.CSS_SELECTOR, ".group"))
+        details = browser.find_element(By.CSS_SELECTOR, ".claims-in-short")
+        details.find_element(By.TAG_NAME, "summary").click()
+        assert len([r for r in details.find_elements(By.CSS_SELECTOR, "tbody tr") if r.is_displayed()]) == 5
         assert not browser.find_element(By.CSS_SELECTOR, ".switch").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

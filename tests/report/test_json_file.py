@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from clearhead.findings import Verdict
 from clearhead.report import audit_as_json, theorems_as_json, write_json
+from clearhead.report.json_file import audit_as_text
+from tests.report.made_records import DISPUTE
 
 
 def only_json(value):
@@ -23,29 +24,60 @@ def test_values_are_plain_and_finite(record, two_claims, theorems):
 
 
 def test_infinities_become_null(record):
-    first = dataclasses.replace(record.findings[0], value=math.inf, p_value=-math.inf)
+    chance = dataclasses.replace(record.findings[0].chance, value=-math.inf, p_value=math.nan)
+    first = dataclasses.replace(record.findings[0], value=math.inf, controls=(chance,))
     made = audit_as_json(dataclasses.replace(record, findings=(first,)))
     assert made["findings"][0]["value"] is None
     assert made["findings"][0]["p_value"] is None
+    assert made["findings"][0]["controls"]["values of other heads"]["value"] is None
 
 
-def test_findings_keep_their_order_and_numbers(two_claims):
-    made = audit_as_json(two_claims)
-    assert made["format"] == "clearhead-audit/1"
-    assert len(made["findings"]) == len(two_claims.findings)
-    for entry, f in zip(made["findings"], two_claims.findings, strict=True):
+def close(value):
+    return None if math.isnan(value) else pytest.approx(value, rel=1e-6)
+
+
+def test_findings_keep_their_order_and_numbers(disputed):
+    made = audit_as_json(disputed)
+    assert made["format"] == "clearhead-audit/2"
+    assert len(made["findings"]) == len(disputed.findings)
+    for entry, f in zip(made["findings"], disputed.findings, strict=True):
         assert (entry["layer"], entry["head"], entry["name"]) == (f.layer, f.head, f.name)
-        assert entry["claim"]["theory"] == f.claim.theory
+        assert (entry["theory"], entry["statistic"]) == (f.claim.theory, f.claim.statistic)
         assert entry["verdict"] == str(f.verdict)
-        if f.verdict is Verdict.NOT_APPLICABLE:
-            assert entry["value"] is entry["agreement"] is entry["interval"]["low"] is None
-            assert entry["reason"] == "keys are all equal"
-        else:
-            assert entry["value"] == f.value
-            assert entry["agreement"] == pytest.approx(f.agreement)
+        assert entry["reason"] == f.reason
+        assert (entry["value"], entry["exact"], entry["agreement"]) == tuple(
+            map(close, (f.value, f.exact, f.agreement))
+        )
+        assert entry["interval"]["low"] == close(f.interval.low)
+        assert entry["p_value"] == close(f.p_value)
         if not math.isnan(f.p_value):
-            assert entry["agreement_interval"]["high"] == pytest.approx(f.agreement_interval.high)
-            assert f.p_value <= entry["p_value_adjusted"] <= 1
+            assert entry["agreement_interval"]["high"] == close(f.agreement_interval.high)
+            assert entry["p_value"] <= entry["p_value_adjusted"] <= 1
+        assert entry["chance"] == f.chance.control
+        assert list(entry["controls"]) == [c.control for c in f.controls]
+        for c in f.controls:
+            assert entry["controls"][c.control] == {
+                "value": close(c.value),
+                "range": {"low": close(c.range.low), "high": close(c.range.high)},
+                "draws": c.draws,
+                "seed": c.seed,
+                "p_value": close(c.p_value),
+            }
+
+
+def test_claims_are_listed_once_and_disputes_name_them(disputed):
+    made = audit_as_json(disputed)
+    claims = list(dict.fromkeys(f.claim for f in disputed.findings))
+    assert [(c["statistic"], c["role"], c["note"], c["exact"]) for c in made["claims"]] == [
+        (c.statistic, str(c.role), c.note, c.exact) for c in claims
+    ]
+    assert [s["statistic"] for s in made["summaries"]] == [c.statistic for c in claims]
+    assert made["summaries"][0]["controls"]["values of other heads"] == pytest.approx(0.32)
+    assert made["summaries"][0]["hardest_control"] == "values of other heads"
+    assert made["summaries"][3]["exact"] is None
+    (dispute,) = made["disputes"]
+    assert dispute["question"] == DISPUTE.question
+    assert [side["rests_on"] for side in dispute["positions"]] == [list(side.rests_on) for side in DISPUTE.positions]
 
 
 def test_summaries_fidelity_and_timing(record):
@@ -54,7 +86,7 @@ def test_summaries_fidelity_and_timing(record):
     assert (summary["heads"], summary["measured"], summary["above_chance"]) == (72, 70, 52)
     assert sum(summary["verdicts"].values()) == 72
     assert summary["verdicts"]["not applicable"] == 2
-    assert summary["verdict"] == "above chance, short of the claim in 43 of 70 heads"
+    assert summary["verdict"] == "above chance, off the claim in 43 of 70 heads"
     assert len(made["fidelity"]["layers"]) == 6
     assert made["fidelity"]["control_change"] == 0.83
     assert made["timing"]["theory"] == {"kernel PCA": 31.0}
@@ -66,9 +98,24 @@ def test_the_file_reads_back(record, tmp_path):
     text = (tmp_path / "audit.json").read_text(encoding="utf-8")
     assert text.endswith("}\n")
     assert json.loads(text) == audit_as_json(record)
+    assert sum('"layer":' in line and '"value":' in line for line in text.splitlines()) == len(record.findings)
+
+
+def test_a_file_without_findings_reads_back(record):
+    empty = dataclasses.replace(record, findings=())
+    assert json.loads(audit_as_text(empty)) == audit_as_json(empty)
 
 
 def test_theorems_are_counted(theorems):
     made = theorems_as_json(theorems)
     assert (made["hold"], made["do_not"]) == (7, 1)
     assert [t["holds"] for t in made["theorems"]] == [True] * 7 + [False]
+    assert made["not_checked"] == 0
+
+
+def test_a_theorem_that_was_not_checked_neither_holds_nor_fails(unchecked):
+    made = theorems_as_json(unchecked)
+    assert (made["hold"], made["do_not"], made["not_checked"]) == (7, 1, 1)
+    assert made["theorems"][-1]["holds"] is None
+    assert made["theorems"][-1]["missing"] == "scikit-learn"
+    assert made["theorems"][-1]["residual"] is None

@@ -5,11 +5,13 @@ import re
 import pytest
 from rich.console import Console
 
-from clearhead.findings import Verdict, judge
+from clearhead.cli.verify_command import verify_command
+from clearhead.findings import Verdict
+from clearhead.judging import judge, summarise
 from clearhead.record import AuditRecord
 from clearhead.report import print_audit, print_theorems, render_html
-from clearhead.report.wording import agreement, duration, number, short
-from tests.report.made_records import KERNEL_PCA, NAMES, record_of
+from clearhead.report.wording import agreement, drawn, duration, number, short
+from tests.report.made_records import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of
 
 WIDTHS = [50, 80, 120, 200]
 
@@ -46,12 +48,13 @@ def heads_in(text, title):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_is_wider_than_the_terminal(record, two_claims, theorems, width):
+def test_no_line_is_wider_than_the_terminal(record, two_claims, disputed, unchecked, width):
     for show in (
         lambda c: print_audit(record, c),
         lambda c: print_audit(two_claims, c),
+        lambda c: print_audit(disputed, c),
         lambda c: print_audit(record_of([64] * 3, KERNEL_PCA), c),
-        lambda c: print_theorems(theorems, c),
+        lambda c: print_theorems(unchecked, c),
     ):
         assert max(map(len, printed(show, width).splitlines())) <= width
 
@@ -107,9 +110,9 @@ def test_the_facts_are_all_there(record):
         "recompute error 2e-7",
         "error 3e-7 within tolerance 1e-5",
         "uniform attention (control): change .83",
-        "shuffled values, 999 draws, seed 17",
+        "random values, 999 draws; values of other heads, 5 draws; seed 17",
         "52 / 70",
-        "above chance, short of the claim in 43 of 70 heads",
+        "above chance, off the claim in 43 of 70 heads",
         "2 of 72 heads (keys are all equal 2)",
         "check 1.2 s, forward and capture 9.4 s, kernel PCA 31 s",
         "peak 1.9 GB",
@@ -171,6 +174,84 @@ def test_theorems_tell_everything_at_every_width(theorems, width):
     assert len(re.findall(r"\bNO\b", text)) == 1
     assert len(re.findall(r"\byes\b", text)) == 7
     assert text.splitlines()[-1] == "7 hold, 1 do not"
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 400])
+def test_what_was_not_checked_is_not_a_failure(unchecked, width):
+    text = printed(lambda c: print_theorems(unchecked, c), width)
+    assert " ".join(text.split()).count("not checked: needs scikit-learn") == 1
+    assert len(re.findall(r"\bNO\b", text)) == 1
+    assert text.splitlines()[-1] == "7 hold, 1 do not, 1 not checked"
+
+
+def test_verify_fails_for_what_does_not_hold_and_not_for_what_was_not_checked(unchecked, monkeypatch, capsys):
+    *sound, wrong, missing = unchecked
+    for theorems, passed in (([*sound, missing], True), ([*sound, wrong], False), ([*sound, wrong, missing], False)):
+        monkeypatch.setattr("clearhead.cli.verify_command.all_theorems", lambda given=theorems: given)
+        assert verify_command(json=False) is passed
+        assert verify_command(json=True) is passed
+    assert "not checked" in capsys.readouterr().out
+    assert not missing.holds
+
+
+def rows_under(text, title):
+    """A block's header and rows, split at two spaces or more."""
+    block = text.split(f"\n{title}")[1].split("\n\n")[0]
+    header, *rows = [re.split(r"\s{2,}", line.strip()) for line in block[block.index("statistic ") :].splitlines()]
+    return [dict(zip(header, row, strict=False)) for row in rows]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_other_claims_have_a_row_each_and_no_map(disputed, width):
+    text = printed(lambda c: print_audit(disputed, c), width)
+    (overlap,) = rows_under(text, "other claims of kernel PCA")
+    (summary,) = [s for s in summarise(disputed.findings) if s.claim == OVERLAP]
+    assert (overlap["statistic"], overlap["median"]) == ("subspace overlap", short(summary.median))
+    assert overlap["chance"] == short(summary.chance)
+    loss, eigenvalue = rows_under(text, "as published on kernel PCA")
+    assert "(beside random values, 999 draws)" in " ".join(text.split())
+    assert (loss["statistic"], loss["random values"]) == ("projection loss", ".30")
+    assert eigenvalue["statistic"] == "max eigenvalue"
+    if width >= 80:
+        assert (overlap["exact"], loss["exact"], eigenvalue["exact"]) == ("1", ".80", "-")
+    if width >= 120:
+        assert overlap["verdict"] == summary.verdict
+    assert "kernel PCA, subspace overlap" not in text
+    assert "kernel PCA, captured variance" in text
+
+
+def test_blocks_stand_only_where_there_are_other_claims(record):
+    text = printed(lambda c: print_audit(record, c), 120)
+    assert "other claims" not in text
+    assert "as published" not in text
+    assert "dispute" not in text
+
+
+def test_the_dispute_is_told_in_one_paragraph(disputed):
+    words = " ".join(printed(lambda c: print_audit(disputed, c), 80).split())
+    assert f"dispute {DISPUTE.question} On this model 3 of 24 heads judged agree with the theory;" in words
+
+
+def test_skipped_heads_are_told_once_for_claims_that_agree(disputed):
+    text = printed(lambda c: print_audit(disputed, c), 200)
+    assert text.count("skipped") == 2
+    gone = tuple(
+        dataclasses.replace(f, verdict=Verdict.NOT_APPLICABLE, reason="no axes")
+        if f.claim in (OVERLAP, LOSS) and f.layer == 0
+        else f
+        for f in disputed.findings
+    )
+    text = printed(lambda c: print_audit(dataclasses.replace(disputed, findings=gone), c), 200)
+    assert text.count("skipped") == 3
+    assert "kernel PCA, subspace overlap and projection loss: 6 of 26 heads (no axes 5, keys are all equal 1)" in text
+
+
+def test_a_control_with_unequal_draws_tells_the_range(record):
+    first, *rest = record.findings
+    fewer = dataclasses.replace(first, controls=(first.controls[0], dataclasses.replace(first.controls[1], draws=1)))
+    assert drawn([fewer, *rest]) == ["random values, 999 draws", "values of other heads, 1 to 5 draws"]
+    assert drawn([fewer]) == ["random values, 999 draws", "values of other heads, 1 draw"]
+    assert drawn([]) == []
 
 
 def test_no_theorems_are_none():

@@ -1,9 +1,8 @@
 """`clearhead audit`: load the model and the text, walk the corridor, print and write what was found."""
 
 import itertools
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from clearhead.models.loading import LoadedModel, load_model
 from clearhead.models.objects import load_batches
 from clearhead.record import AuditRecord
 from clearhead.report.folder import WrittenReport, report_folder
-from clearhead.report.json_file import audit_as_json
+from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
 from clearhead.sockets import read_descriptions
 from clearhead.sockets.torchvision_shim import ensure_torchvision
@@ -44,8 +43,19 @@ class AuditRequest:
     seed: int
     describe: Path | None
     allow_unseen: bool
+    untrained: bool
     out: Path
     json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Batches that can be gone through more than once without being kept."""
+
+    make: Callable[[], Iterable[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.make())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +76,10 @@ def audit_command(request: AuditRequest) -> None:
     with report_folder(request.out) as folder:
         ensure_torchvision()
         loaded = load_model(request.model, max_tokens=request.max_tokens)
+        if request.untrained and loaded.untrained is None:
+            raise CommandError(
+                f"--untrained needs a model folder; what {request.model} was before training is not known"
+            )
         inputs = _inputs(request, loaded, passages)
         with _progress(inputs.count) as tell:
             record = audit(
@@ -76,6 +90,7 @@ def audit_command(request: AuditRequest) -> None:
                 seed=request.seed,
                 describe=describe,
                 allow_unseen=request.allow_unseen,
+                untrained=loaded.untrained(request.seed) if request.untrained and loaded.untrained else None,
                 name=loaded.name,
                 data=inputs.name,
                 progress=tell,
@@ -87,7 +102,7 @@ def audit_command(request: AuditRequest) -> None:
 def _print(record: AuditRecord, written: WrittenReport, *, as_json: bool) -> None:
     with printing() as console:
         if as_json:
-            print(json.dumps(audit_as_json(record), indent=1, allow_nan=False), file=console.file)
+            print(audit_as_text(record), file=console.file)
             return
         print_audit(record, console)
         for line in (f"report    {written.page}", f"findings  {written.findings}"):
@@ -96,13 +111,15 @@ def _print(record: AuditRecord, written: WrittenReport, *, as_json: bool) -> Non
 
 def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | None) -> _Inputs:
     if request.batches is not None:
-        batches = itertools.islice(load_batches(request.batches), request.inputs)
-        return _Inputs(batches=batches, name=request.batches, count=None)
+        path = request.batches
+        again = _Again(lambda: itertools.islice(load_batches(path), request.inputs))
+        return _Inputs(batches=again, name=path, count=None)
     if loaded.encode is None:
         raise CommandError(f"{request.model} has no tokenizer, so it cannot read text; give its inputs with --batches")
     name = "the text that ships with clearhead" if request.text is None else str(request.text)
     chosen = (default_passages() if passages is None else passages)[: request.inputs]
-    encoded = text_batches(chosen, loaded.encode, batch_size=request.batch_size)
+    encode = loaded.encode
+    encoded = _Again(lambda: text_batches(chosen, encode, batch_size=request.batch_size))
     return _Inputs(batches=encoded, name=name, count=len(chosen))
 
 
@@ -125,7 +142,7 @@ def _progress(count: int | None) -> Iterator[Any]:
     """A bar on standard error, so that standard output holds the result alone."""
     counts = (MofNCompleteColumn(), TextColumn("inputs"), TimeElapsedColumn())
     console = Console(stderr=True)
-    words = {"check": "checking the capture", "measure": "measuring"}
+    words = {"check": "checking the capture", "measure": "measuring", "untrained": "measuring the untrained model"}
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),

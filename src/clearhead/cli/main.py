@@ -74,6 +74,10 @@ def audit(
     allow_unseen: Annotated[
         bool, typer.Option("--allow-unseen", help="Go on if modules that look like attention ran unseen.")
     ] = False,
+    untrained: Annotated[
+        bool,
+        typer.Option("--untrained", help="Measure the same architecture with drawn weights too, as one more control."),
+    ] = False,
     out: Annotated[str, typer.Option(metavar="PATH", help="Folder for index.html and findings.json.")] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of the table.")] = False,
 ) -> None:
@@ -96,6 +100,7 @@ def audit(
             seed=seed,
             describe=describe,
             allow_unseen=allow_unseen,
+            untrained=untrained,
             out=Path(out),
             json=json,
         )

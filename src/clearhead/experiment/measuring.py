@@ -1,9 +1,11 @@
 """Audit the subjects one by one, and keep what was measured: a measurement with the same inputs is not made again."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +50,22 @@ def measure_all(subjects: Iterable[Subject], request: Request, folder: Path) -> 
 
 def _measure(subject: Subject, request: Request, path: Path, place: int, total: int) -> Measured:
     ready = subject.load()
-    key = {"version": __version__, "seed": request.seed, "contents": _digest(ready), "torch": torch.__version__}
+    key = {
+        "version": __version__,
+        "code": _code(),
+        "seed": request.seed,
+        "contents": _digest(ready),
+        "torch": torch.__version__,
+        "transformers": _version("transformers"),
+    }
     kept = _kept(path, key)
     if kept is None:
-        # The control of initialisation goes in here, beside the seed.
         record = audit(
             ready.model,
             ready.batches,
             theories=[THEORY],
             seed=request.seed,
+            untrained=None if ready.untrained is None else ready.untrained(request.seed),
             name=subject.name,
             data=ready.source,
             progress=lambda phase, done: request.tell(f"{subject.name}: {phase} {done}", place, total),
@@ -73,6 +82,24 @@ def _kept(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return stored["record"] if isinstance(stored, dict) and stored.get("key") == key else None
+
+
+@functools.cache
+def _code() -> str:
+    """A fingerprint of everything in the package, as its version does not change with every line."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
 
 
 def _digest(ready: Ready) -> str:

@@ -14,6 +14,7 @@ from clearhead.models.loading import DEMOS, load_model
 from clearhead.models.objects import LoadError
 from clearhead.models.preparing import prepare
 from clearhead.models.published import PUBLISHED, PublishedModel
+from clearhead.models.untrained import Draw
 from clearhead.models.vit import VisionTransformer
 from clearhead.training.evaluation import as_pixels
 
@@ -22,17 +23,22 @@ __all__ = ["Ready", "Subject", "subjects"]
 INPUTS = 32
 """Inputs per model, where a kind has as many."""
 
-MAX_TOKENS = 256
+MAX_TOKENS = 160
+"""Tokens per input at most; enough for heads of width 64."""
 IMAGES_PER_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A model in memory and what it will be shown. `tokens` counts those of all inputs where a batch does not tell."""
+    """A model in memory and what it will be shown.
+
+    `untrained` draws its weights anew from a seed; `tokens` counts those of all inputs where a batch does not tell.
+    """
 
     model: nn.Module
     batches: list[Any]
     source: str
+    untrained: Draw | None = None
     tokens: int | None = None
 
 
@@ -79,7 +85,7 @@ def _load_published(model: PublishedModel, request: Request) -> Ready:
         prepare(model, folder)
     loaded = load_model(model.name if demo else str(folder), max_tokens=MAX_TOKENS)
     inputs = make_inputs(model.reads, folder, loaded.encode, count=request.inputs or INPUTS, seed=request.seed)
-    return Ready(model=loaded.model, batches=inputs.batches, source=inputs.source)
+    return Ready(model=loaded.model, untrained=loaded.untrained, batches=inputs.batches, source=inputs.source)
 
 
 def _load_vision(request: Request) -> Ready:
@@ -90,4 +96,10 @@ def _load_vision(request: Request) -> Ready:
     images = as_pixels(fashion_mnist(request.data).test_images[: request.inputs or INPUTS])
     batches = [images[i : i + IMAGES_PER_BATCH] for i in range(0, len(images), IMAGES_PER_BATCH)]
     tokens = len(images) * loaded.model.config.tokens if isinstance(loaded.model, VisionTransformer) else None
-    return Ready(model=loaded.model, batches=batches, source="first test images of Fashion-MNIST", tokens=tokens)
+    return Ready(
+        model=loaded.model,
+        untrained=loaded.untrained,
+        batches=batches,
+        source="first test images of Fashion-MNIST",
+        tokens=tokens,
+    )

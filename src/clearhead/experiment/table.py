@@ -1,6 +1,5 @@
-"""Audits of several models as one table in Markdown, generic over what was measured: one column for each statistic."""
+"""Audits of several models as one table in Markdown, generic over the claims that were measured."""
 
-import math
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,25 +8,31 @@ from typing import Any
 
 from clearhead import __version__
 from clearhead.experiment.measuring import Measured
-from clearhead.findings import Verdict
+from clearhead.findings import Role, Verdict
 from clearhead.report.wording import short
+from clearhead.theories.kernel_pca import controls
 
 __all__ = ["as_facts", "as_markdown"]
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy")
+RANDOM_VALUES = controls.RANDOM_VALUES.name
 ABOVE = (str(Verdict.SUPPORTED), str(Verdict.ABOVE))
 
 
 def as_markdown(measured: Sequence[Measured], *, command: str, seed: int) -> str:
-    """The caption, the first statistic with its verdicts, the other statistics beside their chance, and the models."""
+    """The caption, the primary statistic beside every control, the other statistics, and the models."""
     shown = [row for row in measured if row.record is not None]
     missing = [row for row in measured if row.record is None]
-    statistics = _statistics(shown)
-    parts = [f"# Kernel PCA on trained transformers\n\n{_caption(shown, command=command, seed=seed)}"]
-    if statistics:
-        parts += [_first_table(shown, statistics[0])]
-    if len(statistics) > 1:
-        parts += ["Medians over heads [95 % CI], and the median chance level.", _other_table(shown, statistics[1:])]
+    parts = [f"# Kernel PCA on trained transformers\n\n{_caption(command=command, seed=seed)}"]
+    for statistic in _statistics(shown, Role.PRIMARY):
+        parts += [f"## {statistic[:1].upper()}{statistic[1:]}", _primary_table(shown, statistic)]
+    for role, title, beside in (
+        (Role.SECONDARY, "Other consequences of the theory", "(hardest control; exact)"),
+        (Role.PUBLISHED, "As published", "(random values)"),
+    ):
+        statistics = _statistics(shown, role)
+        if statistics:
+            parts += [f"## {title}", f"Medians over heads {beside}.", _table_by_statistic(shown, statistics, role)]
     parts += ["## Models", _model_table(shown)]
     if missing:
         parts += ["## Not measured", *(f"- {row.subject.name}: {row.reason}" for row in missing)]
@@ -72,36 +77,33 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _caption(shown: Sequence[Measured], *, command: str, seed: int) -> str:
+def _caption(*, command: str, seed: int) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in _versions().items())
-    controls = sorted({_control(row.record) for row in shown if row.record is not None} - {""})
     return (
         f"Made by `{command}` on {datetime.now(UTC).date().isoformat()}; seed {seed}; {versions}. "
-        f"Chance is the median over heads of each head's own control ({'; '.join(controls) or 'none'}). "
-        "A verdict needs a p-value of at most 5 %, adjusted among the heads of one model and statistic; "
-        "intervals are distribution-free 95 % intervals of the median over heads."
+        "Every number is a median over the heads of a model. A head is above or below chance if it lies so beside "
+        "every control, with a p-value of at most 5 %, adjusted among the heads of one model and statistic; intervals "
+        "are distribution-free 95 % intervals of the median over heads."
     )
 
 
-def _control(record: dict[str, Any]) -> str:
-    measured = [finding["chance"] for finding in record["findings"] if finding["inputs"]]
-    return f"{measured[0]['control']}, {measured[0]['draws']} draws" if measured else ""
-
-
-def _statistics(shown: Sequence[Measured]) -> list[str]:
-    """The names of the statistics, in the order in which they appear."""
-    names = [s["claim"]["statistic"] for row in shown if row.record is not None for s in row.record["summaries"]]
-    return list(dict.fromkeys(names))
+def _statistics(shown: Sequence[Measured], role: Role) -> list[str]:
+    """The names of the statistics of a role, in the order in which they appear."""
+    claims = [claim for row in shown if row.record is not None for claim in row.record["claims"]]
+    return list(dict.fromkeys(claim["statistic"] for claim in claims if claim["role"] == str(role)))
 
 
 def _summary(row: Measured, statistic: str) -> dict[str, Any] | None:
     assert row.record is not None, "only measured models are shown"
     summaries: list[dict[str, Any]] = row.record["summaries"]
-    return next((s for s in summaries if s["claim"]["statistic"] == statistic), None)
+    return next((s for s in summaries if s["statistic"] == statistic), None)
 
 
-def _first_table(shown: Sequence[Measured], statistic: str) -> str:
-    head = ["model", "layers x heads", "inputs", "tokens", f"{statistic}, median [95 % CI]", "chance",
+def _primary_table(shown: Sequence[Measured], statistic: str) -> str:
+    controls = list(
+        dict.fromkeys(name for row in shown for name in (_summary(row, statistic) or {}).get("controls", ()))
+    )
+    head = ["model", "layers x heads", "inputs", "tokens", "median [95 % CI]", *controls,
             "heads above / at / below chance", "verdict"]  # fmt: skip
     rows = []
     for row in shown:
@@ -110,14 +112,15 @@ def _first_table(shown: Sequence[Measured], statistic: str) -> str:
         layers = record["fidelity"]["layers"]
         counts = summary["verdicts"] if summary else {}
         above = sum(counts.get(verdict, 0) for verdict in ABOVE)
+        at, below = (counts.get(str(verdict), 0) for verdict in (Verdict.CHANCE, Verdict.BELOW))
         rows.append([
             row.subject.name,
             f"{len(layers)} x {' or '.join(str(n) for n in sorted({layer['heads'] for layer in layers}))}",
             str(record["inputs"]),
             f"{record['tokens']:,}" if record["tokens"] else "-",
             _with_interval(summary),
-            short(_value(summary["chance"])) if summary else "-",
-            f"{above} / {counts.get(str(Verdict.CHANCE), 0)} / {counts.get(str(Verdict.BELOW), 0)}",
+            *(_number(((summary or {}).get("controls") or {}).get(control)) for control in controls),
+            f"{above} / {at} / {below}" if summary and summary["measured"] else "-",
             _verdict(record, summary),
         ])  # fmt: skip
     return _markdown(head, rows)
@@ -129,20 +132,24 @@ def _verdict(record: dict[str, Any], summary: dict[str, Any] | None) -> str:
         return str(Verdict.NOT_APPLICABLE)
     if summary["measured"]:
         return str(summary["verdict"])
-    found = [f for f in record["findings"] if f["claim"]["statistic"] == summary["claim"]["statistic"] and f["reason"]]
+    found = [f for f in record["findings"] if f["statistic"] == summary["statistic"] and f["reason"]]
     return f"{summary['verdict']}: {found[0]['reason']}" if found else str(summary["verdict"])
 
 
-def _other_table(shown: Sequence[Measured], statistics: Sequence[str]) -> str:
-    head = ["model", *(name for statistic in statistics for name in (statistic, "chance"))]
-    rows = []
-    for row in shown:
-        cells = [row.subject.name]
-        for statistic in statistics:
-            summary = _summary(row, statistic)
-            cells += [_with_interval(summary), short(_value(summary["chance"])) if summary else "-"]
-        rows.append(cells)
-    return _markdown(head, rows)
+def _table_by_statistic(shown: Sequence[Measured], statistics: Sequence[str], role: Role) -> str:
+    """A row for each statistic and a column for each model, as there are more of the former."""
+    rows = [[statistic, *(_beside_chance(_summary(row, statistic), role) for row in shown)] for statistic in statistics]
+    return _markdown(["statistic", *(row.subject.name for row in shown)], rows)
+
+
+def _beside_chance(summary: dict[str, Any] | None, role: Role) -> str:
+    if summary is None or summary["median"] is None:
+        return "-"
+    if role is Role.PUBLISHED:
+        beside = _number(summary["controls"].get(RANDOM_VALUES))
+    else:
+        beside = f"{_number(summary['chance'])}; {_number(summary['exact'])}"
+    return f"{_number(summary['median'])} ({beside})"
 
 
 def _model_table(shown: Sequence[Measured]) -> str:
@@ -159,13 +166,15 @@ def _model_table(shown: Sequence[Measured]) -> str:
 def _with_interval(summary: dict[str, Any] | None) -> str:
     if summary is None or summary["median"] is None:
         return "-"
-    low, high = _value(summary["interval"]["low"]), _value(summary["interval"]["high"])
-    ends = "" if math.isnan(low) else f" [{short(low)}, {short(high)}]"
-    return f"{short(_value(summary['median']))}{ends}"
+    low, high = ((summary["interval"] or {}).get(end) for end in ("low", "high"))
+    return _number(summary["median"]) + (f" [{_number(low)}, {_number(high)}]" if low is not None else "")
 
 
-def _value(stored: float | None) -> float:
-    return math.nan if stored is None else stored
+def _number(stored: float | None) -> str:
+    """Two digits at least, where the terminal has room for one."""
+    if stored is None:
+        return "-"
+    return short(stored) if stored == 0 or 1e-3 <= abs(stored) < 1e4 else f"{stored:.1e}"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

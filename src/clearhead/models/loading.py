@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.models.encoding import Encode, encoder
-from clearhead.models.native import is_native, load_native
+from clearhead.models.native import is_native, load_native, untrained
 from clearhead.models.objects import LoadError, first_line, load_object
 from clearhead.models.untrained import Draw, offline, quiet, untrained_twin
 
@@ -89,7 +89,8 @@ def _load_from_object(path: str, max_tokens: int) -> LoadedModel:
 
 def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     if is_native(folder):
-        return LoadedModel(model=load_native(folder), name=name)
+        native = load_native(folder)
+        return LoadedModel(model=native, name=name, untrained=functools.partial(untrained, native))
     _check_folder(folder)
     try:
         import transformers
@@ -108,9 +109,9 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
             ) from error
         except Exception as error:
             raise LoadError(f"cannot load {folder}: {_cause(error)}") from error
-    untrained = untrained_twin(transformers, model, name)
+    twin = untrained_twin(transformers, model, name)
     if not any((folder / file).exists() for file in TOKENIZER_FILES):
-        return LoadedModel(model=model, name=name, untrained=untrained)
+        return LoadedModel(model=model, name=name, untrained=twin)
 
     @functools.cache
     def made() -> Encode:
@@ -119,7 +120,7 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
         return made()(passages)
 
-    return LoadedModel(model=model, name=name, encode=encode, untrained=untrained)
+    return LoadedModel(model=model, name=name, encode=encode, untrained=twin)
 
 
 def _check_folder(folder: Path) -> None:

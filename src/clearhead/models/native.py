@@ -68,7 +68,7 @@ def untrained(model: nn.Module, seed: int) -> nn.Module:
     """A model of the same sizes as it was before any training, drawn by `seed`: the control of initialisation."""
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"expected a model of Clearhead's own; got a {type(model).__name__}")
-    return VisionTransformer(model.config, generator=torch.Generator().manual_seed(seed))
+    return VisionTransformer(model.config, generator=torch.Generator().manual_seed(seed)).eval()
 
 
 def _read_config(folder: Path) -> VisionTransformerConfig:

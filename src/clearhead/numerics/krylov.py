@@ -4,6 +4,7 @@ Block Krylov with full re-orthogonalisation, Rayleigh-Ritz on everything kept, a
 the basis grows by one block for each product, and when it is full the best Ritz vectors stay.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from clearhead.axes import Float
 from clearhead.numerics.eigenpairs import Eigenpairs
+from clearhead.numerics.precision import machine_epsilon
 
 __all__ = ["guarded", "krylov_eigenpairs"]
 
@@ -50,25 +52,26 @@ def krylov_eigenpairs(
     room = min(n, max(BLOCKS * b, 3 * stay))
     basis, image = start.new_empty(n, room), start.new_empty(n, room)
     reduced, overlap = (torch.empty(room, room, dtype=torch.float64, device=start.device) for _ in range(2))
-    block, used, look_at = _orthonormal(start), 0, stay
+    block, used, look_at = torch.linalg.qr(start).Q, 0, stay
     for step in range(1, most_products + 1):
         first, used = used, used + block.shape[1]
         basis[:, first:used], image[:, first:used] = block, product(block)
         for matrix, right in ((reduced, image), (overlap, basis)):
             matrix[:used, first:used] = _inner(basis[:, :used], right[:, first:used])
             matrix[first:used, :used] = matrix[:used, first:used].mT
+        block = _new_directions(image[:, first:used], basis[:, :used])[:, : n - used]
+        exhausted = block.shape[1] == 0  # the space holds its own image: what is in it is exact
         full = used + min(b, n - used) > room
-        if used >= look_at or full or step == most_products:
+        if used >= look_at or full or exhausted or step == most_products:
             look_at = used + max(b, used // 4)  # a look costs more than a narrow block does
             ritz, mix = _rayleigh_ritz(reduced[:used, :used], overlap[:used, :used])
             values, chosen = ritz[:count], mix[:, :count].to(basis)
             vectors = basis[:, :used] @ chosen
             residual = (image[:, :used] @ chosen - vectors * values.to(basis)).norm(dim=0).double()
             distance = values - ritz[min(stay, used) - 1]
-            converged = used == n or bool((residual.square() <= tolerance * values * distance).all())
+            converged = exhausted or bool((residual.square() <= tolerance * values * distance).all())
             if converged or step == most_products:
                 break
-        block = _orthonormal(image[:, first:used], against=basis[:, :used])[:, : n - used]
         if full:
             best = mix[:, :stay]
             basis[:, :stay], image[:, :stay] = basis[:, :used] @ best.to(basis), image[:, :used] @ best.to(basis)
@@ -84,13 +87,15 @@ def krylov_eigenpairs(
     )
 
 
-def _orthonormal(block: Tensor, against: Tensor | None = None) -> Tensor:
-    """Orthonormal columns of the span, orthogonal to other columns; done twice, for what once leaves of those."""
-    for _ in range(2):
-        if against is not None:
-            block = block - against @ (against.mT @ block)
-        block = torch.linalg.qr(block).Q
-    return block
+def _new_directions(image: Tensor, basis: Tensor) -> Tensor:
+    """Orthonormal columns that span what the image adds to the basis, and none for what is rounding beside it."""
+    least = 4 * machine_epsilon(image.dtype) * math.sqrt(len(image)) * float(image.norm(dim=0).amax())
+    block, own = torch.linalg.qr(image - basis @ (basis.mT @ image))
+    block = block[:, own.diagonal().abs() > least]
+    # Once more, for what the first time leaves of the basis; a column of which that was most is no direction.
+    block, own = torch.linalg.qr(block - basis @ (basis.mT @ block))
+    new: Tensor = block[:, own.diagonal().abs() > 0.5]
+    return new
 
 
 def _inner(left: Tensor, right: Tensor) -> Tensor:

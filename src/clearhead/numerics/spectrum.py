@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clearhead.axes import Float
+from clearhead.axes import Float, Int
 from clearhead.numerics.precision import machine_epsilon
 
 __all__ = ["Features", "captured_fraction", "centred", "features_from_log_kernel", "orthonormal_basis"]
@@ -21,10 +21,15 @@ INDEPENDENT = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Coordinates of n vectors in a feature space: row i is exp(log_norm_i) * direction_i, with unit directions."""
+    """Coordinates of n vectors in a feature space: row i is exp(log_norm_i) * direction_i, with unit directions.
+
+    `begun_by` tells for every coordinate the vector that begins it: those listed before it are zero there, so that the
+    directions in this order are triangular. Coordinates that no vector needs are zero and come last.
+    """
 
     direction: Float[Tensor, "*b n r"]
     log_norm: Float[Tensor, "*b n"]
+    begun_by: Int[Tensor, "*b r"]
 
 
 def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
@@ -37,6 +42,7 @@ def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
     A logarithm of size |s| was rounded by eps |s|, and its exponential is wrong by as much: what a vector adds to those
     before it is told from rounding only if its square exceeds 4 eps (n + max|s|). If not, as for equal vectors, the
     vector gets no coordinate of its own. A small one would be worse than none: long vectors would blow it up.
+    Vectors begin coordinates in the order given, unless there are such vectors: see `_singular_factor`.
     """
     n = log_kernel.shape[-1]
     log_norm = log_kernel.diagonal(dim1=-2, dim2=-1) / 2
@@ -45,22 +51,42 @@ def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
     factor, info = torch.linalg.cholesky_ex(correlation)
     own = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
     singular = (info != 0) | ~(own > least)
+    begun_by = torch.arange(n, device=factor.device).expand(log_norm.shape).clone()
     if bool(singular.any()):
-        factor[singular] = _singular_factor(correlation[singular], least[singular])
-    return Features(direction=factor, log_norm=log_norm)
+        factor[singular], begun_by[singular] = _singular_factor(correlation[singular], least[singular])
+    return Features(direction=factor, log_norm=log_norm, begun_by=begun_by)
 
 
-def _singular_factor(matrix: Tensor, least: Tensor) -> Tensor:
-    """The Cholesky factor, with a column of zeros wherever the pivot is at most `least`."""
+def _singular_factor(matrix: Float[Tensor, "b n n"], least: Float[Tensor, "b"]) -> tuple[Tensor, Tensor]:
+    """A factor F with F F^T = matrix to rounding, and the row that begins each of its columns.
+
+    Every column is begun by the first row of which a quarter as much is left as of any. A row of which at most `least`
+    is left is done: it has zeros from there on. Were the rows taken in their order whatever is left of them, a small
+    pivot would leave errors of its root in those after it, and these pass for pivots in turn.
+    """
+    n = matrix.shape[-1]
+    item = torch.arange(len(matrix), device=matrix.device)
     factor = torch.zeros_like(matrix)
-    for j in range(matrix.shape[-1]):
-        column = matrix[..., j:, j] - (factor[..., j:, :j] @ factor[..., j, :j, None]).squeeze(-1)
-        pivot = column[..., :1]
-        if bool((pivot.squeeze(-1) < -16 * least).any()):
+    left = matrix.diagonal(dim1=-2, dim2=-1).clone()
+    chosen = torch.full((len(matrix), n), n, device=matrix.device)
+    for j in range(n):
+        open_ = left > least.unsqueeze(-1)
+        some = open_.any(dim=-1)
+        if not bool(some.any()):
+            break
+        if bool((left < -16 * least.unsqueeze(-1)).any()):
             raise ValueError("the kernel is not positive semi-definite: its Cholesky factor does not exist")
-        own = pivot > least.unsqueeze(-1)
-        factor[..., j:, j] = torch.where(own, column / torch.where(own, pivot, 1).sqrt(), 0)
-    return factor
+        large = open_ & (left >= left.amax(dim=-1, keepdim=True) / 4)
+        pivot = large.to(torch.uint8).argmax(dim=-1)
+        column = matrix[item, :, pivot] - (factor @ factor[item, pivot].unsqueeze(-1)).squeeze(-1)
+        root = torch.where(some, left[item, pivot], 1).clamp_min(0).sqrt()
+        column = torch.where(open_ & some.unsqueeze(-1), column / root.unsqueeze(-1), 0)
+        column[item, pivot] = torch.where(some, root, 0)
+        factor[..., j] = column
+        left = left - column.square()
+        left[item[some], pivot[some]] = 0
+        chosen[item[some], pivot[some]] = j
+    return factor, chosen.argsort(dim=-1, stable=True)
 
 
 def centred(rows: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b n r"]:

@@ -105,7 +105,7 @@ def kernel_pca(
     solver: "dense" decomposes the matrices whole and all at once; "partial" finds the axes asked for and no others;
         "matrix_free" iterates in memory of order m, see `krylov_eigenpairs`. None chooses by m and the number of axes
     precision: of the solver, torch.float64 or torch.float32; "dense" is double always, "partial" unless told
-        otherwise, and "matrix_free" is single unless k is double
+        otherwise, and "matrix_free" is single unless k is double, or unless axes asked for are lost to its rounding
 
     Scores, g and results are double, but for g without a matrix. Axes whose energy is below about m eps of the trace of
     K_phi, or below their residual, are not told from rounding and counted as beyond the rank: with long keys, whose
@@ -181,6 +181,8 @@ def _checked(k: Tensor, scale: float | None, mask: Tensor | None, axes: Axes, ax
         raise ShapeError(f"expected a mask that broadcasts to (..., m) = {tuple(k.shape[:-1])}; got {got}")
     if mask is not None and mask.dtype is not torch.bool:
         raise ValueError(f"expected a boolean mask, True where there is a key; got {mask.dtype}")
+    if isinstance(axes, bool) or not isinstance(axes, int | ByRank | ByExplained):
+        raise ValueError(f"expected axes as a whole number, ByRank() or ByExplained(share); got {axes!r}")
     if isinstance(axes, int) and axes < 1:
         raise ValueError(f"expected one axis or more; got {axes}")
     if axis_norm not in ("unit", "eigenvector"):

@@ -17,6 +17,7 @@ from clearhead.numerics.eigenpairs import same_sign
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import features_from_log_kernel
 from clearhead.operators.kernel_pca import PART, AxisNorm, kernel_pca
+from clearhead.operators.kernel_pca_solvers import Axes
 from clearhead.operators.softmax import softmax_attention
 
 __all__ = ["kernel_pca_attention", "kernel_pca_attention_slow"]
@@ -26,7 +27,7 @@ def kernel_pca_attention(
     q: Float[Tensor, "*b n d"],
     k: Float[Tensor, "*b m d"],
     *,
-    axes: int,
+    axes: Axes,
     scale: float | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     axis_norm: AxisNorm = "unit",
@@ -43,7 +44,8 @@ def kernel_pca_attention(
     mask one for each row. Every set of keys has its own axes, each with the sign that `kernel_pca` gives it. A query
     that sees nothing gets zeros, and so does an axis beyond the rank.
 
-    axes: how many, the width of the output
+    axes: how many, the width of the output; or by rank or explained variance as in `kernel_pca`, where all queries of
+        an input see the same keys
     scale, axis_norm: as in `kernel_pca`
     center_queries: whether the queries' features are centred as the keys' are, as textbooks have it; the source does
         not, and the difference is one number for each axis and set of keys
@@ -58,22 +60,24 @@ def kernel_pca_attention(
         keys = None if mask is None else mask.expand(*mask.shape[:-1], k.shape[-2])
         keys = keys.squeeze(-2) if keys is not None and keys.ndim > 1 else keys
         return _project(q, k, keys, settings)
-    return _by_key_set(q, k, mask.expand(*q.shape[:-1], k.shape[-2]), settings)
+    if not isinstance(axes, int):
+        raise ValueError(f"expected a number of axes under a mask that may show queries different keys; got {axes}")
+    return _by_key_set(q, k, mask.expand(*q.shape[:-1], k.shape[-2]), settings, axes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    axes: int
+    axes: Axes
     scale: float
     axis_norm: AxisNorm
     center_queries: bool
     learn_axes: bool
 
 
-def _checked_scale(q: Tensor, k: Tensor, axes: int, mask: Tensor | None, scale: float | None) -> float:
+def _checked_scale(q: Tensor, k: Tensor, axes: Axes, mask: Tensor | None, scale: float | None) -> float:
     """The scale, if the operands belong together; the values, which only have a width, stand in for themselves."""
     check_attention_operands(q, k, k, mask=mask)
-    if axes < 1:
+    if isinstance(axes, int) and axes < 1:
         raise ValueError(f"expected one axis or more; got {axes}")
     return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
@@ -99,7 +103,7 @@ def _project(q: Tensor, k: Tensor, keys: Tensor | None, settings: _Settings) -> 
     return out.to(q.dtype)
 
 
-def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, settings: _Settings) -> Tensor:
+def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, settings: _Settings, axes: int) -> Tensor:
     """Projections with one decomposition for each input and set of keys that some query of it sees."""
     (n, d), m = q.shape[-2:], k.shape[-2]
     q, k = q.reshape(-1, n, d), k.reshape(-1, m, d)
@@ -124,9 +128,9 @@ def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, settings: _Settings) -> Tens
         rows.append(row)
         found.append(_project(own_q, own_k, there, settings)[at])
     if not found:
-        return q.new_zeros(*mask.shape[:-1], settings.axes)
+        return q.new_zeros(*mask.shape[:-1], axes)
     # A query without keys sits in a set without keys: its values are zero, and centring takes zero away.
-    return torch.cat(found)[torch.cat(rows).argsort()].reshape(*mask.shape[:-1], settings.axes)
+    return torch.cat(found)[torch.cat(rows).argsort()].reshape(*mask.shape[:-1], axes)
 
 
 def kernel_pca_attention_slow(

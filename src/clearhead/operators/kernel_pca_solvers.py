@@ -77,7 +77,11 @@ def leading_axes(
         wide = torch.promote_types(k.dtype, torch.float32) if precision is None else precision
         there = torch.ones(m, dtype=torch.bool, device=k.device) if visible is None else visible[0]
         if int(there.sum()) > 4 * guarded(axes):
-            return _matrix_free(k[0].to(wide), there, axes, scale)
+            scales, pairs = _matrix_free(k[0].to(wide), there, axes, scale)
+            lost = bool((pairs.values <= scales.rounding.unsqueeze(-1)).any())
+            if lost and precision is None and wide is torch.float32:
+                return _matrix_free(k[0].double(), there, axes, scale)
+            return scales, pairs
     gram = _centred_gram(k.double(), visible, scale, whole=differentiable or torch.compiler.is_compiling())
     if solver == "partial" and isinstance(axes, int) and axes < m:
         return gram.scales, leading_eigenpairs(gram.matrix, axes, precision=precision or torch.float64)

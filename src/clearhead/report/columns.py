@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Column", "first_that_fits", "print_columns", "print_line", "print_paragraph"]
+from clearhead.report.wording import clean
+
+__all__ = ["Column", "first_that_fits", "print_columns", "print_line", "print_paragraph", "text_column"]
 
 GAP = 2
 
@@ -33,6 +35,11 @@ class Column:
         else:
             text.pad_right(missing)
         return text
+
+
+def text_column(title: str, cells: Sequence[str], *, right: bool = True) -> Column:
+    """A column of words that may come from outside."""
+    return Column(title=title, cells=tuple(Text(clean(cell)) for cell in cells), right=right)
 
 
 def first_that_fits(candidates: Iterable[Sequence[Column]], *, width: int) -> Sequence[Column]:

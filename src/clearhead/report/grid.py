@@ -1,16 +1,17 @@
 """The findings of a record, arranged as layers x heads for each claim."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from clearhead.findings import Claim, Finding, Summary, Verdict, summarise
+from clearhead.findings import Claim, Finding, Role, Verdict
+from clearhead.judging import Summary, summarise
 from clearhead.numerics.moments import false_discovery_rate
 from clearhead.report.wording import reason
 
-__all__ = ["Cell", "ClaimGrid", "Row", "arrange", "heads_above_chance", "skipped_heads"]
+__all__ = ["Cell", "ClaimGrid", "Row", "arrange", "heads_above_chance", "leading", "others", "skipped_heads"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,11 @@ class ClaimGrid:
         return tuple(cell for row in self.rows for cell in row.cells)
 
     @property
+    def places(self) -> tuple[tuple[int, str, int], ...]:
+        """Layer, module and head of every cell."""
+        return tuple((cell.finding.layer, cell.finding.name, cell.finding.head) for cell in self.cells)
+
+    @property
     def width(self) -> int:
         """One more than the largest head number."""
         return max((cell.finding.head + 1 for cell in self.cells), default=0)
@@ -76,6 +82,23 @@ def _rows(findings: list[Finding], members: list[int]) -> tuple[Row, ...]:
         Row(layer=layer, name=name, cells=tuple(sorted(cells[layer, name], key=lambda cell: cell.finding.head)))
         for layer, name in sorted(cells)
     )
+
+
+def leading(grids: Sequence[ClaimGrid]) -> list[ClaimGrid]:
+    """The primary claims; of a theory that has none, its first claim."""
+    decided = {grid.claim.theory for grid in grids if grid.claim.role is Role.PRIMARY}
+    first = {grid.claim.theory: grid for grid in reversed(grids)}
+    return [
+        grid
+        for grid in grids
+        if grid.claim.role is Role.PRIMARY or (grid.claim.theory not in decided and first[grid.claim.theory] is grid)
+    ]
+
+
+def others(grids: Sequence[ClaimGrid], theory: str, role: Role) -> list[ClaimGrid]:
+    """The claims of a theory with this role that do not lead."""
+    ahead = [grid.claim for grid in leading(grids)]
+    return [g for g in grids if g.claim.theory == theory and g.claim.role is role and g.claim not in ahead]
 
 
 def heads_above_chance(summary: Summary) -> int:

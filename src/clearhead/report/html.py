@@ -2,25 +2,24 @@
 
 import base64
 import hashlib
-import json
 import math
-from dataclasses import astuple
 from importlib.resources import files
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from clearhead.findings import Verdict
+from clearhead.findings import Role, Verdict
 from clearhead.record import AuditRecord
-from clearhead.report.drawing import colour_bar, map_of_heads, picture_of, picture_of_summary, styles_for_dark_pages
-from clearhead.report.grid import Cell, ClaimGrid, arrange, heads_above_chance
+from clearhead.report.dispute import conclusion, summary_table, view_dispute
+from clearhead.report.drawing import colour_bar, maps_of_heads, styles_of_shades
+from clearhead.report.grid import Cell, arrange, heads_above_chance, leading, others
+from clearhead.report.page_data import page_data
+from clearhead.report.picture import picture_of_summary
 from clearhead.report.wording import (
-    RULES,
-    agreement,
     amount_of_memory,
     clean,
     duration,
+    hardest,
     number,
     reason,
     sentence,
@@ -30,9 +29,11 @@ from clearhead.report.wording import (
 __all__ = ["render_html"]
 
 _FILTERS = {
-    "agreement": agreement,
+    "above": heads_above_chance,
     "clean": clean,
+    "conclusion": conclusion,
     "duration": duration,
+    "hardest": hardest,
     "memory": amount_of_memory,
     "number": number,
     "sentence": sentence,
@@ -45,27 +46,45 @@ def render_html(record: AuditRecord) -> str:
     """Return the report as the text of an HTML file.
 
     Every string of the record is escaped. The content security policy admits one script and one style sheet, by their
-    hashes, and no address at all; without scripts the map and the table of findings still show.
+    hashes, and no address at all; without scripts the maps, the dispute and the tables of the primary claims still
+    show, and a row for every claim.
     """
     grids = arrange(record.findings)
-    maps = [map_of_heads(grid) for grid in grids]
-    style = f"\n{_file('report.css')}@media (prefers-color-scheme: dark) {{{styles_for_dark_pages(maps)}}}\n"
+    maps, hosts = maps_of_heads(grids)
+    ahead = leading(grids)
+    style = f"\n{_file('report.css')}{styles_of_shades()}\n"
     script = f"\n{_file('report.js')}"
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_file),
+    )
     environment.filters.update(_FILTERS)
-    return environment.from_string(_file("template.html.j2")).render(
+    return environment.get_template("template.html.j2").render(
         record=record,
+        grids=grids,
+        at={grid.claim: i for i, grid in enumerate(grids)},
+        leading=ahead,
         maps=maps,
-        pictures=[picture_of_summary(grid) for grid in grids],
-        above=[heads_above_chance(grid.summary) for grid in grids],
-        facts={cell.index: _facts(cell) for grid in grids for cell in grid.cells},
+        pictures=[picture_of_summary(grid) for grid in ahead],
+        disputes=[view_dispute(dispute, grids) for dispute in record.disputes],
+        groups=[
+            (theory, role, found)
+            for theory in dict.fromkeys(grid.claim.theory for grid in grids)
+            for role in Role
+            if (found := others(grids, theory, role))
+        ],
+        everything=summary_table([grid.summary for grid in grids]),
+        facts={cell.index: _facts(cell) for heat in maps for cell in heat.grid.cells},
         verdicts=list(Verdict),
         present={cell.finding.verdict for grid in grids for cell in grid.cells},
         colours=colour_bar(),
         style=Markup(style),
         script=Markup(script),
         policy=_policy(script=script, style=style),
-        data=_data_block(grids),
+        data=page_data(grids, maps, hosts),
     )
 
 
@@ -85,7 +104,7 @@ def _hash(text: str) -> str:
 
 
 def _facts(cell: Cell) -> dict[str, str]:
-    """What the tooltip, the drawer and the table say of one head, by the names that the page gives them."""
+    """What the map and the table say of one head without a script, by the names that the page gives them."""
     finding = cell.finding
     return {
         "place": f"Layer {finding.layer}, head {finding.head}",
@@ -94,29 +113,12 @@ def _facts(cell: Cell) -> dict[str, str]:
         "interval": span(finding.interval),
         "chance": number(finding.chance.value),
         "range": span(finding.chance.range),
-        "exact": number(finding.claim.exact),
+        "control": clean(finding.chance.control),
+        "exact": number(finding.exact),
         "agreement": number(finding.agreement),
-        "agreement_interval": span(finding.agreement_interval),
         "p": number(finding.p_value),
         "adjusted": number(cell.adjusted),
         "inputs": f"{finding.inputs:,}",
         "skipped": f"{finding.skipped:,}" + (f" ({reason(finding)})" if reason(finding) else ""),
-        "control": f"{clean(finding.chance.control)}, {finding.chance.draws:,} draws, seed {finding.chance.seed}",
         "verdict": str(finding.verdict),
     }
-
-
-def _data_block(grids: list[ClaimGrid]) -> Markup:
-    """The facts for the page's script, as JSON that cannot end its own element."""
-    claims = [
-        {name: clean(getattr(grid.claim, name)) for name in ("theory", "statistic", "statement", "formula", "citation")}
-        for grid in grids
-    ]
-    findings: dict[int, dict[str, Any]] = {
-        cell.index: {"claim": i, "picture": astuple(picture_of(cell.finding))[:-1], **_facts(cell)}
-        for i, grid in enumerate(grids)
-        for cell in grid.cells
-    }
-    rules = {str(verdict): rule for verdict, rule in RULES.items()}
-    text = json.dumps({"claims": claims, "findings": findings, "rules": rules}, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,30 +1,112 @@
 "use strict";
 (() => {
-  const { claims, findings, rules } = JSON.parse(document.getElementById("facts").textContent);
+  const { claims, maps, controls, reasons, verdicts } = JSON.parse(document.getElementById("facts").textContent);
   const tip = document.getElementById("tip");
   const drawer = document.getElementById("drawer");
-  const cells = [...document.querySelectorAll(".head")];
+  const boxes = [...document.querySelectorAll(".map")];
   let opened = null;
   let pointed = null;
 
-  const factsOf = (cell) => {
-    const finding = findings[cell.dataset.index];
-    return { ...claims[finding.claim], rule: rules[finding.verdict], ...finding };
+  // Columns are strings of entries with spaces between them; they are taken apart when first asked for.
+  const apart = new Map();
+  const entry = (column, i) => {
+    if (!apart.has(column)) apart.set(column, column.split(" "));
+    return apart.get(column)[i];
   };
+  const span = (low, high) => (low === "-" || high === "-" ? "-" : `${low} to ${high}`);
+  const controlsOf = (claim, i) => claim.controls
+    .filter((one) => entry(one.draws, i) !== "0")
+    .map((one) => ({
+      name: controls[one.control], hardest: entry(claim.columns.hardest, i) === String(one.control), seed: one.seed,
+      value: entry(one.value, i), low: entry(one.low, i), high: entry(one.high, i), p: entry(one.p, i), draws: entry(one.draws, i),
+    }));
+  const factsOf = (claim, i) => {
+    const at = (name) => entry(claim.columns[name], i);
+    const map = maps[claim.map];
+    const beside = controlsOf(claim, i);
+    const chance = beside.find((one) => one.hardest) || { name: "none", value: "-", low: "-", high: "-" };
+    const verdict = verdicts[at("verdict")];
+    const why = reasons[at("reason")];
+    return {
+      theory: claim.theory, statistic: claim.statistic, statement: claim.statement, formula: claim.formula,
+      citation: claim.citation, note: claim.note, layer: entry(map.layer, i), head: entry(map.head, i),
+      place: `Layer ${entry(map.layer, i)}, head ${entry(map.head, i)}`, name: map.names[entry(map.row, i)],
+      value: at("value"), low: at("low"), high: at("high"), interval: span(at("low"), at("high")), exact: at("exact"),
+      chance: chance.value, range: span(chance.low, chance.high), control: chance.name, controls: beside,
+      seed: [...new Set(beside.map((one) => one.seed))].join(", ") || "-",
+      agreement: at("agreement"), agreement_interval: span(at("agreement_low"), at("agreement_high")),
+      p: at("p"), adjusted: at("adjusted"), inputs: at("inputs"), skipped: at("skipped") + (why ? ` (${why})` : ""),
+      kind: verdict.name, verdict: verdict.words, rule: verdict.rule,
+    };
+  };
+  const claimOn = (box) => claims[box.dataset.claim];
+  const factsAt = (cell) => factsOf(claimOn(cell.closest(".map")), cell.dataset.index);
   const fill = (box, facts) => {
     for (const place of box.querySelectorAll("[data-f]")) place.textContent = facts[place.dataset.f];
   };
 
-  // The browser's own tooltip would cover ours; its words stay as the cell's name for screen readers.
-  for (const cell of cells) {
-    const title = cell.querySelector("title");
-    cell.setAttribute("aria-label", title.textContent);
-    title.remove();
-  }
+  const drawn = document.querySelector(".patterns").namespaceURI;
+  const make = (tag, attributes = {}, ...children) => {
+    const svg = ["svg", "line", "circle", "path"].includes(tag);
+    const element = svg ? document.createElementNS(drawn, tag) : document.createElement(tag);
+    for (const [name, text] of Object.entries(attributes)) element.setAttribute(name, text);
+    element.append(...children);
+    return element;
+  };
+  const tableOf = (titles, rows) => [
+    make("thead", {}, make("tr", {}, ...titles.map((title) => make("th", {}, title)))),
+    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, text))))),
+  ];
+
+  // A line for the theory, one for the head and one for each control, on one axis in percent of the width.
+  const draw = (facts) => {
+    const lines = [
+      { kind: "theory", name: "theory", value: facts.exact, low: "-", high: "-" },
+      { kind: "value", name: "this head", value: facts.value, low: facts.low, high: facts.high },
+      ...facts.controls.map((one) => ({ ...one, kind: "control" })),
+    ];
+    const points = lines.flatMap((line) => [line.value, line.low, line.high]).map(parseFloat).filter(Number.isFinite);
+    const least = Math.min(...points);
+    const width = Math.max(...points) - least || 1;
+    const place = (text) => {
+      const point = parseFloat(text);
+      return Number.isFinite(point) ? `${3 + ((point - least) / width) * 94}%` : null;
+    };
+    const upright = (part, text) => {
+      const x = place(text);
+      return x ? [make("line", { class: part, "data-part": part, x1: x, x2: x, y1: 0, y2: 24 })] : [];
+    };
+    const row = (line) => {
+      const [at, low, high] = [place(line.value), place(line.low), place(line.high)];
+      const track = make("svg", { height: 24, "aria-hidden": "true" }, make("line", { class: "axis", x1: 0, x2: "100%", y1: 12, y2: 12 }));
+      track.append(...upright("chance", facts.chance), ...upright("exact", facts.exact));
+      if (low && high) track.append(make("line", { class: "bar", x1: low, x2: high, y1: 12, y2: 12 }));
+      if (at && line.kind === "theory") track.append(make("svg", { x: at, y: 12 }, make("path", { class: "mark", d: "M0-6 6 0 0 6-6 0z" })));
+      if (at && line.kind !== "theory") track.append(make("circle", { class: "mark", "data-part": line.kind, cx: at, cy: 12, r: line.kind === "value" ? 5 : 4 }));
+      return make("tr", { class: line.kind }, make("th", { scope: "row" }, line.name), make("td", {}, track), make("td", { class: "figure" }, line.value));
+    };
+    drawer.querySelector(".picture").replaceChildren(...lines.map(row));
+  };
+
+  const label = (facts) => `${facts.place}: ${facts.verdict}. Value ${facts.value} (${facts.interval}), ${facts.control} ${facts.chance} (${facts.range}), exact ${facts.exact}, agreement ${facts.agreement}, p ${facts.p}, inputs ${facts.inputs}`;
+  const colour = (box) => {
+    const claim = claimOn(box);
+    for (const cell of box.querySelectorAll(".head")) {
+      const i = cell.dataset.index;
+      const facts = factsOf(claim, i);
+      const [shade, text] = [entry(claim.columns.shade, i), entry(claim.columns.text, i)];
+      cell.setAttribute("class", `head ${facts.kind} ${shade}`);
+      cell.setAttribute("aria-label", label(facts));
+      cell.dataset.agreement = facts.agreement === "-" || shade === "unmeasured" ? "" : facts.agreement;
+      const number = cell.querySelector(".number");
+      if (number) number.textContent = shade === "unmeasured" ? "" : text;
+      cell.querySelector("use").setAttribute("href", `#mark-${facts.kind}`);
+    }
+  };
 
   const showTip = (cell) => {
     pointed = cell;
-    fill(tip, factsOf(cell));
+    fill(tip, factsAt(cell));
     tip.hidden = false;
     const at = cell.getBoundingClientRect();
     const left = Math.min(Math.max(at.left + at.width / 2 - tip.offsetWidth / 2, 8), document.documentElement.clientWidth - tip.offsetWidth - 8);
@@ -37,27 +119,23 @@
     tip.hidden = true;
   };
 
-  const draw = (picture) => {
-    const [value, low, high, chance, chanceLow, chanceHigh, exact] = picture;
-    const put = (part, shown, attributes) => {
-      const mark = drawer.querySelector(`[data-part=${part}]`);
-      const known = shown.every((x) => x !== null);
-      mark.setAttribute("visibility", known ? "visible" : "hidden");
-      if (!known) return;
-      for (const [name, text] of Object.entries(attributes)) mark.setAttribute(name, text);
-    };
-    put("range", [chanceLow, chanceHigh], { x: chanceLow, width: Math.max(chanceHigh - chanceLow, 1) });
-    put("chance", [chance], { x1: chance, x2: chance });
-    put("exact", [exact], { x1: exact, x2: exact });
-    put("diamond", [exact], { transform: `translate(${exact} 18)` });
-    put("interval", [low, high], { x1: low, x2: high });
-    put("value", [value], { cx: value });
-  };
-
   const open = (cell) => {
-    const facts = factsOf(cell);
+    const claim = claimOn(cell.closest(".map"));
+    const i = cell.dataset.index;
+    const facts = factsOf(claim, i);
     fill(drawer, facts);
-    draw(facts.picture);
+    draw(facts);
+    drawer.querySelector(".controls").replaceChildren(...tableOf(
+      ["Control", "Value", "95 % range", "Draws", "p"],
+      facts.controls.map((one) => [one.name + (one.hardest && facts.controls.length > 1 ? " (hardest)" : ""), one.value, span(one.low, one.high), one.draws, one.p]),
+    ));
+    drawer.querySelector(".note").hidden = !facts.note;
+    const siblings = claims.filter((other) => other !== claim && other.theory === claim.theory && other.map === claim.map);
+    drawer.querySelector(".siblings").hidden = !siblings.length;
+    drawer.querySelector(".siblings table").replaceChildren(...tableOf(
+      ["Statistic", "Value", "Chance", "Exact", "Verdict"],
+      siblings.map((other) => factsOf(other, i)).map((one) => [one.statistic, one.value, one.chance, one.exact, one.verdict]),
+    ));
     hideTip();
     if (opened) opened.classList.remove("opened");
     opened = cell;
@@ -97,11 +175,14 @@
   };
   const MOVES = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
 
-  // Listeners stand on the box around the picture: an svg element that listens to focus becomes a tab stop itself.
-  for (const map of document.querySelectorAll(".map")) {
-    const first = map.querySelector(".head");
+  for (const box of boxes) {
+    // The browser's own tooltip would cover ours; its words stay as the cell's name for screen readers.
+    for (const title of box.querySelectorAll(".head title")) title.remove();
+    colour(box);
+    const first = box.querySelector(".head");
     if (first) stopAt(first);
-    const on = (event, act) => map.addEventListener(event, (e) => {
+    // Listeners stand on the box around the picture: an svg element that listens to focus becomes a tab stop itself.
+    const on = (event, act) => box.addEventListener(event, (e) => {
       const cell = e.target.closest(".head");
       if (cell) act(cell, e);
     });
@@ -122,16 +203,38 @@
   drawer.querySelector(".close").addEventListener("click", close);
   document.addEventListener("scroll", () => { if (pointed) showTip(pointed); }, { capture: true, passive: true });
 
-  const maps = [...document.querySelectorAll(".map")];
-  const buttons = [...document.querySelectorAll(".switch button")];
-  const choose = (claim) => {
-    for (const map of maps) map.hidden = map.dataset.claim !== claim;
-    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.claim === claim));
+  const chosen = document.querySelector(".chosen");
+  const select = document.querySelector(".switch select");
+  const choose = (index) => {
+    close();
+    const claim = claims[index];
+    for (const box of boxes) box.hidden = Number(box.dataset.map) !== claim.map;
+    const box = boxes[claim.map];
+    if (box.dataset.claim !== index) {
+      box.dataset.claim = index;
+      colour(box);
+    }
+    fill(chosen, { sentence: claim.sentence, statement: claim.statement, note: claim.note ? ` (${claim.note})` : "" });
   };
-  for (const box of document.querySelectorAll(".switch, .hint")) box.hidden = false;
-  for (const button of buttons) button.addEventListener("click", () => { close(); choose(button.dataset.claim); });
-  if (buttons.length) {
-    choose("0");
-    for (const map of maps) map.querySelector("h3").hidden = true;
+  for (const box of document.querySelectorAll(".switch, .hint, .group")) box.hidden = false;
+  if (select) {
+    for (const box of boxes) box.querySelector("h3").hidden = true;
+    chosen.hidden = false;
+    select.addEventListener("change", () => choose(select.value));
+    choose(select.value);
+  }
+
+  // Tables of the claims that do not lead are long, so they are made when they are opened.
+  for (const details of document.querySelectorAll(".later")) {
+    details.addEventListener("toggle", () => {
+      const room = details.querySelector(".scroll");
+      if (room.firstChild) return;
+      const claim = claims[details.dataset.claim];
+      const rows = claim.columns.value.split(" ").map((_, i) => factsOf(claim, i));
+      room.append(make("table", {}, ...tableOf(
+        ["Layer", "Head", "Value", "95 % interval", "Hardest control", "Chance", "Exact", "Agreement", "p adjusted", "Inputs", "Skipped", "Verdict"],
+        rows.map((f) => [f.layer, f.head, f.value, f.interval, f.control, f.chance, f.exact, f.agreement, f.adjusted, f.inputs, f.skipped, f.verdict]),
+      )));
+    });
   }
 })();

@@ -5,18 +5,22 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from clearhead.findings import Summary, Theorem, Verdict
+from clearhead.findings import Role, Theorem, Verdict
 from clearhead.record import AuditRecord, Fidelity, ModelSymmetry
-from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, print_paragraph
-from clearhead.report.grid import ClaimGrid, arrange, heads_above_chance, skipped_heads
+from clearhead.report.claim_tables import print_other_claims, print_published_claims, print_summaries
+from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, print_paragraph, text_column
+from clearhead.report.dispute import conclusion
+from clearhead.report.grid import ClaimGrid, arrange, leading, others, skipped_heads
 from clearhead.report.head_table import print_head_table
-from clearhead.report.wording import amount_of_memory, clean, count_theorems, duration, short
+from clearhead.report.wording import amount_of_memory, clean, count_theorems, drawn, duration, short
 
 __all__ = ["print_audit", "print_theorems"]
 
 
 def print_audit(record: AuditRecord, console: Console) -> None:
-    """Print what was audited, the evidence that it was seen truly, one row per claim, and one number per head.
+    """Print what was audited, the evidence that it was seen truly, and what was found.
+
+    Primary claims have a row and a number for every head; the other claims have a row each.
 
     No line is longer than the console is wide: narrow consoles get fewer columns and the heads in blocks.
     """
@@ -34,15 +38,20 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         print_paragraph("order", Text(_order(record.symmetry)), console)
     console.print()
     if grids:
-        _print_summaries([grid.summary for grid in grids], console)
-    for grid in grids:
+        print_summaries([grid.summary for grid in leading(grids)], console)
+    for grid in leading(grids):
         console.print()
         print_paragraph("", Text(f"{grid.claim.theory}, {grid.claim.statistic}", style="bold"), console, indent=0)
         if all(cell.finding.verdict is Verdict.BY_CONSTRUCTION for cell in grid.cells):
             print_paragraph("", Text(f"holds by construction in all {len(grid.cells)} heads"), console, indent=0)
         else:
             print_head_table(grid, console)
+    for theory in dict.fromkeys(grid.claim.theory for grid in grids):
+        print_other_claims(others(grids, theory, Role.SECONDARY), console)
+        print_published_claims(others(grids, theory, Role.PUBLISHED), console)
     console.print()
+    for line in _disputed(record, grids):
+        print_paragraph("dispute", Text(line), console)
     for line in _skipped(grids):
         print_paragraph("skipped", Text(line), console)
     print_paragraph("time", Text(_time(record)), console)
@@ -69,12 +78,6 @@ def _fidelity(fidelity: Fidelity) -> list[str]:
     ]
 
 
-def _above(summary: Summary) -> str:
-    """How many heads lie above chance; nothing where none could be elsewhere."""
-    by_construction = summary.verdicts.get(Verdict.BY_CONSTRUCTION, 0) == summary.measured > 0
-    return "-" if by_construction else f"{heads_above_chance(summary)} / {summary.measured}"
-
-
 def _order(symmetry: ModelSymmetry) -> str:
     if not symmetry.layers:
         return f"permuted tokens not tried: {clean(symmetry.reason)}"
@@ -91,71 +94,45 @@ def _captured(fidelity: Fidelity) -> str:
     return f"{len(fidelity.layers)} layers x {width} heads"
 
 
-def _chance(grids: Sequence[ClaimGrid]) -> list[str]:
+def _chance(grids: Sequence[ClaimGrid]) -> Iterator[str]:
+    """Every control of the claims that lead, with its draws; claims that share theirs share the line."""
+    ahead = leading(grids)
     lines: dict[str, None] = {}
-    for grid in grids:
-        theory = f"{clean(grid.claim.theory)}: " if len(grids) > 1 else ""
-        measured = (c.finding.chance for c in grid.cells if c.finding.verdict is not Verdict.NOT_APPLICABLE)
-        lines |= dict.fromkeys(f"{theory}{clean(c.control)}, {c.draws:,} draws, seed {c.seed}" for c in measured)
-    return list(lines)
+    for grid in ahead:
+        measured = [c.finding for c in grid.cells if c.finding.verdict is not Verdict.NOT_APPLICABLE]
+        seeds = {chance.seed for finding in measured for chance in finding.controls}
+        theory = f"{clean(grid.claim.theory)}: " if len(ahead) > 1 else ""
+        named = [*drawn(measured), *(f"seed {seed}" for seed in sorted(seeds))]
+        lines |= {theory + "; ".join(named): None} if seeds else {}
+    yield from lines
 
 
-def _print_summaries(summaries: Sequence[Summary], console: Console) -> None:
-    complete = _columns(summaries)
-    verdict = _column("verdict", [s.verdict for s in summaries], right=False)
-    if len(first_that_fits([[*complete, verdict], []], width=console.width)):
-        print_columns([*complete, verdict], console)
-    else:
-        columns = first_that_fits(_narrower(summaries), width=console.width)
-        named = columns[0].title == "theory"
-        labels = ["verdict" if named else clean(s.claim.theory) for s in summaries]
-        beneath = [
-            Text().append(f"{a}: ", "dim").append(s.verdict, "bold") for a, s in zip(labels, summaries, strict=True)
-        ]
-        print_columns(columns, console, beneath=beneath)
-
-
-def _narrower(summaries: Sequence[Summary]) -> Iterator[list[Column]]:
-    """Sets of columns, each narrower than the one before: first the statistic goes, then exact, then the intervals."""
-    theory, statistic, median, chance, exact, above = _columns(summaries)
-    heads = _column("above chance", [_above(s) for s in summaries])
-    yield [theory, statistic, median, chance, exact, above]
-    yield [theory, median, chance, exact, above]
-    yield [theory, median, chance, exact, heads]
-    yield [theory, median, chance, heads]
-    plain_median = _column("median", [short(s.median) for s in summaries])
-    plain_chance = _column("chance", [short(s.chance) for s in summaries])
-    yield [theory, plain_median, plain_chance, heads]
-    yield [plain_median, plain_chance, heads]
-
-
-def _columns(summaries: Sequence[Summary]) -> list[Column]:
-    return [
-        _column("theory", [s.claim.theory for s in summaries], right=False),
-        _column("statistic", [s.claim.statistic for s in summaries], right=False),
-        _column(
-            "median [95% CI]",
-            [f"{short(s.median)} [{short(s.interval.low)}, {short(s.interval.high)}]" for s in summaries],
-        ),
-        _column(
-            "chance [95%]",
-            [f"{short(s.chance)} [{short(s.chance_range.low)}, {short(s.chance_range.high)}]" for s in summaries],
-        ),
-        _column("exact", [short(s.claim.exact) for s in summaries]),
-        _column("heads above chance (FDR 5%)", [_above(s) for s in summaries]),
-    ]
-
-
-def _column(title: str, cells: Sequence[str], *, right: bool = True) -> Column:
-    return Column(title=title, cells=tuple(Text(clean(cell)) for cell in cells), right=right)
+def _disputed(record: AuditRecord, grids: Sequence[ClaimGrid]) -> Iterator[str]:
+    for dispute in record.disputes:
+        deciding = [g.summary for g in leading(grids) if g.claim.theory == dispute.theory]
+        yield " ".join([clean(dispute.question), *(conclusion(summary) for summary in deciding)])
 
 
 def _skipped(grids: Sequence[ClaimGrid]) -> Iterator[str]:
-    for grid in grids:
-        theory = f"{clean(grid.claim.theory)}, {clean(grid.claim.statistic)}: " if len(grids) > 1 else ""
-        reasons = skipped_heads(grid)
-        named = ", ".join(f"{why} {count}" for why, count in reasons.items())
-        yield f"{theory}{sum(reasons.values())} of {grid.summary.heads} heads" + (f" ({named})" if named else "")
+    """How many heads could not be measured, and why; claims that lead each have a line, others if they differ."""
+    ahead = leading(grids)
+    for grid in ahead:
+        theory = grid.claim.theory
+        following = [g for role in Role for g in others(grids, theory, role) if skipped_heads(g) != skipped_heads(grid)]
+        yield _skips([grid], named=len(ahead) > 1)
+        if grid is next(g for g in ahead if g.claim.theory == theory):
+            alike: dict[str, list[ClaimGrid]] = {}
+            for other in following:
+                alike.setdefault(str(skipped_heads(other)), []).append(other)
+            yield from (_skips(group, named=True) for group in alike.values())
+
+
+def _skips(alike: Sequence[ClaimGrid], *, named: bool) -> str:
+    statistics = " and ".join(clean(grid.claim.statistic) for grid in alike)
+    whose = f"{clean(alike[0].claim.theory)}, {statistics}: " if named else ""
+    reasons = skipped_heads(alike[0])
+    why = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+    return f"{whose}{sum(reasons.values())} of {alike[0].summary.heads} heads" + (f" ({why})" if why else "")
 
 
 def _time(record: AuditRecord) -> str:
@@ -169,7 +146,7 @@ def print_theorems(theorems: Sequence[Theorem], console: Console) -> None:
     layouts: list[tuple[list[Column], list[Text]]] = [
         (_theorem_columns(theorems), []),
         (_theorem_columns(theorems, inline=False), [_in_words(t) for t in theorems]),
-        (_source_columns(theorems), [_in_words(t, residuals=True) for t in theorems]),
+        (_source_columns(theorems, inline=False), [_in_words(t, residuals=True) for t in theorems]),
     ]
     columns = first_that_fits([columns for columns, _ in layouts], width=console.width)
     beneath = next(texts for candidate, texts in layouts if candidate is columns)
@@ -181,37 +158,46 @@ def print_theorems(theorems: Sequence[Theorem], console: Console) -> None:
 def _in_words(theorem: Theorem, *, residuals: bool = False) -> Text:
     text = Text(clean(theorem.statement)).append(f"\n{clean(theorem.citation)}", style="dim")
     text.append(f"\nmust fail: {clean(theorem.control)}", style="dim")
-    if residuals:
+    if theorem.missing:
+        text.append(f"\n{_unchecked(theorem)}", style="bold")
+    elif residuals:
         control = short(theorem.control_residual)
         text.append(f"\nfp64 {_double(theorem)}, fp32 {_single(theorem)}, control {control}", style="dim")
     return text
 
 
-def _source_columns(theorems: Sequence[Theorem]) -> list[Column]:
-    answers = tuple(Text("yes") if t.holds else Text("NO", style="bold red") for t in theorems)
+def _unchecked(theorem: Theorem) -> str:
+    return f"not checked: needs {clean(theorem.missing)}"
+
+
+def _source_columns(theorems: Sequence[Theorem], *, inline: bool) -> list[Column]:
+    answers = tuple(
+        Text(_unchecked(t) if inline else "-") if t.missing else Text("yes") if t.holds else Text("NO", "bold red")
+        for t in theorems
+    )
     return [
         Column(title="holds", cells=answers),
         *_id_column(theorems),
-        _column("source", [t.source for t in theorems], right=False),
+        text_column("source", [t.source for t in theorems], right=False),
     ]
 
 
 def _id_column(theorems: Sequence[Theorem]) -> list[Column]:
-    return [_column("id", [t.id for t in theorems], right=False)] if any(t.id for t in theorems) else []
+    return [text_column("id", [t.id for t in theorems], right=False)] if any(t.id for t in theorems) else []
 
 
 def _theorem_columns(theorems: Sequence[Theorem], *, inline: bool = True) -> list[Column]:
-    holds, *source = _source_columns(theorems)
-    statement = _column("statement", [t.statement for t in theorems], right=False)
-    control = _column("must fail", [t.control for t in theorems], right=False)
-    citation = _column("said in", [t.citation for t in theorems], right=False)
+    holds, *source = _source_columns(theorems, inline=inline)
+    statement = text_column("statement", [t.statement for t in theorems], right=False)
+    control = text_column("must fail", [t.control for t in theorems], right=False)
+    citation = text_column("said in", [t.citation for t in theorems], right=False)
     return [
         *source,
         *([statement] if inline else []),
-        _column("fp64 (tolerance)", [_double(t) for t in theorems]),
-        _column("fp32 (tolerance)", [_single(t) for t in theorems]),
+        text_column("fp64 (tolerance)", [_double(t) for t in theorems]),
+        text_column("fp32 (tolerance)", [_single(t) for t in theorems]),
         *([control] if inline else []),
-        _column("control", [short(t.control_residual) for t in theorems]),
+        text_column("control", [short(t.control_residual) for t in theorems]),
         holds,
         *([citation] if inline else []),
     ]

@@ -1,9 +1,10 @@
 """Numbers, durations and verdicts as people read them: the same words in the terminal and in the report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from clearhead.findings import SUPPORT, Finding, Summary, Theorem, Verdict
+from clearhead.findings import Finding, Theorem, Verdict
+from clearhead.judging import SUPPORT, Summary
 from clearhead.numerics.moments import Interval
 
 __all__ = [
@@ -13,7 +14,9 @@ __all__ = [
     "amount_of_memory",
     "clean",
     "count_theorems",
+    "drawn",
     "duration",
+    "hardest",
     "number",
     "reason",
     "sentence",
@@ -32,41 +35,68 @@ MARKS = {
 }
 """One character beside a head's number, so that no verdict is told by colour alone."""
 
-_DIFFERS = "The p-value, adjusted among the heads of this claim (Benjamini and Hochberg), is at most 5 %, "
+_ADJUSTED = (
+    "The p-value of lying beyond every control, adjusted among the heads of this claim (Benjamini and Hochberg), is "
+)
+_DIFFERS = _ADJUSTED + "at most 5 %, "
 
 RULES = {
     Verdict.SUPPORTED: _DIFFERS
-    + f"the value lies on the theory's side of chance, and the whole interval of the agreement is at least {SUPPORT}.",
+    + f"the value lies on the theory's side of chance, and the whole interval of the agreement is at least {SUPPORT}, "
+    f"and at most {2 - SUPPORT} where a value may pass the theory's.",
     Verdict.ABOVE: _DIFFERS
-    + f"and the value lies on the theory's side of chance, but the interval of the agreement reaches below {SUPPORT}.",
-    Verdict.CHANCE: "The p-value, adjusted among the heads of this claim (Benjamini and Hochberg), is above 5 %.",
+    + "and the value lies on the theory's side of chance, but the interval of the agreement reaches below "
+    f"{SUPPORT}, or above {2 - SUPPORT} where a value may pass the theory's.",
+    Verdict.CHANCE: _ADJUSTED
+    + "above 5 %: at least one control cannot be told from the head; or the theory's value lies among the controls.",
     Verdict.BELOW: _DIFFERS + "and the value does not lie on the theory's side of chance.",
-    Verdict.NOT_APPLICABLE: "Nothing could be measured on this head: no input was usable, or the value is not finite.",
+    Verdict.NOT_APPLICABLE: "Nothing could be measured on this head: no input was usable, or a value is not finite.",
     Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
     Verdict.BY_CONSTRUCTION: "The statement holds for every head by the way it is computed, so it is not tested.",
 }
-"""The rule of `clearhead.findings.judge` that leads to each verdict, in words."""
-
-
-_SENTENCES = {
-    Verdict.SUPPORTED: "agrees with the theory",
-    Verdict.ABOVE: "is above chance but short of the claim",
-    Verdict.CHANCE: "is not distinguishable from chance",
-    Verdict.BELOW: "is below chance: it points away from the theory",
-    Verdict.UNDECIDED: "is undecided: there were too few inputs",
-    Verdict.BY_CONSTRUCTION: "holds by construction",
-}
+"""The rule of `clearhead.judging.judge` that leads to each verdict, in words."""
 
 
 def sentence(summary: Summary) -> str:
-    """Say in one sentence what most of the measured heads show."""
+    """Say in one sentence what the median head gives, beside the hardest control, and what most heads show."""
     statistic = clean(summary.claim.statistic)
     counts = {v: c for v, c in summary.verdicts.items() if v is not Verdict.NOT_APPLICABLE and c}
     if not counts:
         return f"In no head could {statistic} be measured."
     verdict, count = max(counts.items(), key=lambda item: item[1])
     heads = f"all {count}" if count == summary.measured else f"{count} of {summary.measured}"
-    return f"In {heads} measured heads, {statistic} {_SENTENCES[verdict]}."
+    control = hardest(summary)
+    spread = summary.spreads.get(control, math.nan)
+    around = f" ± {number(spread)}" if math.isfinite(spread) else ""
+    beside = [f"{number(summary.controls[control])}{around} for {clean(control)}"] if control else []
+    if math.isfinite(summary.exact):
+        beside.append(f"{number(summary.exact)} if the theory were exact")
+    against = f", beside {' and '.join(beside)}" if beside else ""
+    said = f"{statistic[:1].upper()}{statistic[1:]} is {number(summary.median)} in the median head{against}"
+    return f"{said}: {str(verdict).split(':')[0]} in {heads} heads."
+
+
+def hardest(summary: Summary) -> str:
+    """Name the decisive control whose median comes nearest to the theory, or the first if nobody knows; "" without."""
+    known = {name: summary.controls[name] for name in summary.decisive if math.isfinite(summary.controls[name])}
+    if not known or not math.isfinite(summary.exact):
+        return next(iter(known), "")
+    return min(known, key=lambda name: abs(summary.exact - known[name]))
+
+
+def drawn(findings: Iterable[Finding]) -> list[str]:
+    """Name every control of some findings with its draws, as in "random values, 6 draws"."""
+    draws: dict[str, set[int]] = {}
+    for chance in (chance for finding in findings for chance in finding.controls):
+        draws.setdefault(chance.control, set()).add(chance.draws)
+    return [f"{clean(name)}, {_counted(counts)}" for name, counts in draws.items()]
+
+
+def _counted(counts: set[int]) -> str:
+    least, most = min(counts), max(counts)
+    if least != most:
+        return f"{least:,} to {most:,} draws"
+    return f"{most:,} draw" if most == 1 else f"{most:,} draws"
 
 
 def number(value: float, *, digits: int = 3) -> str:
@@ -139,6 +169,8 @@ def reason(finding: Finding) -> str:
 
 
 def count_theorems(theorems: Sequence[Theorem]) -> str:
-    """Count the statements that hold and those that do not."""
+    """Count the statements that hold, those that do not, and apart from both those that could not be checked."""
     hold = sum(theorem.holds for theorem in theorems)
-    return f"{hold} hold, {len(theorems) - hold} do not"
+    unchecked = sum(bool(theorem.missing) for theorem in theorems)
+    counts = f"{hold} hold, {len(theorems) - hold - unchecked} do not"
+    return f"{counts}, {unchecked} not checked" if unchecked else counts

@@ -6,8 +6,9 @@ from typing import Protocol, runtime_checkable
 
 from clearhead.findings import Finding, Theorem
 from clearhead.heads import Heads
+from clearhead.record import Dispute
 
-__all__ = ["Measurement", "Theory"]
+__all__ = ["Begin", "Measurement", "Theory"]
 
 
 @runtime_checkable
@@ -21,12 +22,20 @@ class Measurement(Protocol):
         """What was found on every head seen, without verdicts."""
 
 
+@runtime_checkable
+class Begin(Protocol):
+    """Start a measurement with a seed; without controls where only the values are wanted."""
+
+    def __call__(self, seed: int, *, controls: bool = True) -> Measurement:
+        """Begin."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theory:
     """A name on the command line, what it says, how to measure it, and the statements behind it that can be proved."""
 
     name: str
     title: str
-    begin: Callable[[int], Measurement]
-    """Start a measurement with a seed."""
+    begin: Begin
     theorems: Callable[[], Sequence[Theorem]]
+    dispute: Dispute | None = None

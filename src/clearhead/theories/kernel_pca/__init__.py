@@ -5,10 +5,23 @@ values hold the eigenvectors of the keys' centred Gram matrix. A reproduction fi
 (Saritas and Yildiz 2025, arXiv 2505.07908).
 """
 
-from clearhead.theories.kernel_pca.captured import CLAIM, CapturedVariance, captured_variance
-from clearhead.theories.kernel_pca.theorems import theorem_values, theorems
+from clearhead.theories.kernel_pca.claims import CAPTURED, CLAIMS
+from clearhead.theories.kernel_pca.controls import Draws
+from clearhead.theories.kernel_pca.dispute import DISPUTE
+from clearhead.theories.kernel_pca.measurement import KernelPCAClaims
+from clearhead.theories.kernel_pca.spans import captured_variance
+from clearhead.theories.kernel_pca.theorems import theorems
 from clearhead.theories.theory import Theory
 
-__all__ = ["CLAIM", "THEORY", "CapturedVariance", "captured_variance", "theorem_values", "theorems"]
+__all__ = [
+    "CAPTURED",
+    "CLAIMS",
+    "DISPUTE",
+    "THEORY",
+    "Draws",
+    "KernelPCAClaims",
+    "captured_variance",
+    "theorems",
+]
 
-THEORY = Theory(name="kernel-pca", title="kernel PCA", begin=CapturedVariance, theorems=theorems)
+THEORY = Theory(name="kernel-pca", title="kernel PCA", begin=KernelPCAClaims, theorems=theorems, dispute=DISPUTE)

@@ -20,7 +20,7 @@ from clearhead.axes import Bool
 from clearhead.findings import Claim, Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.operators.softmax import softmax_attention
-from clearhead.theories.over_inputs import OverInputs, Sample, sample_by_head
+from clearhead.theories.over_inputs import Control, OverInputs, Sample, Samples, sample_by_head
 from clearhead.theories.symmetry.groups import drawn_permutations
 from clearhead.theories.symmetry.measure import equivariance_errors
 
@@ -35,7 +35,7 @@ CLAIM = Claim(
     exact=0.0,
 )
 
-CONTROL = "outputs in another order"
+CONTROL = Control(name="outputs in another order")
 FEWEST_TOKENS = 3
 """Two tokens have one permutation, and none to compare it with."""
 LEAST_CHANCE = 1e-9
@@ -47,22 +47,20 @@ class PermutationSymmetry:
 
     Tokens that no query may look at are padding: the others are permuted among themselves, so a mask that is the same
     for all queries does not count as a break. The value is the mean over `draws` permutations per input, chance the
-    error against the outputs under another of these.
+    error against the outputs under another of these. It comes with the value, so `controls` saves nothing here.
     """
 
-    def __init__(self, seed: int, *, draws: int = 3) -> None:
+    def __init__(self, seed: int, *, controls: bool = True, draws: int = 3) -> None:
         if draws < 2:
             raise ValueError(f"expected at least 2 draws, one to compare with another; got {draws}")
         self._draws = draws
         self._tells_places: set[int] = set()
         self._over_inputs = OverInputs(
-            claim=CLAIM,
-            control=CONTROL,
-            draws=draws,
+            claims=(CLAIM,),
             seed=seed,
             obstacle=_obstacle,
             sample=self._sample,
-            undefined="outputs that do not differ between tokens",
+            undefined=lambda _: "outputs that do not differ between tokens",
         )
 
     def observe(self, heads: Heads) -> None:
@@ -78,12 +76,12 @@ class PermutationSymmetry:
         free = finding.layer in self._tells_places or not finding.inputs
         return finding if free else dataclasses.replace(finding, verdict=Verdict.BY_CONSTRUCTION)
 
-    def _sample(self, heads: Heads, index: int, generator: torch.Generator) -> Sample:
+    def _sample(self, heads: Heads, index: int, generator: torch.Generator) -> Samples:
         return sample_by_head(
             _tokens(heads, index), lambda part, tokens: self._measure(heads, index, part, tokens, generator)
         )
 
-    def _measure(self, heads: Heads, index: int, part: slice, tokens: Tensor, generator: torch.Generator) -> Sample:
+    def _measure(self, heads: Heads, index: int, part: slice, tokens: Tensor, generator: torch.Generator) -> Samples:
         q, k, v = (x[index, part][:, tokens].double() for x in (heads.q, heads.k, heads.v))
         mask = _square(heads.mask, index, part, tokens)
         mask = None if mask is None or bool(mask.all()) else mask
@@ -103,7 +101,7 @@ class PermutationSymmetry:
         chance = errors.control.cpu().numpy()
         told_apart = chance.mean(axis=0) > LEAST_CHANCE
         value = np.where(told_apart, errors.error.mean(dim=0).cpu().numpy(), np.nan)
-        return Sample(value=value, chance=np.where(told_apart, chance, np.nan))
+        return {CLAIM: Sample(value=value, controls={CONTROL: np.where(told_apart, chance, np.nan)})}
 
 
 def _obstacle(heads: Heads, index: int) -> str:

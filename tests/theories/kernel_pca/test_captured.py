@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.findings import Finding, Verdict, judge
+from clearhead.findings import Finding, Verdict
 from clearhead.heads import Heads
-from clearhead.theories.kernel_pca import CapturedVariance, captured_variance, theorem_values
+from clearhead.judging import judge
+from clearhead.operators.kernel_pca import kernel_pca
+from clearhead.theories.kernel_pca import CAPTURED, Draws, KernelPCAClaims, captured_variance
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
 SCALE = WIDTH**-0.5
@@ -36,16 +38,17 @@ def _shortened(call: Heads, tokens: slice) -> Heads:
 
 
 def _found(*calls: Heads, seed: int = 0, draws: int = 20) -> list[Finding]:
-    measurement = CapturedVariance(seed, draws=draws)
+    random_only = Draws(random_values=draws, random_map=0, permuted=0, other_heads=0)
+    measurement = KernelPCAClaims(seed, claims=[CAPTURED], draws=random_only)
     for call in calls:
         measurement.observe(call)
-    return judge(measurement.findings())
+    return [finding for finding in judge(measurement.findings()) if finding.claim is CAPTURED]
 
 
 @given(st.integers(8, 29), st.integers(2, 13), st.integers(1, 5), st.integers(0, 2**31))
 def test_one_for_the_theorems_values_and_their_mixes_and_less_for_others(n: int, d: int, e: int, seed: int) -> None:
     k, v, mix = _drawn(n, d, seed=seed), _drawn(n, e, seed=seed + 1), _drawn(e, e, seed=seed + 2)
-    exact = theorem_values(k, scale=d**-0.5, axes=e)
+    exact = kernel_pca(k, scale=d**-0.5, axes=e).values
     for same in (
         exact,
         -exact,
@@ -181,7 +184,7 @@ def test_single_precision_input_is_computed_in_double() -> None:
 def test_a_planted_head_is_supported_and_a_random_one_is_not() -> None:
     call = _call()
     planted = call.v.clone()
-    planted[:, 1] = theorem_values(call.k[:, 1], scale=SCALE, axes=VALUES)
+    planted[:, 1] = kernel_pca(call.k[:, 1], scale=SCALE, axes=VALUES).values
     found = _found(_call(planted))
     assert [finding.verdict for finding in found] == [Verdict.CHANCE, Verdict.SUPPORTED, Verdict.CHANCE]
     assert found[1].agreement == pytest.approx(1)
@@ -310,7 +313,7 @@ def test_equal_keys_have_no_variance_to_capture() -> None:
     call.k[2, 1] = 0.5
     found = _found(call)
     assert [f.inputs for f in found] == [BATCH, BATCH - 1, BATCH]
-    assert found[1].reason == "keys without variance"
+    assert found[1].reason == "keys or values without variance"
 
 
 def test_values_of_too_many_dimensions_would_always_capture_everything() -> None:

@@ -1,0 +1,183 @@
+"""From findings to verdicts, by one rule for every theory, and to what all heads say together."""
+
+import dataclasses
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from clearhead.findings import Chance, Claim, Finding, Verdict
+from clearhead.numerics.moments import Array, Interval, false_discovery_rate
+
+__all__ = ["UNTRAINED", "Summary", "beside_untrained", "judge", "summarise"]
+
+UNTRAINED = "the same head before training"
+SUPPORT = 0.9
+"""A head agrees with a theory when the whole interval of its agreement is within so much of 1."""
+
+
+def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
+    """Give every finding its verdict, with false discoveries held to `rate` among the heads of each claim.
+
+    Not applicable where nothing could be measured; undecided with fewer than two inputs; not distinguishable from
+    chance unless the head lies on one side of every decisive control, with an adjusted p-value of at most `rate`; then
+    below chance, or above it, or in agreement with the theory, where its whole interval of agreement is at least 0.9,
+    and at most 1.1 where a value may pass the theory's. A theory whose own value lies among the controls is not told
+    from chance whatever the head does.
+    """
+    findings = list(findings)
+    families: dict[Claim, list[int]] = defaultdict(list)
+    for i, finding in enumerate(findings):
+        families[finding.claim].append(i)
+    for members in families.values():
+        adjusted = false_discovery_rate(np.array([findings[i].p_value for i in members], dtype=np.float64))
+        for i, p in zip(members, adjusted, strict=True):
+            findings[i] = dataclasses.replace(findings[i], verdict=_verdict(findings[i], float(p), rate))
+    return findings
+
+
+def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
+    if finding.verdict is Verdict.BY_CONSTRUCTION:
+        return finding.verdict
+    if finding.inputs == 0 or not math.isfinite(finding.value):
+        return Verdict.NOT_APPLICABLE
+    if not math.isfinite(p):
+        return Verdict.UNDECIDED
+    if p > rate:
+        return Verdict.CHANCE
+    if not math.isfinite(finding.exact):
+        return Verdict.NOT_APPLICABLE
+    known = [chance.value for chance in finding.controls if chance.decisive and math.isfinite(chance.value)]
+    if min(known) <= finding.exact <= max(known) and min(known) < max(known):
+        return Verdict.CHANCE
+    toward_theory = (finding.value - finding.chance.value) * (finding.exact - finding.chance.value) > 0
+    if not toward_theory:
+        return Verdict.BELOW
+    ends = (finding.agreement_interval.low, finding.agreement_interval.high)
+    passed = max(ends) > 2 - SUPPORT and finding.claim.exact is None
+    return Verdict.SUPPORTED if min(ends) >= SUPPORT and not passed else Verdict.ABOVE
+
+
+def beside_untrained(findings: Iterable[Finding], untrained: Iterable[Finding], *, seed: int) -> list[Finding]:
+    """Add to every finding the same head of an untrained model as one more control, by Welch's test over inputs.
+
+    It is shown and not judged by: that head has other keys, and what any values capture of them is another number.
+    """
+    at_start = {(f.claim, f.layer, f.head): f for f in untrained}
+    return [
+        dataclasses.replace(f, controls=(*f.controls, _untrained_chance(f, at_start[f.claim, f.layer, f.head], seed)))
+        if (f.claim, f.layer, f.head) in at_start and f.verdict is not Verdict.BY_CONSTRUCTION
+        else f
+        for f in findings
+    ]
+
+
+def _untrained_chance(finding: Finding, untrained: Finding, seed: int) -> Chance:
+    test = stats.ttest_ind_from_stats(
+        finding.value, _deviation(finding), finding.inputs,
+        untrained.value, _deviation(untrained), untrained.inputs, equal_var=False,
+    )  # fmt: skip
+    return Chance(
+        control=UNTRAINED,
+        value=untrained.value,
+        range=untrained.interval,
+        draws=1,
+        seed=seed,
+        p_value=float(test.pvalue),
+        decisive=False,
+    )
+
+
+def _deviation(finding: Finding) -> float:
+    """Standard deviation over inputs, read back from Student's interval of the mean."""
+    half = (finding.interval.high - finding.interval.low) / 2
+    return half / float(stats.t.ppf(0.975, max(finding.inputs - 1, 1))) * math.sqrt(finding.inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One claim over all heads: medians over the measured heads, and how many heads have each verdict.
+
+    `chance` is of every head's hardest control, `controls` of each control by its name, with half the width of the
+    middle 95 % of its draws in `spreads`; `decisive` names those that are judged by.
+    """
+
+    claim: Claim
+    heads: int
+    median: float
+    interval: Interval
+    exact: float
+    chance: float
+    chance_range: Interval
+    controls: dict[str, float]
+    spreads: dict[str, float]
+    decisive: tuple[str, ...]
+    verdicts: dict[Verdict, int]
+
+    @property
+    def measured(self) -> int:
+        """How many heads the claim could be measured on."""
+        return self.heads - self.verdicts.get(Verdict.NOT_APPLICABLE, 0)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on all heads: the verdict that most of the measured heads share, and how many do."""
+        counts = {v: c for v, c in self.verdicts.items() if v is not Verdict.NOT_APPLICABLE and c}
+        if not counts:
+            return str(Verdict.NOT_APPLICABLE)
+        verdict, count = max(counts.items(), key=lambda item: item[1])
+        return str(verdict) if count == self.measured else f"{verdict} in {count} of {self.measured} heads"
+
+
+def summarise(findings: Iterable[Finding]) -> list[Summary]:
+    """One summary per claim, in the order in which the claims appear."""
+    families: dict[Claim, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        families[finding.claim].append(finding)
+    return [_summary(claim, family) for claim, family in families.items()]
+
+
+def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
+    measured = [f for f in family if f.inputs > 0 and math.isfinite(f.value)]
+    values = np.sort(np.array([f.value for f in measured]))
+    by_control: dict[str, list[Chance]] = defaultdict(list)
+    for chance in (chance for f in measured for chance in f.controls):
+        by_control[chance.control].append(chance)
+    return Summary(
+        claim=claim,
+        heads=len(family),
+        median=_median(values),
+        interval=_interval_of_median(values),
+        exact=_median(np.array([f.exact for f in measured])),
+        chance=_median(np.array([f.chance.value for f in measured])),
+        chance_range=Interval(
+            _median(np.array([f.chance.range.low for f in measured])),
+            _median(np.array([f.chance.range.high for f in measured])),
+        ),
+        controls={name: _median(np.array([c.value for c in found])) for name, found in by_control.items()},
+        spreads={
+            name: _median(np.array([(c.range.high - c.range.low) / 2 for c in found]))
+            for name, found in by_control.items()
+        },
+        decisive=tuple(dict.fromkeys(chance.control for f in measured for chance in f.controls if chance.decisive)),
+        verdicts=dict(Counter(f.verdict for f in family)),
+    )
+
+
+def _median(values: Array) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _interval_of_median(ordered: Array) -> Interval:
+    """Distribution-free 95 % interval: the order statistics whose ranks bound the median by the binomial law.
+
+    NaN for fewer than six values, of which even the least and the largest miss the median more often.
+    """
+    below = int(stats.binom.ppf(0.025, ordered.size, 0.5)) if ordered.size else 0
+    if below == 0:
+        return Interval(math.nan, math.nan)
+    return Interval(float(ordered[below - 1]), float(ordered[ordered.size - below]))

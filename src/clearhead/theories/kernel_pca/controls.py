@@ -1,0 +1,54 @@
+"""Values of which the theory has nothing to say, to stand beside a head's own: what chance gives for each statistic."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float
+from clearhead.heads import ValueMap
+from clearhead.theories.over_inputs import Control
+
+__all__ = ["OTHER_HEADS", "PERMUTED", "RANDOM_MAP", "RANDOM_VALUES", "Draws", "other_heads", "random_maps"]
+
+RANDOM_VALUES = Control(name="random values")
+RANDOM_MAP = Control(name="a random value map", kept=True)
+PERMUTED = Control(name="values of other tokens")
+OTHER_HEADS = Control(name="values of other heads", kept=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """How many draws there are of each control on every input, at most."""
+
+    random_values: int = 6
+    random_map: int = 8
+    permuted: int = 2
+    other_heads: int = 7
+    fewest_kept: int = 3
+    """With fewer draws, the spread of a control that is kept over inputs says nothing: it is left out."""
+
+
+def random_maps(made: ValueMap, *, draws: int, seed: int, layer: int) -> Float[Tensor, "t h c e"]:
+    """Value maps drawn at random with the singular values of the model's own.
+
+    The model's W = U C, U with orthonormal columns, becomes U' C with U' drawn uniformly: the same spectrum and the
+    same output directions, reading random directions of the layer's input. Seed and layer determine the maps, so they
+    are the same on every input.
+    """
+    h, c, e = made.weight.shape
+    entropy = np.random.SeedSequence([seed, layer, c, e])
+    generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
+    drawn = torch.randn(draws, h, c, min(c, e), generator=generator, dtype=torch.float64).to(made.weight.device)
+    basis, triangular = torch.linalg.qr(drawn)
+    # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
+    basis = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    maps: Tensor = basis @ torch.linalg.qr(made.weight.double()).R
+    return maps
+
+
+def other_heads(v: Float[Tensor, "h m e"], *, most: int) -> Float[Tensor, "t h m e"]:
+    """For every head, the values of those that follow it, in a circle."""
+    count = min(most, v.shape[0] - 1)
+    return torch.stack([v.roll(-j, dims=0) for j in range(1, count + 1)]) if count else v.new_zeros(0, *v.shape)

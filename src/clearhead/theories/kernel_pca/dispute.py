@@ -1,0 +1,36 @@
+"""What is said for and against the theory, and the statistics that each side rests on."""
+
+from clearhead.record import Dispute, Position
+from clearhead.theories.kernel_pca import claims as c
+
+__all__ = ["DISPUTE"]
+
+DISPUTE = Dispute(
+    theory="kernel PCA",
+    question="Do trained heads project their queries on the principal axes of their keys?",
+    positions=(
+        Position(
+            source="Teo and Nguyen, NeurIPS 2024 (arXiv 2406.13762)",
+            says="Yes. The projection loss falls as a model is trained, and values recovered from trained models are "
+            "eigenvectors of the keys' Gram matrix: gamma hardly differs between tokens, beside eigenvalues of "
+            "648.46 at most and 40.07 on average.",
+            rests_on=tuple(
+                claim.statistic
+                for claim in (c.LOSS, c.GAMMA, c.GAMMA_DEVIATION, c.EIGENVALUES["max"], c.EIGENVALUES["mean"])
+            ),
+        ),
+        Position(
+            source="Saritas and Yildiz 2025 (arXiv 2505.07908)",
+            says="No. Learned values are not aligned with the theorem's: optimal cosine at most 0.32, linear CKA at "
+            "most 0.11, kernel CKA at most 0.32. The loss falls because outputs shrink, and they are larger than what "
+            "they are said to reconstruct. The eigenvalues cannot be reproduced.",
+            rests_on=tuple(
+                claim.statistic
+                for claim in (
+                    c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA, c.LOSS_QUERY, c.LOSS_OUTPUT,
+                    c.EIGENVALUES["max"], c.STANDARDISED_EIGENVALUES["max"],
+                )
+            ),
+        ),
+    ),
+)  # fmt: skip

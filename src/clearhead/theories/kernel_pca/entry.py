@@ -1,0 +1,192 @@
+"""One entry of a batch: its keys in feature space, and every claim's statistic for its own values and for controls'."""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float
+from clearhead.findings import Claim, Role
+from clearhead.numerics.moments import Array
+from clearhead.theories.kernel_pca import claims as c
+from clearhead.theories.kernel_pca.conditions import (
+    axes_not_orthogonal,
+    eigenvector_residual,
+    matched_cosine,
+    mean_of_weighted_values,
+    participation,
+)
+from clearhead.theories.kernel_pca.controls import RANDOM_VALUES
+from clearhead.theories.kernel_pca.likeness import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
+from clearhead.theories.kernel_pca.loss import Queries, explained_fraction, log_output_square, log_true_loss
+from clearhead.theories.kernel_pca.published import (
+    gammas,
+    published_values,
+    standardised,
+    token_cosine,
+    top_eigenvalues,
+)
+from clearhead.theories.kernel_pca.space import KeySpace, Principal
+from clearhead.theories.kernel_pca.spans import held_variance, span_of, subspace_overlap
+from clearhead.theories.over_inputs import Control, Sample, Samples
+
+__all__ = ["Entry"]
+
+Found = Mapping[Claim, Tensor]
+"""A statistic's numbers, by draw and key head, or by draw, key head and query head among those that share it."""
+IN_TENS = math.log(10)
+FEW, SOME = 2, 5
+BY_QUERY = {c.EXPLAINED, c.TRUE_LOSS, c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT}
+"""What depends on queries, and so differs between query heads that share keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is known of one entry before any values are looked at."""
+
+    space: KeySpace
+    principal: Principal
+    queries: Queries
+
+    def samples(
+        self,
+        claims: Collection[Claim],
+        own: Float[Tensor, "h m e"],
+        controls: Mapping[Control, Float[Tensor, "_ h m e"]],
+    ) -> Samples:
+        """Every claim's number for the head's own values, beside those of the controls, and under the exact theory.
+
+        Statistics as published stand beside a few random values only, and those that look at single columns or pairs
+        of tokens, which take longest, beside fewer draws than the span does.
+        """
+        found: dict[Claim, Sample] = {}
+        exact = self._under_the_theory()
+        few = {control: drawn[:FEW] for control, drawn in controls.items() if control is RANDOM_VALUES}
+        some = {control: drawn[:SOME] for control, drawn in controls.items()}
+        for measure, measured in _MEASURES.items():
+            wanted = [claim for claim in measured if claim in claims]
+            if not wanted:
+                continue
+            beside = controls if measure is _of_spans else few if wanted[0].role is Role.PUBLISHED else some
+            numbers = measure(self, torch.cat([own.unsqueeze(0), *beside.values()]))
+            sizes = [1, *(len(drawn) for drawn in beside.values())]
+            for claim in wanted:
+                first, *rest = torch.split(self._by_head(claim, numbers[claim]), sizes)
+                found[claim] = Sample(
+                    value=_array(first[0]),
+                    controls={control: _array(part) for control, part in zip(beside, rest, strict=True)},
+                    exact=_array(self._by_head(claim, exact[claim]())) if claim in exact else None,
+                )
+        return found
+
+    def _by_head(self, claim: Claim, numbers: Tensor) -> Tensor:
+        """By query head: a number that queries do not enter is that of every query head that shares the keys."""
+        sharing = self.queries.log_square.shape[-2]
+        return numbers.flatten(-2) if claim in BY_QUERY else numbers.repeat_interleave(sharing, dim=-1)
+
+    def _under_the_theory(self) -> dict[Claim, Callable[[], Tensor]]:
+        queries, principal = self.queries, self.principal
+        none = ~principal.known.any(dim=-1, keepdim=True)
+
+        def explained() -> Tensor:
+            return explained_fraction(queries, principal.directions).masked_fill(none, torch.nan)
+
+        def log_output() -> Tensor:
+            return log_output_square(queries, principal.values) + 2 * principal.log_values.unsqueeze(-1)
+
+        return {
+            c.LOCALISATION: lambda: participation(principal.values),
+            c.EXPLAINED: explained,
+            c.TRUE_LOSS: lambda: log_true_loss(queries, explained()) / IN_TENS,
+            c.LOSS: lambda: queries.log_mean_square.exp() - log_output().exp(),
+            c.LOSS_QUERY: lambda: queries.log_mean_square / IN_TENS,
+            c.LOSS_OUTPUT: lambda: log_output() / IN_TENS,
+        }
+
+
+def _array(numbers: Tensor) -> Array:
+    array: Array = numbers.cpu().numpy()
+    return array
+
+
+def _of_spans(entry: Entry, v: Tensor) -> Found:
+    span = span_of(entry.space, v)
+    explained = explained_fraction(entry.queries, span)
+    return {
+        c.CAPTURED: held_variance(entry.space, entry.principal, span),
+        c.OVERLAP: subspace_overlap(entry.principal, span),
+        c.EXPLAINED: explained,
+        c.TRUE_LOSS: log_true_loss(entry.queries, explained) / IN_TENS,
+    }
+
+
+def _of_axes(entry: Entry, v: Tensor) -> Found:
+    return {
+        c.MEAN: mean_of_weighted_values(entry.space, v),
+        c.ORTHOGONAL: axes_not_orthogonal(entry.space, v),
+        c.RESIDUAL: eigenvector_residual(entry.space, entry.principal, v),
+        c.LOCALISATION: participation(v),
+    }
+
+
+def _of_likeness(entry: Entry, v: Tensor) -> Found:
+    linear, gaussian = _alignments(unbiased_cka, entry.principal.values, v)
+    return {c.LINEAR_CKA: linear, c.KERNEL_CKA: gaussian, c.MATCHED: matched_cosine(entry.principal, v)}
+
+
+def _of_published_likeness(entry: Entry, v: Tensor) -> Found:
+    theorem = published_values(entry.space, entry.principal)
+    linear, gaussian = _alignments(biased_cka, theorem, v)
+    return {
+        c.TOKEN_COSINE: token_cosine(theorem, v),
+        c.PUBLISHED_LINEAR_CKA: linear,
+        c.PUBLISHED_KERNEL_CKA: gaussian,
+    }
+
+
+def _alignments(cka: Callable[[Gram, Gram], Tensor], theorem: Tensor, v: Tensor) -> Iterator[Tensor]:
+    """Linear and Gaussian CKA with the theorem's values, draw by draw, as each takes a matrix per head."""
+    for gram in (linear_gram, gaussian_gram):
+        expected = gram(theorem)
+        yield torch.stack([cka(gram(one), expected) for one in v])
+
+
+def _of_gammas(entry: Entry, v: Tensor) -> Found:
+    found = gammas(entry.space, v)
+    return {
+        c.GAMMA: found.difference.mean(dim=-1),
+        c.GAMMA_DEVIATION: found.deviation.mean(dim=-1),
+        c.GAMMA_RELATIVE: found.relative.mean(dim=-1),
+        c.GAMMA_RELATIVE_DEVIATION: found.relative_deviation.mean(dim=-1),
+    }
+
+
+def _of_losses(entry: Entry, v: Tensor) -> Found:
+    of_query, of_output = entry.queries.log_mean_square, log_output_square(entry.queries, v)
+    return {
+        c.LOSS: of_query.exp() - of_output.exp(),
+        c.LOSS_QUERY: (of_query / IN_TENS).expand_as(of_output),
+        c.LOSS_OUTPUT: of_output / IN_TENS,
+    }
+
+
+def _of_spectra(entry: Entry, v: Tensor) -> Found:
+    space, count = entry.space, v.shape[-1]
+    plain = top_eigenvalues(entry.principal.energy, space.log_unit)
+    other = standardised(space.k, scale=space.scale, sinks=space.sinks, count=count)
+    found = {c.EIGENVALUES[name]: plain[name] for name in plain}
+    found |= {c.STANDARDISED_EIGENVALUES[name]: other[name] for name in other}
+    return {claim: number.expand(len(v), *number.shape) for claim, number in found.items()}
+
+
+_MEASURES: dict[Callable[[Entry, Tensor], Found], tuple[Claim, ...]] = {
+    _of_spans: (c.CAPTURED, c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS),
+    _of_axes: (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION),
+    _of_likeness: (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED),
+    _of_losses: (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT),
+    _of_gammas: (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION),
+    _of_published_likeness: (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA),
+    _of_spectra: (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()),
+}

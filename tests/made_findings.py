@@ -1,0 +1,41 @@
+"""Findings made up by their numbers, with as many controls as are asked for."""
+
+import dataclasses
+
+from clearhead.findings import Chance, Claim, Finding
+from clearhead.numerics.moments import Interval
+
+CLAIM = Claim(theory="theory", statistic="share", statement="it is one", formula="s = 1", citation="someone", exact=1.0)
+LOWER = dataclasses.replace(CLAIM, statistic="residual", statement="it is none", formula="r = 0", exact=0.0)
+
+
+def control(value: float, p: float, *, name: str = "drawn") -> Chance:
+    return Chance(control=name, value=value, range=Interval(value - 0.1, value + 0.1), draws=19, seed=0, p_value=p)
+
+
+def finding(
+    value: float = 0.5,
+    *,
+    p: float = 1e-9,
+    half: float = 0.01,
+    chance: float = 0.3,
+    inputs: int = 29,
+    head: int = 0,
+    claim: Claim = CLAIM,
+    exact: float | None = None,
+    controls: tuple[Chance, ...] | None = None,
+) -> Finding:
+    """One control with this chance and p-value, unless the controls are given."""
+    known = claim.exact if exact is None else exact
+    assert known is not None
+    return Finding(
+        claim=claim,
+        layer=0,
+        name="attention",
+        head=head,
+        value=value,
+        interval=Interval(value - half, value + half),
+        exact=known,
+        controls=(control(chance, p),) if controls is None else controls,
+        inputs=inputs,
+    )

@@ -1,0 +1,298 @@
+"""From findings to verdicts, and to what all heads say together."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clearhead.findings import Finding, Verdict
+from clearhead.judging import SUPPORT, UNTRAINED, beside_untrained, judge, summarise
+from clearhead.numerics.moments import Interval, RunningMoments
+from tests.made_findings import CLAIM, LOWER, control, finding
+
+
+def verdict(given: Finding) -> Verdict:
+    return judge([given])[0].verdict
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (finding(0.99), Verdict.SUPPORTED),
+        (finding(0.99, half=0.2), Verdict.ABOVE),
+        (finding(0.5), Verdict.ABOVE),
+        (finding(0.2), Verdict.BELOW),
+        (finding(0.99, p=0.06), Verdict.CHANCE),
+        (finding(0.99, p=0.05), Verdict.SUPPORTED),
+        (finding(math.nan), Verdict.NOT_APPLICABLE),
+        (finding(0.99, inputs=0), Verdict.NOT_APPLICABLE),
+        (finding(0.99, inputs=1, p=math.nan), Verdict.UNDECIDED),
+        (finding(0.01, claim=LOWER), Verdict.SUPPORTED),
+        (finding(0.01, claim=LOWER, half=0.1), Verdict.ABOVE),
+        (finding(0.2, claim=LOWER), Verdict.ABOVE),
+        (finding(0.5, claim=LOWER), Verdict.BELOW),
+        (dataclasses.replace(finding(0.2), verdict=Verdict.BY_CONSTRUCTION), Verdict.BY_CONSTRUCTION),
+    ],
+)
+def test_verdicts(given: Finding, expected: Verdict) -> None:
+    assert verdict(given) is expected
+
+
+def test_no_head_is_above_chance_that_already_reaches_the_theory() -> None:
+    assert verdict(finding(0.5, chance=1.0)) is Verdict.BELOW
+
+
+FAR, NEAR = control(0.2, 1e-9, name="far"), control(0.6, 1e-9, name="near")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.99, Verdict.SUPPORTED), (0.8, Verdict.ABOVE), (0.4, Verdict.CHANCE), (0.1, Verdict.BELOW)],
+)
+def test_a_verdict_needs_every_control(value: float, expected: Verdict) -> None:
+    assert verdict(finding(value, controls=(FAR, NEAR))) is expected
+    assert verdict(finding(value, controls=(NEAR, FAR))) is expected
+
+
+def test_each_control_alone_would_have_let_the_head_between_them_pass() -> None:
+    assert verdict(finding(0.4, controls=(FAR,))) is Verdict.ABOVE
+    assert verdict(finding(0.4, controls=(NEAR,))) is Verdict.BELOW
+
+
+def test_one_control_that_cannot_be_told_from_the_head_is_enough_for_chance() -> None:
+    same = control(0.55, 0.4, name="same")
+    assert verdict(finding(0.8, controls=(FAR, NEAR, same))) is Verdict.CHANCE
+    assert verdict(finding(0.8, controls=(FAR, NEAR))) is Verdict.ABOVE
+
+
+def test_agreement_is_with_the_hardest_control_in_mind() -> None:
+    """0.93 is 0.91 of the way from 0.2 to the theory, and 0.83 of the way from 0.6."""
+    assert verdict(finding(0.93, half=0.001, controls=(FAR,))) is Verdict.SUPPORTED
+    assert verdict(finding(0.93, half=0.001, controls=(FAR, NEAR))) is Verdict.ABOVE
+
+
+def test_support_needs_the_whole_interval() -> None:
+    least = 0.3 + SUPPORT * 0.7
+    assert verdict(finding(least + 0.0101)) is Verdict.SUPPORTED
+    assert verdict(finding(least + 0.0099)) is Verdict.ABOVE
+
+
+def test_judging_changes_nothing_but_the_verdict_and_keeps_the_order() -> None:
+    given = [finding(0.1 * i, head=i, claim=(CLAIM, LOWER)[i % 2]) for i in range(7)]
+    judged = judge(iter(given))
+    assert [dataclasses.replace(f, verdict=Verdict.UNDECIDED) for f in judged] == given
+    assert all(f.verdict is not Verdict.UNDECIDED for f in judged)
+
+
+def test_many_heads_raise_the_bar_within_a_claim_and_not_across_claims() -> None:
+    lucky = finding(p=0.02)
+    idle = [finding(p=0.9, head=i) for i in range(1, 11)]
+    elsewhere = [dataclasses.replace(f, claim=LOWER) for f in idle]
+    assert judge([lucky])[0].verdict is Verdict.ABOVE
+    assert judge([lucky, *elsewhere])[0].verdict is Verdict.ABOVE
+    assert judge([lucky, *idle])[0].verdict is Verdict.CHANCE
+    assert judge([lucky, *idle], rate=0.3)[0].verdict is Verdict.ABOVE
+
+
+def test_heads_that_could_not_be_measured_do_not_raise_the_bar() -> None:
+    gone = [finding(math.nan, p=math.nan, inputs=0, head=i) for i in range(1, 11)]
+    assert judge([finding(p=0.02), *gone])[0].verdict is Verdict.ABOVE
+
+
+def measured(rng: np.random.Generator, *, heads: int, real: int, inputs: int = 17) -> list[Finding]:
+    """Findings as a theory makes them, from drawn differences to chance; the first `real` heads do differ."""
+    moments = RunningMoments((heads,))
+    shift = np.where(np.arange(heads) < real, 0.2, 0.0)
+    for _ in range(inputs):
+        moments.add(shift + 0.1 * rng.standard_normal(heads))
+    low, high = moments.interval()
+    p_values = moments.p_value()
+    return [
+        dataclasses.replace(
+            finding(0.3 + float(moments.mean[i]), p=float(p_values[i]), inputs=inputs, head=i),
+            interval=Interval(0.3 + float(low[i]), 0.3 + float(high[i])),
+        )
+        for i in range(heads)
+    ]
+
+
+def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not() -> None:
+    rng = np.random.default_rng(5)
+    shares, crude = [], []
+    for _ in range(97):
+        judged = judge(measured(rng, heads=47, real=5))
+        found = [f.head for f in judged if f.verdict is not Verdict.CHANCE]
+        naive = [f.head for f in judged if f.p_value <= 0.05]
+        shares.append(sum(h >= 5 for h in found) / max(len(found), 1))
+        crude.append(sum(h >= 5 for h in naive) / max(len(naive), 1))
+        assert set(range(5)) <= set(found)
+    assert np.mean(shares) < 0.06
+    assert np.mean(crude) > 0.15
+
+
+def test_a_summary_is_of_medians_over_measured_heads() -> None:
+    values = [0.1, 0.9, 0.35, 0.4, 0.95, 0.2, 0.33]
+    given = [finding(v, chance=0.2 + 0.01 * i, head=i) for i, v in enumerate(values)]
+    gone = [finding(math.nan, inputs=0, chance=math.nan, head=7), finding(0.0, inputs=0, chance=0.0, head=8)]
+    (summary,) = summarise(judge([*given, *gone]))
+    assert summary.median == 0.35
+    assert summary.chance == pytest.approx(0.23)
+    assert (summary.chance_range.low, summary.chance_range.high) == pytest.approx((0.13, 0.33))
+    assert (summary.interval.low, summary.interval.high) == (0.1, 0.95)
+    assert (summary.heads, summary.measured) == (9, 7)
+    assert sum(summary.verdicts.values()) == 9
+
+
+def test_summaries_come_one_for_each_claim_in_order() -> None:
+    summaries = summarise(judge([finding(claim=LOWER), finding(), finding(head=1, claim=LOWER)]))
+    assert [(s.claim, s.heads) for s in summaries] == [(LOWER, 2), (CLAIM, 1)]
+
+
+def test_nothing_measured_has_no_median() -> None:
+    (summary,) = summarise(judge([finding(math.nan, inputs=0)]))
+    assert math.isnan(summary.median)
+    assert math.isnan(summary.interval.low)
+    assert summary.verdict == str(Verdict.NOT_APPLICABLE)
+    assert summarise([]) == []
+
+
+def test_a_summary_says_how_many_heads_share_its_verdict() -> None:
+    above, below, gone = finding(0.5), finding(0.2), finding(math.nan, inputs=0)
+    assert summarise(judge([above, above, gone]))[0].verdict == str(Verdict.ABOVE)
+    assert summarise(judge([above, above, below, gone]))[0].verdict == f"{Verdict.ABOVE} in 2 of 3 heads"
+
+
+@pytest.mark.parametrize("heads", [6, 7, 23])
+def test_the_interval_of_the_median_covers_it_as_often_as_it_says(heads: int) -> None:
+    """Of a skewed law; the interval one order statistic narrower on either side is the control."""
+    draws, true = 499, math.log(2)
+    ordered = np.sort(np.random.default_rng(heads).standard_exponential((draws, heads)), axis=1)
+    intervals = [summarise([finding(v) for v in row])[0].interval for row in ordered.tolist()]
+    covered = np.mean([i.low <= true <= i.high for i in intervals])
+    place = ordered[0].tolist().index(intervals[0].low)
+    narrower = np.mean((ordered[:, place + 1] <= true) & (true <= ordered[:, heads - 2 - place]))
+    assert narrower < 0.95 - math.sqrt(0.05 * 0.95 / draws)
+    assert covered > 0.95 - 2 * math.sqrt(0.05 * 0.95 / draws)
+
+
+@pytest.mark.parametrize("heads", [1, 5])
+def test_too_few_heads_have_no_interval_of_the_median(heads: int) -> None:
+    """The range of five values misses the median in 2 of 2^5 cases, more than 5 %."""
+    (summary,) = summarise([finding(0.1 * i, head=i) for i in range(heads)])
+    assert math.isfinite(summary.median)
+    assert math.isnan(summary.interval.low)
+    assert math.isnan(summary.interval.high)
+
+
+def over_inputs(sample: np.ndarray) -> Finding:
+    """A finding with the mean and Student's interval of a sample over inputs."""
+    moments = RunningMoments((1,))
+    for entry in sample:
+        moments.add(np.array([entry]))
+    low, high = moments.interval()
+    made = finding(float(moments.mean[0]), inputs=len(sample))
+    return dataclasses.replace(made, interval=Interval(float(low[0]), float(high[0])))
+
+
+def test_the_untrained_head_is_one_more_control_by_welch_s_test() -> None:
+    rng = np.random.default_rng(3)
+    trained, before = rng.normal(0.5, 0.1, 23), rng.normal(0.45, 0.3, 17)
+    (beside,) = beside_untrained([over_inputs(trained)], [over_inputs(before)], seed=7)
+    assert [c.control for c in beside.controls] == ["drawn", UNTRAINED]
+    added = beside.controls[-1]
+    assert added.value == pytest.approx(before.mean())
+    assert added.p_value == pytest.approx(stats.ttest_ind(trained, before, equal_var=False).pvalue)
+    assert added.p_value != pytest.approx(stats.ttest_ind(trained, before, equal_var=True).pvalue, rel=0.01)
+    assert (added.draws, added.seed) == (1, 7)
+    assert added.range == over_inputs(before).interval
+
+
+def test_training_shows_in_the_controls_p_value_and_decides_nothing() -> None:
+    rng = np.random.default_rng(5)
+    same, changed, before = (over_inputs(rng.normal(mean, 0.05, 29)) for mean in (0.5, 0.7, 0.5))
+    for head, moved in ((same, False), (changed, True)):
+        (beside,) = beside_untrained([head], [before], seed=0)
+        assert (beside.controls[-1].p_value < 0.01) is moved
+        assert verdict(beside) is verdict(head) is Verdict.ABOVE
+        assert beside.chance == head.chance
+        assert beside.p_value == head.p_value
+        (summary,) = summarise([beside])
+        assert summary.decisive == tuple(chance.control for chance in head.controls)
+        assert UNTRAINED in summary.controls
+
+
+def test_untrained_heads_stand_beside_their_own_head_and_claim() -> None:
+    heads = [finding(0.5, head=h, claim=claim) for claim in (CLAIM, LOWER) for h in range(3)]
+    before = [dataclasses.replace(f, value=0.1 + 0.01 * i) for i, f in enumerate(heads)]
+    beside = beside_untrained(heads, reversed(before), seed=0)
+    assert [f.controls[-1].value for f in beside] == [f.value for f in before]
+    assert [f.head for f in beside] == [f.head for f in heads]
+
+
+def test_heads_without_a_counterpart_and_those_without_a_choice_get_no_further_control() -> None:
+    alone = finding(head=5)
+    certain = dataclasses.replace(finding(), verdict=Verdict.BY_CONSTRUCTION)
+    assert beside_untrained([alone, certain], [finding()], seed=0) == [alone, certain]
+
+
+def test_an_untrained_head_that_could_not_be_measured_does_not_count() -> None:
+    nothing = dataclasses.replace(finding(math.nan, inputs=0), interval=Interval(math.nan, math.nan))
+    (beside,) = beside_untrained([finding(p=0.02)], [nothing], seed=0)
+    assert beside.p_value == pytest.approx(0.02)
+
+
+def test_a_summary_has_the_median_of_each_control_and_of_the_exact_values() -> None:
+    by_input = dataclasses.replace(CLAIM, exact=None)
+    easy, hard = (0.1, 0.2, 0.4, math.nan, 0.3), (0.5, 0.6, math.nan, 0.7, 0.8)
+    exact = (1.0, 2.0, math.nan, 4.0, 5.0)
+    given = [
+        finding(
+            0.9,
+            head=h,
+            claim=by_input,
+            exact=exact[h],
+            controls=(control(e, 0.1, name="easy"), control(d, 0.1, name="hard")),
+        )
+        for h, (e, d) in enumerate(zip(easy, hard, strict=True))
+    ]
+    gone = finding(math.nan, inputs=0, head=5, claim=by_input, exact=99.0, controls=(control(99.0, 0.1, name="easy"),))
+    (summary,) = summarise([*given, gone])
+    assert summary.controls == pytest.approx({"easy": 0.25, "hard": 0.65})
+    assert summary.exact == pytest.approx(3.0)
+    assert summary.chance == pytest.approx(np.median([0.5, 0.6, 0.4, 0.7, 0.8]))
+
+
+def test_a_control_without_any_value_has_no_median() -> None:
+    (summary,) = summarise([finding(controls=(control(math.nan, math.nan, name="gone"),), exact=math.nan)])
+    assert math.isnan(summary.controls["gone"])
+    assert math.isnan(summary.exact)
+
+
+@pytest.mark.parametrize(
+    ("exact", "controls", "value", "expected"),
+    [
+        (70, (65,), 69.8, Verdict.SUPPORTED),
+        (70, (65,), 67, Verdict.ABOVE),
+        (70, (65,), 120, Verdict.ABOVE),
+        (10, (60, 30), 9.9, Verdict.SUPPORTED),
+        (10, (60, 30), 100, Verdict.BELOW),
+        (10, (3, 60), 100, Verdict.CHANCE),
+        (0.2, (0.3,), 0.9, Verdict.BELOW),
+        (0.2, (0.3,), 0.1, Verdict.ABOVE),
+        (math.nan, (0.3,), 0.9, Verdict.NOT_APPLICABLE),
+    ],
+)
+def test_a_value_that_may_pass_the_theorys_must_stay_near_it(
+    exact: float, controls: tuple[float, ...], value: float, expected: Verdict
+) -> None:
+    claim = dataclasses.replace(CLAIM, exact=None)
+    base = finding(value, claim=claim, exact=float(exact))
+    (chance,) = base.controls[:1]
+    made = dataclasses.replace(
+        base,
+        interval=Interval(value - 1e-3, value + 1e-3),
+        controls=tuple(dataclasses.replace(chance, control=str(c), value=float(c), p_value=1e-9) for c in controls),
+    )
+    assert verdict(made) is expected

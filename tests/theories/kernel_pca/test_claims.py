@@ -1,0 +1,233 @@
+"""All claims together on calls of known content, beside every control."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.findings import Finding, Role, Verdict
+from clearhead.heads import Heads, ValueMap
+from clearhead.judging import judge
+from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, KernelPCAClaims
+from clearhead.theories.kernel_pca import claims as c
+from clearhead.theories.kernel_pca.controls import (
+    OTHER_HEADS,
+    PERMUTED,
+    RANDOM_MAP,
+    RANDOM_VALUES,
+    other_heads,
+    random_maps,
+)
+from clearhead.theories.kernel_pca.space import key_space, principal_axes
+from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, drawn
+
+BATCH, HEADS, INPUT = 7, 5, 13
+
+
+def _mapped(seed: int = 0, *, bias: bool = True, batch: int = BATCH) -> Heads:
+    """A layer whose values are a linear map of its input, as in a transformer."""
+    k = drawn(batch, HEADS, TOKENS, WIDTH, seed=seed)
+    x, weight = drawn(batch, TOKENS, INPUT, seed=seed + 1), drawn(HEADS, INPUT, VALUES, seed=seed + 2)
+    shift = drawn(HEADS, VALUES, seed=seed + 3) if bias else None
+    v = x.unsqueeze(1) @ weight + (0 if shift is None else shift.unsqueeze(-2))
+    return call(v, k, values_from=ValueMap(x=x, weight=weight, bias=shift))
+
+
+def _found(*calls: Heads, seed: int = 0, **options: object) -> dict[str, list[Finding]]:
+    measurement = KernelPCAClaims(seed, **options)  # type: ignore[arg-type]
+    for one in calls:
+        measurement.observe(one)
+    by_statistic: dict[str, list[Finding]] = {}
+    for finding in judge(measurement.findings()):
+        by_statistic.setdefault(finding.claim.statistic, []).append(finding)
+    return by_statistic
+
+
+def _theorems_values(k: Tensor) -> Tensor:
+    return principal_axes(key_space(k, scale=SCALE), VALUES).values
+
+
+def test_every_claim_has_its_exact_value_on_the_theorems_values() -> None:
+    k = drawn(BATCH, HEADS, TOKENS, WIDTH, seed=0)
+    space = key_space(k, scale=SCALE)
+    principal = principal_axes(space, VALUES)
+    unit = principal.values * principal.log_values.exp()[..., None, None]
+    found = _found(call(unit, k, q=drawn(BATCH, HEADS, 11, WIDTH, seed=4), out=unit[:, :, :11]))
+    assert set(found) == {claim.statistic for claim in CLAIMS}
+    other_norm = {c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA}
+    described = {*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()}
+    for claim in CLAIMS:
+        for finding in found[claim.statistic]:
+            assert finding.inputs == BATCH
+            if claim in described:
+                assert math.isnan(finding.exact)
+            elif claim not in other_norm:
+                assert finding.value == pytest.approx(finding.exact, rel=1e-6, abs=1e-9), claim.statistic
+
+
+def test_published_likeness_takes_eigenvectors_of_length_one() -> None:
+    k = drawn(BATCH, HEADS, TOKENS, WIDTH, seed=0)
+    space = key_space(k, scale=SCALE)
+    v = principal_axes(space, VALUES).vectors * (-space.log_g).exp().unsqueeze(-1)
+    found = _found(call(v, k))
+    for claim in (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA):
+        assert [f.value for f in found[claim.statistic]] == pytest.approx([1] * HEADS, abs=1e-6)
+
+
+def test_controls_by_claim() -> None:
+    found = _found(_mapped())
+    all_controls = {RANDOM_VALUES.name, RANDOM_MAP.name, PERMUTED.name, OTHER_HEADS.name}
+    for claim in CLAIMS:
+        names = {chance.control for chance in found[claim.statistic][0].controls}
+        assert names == ({RANDOM_VALUES.name} if claim.role is Role.PUBLISHED else all_controls), claim.statistic
+        for chance in found[claim.statistic][0].controls:
+            assert math.isfinite(chance.value), (claim.statistic, chance.control)
+            assert 0 <= chance.p_value <= 1
+
+
+def test_a_planted_head_passes_every_control_and_the_others_do_not() -> None:
+    layer = _mapped()
+    planted = layer.v.clone()
+    planted[:, 1] = _theorems_values(layer.k[:, 1])
+    found = _found(dataclasses.replace(layer, v=planted))
+    verdicts = [f.verdict for f in found[CAPTURED.statistic]]
+    # Not the explained fraction: other axes than the keys' may explain queries that are no keys as well by chance.
+    # Nor orthogonality, in which four other heads differ so much that none lies outside their spread.
+    for claim in (CAPTURED, c.OVERLAP, c.MATCHED, c.LINEAR_CKA, c.RESIDUAL, c.MEAN):
+        assert found[claim.statistic][1].verdict is Verdict.SUPPORTED, claim.statistic
+    assert {*verdicts[:1], *verdicts[2:]} == {Verdict.CHANCE}
+
+
+def test_values_that_beat_random_ones_as_any_map_does_are_at_chance() -> None:
+    """Why random values do not suffice: with keys and values of one smooth input, every map beats them."""
+    k = drawn(12, HEADS, TOKENS, WIDTH, seed=0)
+    x = torch.cat([_theorems_values(k).mean(dim=1), 0.01 * drawn(12, TOKENS, 2, seed=9)], dim=-1)
+    x = x / x.norm(dim=-2, keepdim=True)
+    weight = drawn(HEADS, x.shape[-1], VALUES, seed=1)
+    layer = call(x.unsqueeze(1) @ weight, k, values_from=ValueMap(x=x, weight=weight))
+    random_only = Draws(random_values=6, random_map=0, permuted=0, other_heads=0)
+    weak = _found(layer, claims=[CAPTURED], draws=random_only)[CAPTURED.statistic]
+    strong = _found(layer, claims=[CAPTURED])[CAPTURED.statistic]
+    assert sum(f.verdict is Verdict.ABOVE for f in weak) >= 3
+    assert {f.verdict for f in strong} == {Verdict.CHANCE}
+    assert all(f.chance.control in (RANDOM_MAP.name, OTHER_HEADS.name) for f in strong)
+
+
+def test_random_maps_are_called_different_at_the_rate_promised() -> None:
+    """Forty layers of five heads with random maps: 5 % of 200 tests, which depend on one another within a layer."""
+    p_values = []
+    for seed in range(40):
+        layer = _mapped(seed=100 * seed, batch=4)
+        found = _found(layer, seed=seed, claims=[CAPTURED])[CAPTURED.statistic]
+        p_values += [ch.p_value for f in found for ch in f.controls if ch.control == RANDOM_MAP.name]
+    rejected = np.mean(np.array(p_values) <= 0.05)
+    assert len(p_values) == 200
+    assert 0.01 <= rejected <= 0.12
+
+
+def test_random_maps_have_the_models_singular_values_and_are_the_same_on_every_input() -> None:
+    made = _mapped().values_from
+    assert made is not None
+    maps = random_maps(made, draws=4, seed=0, layer=3)
+    assert maps.shape == (4, HEADS, INPUT, VALUES)
+    own = torch.linalg.svdvals(made.weight)
+    assert torch.allclose(torch.linalg.svdvals(maps), own.expand(4, -1, -1), rtol=1e-9)
+    assert torch.equal(maps, random_maps(made, draws=4, seed=0, layer=3))
+    for other in (random_maps(made, draws=4, seed=1, layer=3), random_maps(made, draws=4, seed=0, layer=2)):
+        assert not torch.allclose(maps, other)
+    many = random_maps(made, draws=60, seed=0, layer=0) @ torch.linalg.inv(torch.linalg.qr(made.weight).R)
+    assert 0.4 < float((many[..., 0, 0] > 0).double().mean()) < 0.6, "uniform directions have either sign"
+    narrow = ValueMap(x=drawn(BATCH, TOKENS, 3, seed=0), weight=drawn(HEADS, 3, VALUES, seed=1))
+    assert random_maps(narrow, draws=2, seed=0, layer=0).shape == (2, HEADS, 3, VALUES)
+
+
+def test_random_values_are_as_large_as_the_heads() -> None:
+    """Else statistics of size, the terms of the published loss, would compare units."""
+    layer = _mapped()
+    sizes = [
+        [f.controls[0].value - f.value for f in _found(x, claims=[c.LOSS_OUTPUT])[c.LOSS_OUTPUT.statistic]]
+        for x in (layer, dataclasses.replace(layer, v=1000 * layer.v))
+    ]
+    assert sizes[0] == pytest.approx(sizes[1], rel=1e-9)
+
+
+def test_other_heads_come_in_a_circle() -> None:
+    v = torch.arange(HEADS, dtype=torch.float64)[:, None, None].expand(-1, TOKENS, VALUES)
+    others = other_heads(v, most=3)
+    assert others[:, :, 0, 0].tolist() == [[1, 2, 3, 4, 0], [2, 3, 4, 0, 1], [3, 4, 0, 1, 2]]
+    assert other_heads(v, most=9).shape[0] == HEADS - 1
+    assert other_heads(v[:1], most=3).shape == (0, 1, TOKENS, VALUES)
+
+
+def test_a_control_that_cannot_be_made_is_left_out() -> None:
+    layer = _mapped()
+    unknown = dataclasses.replace(layer, values_from=None)
+    few = dataclasses.replace(layer, **{n: getattr(layer, n)[:, :3] for n in ("q", "k", "v", "out")}, values_from=None)
+    names = [{ch.control for ch in _found(x)[CAPTURED.statistic][0].controls} for x in (layer, unknown, few)]
+    assert names[0] - names[1] == {RANDOM_MAP.name}
+    assert names[1] - names[2] == {OTHER_HEADS.name}
+
+
+def test_without_controls_the_values_are_the_same_and_nothing_is_decided() -> None:
+    full, plain = _found(_mapped()), _found(_mapped(), controls=False)
+    for claim in CLAIMS:
+        for a, b in zip(full[claim.statistic], plain[claim.statistic], strict=True):
+            assert a.value == pytest.approx(b.value, rel=1e-12, nan_ok=True)
+            assert b.controls == ()
+            assert b.verdict is Verdict.UNDECIDED
+
+
+def test_queries_that_share_keys_share_what_queries_do_not_enter() -> None:
+    k, v = drawn(BATCH, 2, TOKENS, WIDTH, seed=0), drawn(BATCH, 2, TOKENS, VALUES, seed=1)
+    k, v = k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1)
+    q = drawn(BATCH, 6, TOKENS, WIDTH, seed=2)
+    grouped, apart = (_found(call(v, k, q=q, groups=g), controls=False) for g in (3, 1))
+    for claim in CLAIMS:
+        found = [f.value for f in grouped[claim.statistic]]
+        assert found == pytest.approx([f.value for f in apart[claim.statistic]], rel=1e-9), claim.statistic
+    explained = [f.value for f in grouped[c.EXPLAINED.statistic]]
+    assert len(set(explained)) == 6
+    captured = [f.value for f in grouped[CAPTURED.statistic]]
+    assert len(set(captured)) == 2
+
+
+def test_under_a_causal_mask_only_the_last_query_counts_and_padding_never() -> None:
+    layer = _mapped()
+    q = drawn(BATCH, HEADS, TOKENS, WIDTH, seed=8)
+    causal = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
+    last = _found(dataclasses.replace(layer, q=q[:, :, -1:], out=layer.out[:, :, -1:]), controls=False)
+    masked = _found(dataclasses.replace(layer, q=q, mask=causal), controls=False)
+    padded = torch.ones(BATCH, 1, 1, TOKENS, dtype=torch.bool)
+    padded[..., 19:] = False
+    parts = {n: getattr(layer, n)[..., :19, :] for n in ("k", "v", "out")}
+    short = _found(dataclasses.replace(layer, q=q[..., :19, :], values_from=None, **parts), controls=False)
+    hidden = _found(dataclasses.replace(layer, q=q, mask=padded), controls=False)
+    for claim in CLAIMS:
+        for a, b in ((masked, last), (hidden, short)):
+            found, expected = ([f.value for f in x[claim.statistic]] for x in (a, b))
+            assert found == pytest.approx(expected, rel=1e-9, nan_ok=True), claim.statistic
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_every_number_is_finite_for_long_keys_in_any_precision(dtype: torch.dtype) -> None:
+    k, v = (6 * drawn(BATCH, HEADS, TOKENS, WIDTH, seed=0)).to(dtype), drawn(BATCH, HEADS, TOKENS, VALUES, seed=1)
+    found = _found(call(v.to(dtype), k))
+    for claim in CLAIMS:
+        for finding in found[claim.statistic]:
+            assert math.isfinite(finding.value), claim.statistic
+            if claim in (c.LINEAR_CKA, c.KERNEL_CKA) and finding.skipped:
+                assert "no unbiased likeness" in finding.reason
+            else:
+                assert finding.inputs == BATCH, claim.statistic
+
+
+def test_the_dispute_rests_on_statistics_that_are_measured() -> None:
+    published = {claim.statistic for claim in CLAIMS if claim.role is Role.PUBLISHED}
+    for position in DISPUTE.positions:
+        assert position.rests_on
+        assert set(position.rests_on) <= published
+    assert [claim for claim in CLAIMS if claim.role is Role.PRIMARY] == [CAPTURED]
+    assert len({claim.statistic for claim in CLAIMS}) == len(CLAIMS)

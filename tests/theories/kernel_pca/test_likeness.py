@@ -1,0 +1,73 @@
+"""Kernel alignment by its definition, and why the estimate matters."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.theories.kernel_pca.likeness import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
+from tests.theories.kernel_pca.drawing import drawn
+
+TOKENS, LEFT, RIGHT = 23, 7, 11
+
+
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(-2, keepdim=True)
+
+
+def test_linear_cka_is_the_norm_of_the_cross_covariance() -> None:
+    x, y = _centred(drawn(3, TOKENS, LEFT, seed=0)), _centred(drawn(3, TOKENS, RIGHT, seed=1))
+    cross, left, right = (torch.linalg.matrix_norm(a.mT @ b) for a, b in ((x, y), (x, x), (y, y)))
+    found = biased_cka(linear_gram(x + 5), linear_gram(y - 3))
+    assert torch.allclose(found, cross**2 / (left * right), rtol=1e-9)
+
+
+def test_unbiased_by_its_sums_over_distinct_tokens() -> None:
+    """Song et al.: the average over distinct i, j, q, r of k_ij (l_ij + l_qr - 2 l_iq), up to a factor."""
+    n = 6
+    k, other = (drawn(n, n, seed=s) for s in (0, 1))
+    k, other = k @ k.T, other @ other.T
+
+    def hsic(a: Tensor, b: Tensor) -> float:
+        distinct = [
+            (i, j, q, r)
+            for i in range(n) for j in range(n) for q in range(n) for r in range(n) if len({i, j, q, r}) == 4
+        ]  # fmt: skip
+        terms = [float(a[i, j] * (b[i, j] + b[q, r] - 2 * b[i, q])) for i, j, q, r in distinct]
+        return sum(terms) / len(terms)
+
+    expected = hsic(k, other) / (hsic(k, k) * hsic(other, other)) ** 0.5
+    assert float(unbiased_cka(Gram.of(k), Gram.of(other))) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("gram", [linear_gram, gaussian_gram])
+def test_one_for_rotations_and_shifts_and_less_for_others(gram: object) -> None:
+    x = drawn(TOKENS, LEFT, seed=0)
+    turned = 2 * x @ torch.linalg.qr(drawn(LEFT, LEFT, seed=1))[0] + 4
+    for cka in (biased_cka, unbiased_cka):
+        assert float(cka(gram(x), gram(turned))) == pytest.approx(1, abs=1e-9)  # type: ignore[operator]
+        other = cka(gram(x), gram(drawn(TOKENS, LEFT, seed=2)))  # type: ignore[operator]
+        assert float(other) < 0.9
+
+
+@pytest.mark.parametrize("gram", [linear_gram, gaussian_gram])
+def test_unrelated_sets_have_none_on_average_by_the_unbiased_estimate_alone(gram: object) -> None:
+    x, y = gram(drawn(400, TOKENS, LEFT, seed=0)), gram(drawn(400, TOKENS, RIGHT, seed=1))  # type: ignore[operator]
+    without, with_bias = unbiased_cka(x, y), biased_cka(x, y)
+    assert abs(without.mean()) < 4 * without.std() / 20
+    assert with_bias.mean() > 20 * with_bias.std() / 20
+
+
+def test_the_gaussian_kernels_width_is_the_median_distance() -> None:
+    x = drawn(TOKENS, LEFT, seed=0)
+    apart = torch.cdist(x, x).square()
+    first, second = torch.triu_indices(TOKENS, TOKENS, offset=1)
+    median = apart[first, second].median()
+    expected = (-apart / (2 * median)).exp()
+    assert torch.allclose(gaussian_gram(x).entries, expected, atol=1e-9)
+    assert torch.allclose(gaussian_gram(1e150 * x).entries, expected, atol=1e-9)
+
+
+def test_sets_that_do_not_vary_have_no_likeness() -> None:
+    x, same = drawn(TOKENS, LEFT, seed=0), torch.ones(TOKENS, LEFT, dtype=torch.float64)
+    assert torch.isnan(biased_cka(linear_gram(x), linear_gram(0 * same)))
+    assert torch.isnan(unbiased_cka(linear_gram(x[:3]), linear_gram(x[:3])))
