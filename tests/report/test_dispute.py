@@ -62,7 +62,7 @@ def with_counts(summary: Summary, **counts: int) -> Summary:
         ),
         (
             {"agree": 1, "above": 3, "chance": 9},
-            "On this model 1 of 13 heads judged agrees with the theory; of the others, 3 above chance but short of the "
+            "On this model 1 of 13 heads judged agrees with the theory; of the others, 3 above chance but off the "
             "claim and 9 not distinguishable from chance.",
         ),
         (
