@@ -288,7 +288,7 @@ def test_a_value_that_may_pass_the_theorys_must_stay_near_it(
     exact: float, controls: tuple[float, ...], value: float, expected: Verdict
 ) -> None:
     claim = dataclasses.replace(CLAIM, exact=None)
-    base = finding(value, claim=claim, exact=float(exact))
+    base = finding(float(value), claim=claim, exact=float(exact))
     (chance,) = base.controls[:1]
     made = dataclasses.replace(
         base,

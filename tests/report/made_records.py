@@ -75,6 +75,8 @@ def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) ->
     half, p = 0.012, 1e-6
     if kind == 5:
         half, p = 0.02, rng.uniform(0.3, 1.0)
+    if math.isnan(exact):  # what values do not enter is the same for random ones
+        p = 1.0
     value = chance + toward * shift
     easy = Chance(
         control="random values",
