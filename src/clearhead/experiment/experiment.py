@@ -4,12 +4,22 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from clearhead import __version__
 
-__all__ = ["Experiment", "LastOutcome", "Outcome", "Request", "last_outcome", "write_json", "write_outcome"]
+__all__ = [
+    "Experiment",
+    "LastOutcome",
+    "Outcome",
+    "Request",
+    "installed_version",
+    "last_outcome",
+    "write_json",
+    "write_outcome",
+]
 
 RESULT = "result.json"
 
@@ -105,3 +115,11 @@ def last_outcome(folder: Path) -> LastOutcome | None:
         return LastOutcome(headline=str(stored["headline"]), day=str(stored["created"])[:10])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def installed_version(package: str) -> str:
+    """The version of an installed package, or "none"."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from clearhead import __version__
 from clearhead.auditing import AuditError, audit
-from clearhead.experiment.experiment import Request, write_json
+from clearhead.experiment.experiment import Request, installed_version, write_json
 from clearhead.experiment.subjects import Ready, Subject
 from clearhead.models.objects import LoadError
 from clearhead.report.json_file import audit_as_json
@@ -56,7 +55,7 @@ def _measure(subject: Subject, request: Request, path: Path, place: int, total: 
         "seed": request.seed,
         "contents": _digest(ready),
         "torch": torch.__version__,
-        "transformers": _version("transformers"),
+        "transformers": installed_version("transformers"),
     }
     kept = _kept(path, key)
     if kept is None:
@@ -93,13 +92,6 @@ def _code() -> str:
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def _digest(ready: Ready) -> str:

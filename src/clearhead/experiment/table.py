@@ -3,10 +3,10 @@
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
 from clearhead import __version__
+from clearhead.experiment.experiment import installed_version
 from clearhead.experiment.measuring import Measured
 from clearhead.findings import Role, Verdict
 from clearhead.report.wording import short
@@ -69,12 +69,7 @@ def _facts_of(record: dict[str, Any]) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     found = {"clearhead": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "none"
-    return found
+    return found | {name: installed_version(name) for name in PACKAGES}
 
 
 def _caption(*, command: str, seed: int) -> str:

@@ -110,6 +110,21 @@ def test_the_weighted_mean_written_out() -> None:
     assert torch.allclose(ratio, ratio[..., :1, :1].expand_as(ratio), rtol=1e-12)
 
 
+def test_the_eigenvector_residual_written_out() -> None:
+    space, principal = space_of()
+    v = drawn(HEADS, TOKENS, VALUES, seed=1)
+    kernel = (SCALE * space.k @ space.k.mT).exp()
+    g = kernel.sum(-1)
+    centring = torch.eye(TOKENS, dtype=torch.float64) - 1 / TOKENS
+    gram = centring @ (kernel / g.unsqueeze(-1) / g.unsqueeze(-2)) @ centring
+    energy = torch.linalg.eigvalsh(gram)
+    b = centring @ (g.unsqueeze(-1) * v)
+    b = b / b.norm(dim=-2, keepdim=True)
+    left = gram @ b - (b * (gram @ b)).sum(dim=-2, keepdim=True) * b
+    expected = left.norm(dim=-2).mean(dim=-1) / (energy[:, -1] - energy[:, -VALUES])
+    assert torch.allclose(eigenvector_residual(space, principal, v), expected, rtol=1e-9)
+
+
 def test_participation_counts_tokens() -> None:
     v = torch.zeros(TOKENS, 3, dtype=torch.float64)
     v[4, 0], v[:, 1], v[:7, 2] = -2.0, 1e-9, 1e200

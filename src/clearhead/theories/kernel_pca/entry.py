@@ -37,7 +37,6 @@ __all__ = ["Entry"]
 Found = Mapping[Claim, Tensor]
 """A statistic's numbers, by draw and key head, or by draw, key head and query head among those that share it."""
 IN_TENS = math.log(10)
-FEW, SOME = 2, 5
 BY_QUERY = {c.EXPLAINED, c.TRUE_LOSS, c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT}
 """What depends on queries, and so differs between query heads that share keys."""
 
@@ -58,19 +57,20 @@ class Entry:
     ) -> Samples:
         """Every claim's number for the head's own values, beside those of the controls, and under the exact theory.
 
-        Statistics as published stand beside a few random values only, and those that look at single columns or pairs
-        of tokens, which take longest, beside fewer draws than the span does.
+        Statistics as published stand beside random values only.
         """
         found: dict[Claim, Sample] = {}
         exact = self._under_the_theory()
-        few = {control: drawn[:FEW] for control, drawn in controls.items() if control is RANDOM_VALUES}
-        some = {control: drawn[:SOME] for control, drawn in controls.items()}
-        for measure, measured in _MEASURES.items():
-            wanted = [claim for claim in measured if claim in claims]
+        for measure in _MEASURES:
+            wanted = [claim for claim in measure.claims if claim in claims]
             if not wanted:
                 continue
-            beside = controls if measure is _of_spans else few if wanted[0].role is Role.PUBLISHED else some
-            numbers = measure(self, torch.cat([own.unsqueeze(0), *beside.values()]))
+            beside = {
+                control: drawn[: measure.most_draws]
+                for control, drawn in controls.items()
+                if wanted[0].role is not Role.PUBLISHED or control is RANDOM_VALUES
+            }
+            numbers = measure.of(self, torch.cat([own.unsqueeze(0), *beside.values()]))
             sizes = [1, *(len(drawn) for drawn in beside.values())]
             for claim in wanted:
                 first, *rest = torch.split(self._by_head(claim, numbers[claim]), sizes)
@@ -181,12 +181,21 @@ def _of_spectra(entry: Entry, v: Tensor) -> Found:
     return {claim: number.expand(len(v), *number.shape) for claim, number in found.items()}
 
 
-_MEASURES: dict[Callable[[Entry, Tensor], Found], tuple[Claim, ...]] = {
-    _of_spans: (c.CAPTURED, c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS),
-    _of_axes: (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION),
-    _of_likeness: (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED),
-    _of_losses: (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT),
-    _of_gammas: (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION),
-    _of_published_likeness: (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA),
-    _of_spectra: (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()),
-}
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """Statistics that are computed together, and beside how many draws of a control at most: some take longer."""
+
+    of: Callable[[Entry, Tensor], Found]
+    claims: tuple[Claim, ...]
+    most_draws: int | None = None
+
+
+_MEASURES = (
+    _Measure(_of_spans, (c.CAPTURED, c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS)),
+    _Measure(_of_axes, (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION), most_draws=5),
+    _Measure(_of_likeness, (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED), most_draws=5),
+    _Measure(_of_losses, (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT), most_draws=2),
+    _Measure(_of_gammas, (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION), most_draws=2),
+    _Measure(_of_published_likeness, (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA), most_draws=2),
+    _Measure(_of_spectra, (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()), most_draws=2),
+)

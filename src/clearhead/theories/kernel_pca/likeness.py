@@ -54,7 +54,6 @@ def gaussian_gram(x: Float[Tensor, "*t m e"]) -> Gram:
     inner = _inner_products(x)
     square = inner.diagonal(dim1=-2, dim2=-1)
     apart = (square.unsqueeze(-1) + square.unsqueeze(-2) - 2 * inner).clamp_min(0)
-    apart.diagonal(dim1=-2, dim2=-1).zero_()
     return Gram.of((-apart / (2 * _median_of_positive(apart.flatten(-2))[..., None, None])).exp())
 
 

@@ -60,10 +60,10 @@ class KernelPCAClaims:
 
     def observe(self, heads: Heads) -> None:
         """Take one call of one layer."""
+        made, draws = heads.values_from, self._draws.random_map
         if heads.bias is not None or heads.softcap is not None:
             self._kernels.observe(heads)
-        made, draws = heads.values_from, self._draws.random_map
-        if made is not None and draws:
+        elif made is not None and draws:
             self._maps = random_maps(made, draws=draws, seed=self._seed, layer=heads.layer)
         try:
             self._over_inputs.observe(heads)
