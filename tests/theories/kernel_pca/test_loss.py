@@ -91,6 +91,7 @@ def test_equal_keys_take_one_place() -> None:
     assert torch.isfinite(whole).all()
     shares = [seen_queries(space, q).directions.square().sum(-1) for space in (double, single)]
     assert torch.allclose(shares[0], shares[1], rtol=1e-9)
+    assert not seen_queries(double, q).directions[..., -1].any(), "no key begins the last coordinate"
 
 
 @pytest.mark.parametrize("size", [3.0, 6.0, 40.0])
