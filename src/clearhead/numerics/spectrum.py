@@ -84,7 +84,6 @@ def _singular_factor(matrix: Float[Tensor, "b n n"], least: Float[Tensor, "b"]) 
         column[item, pivot] = torch.where(some, root, 0)
         factor[..., j] = column
         left = left - column.square()
-        left[item[some], pivot[some]] = 0
         chosen[item[some], pivot[some]] = j
     return factor, chosen.argsort(dim=-1, stable=True)
 

@@ -190,6 +190,8 @@ def test_queries_that_share_keys_share_what_queries_do_not_enter() -> None:
         assert found == pytest.approx([f.value for f in apart[claim.statistic]], rel=1e-9), claim.statistic
     explained = [f.value for f in grouped[c.EXPLAINED.statistic]]
     assert len(set(explained)) == 6
+    fifth = _found(call(v[:, 4:5], k[:, 4:5], q=q[:, 4:5]), controls=False)[c.EXPLAINED.statistic]
+    assert explained[4] == pytest.approx(fifth[0].value, rel=1e-9)
     captured = [f.value for f in grouped[CAPTURED.statistic]]
     assert len(set(captured)) == 2
 
