@@ -1,12 +1,18 @@
 # make audit   set everything up, audit the default model on the default text, write clearhead-report/
 # make test    set everything up, run every check
-# Both work on a fresh machine with python3, pip and make, and do not install again unless pyproject.toml changes.
+# Both work on a fresh machine with python3, pip and make, and do not install again unless pyproject.toml or the kernel
+# changes. A C++ compiler is used if there is one: see clearhead doctor.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 2
+KERNEL := $(wildcard src/clearhead/compiled/*.cpp src/clearhead/compiled/*.h src/clearhead/compiled/*.hpp)
+INSTALLED := pyproject.toml constraints.txt hatch_build.py src/clearhead/compiled/build.py $(KERNEL)
+LIBRARY := src/clearhead/compiled/_symmetric.so
+# pip shows nothing of what the build said.
+TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -m clearhead.compiled.build says why"
 
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
@@ -50,16 +56,18 @@ $(VENV)/.created:
 	@$(INSTALL) --upgrade "pip>=25.1"
 	@touch $@
 
-$(VENV)/.ready-to-audit: pyproject.toml constraints.txt | $(VENV)/.created
+$(VENV)/.ready-to-audit: $(INSTALLED) | $(VENV)/.created
 	@echo "installing clearhead and the demo model"
 	@$(INSTALL) --editable ".[demo]"
+	@$(TELL)
 	@touch $@
 
-$(VENV)/.ready-to-test: pyproject.toml constraints.txt | $(VENV)/.created
+$(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
 	@echo "installing clearhead with what its tests need"
 	@$(INSTALL) --editable ".[hf,timm,demo]" --group dev
+	@$(TELL)
 	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed in place of the pinned one'"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) clearhead-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) clearhead-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache $(LIBRARY)
