@@ -361,7 +361,14 @@ def test_an_interrupted_experiment_goes_on(here: Path) -> None:
 
 
 def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
-    for arguments in ((), ("--help",), ("audit", "--help"), ("verify", "--help"), ("reproduce", "--help")):
+    for arguments in (
+        (),
+        ("--help",),
+        ("audit", "--help"),
+        ("verify", "--help"),
+        ("reproduce", "--help"),
+        ("doctor", "--help"),
+    ):
         shown = clearhead(*arguments, here=here)
         assert "Usage: clearhead" in shown.stdout
     code = (

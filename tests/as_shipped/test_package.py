@@ -104,6 +104,7 @@ BREAKS = {
     "training knows no data": ("training/loop.py", "import clearhead.data.images", "imports point down"),
     "no audit knows an experiment": ("auditing.py", "import clearhead.experiment.experiment", "imports point down"),
     "upwards": ("numerics/precision.py", "import clearhead.findings", "imports point down"),
+    "the kernel stands alone": ("compiled/library.py", "import clearhead.numerics.precision", "imports point down"),
     "theories see no models": ("theories/theory.py", "import clearhead.sockets", "theories see tensors"),
     "theories apart": ("theories/symmetry/claim.py", "import clearhead.theories.kernel_pca", "theories do not import"),
     "no transformers below": ("sockets/huggingface.py", "import transformers", "the foundation needs torch"),

