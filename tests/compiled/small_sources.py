@@ -17,8 +17,7 @@ EXPORT int clearhead_abi() { return 1; }
 EXPORT int clearhead_instructions() { return 1 | 2 * HAS2 | 4 * HAS4; }
 EXPORT int clearhead_openmp() { return OPENMP; }
 EXPORT int width() { return generic::width(); }
-EXPORT int hidden_else() { return 1; }
-int not_exported() { return 1; }
+extern "C" int not_exported() { return 1; }
 """
 _SWITCHES = """
 #ifdef CLEARHEAD_HAS_AVX2

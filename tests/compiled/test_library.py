@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from clearhead.compiled import library
 from clearhead.compiled.build import LIBRARY, SOURCES, build
-from clearhead.compiled.library import ABI, INSTRUCTIONS, load
+from clearhead.compiled.library import ABI, INSTRUCTIONS, KernelStatus, load
 from tests.compiled.small_sources import INTERFACE, needs_compiler, write_sources
 
 
@@ -82,8 +83,14 @@ def test_the_sources_and_the_loader_name_one_version() -> None:
 
 def test_it_is_loaded_once_also_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
+
+    def slowly(path: Path, *, wanted: str) -> KernelStatus:
+        calls.append(path)
+        time.sleep(0.1)  # for others to come meanwhile
+        return load(path, wanted="off")
+
     monkeypatch.setattr(library, "_loaded", [])
-    monkeypatch.setattr(library, "load", lambda path, *, wanted: calls.append(path) or load(path, wanted="off"))
+    monkeypatch.setattr(library, "load", slowly)
     with ThreadPoolExecutor(7) as pool:
         found = [*pool.map(lambda _: library.status(), range(23))]
     assert calls == [SOURCES / LIBRARY]
