@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 def run_doctor(*arguments: str, **environment: str) -> str:
     """What the command prints in a process of its own."""
     command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "doctor", *arguments]
-    settings = {"COLUMNS": "80", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    settings = {"COLUMNS": "80", "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "CLEARHEAD_KERNEL": ""}
     done = subprocess.run(
         command, env=os.environ | settings | environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -38,6 +38,7 @@ def run_doctor(*arguments: str, **environment: str) -> str:
 def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[int], str]:
     """What the command prints in this process, on a terminal of so many columns."""
     monkeypatch.setattr(library, "_loaded", [])
+    monkeypatch.delenv("CLEARHEAD_KERNEL", raising=False)
 
     def run(columns: int) -> str:
         monkeypatch.setenv("COLUMNS", str(columns))
