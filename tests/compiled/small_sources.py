@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from clearhead.compiled.build import BuildError, _find_compiler
+from clearhead.compiled.library import ABI
 
 __all__ = ["INTERFACE", "needs_compiler", "write_sources"]
 
@@ -13,7 +14,7 @@ INTERFACE = """
 namespace generic { int width(); }
 namespace avx2 { int width(); }
 namespace avx512 { int width(); }
-EXPORT int clearhead_abi() { return 1; }
+EXPORT int clearhead_abi() { return VERSION; }
 EXPORT int clearhead_instructions() { return 1 | 2 * HAS2 | 4 * HAS4; }
 EXPORT int clearhead_openmp() { return OPENMP; }
 EXPORT int width() { return generic::width(); }
@@ -65,7 +66,7 @@ needs_compiler = pytest.mark.skipif(not _has_compiler(), reason="there is no C++
 def write_sources(folder: Path, *, interface: str = INTERFACE, variant: str = VARIANT) -> Path:
     """Write the sources into a new folder and return it."""
     folder.mkdir()
-    (folder / "interface.cpp").write_text(_SWITCHES + interface)
+    (folder / "interface.cpp").write_text(f"#define VERSION {ABI}\n{_SWITCHES}{interface}")
     (folder / "variant.cpp").write_text(variant)
     (folder / "shared.h").write_text(SHARED)
     return folder

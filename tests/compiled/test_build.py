@@ -13,6 +13,7 @@ import pytest
 
 from clearhead.compiled import build as building
 from clearhead.compiled.build import LIBRARY, SOURCES, BuildError, build
+from clearhead.compiled.library import ABI
 from tests.compiled.small_sources import INTERFACE, VARIANT, needs_compiler, write_sources
 
 
@@ -46,7 +47,7 @@ def test_a_library_is_built_and_nothing_else_is_left(sources: Path, target: Path
     assert path == target / LIBRARY
     assert [*target.iterdir()] == [path]
     library = ctypes.CDLL(str(path))
-    assert library.clearhead_abi() == 1
+    assert library.clearhead_abi() == ABI
     assert not hasattr(library, "not_exported")
     before = path.stat().st_ino
     assert build(target, sources=sources).stat().st_ino != before  # a process that has the old one keeps it whole
