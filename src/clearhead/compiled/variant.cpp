@@ -1,15 +1,69 @@
-// The arithmetic, compiled once for each set of instructions; CLEARHEAD_VARIANT names the one at hand.
+// The kernel for one set of instructions, the one that this file is compiled for.
+#include "pursuit.h"
 
-namespace CLEARHEAD_VARIANT {
+namespace {
 
-int floats_at_once() {
-#if defined(__AVX512F__)
-    return 16;
-#elif defined(__AVX2__)
-    return 8;
-#else
-    return 4;
-#endif
+struct ForwardWork {
+    ForwardHead head;
+    const Forward &call;
+    ForwardWork(Scratch &scratch, const Forward &from, int members) : head(scratch, from.sizes, members), call(from) {}
+    void run(int64_t index, Team team) {
+        const Sizes &z = call.sizes;
+        const int64_t b = index / z.heads, h = index % z.heads;
+        head.run(call, rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h),
+                 call.seen ? call.seen + b * z.tokens : nullptr, call.totals ? call.totals + index * z.tokens : nullptr,
+                 call.refused + index, team);
+    }
+};
+
+struct BackwardWork {
+    BackwardHead head;
+    const Backward &call;
+    BackwardWork(Scratch &scratch, const Backward &from, int members) : head(scratch, from.sizes, members), call(from) {}
+    void run(int64_t index, Team team) {
+        const Sizes &z = call.sizes;
+        const int64_t b = index / z.heads, h = index % z.heads;
+        if (call.refused[index]) return;
+        head.run(call, rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h), rows_of(call.out_gradient, b, h),
+                 call.seen ? call.seen + b * z.tokens : nullptr, call.totals + index * z.tokens, rows_of(call.k_gradient, b, h),
+                 rows_of(call.v_gradient, b, h), call.refused + index, team);
+    }
+};
+
+template <typename Work, typename Kind>
+int64_t floats(const Kind &call, int members) {
+    Scratch counted(nullptr);
+    Work work(counted, call, members);
+    return counted.used;
 }
 
-}  // namespace CLEARHEAD_VARIANT
+constexpr int64_t WORTH_SHARING = 128;  // tokens for each member
+
+// Heads are dealt out evenly; those left over are worked on together, if they are long enough to be worth waiting for.
+template <typename Work, typename Kind>
+void work(const Kind &call, Team team, float *solo, float *shared) {
+    NoDenormals here;
+    const int64_t heads = call.sizes.batch * call.sizes.heads;
+    const int64_t left_over = call.sizes.tokens >= WORTH_SHARING * team.size ? heads % team.size : 0, dealt = heads - left_over;
+    for (int64_t index = dealt * team.rank / team.size; index < dealt * (team.rank + 1) / team.size; ++index) {
+        Scratch scratch(solo);
+        Work(scratch, call, 1).run(index, {0, 1});
+    }
+    for (int64_t index = dealt; index < heads; ++index) {
+        Scratch scratch(shared);
+        Work(scratch, call, team.size).run(index, team);
+    }
+}
+
+}  // namespace
+
+#define JOINED(a, b) a##_##b
+#define NAMED(a, b) JOINED(a, b)
+
+extern const Variant NAMED(clearhead, CLEARHEAD_VARIANT);
+const Variant NAMED(clearhead, CLEARHEAD_VARIANT) = {
+    {floats<ForwardWork, Forward>, work<ForwardWork, Forward>},
+    {floats<BackwardWork, Backward>, work<BackwardWork, Backward>},
+    {floats<PursuitHead, Pursuit>, work<PursuitHead, Pursuit>},
+    {floats<PursuitBackwardHead, PursuitBackward>, work<PursuitBackwardHead, PursuitBackward>},
+};

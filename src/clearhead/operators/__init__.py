@@ -20,8 +20,10 @@ from clearhead.operators.kernel_pca import (
     kernel_pca_spectrum,
 )
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
+from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
+from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
 
 __all__ = [
     "ByExplained",
@@ -42,10 +44,14 @@ __all__ = [
     "kernel_pca_attention",
     "kernel_pca_attention_slow",
     "kernel_pca_spectrum",
+    "principal_attention_pursuit",
+    "principal_attention_pursuit_slow",
     "softmax_attention",
     "softmax_attention_slow",
     "spatial_attention",
     "spatial_attention_slow",
     "spatial_size",
+    "symmetric_attention",
+    "symmetric_attention_slow",
     "unfold",
 ]

@@ -1,0 +1,190 @@
+"""The kernel's four calls on tensors: single precision on the CPU, (b, h, n, d), strides as they come.
+
+A call also says which heads it refused: those whose numbers spread so widely that exponentials would be lost. What it
+wrote for them means nothing, and the caller computes them another way.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Bool, Float
+from clearhead.compiled.library import INSTRUCTIONS, Kernel
+
+__all__ = ["Attended", "Pursued", "Schedule", "attend", "attend_backward", "beside_tokens", "pursue", "pursue_backward"]
+
+
+class _View(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("batch_step", "head_step", "token_step")),
+    ]
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "heads", "tokens", "key_width", "value_width")]
+
+
+class _Call(ctypes.Structure):
+    _fields_ = [
+        ("sizes", _Sizes),
+        ("scale", ctypes.c_float),
+        ("threads", ctypes.c_int32),
+        *((name, _View) for name in ("k", "v", "out")),
+        *((name, ctypes.c_void_p) for name in ("seen", "totals", "refused")),
+    ]
+
+
+_GRADIENTS: list[Any] = [(name, _View) for name in ("out_gradient", "k_gradient", "v_gradient")]
+
+
+class _Backward(_Call):
+    _fields_ = _GRADIENTS
+
+
+class _Pursuit(_Call):
+    _fields_ = [
+        ("iterations", ctypes.c_int64),
+        ("pull", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("thresholds", "between")),
+    ]
+
+
+class _PursuitBackward(_Pursuit):
+    _fields_ = [*_GRADIENTS, ("threshold_gradients", ctypes.c_void_p)]
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """Symmetric attention, what each row was divided by, and the heads that were refused."""
+
+    out: Float[Tensor, "b h n e"]
+    totals: Float[Tensor, "b h n"]
+    refused: Bool[Tensor, "b h"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pursued:
+    """The last iterate, all before it, what each row of each was divided by, and the heads that were refused."""
+
+    out: Float[Tensor, "b h n d"]
+    between: Float[Tensor, "before b h n d"]
+    totals: Float[Tensor, "iterations b h n"]
+    refused: Bool[Tensor, "b h"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a pursuit goes: `pull` is 2 for the published sign of the dual variable, 0 for ADMM's."""
+
+    iterations: int
+    pull: float
+    scale: float
+    seen: Bool[Tensor, "b n"] | None
+
+
+def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
+    """Symmetric attention. Tokens that are not `seen` are looked at by none, and look themselves."""
+    k, v = _in_rows(k), _in_rows(v)
+    attended = Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_zeros(k.shape[:2], dtype=torch.bool))
+    call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.refused, scale))
+    _run(kernel, "clearhead_forward", call)
+    return attended
+
+
+def attend_backward(
+    kernel: Kernel,
+    gradient: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attended: Attended,
+    *,
+    seen: Bool[Tensor, "b n"] | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Bool[Tensor, "b h"]]:
+    """Gradients for k and v, and the heads that were refused, there or here."""
+    k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
+    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), attended.refused.clone()
+    common = _common(k, v, out, seen, attended.totals, refused, scale)
+    _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(to_k), _view(to_v)))
+    return to_k, to_v, refused
+
+
+def pursue(
+    kernel: Kernel,
+    k: Tensor,
+    v: Tensor,
+    thresholds: Float[Tensor, "b h"],
+    schedule: Schedule,
+    *,
+    keep: bool,
+) -> Pursued:
+    """Iterations of principal attention pursuit; see pursuit.h. `keep` what the gradient will ask for."""
+    k, v, thresholds = _in_rows(k), _in_rows(v), thresholds.contiguous()
+    between = k.new_empty((schedule.iterations - 1 if keep else 0, *k.shape))
+    totals = k.new_empty((schedule.iterations if keep else 0, *k.shape[:-1]))
+    pursued = Pursued(beside_tokens(v), between, totals, k.new_zeros(k.shape[:2], dtype=torch.bool))
+    common = _common(k, v, pursued.out, schedule.seen, totals if keep else None, pursued.refused, schedule.scale)
+    kept = between.data_ptr() if keep else None
+    _run(
+        kernel, "clearhead_pursuit", _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), kept)
+    )
+    return pursued
+
+
+def pursue_backward(
+    kernel: Kernel,
+    gradient: Tensor,
+    k: Tensor,
+    v: Tensor,
+    thresholds: Float[Tensor, "b h"],
+    schedule: Schedule,
+    pursued: Pursued,
+) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "b h"]]:
+    """Gradients for k, v and the thresholds, and the heads that were refused, there or here."""
+    k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(pursued.out)
+    thresholds = thresholds.contiguous()
+    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), pursued.refused.clone()
+    to_thresholds = torch.zeros_like(thresholds)
+    call = _PursuitBackward(
+        *_common(k, v, out, schedule.seen, pursued.totals, refused, schedule.scale),
+        schedule.iterations, schedule.pull, thresholds.data_ptr(), pursued.between.data_ptr(),
+        _view(gradient), _view(to_k), _view(to_v), to_thresholds.data_ptr(),
+    )  # fmt: skip
+    _run(kernel, "clearhead_pursuit_backward", call)
+    return to_k, to_v, to_thresholds, refused
+
+
+def beside_tokens(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
+    """An empty tensor of this shape whose heads lie side by side for each token, as the next layer wants them."""
+    b, h, n, e = like.shape
+    return like.new_empty(b, n, h, e).transpose(1, 2)
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """The tensor, or a copy of it whose last axis is contiguous."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _view(x: Tensor) -> _View:
+    return _View(x.data_ptr(), *x.stride()[:3])
+
+
+def _common(
+    k: Tensor, v: Tensor, out: Tensor, seen: Tensor | None, totals: Tensor | None, refused: Tensor, scale: float
+) -> tuple[object, ...]:
+    return (
+        _Sizes(*k.shape, v.shape[-1]), scale, torch.get_num_threads(), _view(k), _view(v), _view(out),
+        None if seen is None else seen.data_ptr(), None if totals is None else totals.data_ptr(), refused.data_ptr(),
+    )  # fmt: skip
+
+
+def _run(kernel: Kernel, name: str, call: _Call) -> None:
+    outcome = getattr(kernel.handle, name)(ctypes.byref(call), INSTRUCTIONS[kernel.instructions])
+    if outcome == 2:
+        sizes = call.sizes
+        raise MemoryError(f"no memory for attention over {sizes.tokens} tokens; take fewer tokens at once")
+    assert outcome == 0, f"the kernel has no variant for {kernel.instructions}"

@@ -1,0 +1,123 @@
+// o_i = sum_j G_ij w_j v_j / sum_j G_ij w_j, each G_ij computed once for both of its tokens.
+#pragma once
+
+#include "head.h"
+
+namespace {
+
+class ForwardHead {
+    const Sizes &z;
+    const Tiling tiling;
+    const int64_t apart;  // of rows: whole vectors
+    Keys keys;
+    float *values;     // w v
+    float *too_large;  // by tile, whether a value is
+    Sums g;            // the exponentials of a pair of tiles
+    Sums outputs;      // of G w v
+    Sums by_lane, by_column;  // of G w: over the columns of a row, lane by lane; over the rows of a column, likewise
+
+    // w v of a tile; whether a value is too large.
+    bool weigh_values(Rows v, int64_t tile) {
+        const int64_t from = tile * tiling.size, whole = z.value_width / LANES * LANES;
+        ivec small = ~ivec{};
+        bool all_small = true;
+        ask_for(v, from, from + AHEAD, tiling.n, z.value_width);
+        for (int64_t token = from; token < from + tiling.tokens(tile); ++token) {
+            ask_for(v, token + AHEAD, token + AHEAD + 1, tiling.n, z.value_width);
+            const float *row = v[token];
+            float *to = values + token * apart;
+            for (int64_t d = 0; d < whole; d += LANES) {
+                const vec x = load(row + d);
+                small &= (x <= LARGEST_VALUE) & (x >= -LARGEST_VALUE);
+                store(to + d, x * keys.weight[token]);
+            }
+            for (int64_t d = whole; d < apart; ++d) {
+                const float x = d < z.value_width ? row[d] : 0;
+                all_small = all_small && fabsf(x) <= LARGEST_VALUE;
+                to[d] = x * keys.weight[token];
+            }
+        }
+        for (int lane = 0; lane < LANES; ++lane) all_small = all_small && small[lane];
+        return !all_small;
+    }
+
+    template <bool SAME>
+    void exponentiate(int64_t first, int64_t second, int member) const {
+        const int64_t size = tiling.size, at_i = first * size, at_j = second * size, columns = tiling.tokens(second);
+        float *totals_j = by_column.of(member) + at_j;
+        for (int64_t i = 0; i < tiling.tokens(first); ++i) {
+            const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i];
+            float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
+            vec total = load(totals_i);
+            for (int64_t j = 0; j < columns; j += LANES) {
+                const vec x = gaussian(load(row + j), c_i, load(keys.c + at_j + j));
+                store(row + j, x);
+                total += x * load(keys.weight + at_j + j);
+                if (!SAME) store(totals_j + j, load(totals_j + j) + x * w_i);
+            }
+            store(totals_i, total);
+        }
+    }
+
+    void attend(int64_t first, int64_t second, int member) const {
+        keys.scores(first, second, g.of(member));
+        first == second ? exponentiate<true>(first, second, member) : exponentiate<false>(first, second, member);
+        exchange(g.of(member), values, apart, tiling, first, second, outputs.of(member));
+    }
+
+    // One row, divided by its total; whether the total can be trusted.
+    bool finish(int64_t token, float *to, float *total_to) const {
+        const int64_t aligned = token / LANES * LANES;
+        const float total = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
+        const float share = keys.some_seen ? 1 / total : 0;
+        for (int64_t d = 0; d < z.value_width; d += LANES)
+            store_some(to + d, outputs.over_members(token * apart + d) * share, z.value_width - d);
+        if (total_to) *total_to = total;
+        return !keys.some_seen || (total >= LEAST_TOTAL && total < INFINITY);
+    }
+
+  public:
+    ForwardHead(Scratch &scratch, const Sizes &sizes, int members)
+        : z(sizes),
+          tiling(z.tokens),
+          apart(up_to(z.value_width, LANES)),
+          keys(scratch, tiling, z.key_width),
+          values(scratch.take(tiling.padded * apart)),
+          too_large(scratch.take(tiling.count)),
+          g(scratch, tiling.size * tiling.size, members),
+          outputs(scratch, tiling.padded * apart, members),
+          by_lane(scratch, tiling.padded * LANES, members),
+          by_column(scratch, tiling.padded, members) {}
+
+    const Tiling &tiles() const { return tiling; }
+
+    // Members prepare and finish the rows of `for_own_tiles`: those of k and v may be written by the same member just
+    // before, and those of `out` read by it just after.
+    void run(const Call &call, Rows k, Rows v, Rows out, const uint8_t *seen, float *totals, uint8_t *refused, Team team) {
+        const float root = root_of(call.scale);
+        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, root, tile); });
+        wait_for(team);
+        keys.find_range();
+        bool sound = !keys.refused;
+        if (sound) {
+            tiling.for_own_tiles(team, [&](int64_t tile) {
+                keys.weigh(seen, tile);
+                too_large[tile] = weigh_values(v, tile);
+            });
+            outputs.cleared(team.rank);
+            by_lane.cleared(team.rank);
+            by_column.cleared(team.rank);
+            wait_for(team);
+            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
+            wait_for(team);
+            tiling.for_own_tiles(team, [&](int64_t tile) { sound = sound && !too_large[tile]; });
+            tiling.for_own_tokens(team, [&](int64_t token) {
+                sound = finish(token, out[token], totals ? totals + token : nullptr) && sound;
+            });
+        }
+        if (!sound) __atomic_store_n(refused, 1, __ATOMIC_RELAXED);
+        wait_for(team);
+    }
+};
+
+}  // namespace

@@ -1,0 +1,205 @@
+// One head cut into tiles of tokens: the scaled keys, the weights of their norms, and the scores of pairs of tiles.
+#pragma once
+
+#include <math.h>
+
+#include "interface.h"
+#include "products.h"
+#include "scratch.h"
+
+namespace {
+
+constexpr int64_t LARGEST_TILE = 96;
+constexpr int64_t TILES_HELD = 4;  // tiles that stay in cache while the others pass by
+constexpr int64_t AHEAD = 8;       // rows that are asked for before they are read
+// A head is refused where its keys' norms spread by more than this many bits (75 nats), ...
+constexpr float WIDEST = 108.2f;
+// ... where a value is larger than this (sums of thousands of 2^84 times it would overflow), ...
+constexpr float LARGEST_VALUE = 0x1p28f;
+// ... or where a row that does not see itself sees nothing near.
+constexpr float LEAST_TOTAL = 0x1p-70f;
+
+constexpr double LOG2_E = 1.4426950408889634;
+
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline void wait_for(Team team) {
+    if (team.size > 1) {
+#pragma omp barrier
+    }
+}
+
+// n tokens in tiles of one size, whole vectors. The last tile may be short.
+struct Tiling {
+    int64_t n, size, count, padded;
+
+    explicit Tiling(int64_t tokens) : n(tokens) {
+        const int64_t fewest = (n + LARGEST_TILE - 1) / LARGEST_TILE;
+        size = fewest ? up_to((n + fewest - 1) / fewest, LANES) : LANES;
+        count = (n + size - 1) / size;
+        padded = count * size;
+    }
+    int64_t tokens(int64_t tile) const { return smaller(n - tile * size, size); }
+
+    // The tiles whose rows are this member's to prepare and to finish, ...
+    template <typename Work>
+    void for_own_tiles(Team team, Work work) const {
+        for (int64_t tile = team.rank; tile < count; tile += team.size) work(tile);
+    }
+    // ... their tokens, ...
+    template <typename Work>
+    void for_own_tokens(Team team, Work work) const {
+        for_own_tiles(team, [&](int64_t tile) {
+            for (int64_t token = tile * size; token < tile * size + tokens(tile); ++token) work(token);
+        });
+    }
+    // ... and the pairs of tiles, each unordered one once, that are this member's.
+    template <typename Work>
+    void for_own_pairs(Team team, Work work) const {
+        int64_t turn = 0;
+        for (int64_t held = 0; held < count; held += TILES_HELD)
+            for (int64_t second = held; second < count; ++second, ++turn) {
+                if (turn % team.size != team.rank) continue;
+                const int64_t end = smaller(held + TILES_HELD, second + 1);
+                for (int64_t first = held; first < end; ++first) work(first, second);
+            }
+    }
+};
+
+// Rows of one head.
+struct Rows {
+    float *data;
+    int64_t step;
+    float *operator[](int64_t token) const { return data + token * step; }
+};
+
+inline Rows rows_of(const View &view, int64_t batch, int64_t head) {
+    return {view.data + batch * view.batch_step + head * view.head_step, view.token_step};
+}
+
+// Asks for rows that will be read soon. They lie apart, where the processor does not guess them.
+inline void ask_for(Rows rows, int64_t from, int64_t to, int64_t n, int64_t width) {
+    for (int64_t token = from; token < smaller(to, n); ++token)
+        for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(rows[token] + d);
+}
+
+// A tile of tokens by width, turned over: tokens adjacent, the tile's missing tokens zero.
+inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, float factor, float *to) {
+    const int64_t n = tiling.n, size = tiling.size, from = tile * size, tokens = tiling.tokens(tile);
+    const int64_t whole = tokens / 4 * 4, wide = width / 4 * 4;
+    ask_for(rows, from, from + AHEAD, n, width);
+    for (int64_t token = 0; token < whole; token += 4) {
+        ask_for(rows, from + token + AHEAD, from + token + AHEAD + 4, n, width);
+        for (int64_t d = 0; d < wide; d += 4)
+            turn_quads(rows[from + token] + d, rows.step, factor, to + d * size + token, size);
+        for (int64_t d = wide; d < width; ++d)
+            for (int64_t t = token; t < token + 4; ++t) to[d * size + t] = rows[from + t][d] * factor;
+    }
+    for (int64_t d = 0; d < width; ++d) {
+        for (int64_t token = whole; token < tokens; ++token) to[d * size + token] = rows[from + token][d] * factor;
+        for (int64_t token = tokens; token < size; ++token) to[d * size + token] = 0;
+    }
+}
+
+// Dot products of the tokens of two tiles that lie turned over. Rows are filled up to whole vectors.
+inline void dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first, int64_t second,
+                 float *to) {
+    const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
+    const Operands operands = {left, size, right, size, to, size, width};
+    if (first != second) return product<Left::ROWS_ADJACENT, Into::PLACE>(operands, rows, columns);
+    // Below the diagonal; what lies above is the same. Missing tokens are zeros: theirs fill the last vectors.
+    const int64_t whole = up_to(rows, LANES);
+    product<Left::ROWS_ADJACENT, Into::PLACE>(operands, whole, whole, true);
+    for (int64_t i = 0; i < whole; i += 4)
+        for (int64_t j = 0; j <= i; j += 4) turn_quads(to + i * size + j, size, 1, to + j * size + i, size);
+}
+
+// What the tokens of two tiles get from one another's rows, weighted by a tile of rows of the first by columns of the
+// second.
+inline void exchange(const float *weights, const float *from, int64_t apart, const Tiling &tiling, int64_t first,
+                     int64_t second, float *to) {
+    const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
+    const int64_t at_i = first * size * apart, at_j = second * size * apart;
+    product<Left::STEPS_ADJACENT, Into::SUM>({weights, size, from + at_j, apart, to + at_i, apart, columns}, rows, apart);
+    if (first != second)
+        product<Left::ROWS_ADJACENT, Into::SUM>({weights, size, from + at_i, apart, to + at_j, apart, rows}, columns, apart);
+}
+
+// What keys are multiplied with, so that the dot product of two of them is an exponent of 2.
+inline float root_of(float scale) { return (float)sqrt(scale * LOG2_E); }
+
+struct Keys {
+    const Tiling tiling;
+    const int64_t width;
+    float *across;        // root k, tiles turned over
+    float *c;             // half of its squared length: exponents of the factors that cancel
+    float *weight;        // 2^(c - middle), 0 for tokens that are not seen
+    float *least, *most;  // of c, over the seen tokens of a tile
+    float middle = 0;
+    bool some_seen = false, refused = false;
+
+    Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width)
+        : tiling(tiles),
+          width(key_width),
+          across(scratch.take(tiling.padded * width)),
+          c(scratch.take(tiling.padded)),
+          weight(scratch.take(tiling.padded)),
+          least(scratch.take(tiling.count)),
+          most(scratch.take(tiling.count)) {}
+
+    void pack(Rows k, const uint8_t *seen, float root, int64_t tile) {
+        const int64_t size = tiling.size;
+        float *turned = across + tile * size * width, *half = c + tile * size;
+        turn(k, tiling, tile, width, root, turned);
+        for (int64_t at = 0; at < size; at += LANES) {
+            vec square = vec{};
+            for (int64_t d = 0; d < width; ++d) {
+                const vec x = load(turned + d * size + at);
+                square += x * x;
+            }
+            store(half + at, square * 0.5f);
+        }
+        float low = INFINITY, high = -INFINITY;
+        for (int64_t token = 0; token < tiling.tokens(tile); ++token) {
+            if (seen && !seen[tile * size + token]) continue;
+            if (!(half[token] >= low)) low = half[token];  // also where it is not a number
+            if (!(half[token] <= high)) high = half[token];
+        }
+        least[tile] = low;
+        most[tile] = high;
+    }
+
+    // After all tiles are packed. Every member finds the same.
+    void find_range() {
+        float low = INFINITY, high = -INFINITY;
+        bool sound = true;
+        some_seen = false;
+        for (int64_t tile = 0; tile < tiling.count; ++tile) {
+            if (least[tile] == INFINITY && most[tile] == -INFINITY) continue;  // nothing is seen here
+            sound = sound && least[tile] >= 0 && most[tile] < INFINITY;
+            low = least[tile] < low ? least[tile] : low;
+            high = most[tile] > high ? most[tile] : high;
+            some_seen = true;
+        }
+        middle = some_seen ? low + (high - low) / 2 : 0;
+        refused = some_seen && !(sound && high - low <= WIDEST);
+    }
+
+    void weigh(const uint8_t *seen, int64_t tile) const {
+        const float lowered = 1.0f / (1 << LIFT);
+        for (int64_t at = tile * tiling.size; at < (tile + 1) * tiling.size; at += LANES)
+            store(weight + at, lifted_exp2(load(c + at) - middle) * lowered);
+        for (int64_t token = tile * tiling.size; token < (tile + 1) * tiling.size; ++token)
+            if (token >= tiling.n || (seen && !seen[token])) weight[token] = 0;
+    }
+
+    void scores(int64_t first, int64_t second, float *to) const {
+        const int64_t tile = tiling.size * width;
+        dots(across + first * tile, across + second * tile, width, tiling, first, second, to);
+    }
+};
+
+// G_ij from its score. In this order close tokens lose nothing: both differences are exact.
+inline vec gaussian(vec score, float c_i, vec c_j) { return lifted_exp2((score - c_i) - c_j); }
+
+}  // namespace

@@ -1,0 +1,90 @@
+// Matrix products of tiles that are in cache, in blocks of rows by vectors that stay in registers.
+#pragma once
+
+#include "vector.h"
+
+namespace {
+
+// What fits into the registers: 32 of them with 16 lanes, 16 else.
+constexpr int ROWS = 6, VECTORS = LANES == 16 ? 4 : 2;
+
+// How the left factor lies: element (row, step) at [row + step * apart], or at [row * apart + step].
+enum class Left { ROWS_ADJACENT, STEPS_ADJACENT };
+
+// What becomes of the product: it replaces what was there, or is added to it once, at the end, so that the rounding
+// error of a long sum is that of its tiles' few sums.
+enum class Into { PLACE, SUM };
+
+struct Operands {
+    const float *a;
+    int64_t a_apart;
+    const float *b;  // steps by columns, columns adjacent
+    int64_t b_apart;
+    float *c;
+    int64_t c_apart;
+    int64_t steps;
+};
+
+template <Left LEFT, Into INTO, int R, int V>
+__attribute__((always_inline)) inline void block(Operands o, int64_t row, int64_t column) {
+    vec total[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) total[r][v] = vec{};
+    const float *a = o.a + (LEFT == Left::ROWS_ADJACENT ? row : row * o.a_apart);
+    const float *b = o.b + column;
+    for (int64_t s = 0; s < o.steps; ++s) {
+        vec right[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) right[v] = load(b + v * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            const float left = LEFT == Left::ROWS_ADJACENT ? a[r] : a[r * o.a_apart];
+#pragma GCC unroll 8
+            for (int v = 0; v < V; ++v) total[r][v] += left * right[v];
+        }
+        a += LEFT == Left::ROWS_ADJACENT ? o.a_apart : 1;
+        b += o.b_apart;
+    }
+    float *c = o.c + row * o.c_apart + column;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) {
+            float *at = c + r * o.c_apart + v * LANES;
+            store(at, INTO == Into::SUM ? load(at) + total[r][v] : total[r][v]);
+        }
+}
+
+template <Left LEFT, Into INTO, int V>
+inline void last_rows(Operands o, int64_t row, int64_t rows, int64_t column) {
+    switch (rows) {
+        case 5: return block<LEFT, INTO, 5, V>(o, row, column);
+        case 4: return block<LEFT, INTO, 4, V>(o, row, column);
+        case 3: return block<LEFT, INTO, 3, V>(o, row, column);
+        case 2: return block<LEFT, INTO, 2, V>(o, row, column);
+        case 1: return block<LEFT, INTO, 1, V>(o, row, column);
+    }
+}
+
+template <Left LEFT, Into INTO, int V>
+inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column) {
+    int64_t row = from;
+    for (; row + ROWS <= rows; row += ROWS) block<LEFT, INTO, ROWS, V>(o, row, column);
+    last_rows<LEFT, INTO, V>(o, row, rows - row, column);
+}
+
+// Rows by columns of a b, columns rounded up to whole vectors. With `below`, blocks wholly above the diagonal are left out.
+template <Left LEFT, Into INTO>
+__attribute__((noinline)) void product(Operands o, int64_t rows, int64_t columns, bool below = false) {
+    int64_t column = 0;
+    const auto first = [&] { return below ? column / ROWS * ROWS : 0; };
+    for (; column + VECTORS * LANES <= columns; column += VECTORS * LANES)
+        stripe<LEFT, INTO, VECTORS>(o, first(), rows, column);
+    if (VECTORS > 2)
+        for (; column + 2 * LANES <= columns; column += 2 * LANES) stripe<LEFT, INTO, 2>(o, first(), rows, column);
+    for (; column < columns; column += LANES) stripe<LEFT, INTO, 1>(o, first(), rows, column);
+}
+
+}  // namespace

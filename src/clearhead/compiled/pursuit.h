@@ -1,0 +1,179 @@
+// Iterations of principal attention pursuit on one head, and their gradient. With l = u = 0 at first:
+//   z = k - l + u;  c = clamp(z, +-t);  q = l - pull u + c;  l' = attention(q, q, v);  u' = c + l - l'
+// u is never stored: reach = c + l is, and u' = reach - l'.
+#pragma once
+
+#include "backward.h"
+#include "forward.h"
+
+namespace {
+
+inline vec clamped(vec z, float t) {
+    z = z > t ? all(t) : z;  // what is not a number stays so
+    return z < -t ? all(-t) : z;
+}
+
+// One step for the numbers of a row: what comes of the last iteration's l and reach. Null l: the first iteration.
+struct Step {
+    vec u, z, c, q, reach;
+    Step(vec k, vec l, vec last_reach, float t, float pull) {
+        u = last_reach - l;
+        z = (k - l) + u;
+        c = clamped(z, t);
+        q = (l - pull * u) + c;
+        reach = c + l;
+    }
+};
+
+inline vec row_or_zero(const float *row, int64_t d, int64_t count) { return row ? load_some(row + d, count) : vec{}; }
+
+struct PursuitRows {
+    Rows k, v, out;
+    const uint8_t *seen;
+    float threshold;
+
+    PursuitRows(const Pursuit &call, int64_t index) {
+        const int64_t batch = index / call.sizes.heads, head = index % call.sizes.heads;
+        k = rows_of(call.k, batch, head);
+        v = rows_of(call.v, batch, head);
+        out = rows_of(call.out, batch, head);
+        seen = call.seen ? call.seen + batch * call.sizes.tokens : nullptr;
+        threshold = call.thresholds[index];
+    }
+};
+
+// l after an iteration (counted from 0): in `out` if it is the last or none is kept, otherwise where they are kept.
+inline Rows l_after(const Pursuit &call, Rows out, int64_t iteration, int64_t index) {
+    const Sizes &z = call.sizes;
+    if (!call.between || iteration == call.iterations - 1) return out;
+    const int64_t head = z.tokens * z.key_width;
+    return {call.between + (iteration * z.batch * z.heads + index) * head, z.key_width};
+}
+
+inline float *totals_of(const Pursuit &call, int64_t iteration, int64_t index) {
+    const Sizes &z = call.sizes;
+    return call.totals ? call.totals + (iteration * z.batch * z.heads + index) * z.tokens : nullptr;
+}
+
+class PursuitHead {
+    const Pursuit &call;
+    ForwardHead attention;
+    float *q, *reach;
+
+  public:
+    PursuitHead(Scratch &scratch, const Pursuit &from, int members)
+        : call(from),
+          attention(scratch, from.sizes, members),
+          q(scratch.take(from.sizes.tokens * from.sizes.key_width)),
+          reach(scratch.take(from.sizes.tokens * from.sizes.key_width)) {}
+
+    void run(int64_t index, Team team) {
+        const int64_t width = call.sizes.key_width;
+        const PursuitRows rows(call, index);
+        for (int64_t iteration = 0; iteration < call.iterations && !call.refused[index]; ++iteration) {
+            const Rows l = l_after(call, rows.out, iteration - 1, index);
+            attention.tiles().for_own_tokens(team, [&](int64_t token) {
+                const float *l_row = iteration ? l[token] : nullptr, *reach_row = iteration ? reach + token * width : nullptr;
+                for (int64_t d = 0; d < width; d += LANES) {
+                    const int64_t left = width - d;
+                    const Step step(load_some(rows.k[token] + d, left), row_or_zero(l_row, d, left),
+                                    row_or_zero(reach_row, d, left), rows.threshold, call.pull);
+                    store_some(q + token * width + d, step.q, left);
+                    store_some(reach + token * width + d, step.reach, left);
+                }
+            });
+            attention.run(call, {q, width}, rows.v, l_after(call, rows.out, iteration, index), rows.seen,
+                          totals_of(call, iteration, index), call.refused + index, team);
+        }
+        wait_for(team);
+    }
+};
+
+class PursuitBackwardHead {
+    const PursuitBackward &call;
+    const int64_t n, width, size;
+    BackwardHead attention;
+    float *q, *reaches;               // reach of every iteration but the last
+    float *to_l, *to_u, *to_q, *to_v;  // gradients; l's less u's, as both take part in the iteration's output
+    float *by_member;                 // the threshold's gradient
+
+  public:
+    PursuitBackwardHead(Scratch &scratch, const PursuitBackward &from, int members)
+        : call(from),
+          n(from.sizes.tokens),
+          width(from.sizes.key_width),
+          size(n * width),
+          attention(scratch, from.sizes, members),
+          q(scratch.take(size)),
+          reaches(scratch.take(size * (from.iterations - 1))),
+          to_l(scratch.take(size)),
+          to_u(scratch.take(size)),
+          to_q(scratch.take(size)),
+          to_v(scratch.take(size)),
+          by_member(scratch.take(members * 16)) {}
+
+  private:
+    Step step_at(const PursuitRows &rows, int64_t iteration, int64_t index, int64_t token, int64_t d) const {
+        const int64_t left = width - d;
+        const float *l = iteration ? l_after(call, rows.out, iteration - 1, index)[token] : nullptr;
+        const float *reach = iteration ? reaches + (iteration - 1) * size + token * width : nullptr;
+        return Step(load_some(rows.k[token] + d, left), row_or_zero(l, d, left), row_or_zero(reach, d, left), rows.threshold,
+                    call.pull);
+    }
+
+    template <typename Work>
+    void for_own_numbers(Team team, Work work) const {
+        attention.tiles().for_own_tokens(team, [&](int64_t token) {
+            for (int64_t d = 0; d < width; d += LANES) work(token, d, token * width + d, width - d);
+        });
+    }
+
+  public:
+    void run(int64_t index, Team team) {
+        const Sizes &z = call.sizes;
+        const PursuitRows rows(call, index);
+        const Rows d_out = rows_of(call.out_gradient, index / z.heads, index % z.heads);
+        const Rows d_k = rows_of(call.k_gradient, index / z.heads, index % z.heads);
+        const Rows d_v = rows_of(call.v_gradient, index / z.heads, index % z.heads);
+        vec d_threshold = vec{};
+        for (int64_t i = 0; i + 1 < call.iterations; ++i)
+            for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
+                store_some(reaches + i * size + at, step_at(rows, i, index, token, d).reach, left);
+            });
+        for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
+            store_some(to_l + at, load_some(d_out[token] + d, left), left);
+            store_some(to_u + at, vec{}, left);
+            store_some(d_k[token] + d, vec{}, left);
+            store_some(d_v[token] + d, vec{}, left);
+        });
+        for (int64_t i = call.iterations - 1; i >= 0 && !call.refused[index]; --i) {
+            for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
+                store_some(q + at, step_at(rows, i, index, token, d).q, left);
+            });
+            attention.run(call, {q, width}, rows.v, l_after(call, rows.out, i, index), {to_l, width}, rows.seen,
+                          totals_of(call, i, index), {to_q, width}, {to_v, width}, call.refused + index, team);
+            for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
+                const Step step = step_at(rows, i, index, token, d);
+                const float t = rows.threshold;
+                const vec by_q = load_some(to_q + at, left), by_u = load_some(to_u + at, left), by_c = by_u + by_q;
+                const vec by_z = (step.z > t) | (step.z < -t) ? vec{} : by_c;
+                d_threshold += step.z > t ? by_c : step.z < -t ? -by_c : vec{};
+                store_some(d_k[token] + d, load_some(d_k[token] + d, left) + by_z, left);
+                store_some(d_v[token] + d, load_some(d_v[token] + d, left) + load_some(to_v + at, left), left);
+                const vec by_last_u = by_z - call.pull * by_q;
+                store_some(to_u + at, by_last_u, left);
+                store_some(to_l + at, (by_c - by_z) - by_last_u, left);
+            });
+        }
+        by_member[team.rank * 16] = sum(d_threshold);
+        wait_for(team);
+        if (team.rank == 0) {
+            float total = 0;
+            for (int member = 0; member < team.size; ++member) total += by_member[member * 16];
+            call.threshold_gradients[index] = total;
+        }
+        wait_for(team);
+    }
+};
+
+}  // namespace

@@ -1,0 +1,127 @@
+// Vectors of floats that the compiler maps to whatever registers the variant's flags allow, and 2^x on them.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+namespace {
+
+// Lanes may be set from outside: so the widest code is tested on processors that have no such registers.
+#if defined(CLEARHEAD_LANES)
+constexpr int LANES = CLEARHEAD_LANES;
+#elif defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+
+inline vec load(const float *at) {
+    vec x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+
+inline void store(float *at, vec x) { memcpy(at, &x, sizeof x); }
+
+// The first `count` lanes, or all of them; what is not read is zero.
+inline vec load_some(const float *at, int64_t count) {
+    if (count >= LANES) return load(at);
+    vec x = vec{};
+    for (int64_t lane = 0; lane < count; ++lane) x[lane] = at[lane];
+    return x;
+}
+
+inline void store_some(float *at, vec x, int64_t count) {
+    if (count >= LANES) return store(at, x);
+    for (int64_t lane = 0; lane < count; ++lane) at[lane] = x[lane];
+}
+
+inline vec all(float x) { return x - vec{}; }
+
+inline float sum(vec x) {
+    float total = 0;
+    for (int lane = 0; lane < LANES; ++lane) total += x[lane];
+    return total;
+}
+
+typedef float quad __attribute__((vector_size(16)));
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define PICK(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+#define PICK(x, y, a, b, c, d) __builtin_shuffle(x, y, (int32_t __attribute__((vector_size(16)))){a, b, c, d})
+#endif
+
+// Four rows of four become four columns.
+inline void turn_quads(const float *from, int64_t from_apart, float factor, float *to, int64_t to_apart) {
+    quad row[4];
+    for (int r = 0; r < 4; ++r) {
+        memcpy(&row[r], from + r * from_apart, sizeof(quad));
+        row[r] *= factor;
+    }
+    const quad ab_low = PICK(row[0], row[1], 0, 4, 1, 5), ab_high = PICK(row[0], row[1], 2, 6, 3, 7);
+    const quad cd_low = PICK(row[2], row[3], 0, 4, 1, 5), cd_high = PICK(row[2], row[3], 2, 6, 3, 7);
+    const quad column[4] = {PICK(ab_low, cd_low, 0, 1, 4, 5), PICK(ab_low, cd_low, 2, 3, 6, 7),
+                            PICK(ab_high, cd_high, 0, 1, 4, 5), PICK(ab_high, cd_high, 2, 3, 6, 7)};
+    for (int c = 0; c < 4; ++c) memcpy(to + c * to_apart, &column[c], sizeof(quad));
+}
+
+constexpr int64_t up_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+// Every exponential is larger by 2^LIFT than it says, so that what is far below the largest still has all its bits.
+constexpr int LIFT = 30;
+// Below 2^FLOOR the exponential stays what it is there: a weight under 2^-150 of a row's own.
+constexpr float FLOOR = -150;
+
+// 2^(x + LIFT) for FLOOR <= x < 90, to one unit in the last place: x = n + f, |f| <= 1/2, 2^f by the polynomial of least
+// relative error (1.6e-8 with these rounded coefficients), n added to the exponent's bits.
+inline vec lifted_exp2(vec x) {
+    x = x > FLOOR ? x : all(FLOOR);
+    const float shift = 12582912.0f + LIFT;  // 1.5 * 2^23: what is added to it is rounded to an integer in its low bits
+    vec moved = x + shift;
+    vec f = x - (moved - shift);
+    vec p = f * 0.000153458124f + 0.00133999309f;
+    p = p * f + 0.00961848907f;
+    p = p * f + 0.0555032864f;
+    p = p * f + 0.240226462f;
+    p = p * f + 0.693147182f;
+    p = p * f + 1.0f;
+    ivec bits = (ivec)p + ((ivec)moved << 23);
+    return (vec)bits;
+}
+
+// Tiny numbers count as zero while this lives, in this thread alone: they would cost a hundred cycles each.
+class NoDenormals {
+#if defined(__SSE__)
+    unsigned before = _mm_getcsr();
+
+  public:
+    NoDenormals() { _mm_setcsr(before | 0x8040); }
+    ~NoDenormals() { _mm_setcsr(before); }
+#elif defined(__aarch64__)
+    uint64_t before;
+
+  public:
+    NoDenormals() {
+        asm volatile("mrs %0, fpcr" : "=r"(before));
+        asm volatile("msr fpcr, %0" ::"r"(before | (1u << 24)));
+    }
+    ~NoDenormals() { asm volatile("msr fpcr, %0" ::"r"(before)); }
+#else
+  public:
+    NoDenormals() {}
+    ~NoDenormals() {}
+#endif
+    NoDenormals(const NoDenormals &) = delete;
+};
+
+}  // namespace

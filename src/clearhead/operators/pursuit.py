@@ -1,0 +1,123 @@
+r"""Principal attention pursuit (PAP): the iterations of RPC-Attention (Teo and Nguyen 2024, algorithm 1).
+
+Names here and there: k, v, l are the rows of K, V, L; `dual` is Y / mu; `threshold` is lambda / mu, which is all that
+mu enters through. With :math:`x - \operatorname{shrink}_t(x) = \operatorname{clamp}(x, \pm t)` the sparse part S is
+never formed, and the dual update after the last iteration, which nothing reads, is left out.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Bool, Float, ShapeError, broadcasts, check_attention_operands
+from clearhead.operators.pursuit_library import pursuit
+from clearhead.operators.softmax import softmax_attention_slow
+from clearhead.operators.symmetric import four_axes, kernel_is_worth_it, padding, symmetric_attention
+
+__all__ = ["principal_attention_pursuit", "principal_attention_pursuit_slow"]
+
+DualSign = Literal[-1, 1]
+
+
+def principal_attention_pursuit(
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n d"],
+    *,
+    iterations: int,
+    threshold: Float[Tensor, "..."] | float,
+    dual_sign: DualSign = -1,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n d"]:
+    r"""Iterate symmetric attention on keys whose outlying entries are taken out, from l = dual = 0.
+
+    .. math:: z = k - l + \text{dual}, \quad c = \operatorname{clamp}(z, \pm t), \quad
+        q = l - (1 - \text{sign})\,\text{dual} + c, \quad
+        l' = \operatorname{attention}(q, q, v), \quad \text{dual}' = c + l - l'
+
+    iterations: one is exactly symmetric attention on clamped keys
+    threshold: t, a number or a tensor that broadcasts to the leading axes of k, one for each head
+    dual_sign: of the dual variable in q: -1 as published, +1 as ADMM has it
+
+    Queries, keys and values are of one width, for l is compared with k. Gradients flow through every iteration, and
+    into the threshold. Where the compiled kernel serves `symmetric_attention`, it runs all iterations in one call and
+    keeps l alone for the gradient.
+    """
+    scale = _checked_scale(k, v, iterations, dual_sign, mask, scale)
+    t = _threshold_by_head(k, threshold)
+    seen = None if mask is None else padding(mask, k)
+    pull = 1.0 - dual_sign
+    if (mask is not None and seen is None) or scale < 0 or not kernel_is_worth_it(k):
+        return _iterate(k, v, t, mask, iterations, pull, scale)
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
+    wide = torch.promote_types(k.dtype, torch.float32)
+    keys, values = four_axes(k.to(wide)), four_axes(v.to(wide))
+    out: Tensor
+    out, *_ = pursuit(keys, values, t.to(wide).reshape(keys.shape[:2]), seen, iterations, pull, scale, keep)
+    return out.to(v.dtype).reshape(v.shape)
+
+
+def _checked_scale(
+    k: Tensor, v: Tensor, iterations: int, dual_sign: int, mask: Tensor | None, scale: float | None
+) -> float:
+    check_attention_operands(k, k, v, mask=mask)
+    if k.shape[-1] != v.shape[-1]:
+        raise ShapeError(f"expected keys and values of one width; got k {tuple(k.shape)}, v {tuple(v.shape)}")
+    if iterations < 1:
+        raise ValueError(f"expected one iteration or more; got {iterations}")
+    if dual_sign not in (-1, 1):
+        raise ValueError(f"expected a dual sign of -1, as published, or 1, as ADMM has it; got {dual_sign}")
+    return 1 / math.sqrt(k.shape[-1]) if scale is None else scale
+
+
+def _threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
+    """One for each leading index of k, in single precision or better."""
+    wide = torch.promote_types(k.dtype, torch.float32)
+    if not isinstance(threshold, Tensor):
+        if not threshold >= 0:
+            raise ValueError(f"expected a threshold of zero or more; got {threshold}")
+        return torch.full(k.shape[:-2], threshold, dtype=wide, device=k.device)
+    if not broadcasts(tuple(threshold.shape), tuple(k.shape[:-2])):
+        raise ShapeError(
+            f"expected thresholds that broadcast to {tuple(k.shape[:-2])}, the leading axes of k; "
+            f"got threshold {tuple(threshold.shape)}, k {tuple(k.shape)}"
+        )
+    return threshold.to(wide).expand(k.shape[:-2])
+
+
+def _iterate(
+    k: Tensor, v: Tensor, t: Tensor, mask: Tensor | None, iterations: int, pull: float, scale: float
+) -> Tensor:
+    wide = torch.promote_types(k.dtype, torch.float32)
+    keys, values, t = k.to(wide), v.to(wide), t[..., None, None]
+    last = dual = torch.zeros_like(keys)
+    for _ in range(iterations):
+        c = (keys - last + dual).clamp(-t, t)
+        new = symmetric_attention(last - pull * dual + c, values, mask=mask, scale=scale)
+        last, dual = new, c + last - new
+    return last.to(v.dtype)
+
+
+def principal_attention_pursuit_slow(
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n d"],
+    *,
+    iterations: int,
+    threshold: Float[Tensor, "..."] | float,
+    dual_sign: DualSign = -1,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n d"]:
+    """The twin of `principal_attention_pursuit`: the published lines one by one, sparse part and dual update formed."""
+    scale = _checked_scale(k, v, iterations, dual_sign, mask, scale)
+    t = _threshold_by_head(k, threshold)[..., None, None].to(k.dtype)
+    low_rank = dual = torch.zeros_like(k)
+    for _ in range(iterations):
+        residual = k - low_rank + dual
+        sparse = residual.sign() * (residual.abs() - t).clamp_min(0)
+        keys = k - sparse + dual_sign * dual
+        low_rank = softmax_attention_slow(keys, keys, v, mask=mask, scale=scale)
+        dual = dual + (k - low_rank - sparse)
+    return low_rank

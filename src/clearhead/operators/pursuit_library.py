@@ -1,0 +1,139 @@
+"""Principal attention pursuit on the compiled kernel, all iterations in one call, as an operator of torch's library.
+
+It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `pursuit.py` is its door. Heads that the kernel
+refuses go to `refused_heads.py`.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.compiled.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward
+from clearhead.operators.refused_heads import plain_pursuit, plain_pursuit_backward, seen_at
+from clearhead.operators.symmetric_library import folded, kernel_for
+
+__all__ = ["pursuit"]
+
+
+@torch.library.custom_op("clearhead::pursuit", mutates_args=())
+def pursuit(
+    k: Tensor,
+    v: Tensor,
+    thresholds: Tensor,
+    seen: Tensor | None,
+    iterations: int,
+    pull: float,
+    scale: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The last iterate; with `keep` also those before and what rows were divided by; and which heads were refused.
+
+    Needs the compiled kernel. thresholds: (b, h); pull: 2 for the published sign of the dual variable, 0 for ADMM's
+    """
+    compiled = kernel_for(k)
+    assert compiled is not None, "asked for the kernel where it is not"
+    schedule = Schedule(iterations, pull, scale, seen)
+    pursued = pursue(compiled, k, v, thresholds, schedule, keep=keep)
+    if pursued.refused.any():
+        at = pursued.refused
+        pursued.out[at] = plain_pursuit(k[at], v[at], thresholds[at], _schedule_at(schedule, at))
+    return pursued.out, pursued.between, pursued.totals, pursued.refused
+
+
+def _schedule_at(schedule: Schedule, at: Tensor) -> Schedule:
+    return replace(schedule, seen=seen_at(schedule.seen, at))
+
+
+@pursuit.register_fake
+def _(
+    k: Tensor,
+    v: Tensor,
+    thresholds: Tensor,
+    seen: Tensor | None,
+    iterations: int,
+    pull: float,
+    scale: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    between = k.new_empty((iterations - 1 if keep else 0, *k.shape))
+    totals = k.new_empty((iterations if keep else 0, *k.shape[:-1]))
+    return beside_tokens(v), between, totals, k.new_empty(k.shape[:2], dtype=torch.bool)
+
+
+@torch.library.custom_op("clearhead::pursuit_backward", mutates_args=())
+def _pursuit_backward(
+    gradient: Tensor,
+    k: Tensor,
+    v: Tensor,
+    thresholds: Tensor,
+    seen: Tensor | None,
+    iterations: int,
+    pull: float,
+    scale: float,
+    out: Tensor,
+    between: Tensor,
+    totals: Tensor,
+    refused: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    compiled = kernel_for(k)
+    assert compiled is not None, "asked for the kernel where it is not"
+    schedule = Schedule(iterations, pull, scale, seen)
+    pursued = Pursued(out, between, totals, refused)
+    if len(totals) != iterations:  # nobody said that a gradient would be asked for
+        pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
+    to_k, to_v, to_t, at = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
+    if at.any():
+        to_k[at], to_v[at], to_t[at] = plain_pursuit_backward(
+            gradient[at], k[at], v[at], thresholds[at], _schedule_at(schedule, at)
+        )
+    return to_k, to_v, to_t
+
+
+@_pursuit_backward.register_fake
+def _(gradient: Tensor, k: Tensor, v: Tensor, thresholds: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds, memory_format=torch.contiguous_format)
+
+
+def _fold(info: Any, in_dims: Any, inputs: tuple[Any, ...], *, iterated: tuple[int, ...] = ()) -> tuple[Any, ...]:
+    """Inputs with vmap's axis in their batch; those numbered in `iterated` have an axis of iterations before it."""
+    pairs = enumerate(zip(inputs, in_dims, strict=True))
+    return tuple(
+        folded(x, dim, info.batch_size, at=int(i in iterated)) if isinstance(x, Tensor) else x for i, (x, dim) in pairs
+    )
+
+
+@pursuit.register_vmap
+def _(info: Any, in_dims: Any, *inputs: Any) -> Any:
+    out, between, totals, refused = pursuit(*_fold(info, in_dims, inputs))
+    apart = (info.batch_size, -1)
+    return (
+        out.unflatten(0, apart),
+        between.unflatten(1, apart),
+        totals.unflatten(1, apart),
+        refused.unflatten(0, apart),
+    ), (0, 1, 1, 0)
+
+
+@_pursuit_backward.register_vmap
+def _(info: Any, in_dims: Any, *inputs: Any) -> Any:
+    gradients = _pursuit_backward(*_fold(info, in_dims, inputs, iterated=(9, 10)))
+    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in gradients), (0, 0, 0)
+
+
+def _keep_pursuit(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    k, v, thresholds, seen, *ctx.settings, _ = inputs
+    ctx.save_for_backward(k, v, thresholds, seen, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _pursuit_gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    unused = (None,) * 5
+    if gradient is None:
+        return (None, None, None, *unused)
+    k, v, thresholds, seen, *output = ctx.saved_tensors
+    return *_pursuit_backward(gradient, k, v, thresholds, seen, *ctx.settings, *output), *unused
+
+
+pursuit.register_autograd(_pursuit_gradient, setup_context=_keep_pursuit)

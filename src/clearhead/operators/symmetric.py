@@ -1,0 +1,86 @@
+r"""Symmetric attention: softmax attention whose queries are its keys (Teo and Nguyen 2024, section 3).
+
+Names here and there: k, v are the rows of K, V; `scale` is 1/sqrt(D). The unnormalised weights are a symmetric matrix,
+so each needs computing once for both of its tokens; docs/theory/symmetric-kernel.md has the derivation.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Bool, Float, check_attention_operands
+from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators.symmetric_library import kernel_takes, symmetric
+
+__all__ = ["four_axes", "kernel_is_worth_it", "padding", "symmetric_attention", "symmetric_attention_slow"]
+
+# Below so many multiply-adds a call into the library costs more than the symmetry saves.
+_WORTH_A_CALL = 1 << 22
+# From so many tokens on, tiles of plain torch are faster on the CPU than its own kernel.
+_WORTH_TILES = 2048
+
+
+def symmetric_attention(
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n e"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n e"]:
+    r"""Average the values, each weighted by how its key agrees with the reader's own key.
+
+    .. math:: o_i = \sum_j w_{ij} v_j, \qquad w_{ij} \propto e^{s_{ij}}, \qquad s_{ij} = \text{scale}\; k_i \cdot k_j
+
+    with sums over the tokens that the mask, which broadcasts to (..., n, n), leaves visible; a token that sees none
+    gets zeros. Rows of w sum to one, so each output lies in the convex hull of the visible values. `scale` is 1/sqrt(d)
+    unless given. It is `softmax_attention(k, k, v)`, faster.
+
+    On the CPU in single precision, with no mask or one that hides the same tokens from all, the compiled kernel
+    computes each weight once for both of its tokens; half precision is widened for it. Where the kernel is not
+    installed (`clearhead doctor` tells), long inputs go through tiles of plain torch. All else goes to torch's
+    scaled_dot_product_attention, and so do heads where scale |k|^2 spreads by more than 150.
+    """
+    check_attention_operands(k, k, v, mask=mask)
+    scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
+    seen = None if mask is None else padding(mask, k)
+    in_tiles = k.device.type == "cpu" and k.shape[-2] >= _WORTH_TILES
+    if (mask is not None and seen is None) or scale < 0 or not (kernel_is_worth_it(k) or in_tiles):
+        return softmax_attention(k, k, v, mask=mask, scale=scale)
+    wide = torch.promote_types(k.dtype, torch.float32)
+    out: Tensor
+    out, _, _ = symmetric(four_axes(k.to(wide)), four_axes(v.to(wide)), seen, scale)
+    return out.to(v.dtype).reshape(v.shape)
+
+
+def padding(mask: Bool[Tensor, "..."], k: Float[Tensor, "*b n d"]) -> Bool[Tensor, "batch n"] | None:
+    """Which tokens are there, if that is all that the mask says: the same for every query and every head; else None."""
+    mask = mask.reshape((1,) * (k.ndim - mask.ndim) + mask.shape)
+    by_query, by_head = mask.shape[-2] > 1, k.ndim > 3 and mask.shape[-3] > 1
+    if by_query or by_head:
+        return None
+    tokens, batch = (mask[..., 0, 0, :], k.shape[:-3]) if k.ndim > 3 else (mask[..., 0, :], k.shape[:-2])
+    return tokens.expand(*batch, k.shape[-2]).reshape(-1, k.shape[-2]).contiguous()
+
+
+def four_axes(x: Float[Tensor, "*b n d"]) -> Float[Tensor, "b h n d"]:
+    """The same numbers with one axis for the batch and one for the heads; three axes are a batch of one head each."""
+    if x.ndim == 4:
+        return x
+    return x.flatten(0, -4) if x.ndim > 4 else x.reshape(-1, 1, *x.shape[-2:])
+
+
+def kernel_is_worth_it(k: Tensor) -> bool:
+    """Whether the compiled kernel takes these keys, widened to single precision, and gains by it."""
+    return k.numel() * k.shape[-2] >= _WORTH_A_CALL and k.dtype is not torch.float64 and kernel_takes(k.device)
+
+
+def symmetric_attention_slow(
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n e"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n e"]:
+    """The twin of `symmetric_attention`: softmax attention, one query at a time, whose queries are the keys."""
+    return softmax_attention_slow(k, k, v, mask=mask, scale=scale)

@@ -1,0 +1,116 @@
+"""Symmetric attention as an operator of torch's own library, so that torch.compile, vmap and autograd know it.
+
+It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `symmetric.py` is its door. The compiled kernel
+computes where it is there, tiles of plain torch elsewhere, and heads that these refuse go to `refused_heads.py`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.compiled.calls import Attended, attend, attend_backward, beside_tokens
+from clearhead.compiled.library import Kernel, kernel
+from clearhead.operators.refused_heads import plain, plain_backward, seen_at
+from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
+
+__all__ = ["folded", "kernel_for", "kernel_takes", "symmetric"]
+
+
+def kernel_takes(device: torch.device) -> bool:
+    """Whether the compiled kernel is there and computes on this device."""
+    return device.type == "cpu" and _kernel_is_there()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _kernel_is_there() -> bool:
+    return kernel() is not None
+
+
+def kernel_for(x: Tensor) -> Kernel | None:
+    """The compiled kernel, if it takes this tensor: it computes in single precision."""
+    return kernel() if x.dtype is torch.float32 and kernel_takes(x.device) else None
+
+
+@torch.library.custom_op("clearhead::symmetric_attention", mutates_args=())
+def symmetric(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, what its rows were divided by, and which heads were refused and computed otherwise."""
+    compiled = kernel_for(k)
+    if compiled is None:
+        attended = tiles_forward(k, v, seen=seen, scale=scale)
+    else:
+        attended = attend(compiled, k, v, seen=seen, scale=scale)
+    if attended.refused.any():
+        at = attended.refused
+        attended.out[at] = plain(k[at], v[at], seen_at(seen, at), scale)
+    return attended.out, attended.totals, attended.refused
+
+
+@symmetric.register_fake
+def _(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    return beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool)
+
+
+@torch.library.custom_op("clearhead::symmetric_attention_backward", mutates_args=())
+def _symmetric_backward(
+    gradient: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor | None,
+    scale: float,
+    out: Tensor,
+    totals: Tensor,
+    refused: Tensor,
+) -> tuple[Tensor, Tensor]:
+    attended, compiled = Attended(out, totals, refused), kernel_for(k)
+    if compiled is None:
+        to_k, to_v, at = tiles_backward(gradient, k, v, attended, seen=seen, scale=scale)
+    else:
+        to_k, to_v, at = attend_backward(compiled, gradient, k, v, attended, seen=seen, scale=scale)
+    if at.any():
+        to_k[at], to_v[at] = plain_backward(gradient[at], k[at], v[at], out[at], seen_at(seen, at), scale)
+    return to_k, to_v
+
+
+@_symmetric_backward.register_fake
+def _(gradient: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return beside_tokens(k), beside_tokens(v)
+
+
+def folded(x: Tensor | None, dim: int | None, size: int, *, at: int = 0) -> Tensor | None:
+    """A tensor whose axis `dim` is vmap's, that axis now part of the batch, which is axis `at`."""
+    if x is None:
+        return None
+    x = x.unsqueeze(at).expand(*x.shape[:at], size, *x.shape[at:]) if dim is None else x.movedim(dim, at)
+    return x.flatten(at, at + 1)
+
+
+@symmetric.register_vmap
+def _(info: Any, in_dims: Any, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Any:
+    size = info.batch_size
+    k, v, seen = (folded(x, dim, size) for x, dim in zip((k, v, seen), in_dims, strict=False))  # type: ignore[assignment]
+    return tuple(x.unflatten(0, (size, -1)) for x in symmetric(k, v, seen, scale)), (0, 0, 0)
+
+
+@_symmetric_backward.register_vmap
+def _(info: Any, in_dims: Any, *inputs: Any) -> Any:
+    inputs = tuple(
+        folded(x, dim, info.batch_size) if isinstance(x, Tensor) else x for x, dim in zip(inputs, in_dims, strict=True)
+    )
+    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in _symmetric_backward(*inputs)), (0, 0)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    k, v, seen, ctx.scale = inputs
+    ctx.save_for_backward(k, v, seen, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None, None]:
+    if gradient is None:
+        return None, None, None, None
+    k, v, seen, out, totals, refused = ctx.saved_tensors
+    return *_symmetric_backward(gradient, k, v, seen, ctx.scale, out, totals, refused), None, None
+
+
+symmetric.register_autograd(_gradient, setup_context=_keep)
