@@ -1,6 +1,7 @@
 """What every module owes: compilation, its state, its dtypes, copies, and names that stay."""
 
 import copy
+import functools
 import io
 
 import pytest
@@ -14,10 +15,14 @@ from clearhead.modules import (
     MultiHeadAttention,
     SelfAttention,
     SpatialAttention,
+    SymmetricAttention,
 )
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract_subject import require_close
+from clearhead.operators.pursuit import principal_attention_pursuit
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
+
+PURSUIT = functools.partial(principal_attention_pursuit, iterations=3, threshold=0.7)
 
 MAKE = {
     "self": lambda: SelfAttention(11, key_width=5, value_width=7),
@@ -26,6 +31,8 @@ MAKE = {
     "unequal heads": lambda: MultiHeadAttention(11, heads=3, head_widths=[5, 2, 5], value_widths=[3, 7, 3]),
     "shared keys": lambda: MultiHeadAttention(11, heads=6, head_widths=3, key_heads=2),
     "kernel PCA": lambda: KernelPCAAttention(11, heads=3, head_width=5, axes=2, learn_axes=True),
+    "symmetric": lambda: SymmetricAttention(11, heads=3, head_width=5, value_width=7),
+    "pursuit": lambda: SymmetricAttention(11, heads=3, head_width=5, operator=PURSUIT),
     "spatial": lambda: SpatialAttention(11, heads=2, head_widths=[3, 5]),
     "spatial, channels last": lambda: SpatialAttention(11, channel_axis=-1),
 }
@@ -128,5 +135,6 @@ def test_the_public_names_are_pinned() -> None:
         "PaddedSets",
         "SelfAttention",
         "SpatialAttention",
+        "SymmetricAttention",
         "pad_sets",
     ]

@@ -1,5 +1,5 @@
 // The gradient of symmetric attention, from the same exponentials and as symmetric as they are. With A = dO / total,
-// B = w v and a_i = A_i . o_i:
+// B = w v and a_i = A_i . o_i, and totals without the exponentials' lift, so that small gradients stay above zero:
 //   dv_i = w_i sum_j G_ij A_j
 //   dk_i = scale sum_j T_ij k_j,   T_ij = G_ij (A_i . B_j + A_j . B_i - a_i w_j - a_j w_i)
 #pragma once
@@ -21,7 +21,7 @@ class BackwardHead {
 
     void prepare_row(Rows k, Rows out, Rows gradient, const float *totals, float root, int64_t token) {
         float *a = a_rows + token * value_apart, *own_k = k_rows + token * key_apart;
-        const float share = keys.some_seen ? 1 / totals[token] : 0;
+        const float share = keys.some_seen ? LIFTED / totals[token] : 0;
         vec products = vec{};
         for (int64_t d = 0; d < value_apart; d += LANES) {
             const vec x = load_some(gradient[token] + d, z.value_width - d) * share;
@@ -96,7 +96,7 @@ class BackwardHead {
     // As ForwardHead::run: a member may have written its own tiles' rows just before, and reads them just after.
     void run(const Call &call, Rows k, Rows v, Rows out, Rows gradient, const uint8_t *seen, const float *totals,
              Rows k_gradient, Rows v_gradient, uint8_t *refused, Team team) {
-        const float root = root_of(call.scale), unscaled = root > 0 ? call.scale / root : 0;
+        const float root = root_of(call.scale), unscaled = root > 0 ? call.scale / root / LIFTED : 0;
         tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, root, tile); });
         wait_for(team);
         keys.find_range();
@@ -113,7 +113,7 @@ class BackwardHead {
         bool sound = true;
         tiling.for_own_tokens(team, [&](int64_t token) {
             sound = finish(to_k, token * key_apart, z.key_width, unscaled, k_gradient[token]) && sound;
-            sound = finish(to_v, token * value_apart, z.value_width, keys.weight[token], v_gradient[token]) && sound;
+            sound = finish(to_v, token * value_apart, z.value_width, keys.weight[token] / LIFTED, v_gradient[token]) && sound;
         });
         if (!sound) __atomic_store_n(refused, 1, __ATOMIC_RELAXED);
         wait_for(team);

@@ -186,9 +186,8 @@ struct Keys {
     }
 
     void weigh(const uint8_t *seen, int64_t tile) const {
-        const float lowered = 1.0f / (1 << LIFT);
         for (int64_t at = tile * tiling.size; at < (tile + 1) * tiling.size; at += LANES)
-            store(weight + at, lifted_exp2(load(c + at) - middle) * lowered);
+            store(weight + at, lifted_exp2(load(c + at) - middle) * (1 / LIFTED));
         for (int64_t token = tile * tiling.size; token < (tile + 1) * tiling.size; ++token)
             if (token >= tiling.n || (seen && !seen[token])) weight[token] = 0;
     }

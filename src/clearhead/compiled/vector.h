@@ -79,6 +79,7 @@ constexpr int64_t up_to(int64_t n, int64_t step) { return (n + step - 1) / step 
 
 // Every exponential is larger by 2^LIFT than it says, so that what is far below the largest still has all its bits.
 constexpr int LIFT = 30;
+constexpr float LIFTED = 1 << LIFT;
 // Below 2^FLOOR the exponential stays what it is there: a weight under 2^-150 of a row's own.
 constexpr float FLOOR = -150;
 

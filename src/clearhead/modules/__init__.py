@@ -6,6 +6,7 @@ from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.ragged import PaddedSets, pad_sets
 from clearhead.modules.self_attention import SelfAttention
 from clearhead.modules.spatial import SpatialAttention
+from clearhead.modules.symmetric import SymmetricAttention
 
 __all__ = [
     "KernelPCAAttention",
@@ -14,5 +15,6 @@ __all__ = [
     "PaddedSets",
     "SelfAttention",
     "SpatialAttention",
+    "SymmetricAttention",
     "pad_sets",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clearhead.compiled.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward
 from clearhead.operators.refused_heads import plain_pursuit, plain_pursuit_backward, seen_at
-from clearhead.operators.symmetric_library import folded, kernel_for
+from clearhead.operators.symmetric_library import as_given, kernel_for
 
 __all__ = ["pursuit"]
 
@@ -38,7 +38,8 @@ def pursuit(
     pursued = pursue(compiled, k, v, thresholds, schedule, keep=keep)
     if pursued.refused.any():
         at = pursued.refused
-        pursued.out[at] = plain_pursuit(k[at], v[at], thresholds[at], _schedule_at(schedule, at))
+        with as_given(k):
+            pursued.out[at] = plain_pursuit(k[at], v[at], thresholds[at], _schedule_at(schedule, at))
     return pursued.out, pursued.between, pursued.totals, pursued.refused
 
 
@@ -85,41 +86,16 @@ def _pursuit_backward(
         pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
     to_k, to_v, to_t, at = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
     if at.any():
-        to_k[at], to_v[at], to_t[at] = plain_pursuit_backward(
-            gradient[at], k[at], v[at], thresholds[at], _schedule_at(schedule, at)
-        )
+        with as_given(k):
+            to_k[at], to_v[at], to_t[at] = plain_pursuit_backward(
+                gradient[at], k[at], v[at], thresholds[at], _schedule_at(schedule, at)
+            )
     return to_k, to_v, to_t
 
 
 @_pursuit_backward.register_fake
 def _(gradient: Tensor, k: Tensor, v: Tensor, thresholds: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds, memory_format=torch.contiguous_format)
-
-
-def _fold(info: Any, in_dims: Any, inputs: tuple[Any, ...], *, iterated: tuple[int, ...] = ()) -> tuple[Any, ...]:
-    """Inputs with vmap's axis in their batch; those numbered in `iterated` have an axis of iterations before it."""
-    pairs = enumerate(zip(inputs, in_dims, strict=True))
-    return tuple(
-        folded(x, dim, info.batch_size, at=int(i in iterated)) if isinstance(x, Tensor) else x for i, (x, dim) in pairs
-    )
-
-
-@pursuit.register_vmap
-def _(info: Any, in_dims: Any, *inputs: Any) -> Any:
-    out, between, totals, refused = pursuit(*_fold(info, in_dims, inputs))
-    apart = (info.batch_size, -1)
-    return (
-        out.unflatten(0, apart),
-        between.unflatten(1, apart),
-        totals.unflatten(1, apart),
-        refused.unflatten(0, apart),
-    ), (0, 1, 1, 0)
-
-
-@_pursuit_backward.register_vmap
-def _(info: Any, in_dims: Any, *inputs: Any) -> Any:
-    gradients = _pursuit_backward(*_fold(info, in_dims, inputs, iterated=(9, 10)))
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in gradients), (0, 0, 0)
 
 
 def _keep_pursuit(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

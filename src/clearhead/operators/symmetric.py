@@ -44,7 +44,7 @@ def symmetric_attention(
     check_attention_operands(k, k, v, mask=mask)
     scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
     seen = None if mask is None else padding(mask, k)
-    in_tiles = k.device.type == "cpu" and k.shape[-2] >= _WORTH_TILES
+    in_tiles = k.device.type == "cpu" and k.shape[-2] >= _WORTH_TILES and not transformed()
     if (mask is not None and seen is None) or scale < 0 or not (kernel_is_worth_it(k) or in_tiles):
         return softmax_attention(k, k, v, mask=mask, scale=scale)
     wide = torch.promote_types(k.dtype, torch.float32)
@@ -72,7 +72,14 @@ def four_axes(x: Float[Tensor, "*b n d"]) -> Float[Tensor, "b h n d"]:
 
 def kernel_is_worth_it(k: Tensor) -> bool:
     """Whether the compiled kernel takes these keys, widened to single precision, and gains by it."""
+    if transformed():
+        return False
     return k.numel() * k.shape[-2] >= _WORTH_A_CALL and k.dtype is not torch.float64 and kernel_takes(k.device)
+
+
+def transformed() -> bool:
+    """Whether torch.func (vmap, grad, jvp) is at work, which does not see into operators of torch's library."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 def symmetric_attention_slow(

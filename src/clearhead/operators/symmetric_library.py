@@ -14,7 +14,7 @@ from clearhead.compiled.library import Kernel, kernel
 from clearhead.operators.refused_heads import plain, plain_backward, seen_at
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
 
-__all__ = ["folded", "kernel_for", "kernel_takes", "symmetric"]
+__all__ = ["as_given", "kernel_for", "kernel_takes", "symmetric"]
 
 
 def kernel_takes(device: torch.device) -> bool:
@@ -32,17 +32,23 @@ def kernel_for(x: Tensor) -> Kernel | None:
     return kernel() if x.dtype is torch.float32 and kernel_takes(x.device) else None
 
 
+def as_given(x: Tensor) -> torch.autocast:
+    """Within it, products have the dtype of their factors: autocast would round them once more."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
 @torch.library.custom_op("clearhead::symmetric_attention", mutates_args=())
 def symmetric(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """The output, what its rows were divided by, and which heads were refused and computed otherwise."""
     compiled = kernel_for(k)
-    if compiled is None:
-        attended = tiles_forward(k, v, seen=seen, scale=scale)
-    else:
-        attended = attend(compiled, k, v, seen=seen, scale=scale)
-    if attended.refused.any():
-        at = attended.refused
-        attended.out[at] = plain(k[at], v[at], seen_at(seen, at), scale)
+    with as_given(k):
+        if compiled is None:
+            attended = tiles_forward(k, v, seen=seen, scale=scale)
+        else:
+            attended = attend(compiled, k, v, seen=seen, scale=scale)
+        if attended.refused.any():
+            at = attended.refused
+            attended.out[at] = plain(k[at], v[at], seen_at(seen, at), scale)
     return attended.out, attended.totals, attended.refused
 
 
@@ -63,41 +69,19 @@ def _symmetric_backward(
     refused: Tensor,
 ) -> tuple[Tensor, Tensor]:
     attended, compiled = Attended(out, totals, refused), kernel_for(k)
-    if compiled is None:
-        to_k, to_v, at = tiles_backward(gradient, k, v, attended, seen=seen, scale=scale)
-    else:
-        to_k, to_v, at = attend_backward(compiled, gradient, k, v, attended, seen=seen, scale=scale)
-    if at.any():
-        to_k[at], to_v[at] = plain_backward(gradient[at], k[at], v[at], out[at], seen_at(seen, at), scale)
+    with as_given(k):
+        if compiled is None:
+            to_k, to_v, at = tiles_backward(gradient, k, v, attended, seen=seen, scale=scale)
+        else:
+            to_k, to_v, at = attend_backward(compiled, gradient, k, v, attended, seen=seen, scale=scale)
+        if at.any():
+            to_k[at], to_v[at] = plain_backward(gradient[at], k[at], v[at], out[at], seen_at(seen, at), scale)
     return to_k, to_v
 
 
 @_symmetric_backward.register_fake
 def _(gradient: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return beside_tokens(k), beside_tokens(v)
-
-
-def folded(x: Tensor | None, dim: int | None, size: int, *, at: int = 0) -> Tensor | None:
-    """A tensor whose axis `dim` is vmap's, that axis now part of the batch, which is axis `at`."""
-    if x is None:
-        return None
-    x = x.unsqueeze(at).expand(*x.shape[:at], size, *x.shape[at:]) if dim is None else x.movedim(dim, at)
-    return x.flatten(at, at + 1)
-
-
-@symmetric.register_vmap
-def _(info: Any, in_dims: Any, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Any:
-    size = info.batch_size
-    k, v, seen = (folded(x, dim, size) for x, dim in zip((k, v, seen), in_dims, strict=False))  # type: ignore[assignment]
-    return tuple(x.unflatten(0, (size, -1)) for x in symmetric(k, v, seen, scale)), (0, 0, 0)
-
-
-@_symmetric_backward.register_vmap
-def _(info: Any, in_dims: Any, *inputs: Any) -> Any:
-    inputs = tuple(
-        folded(x, dim, info.batch_size) if isinstance(x, Tensor) else x for x, dim in zip(inputs, in_dims, strict=True)
-    )
-    return tuple(x.unflatten(0, (info.batch_size, -1)) for x in _symmetric_backward(*inputs)), (0, 0)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float], output: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -25,7 +25,7 @@ from clearhead.compiled.calls import Attended, beside_tokens
 __all__ = ["tiles_backward", "tiles_forward"]
 
 # Larger by 2^30 than they say, exponentials far below a row's largest keep all their bits in single precision.
-_LIFT = 30 * math.log(2)
+_LIFTED = 2.0**30
 # Norms that spread by more nats than this, and rows whose weights add up to less than that, are left to the caller.
 _WIDEST = 75.0
 _LEAST_TOTAL = 2.0**-70
@@ -56,7 +56,7 @@ class _Weighted:
     def gaussian(self, first: slice, second: slice) -> Tensor:
         scores = (self.k[..., first, :] * self.scale) @ self.k[..., second, :].mT
         # In this order close tokens lose nothing: both differences are exact.
-        return (scores - self.c[..., first, None] - self.c[..., None, second] + _LIFT).exp()
+        return (scores - self.c[..., first, None] - self.c[..., None, second] + math.log(_LIFTED)).exp()
 
 
 def tiles_forward(
@@ -90,7 +90,8 @@ def tiles_backward(
 ) -> tuple[Tensor, Tensor, Bool[Tensor, "b h"]]:
     """Gradients for k and v, and the heads where they cannot be had this way."""
     weighted = _Weighted(k, seen, scale)
-    share = torch.where(weighted.some_seen.unsqueeze(-1), 1 / attended.totals, 0).unsqueeze(-1)
+    # Without the lift, so that small gradients stay above zero.
+    share = torch.where(weighted.some_seen.unsqueeze(-1), _LIFTED / attended.totals, 0).unsqueeze(-1)
     a, b = gradient * share, v * weighted.weight.unsqueeze(-1)
     a_dot_o, w = (a * attended.out).sum(dim=-1), weighted.weight
     to_k, to_v = torch.zeros_like(k), torch.zeros_like(v)
@@ -105,6 +106,9 @@ def tiles_backward(
         if first != second:
             to_v[..., second, :] += g.mT @ a[..., first, :]
             to_k[..., second, :] += t.mT @ k[..., first, :]
-    to_k, to_v = beside_tokens(k).copy_(to_k * scale), beside_tokens(v).copy_(to_v * w.unsqueeze(-1))
+    to_k, to_v = (
+        beside_tokens(k).copy_(to_k * (scale / _LIFTED)),
+        beside_tokens(v).copy_(to_v * w.unsqueeze(-1) / _LIFTED),
+    )
     finite = to_k.isfinite().flatten(2).all(dim=-1) & to_v.isfinite().flatten(2).all(dim=-1)
     return to_k, to_v, attended.refused | ~finite

@@ -1,0 +1,32 @@
+"""Each way that symmetric attention may be computed, forced for the time of a test whatever the sizes are."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from clearhead.compiled.library import status
+
+SYMMETRIC = importlib.import_module("clearhead.operators.symmetric")  # by its name the package has the function
+LIBRARY = importlib.import_module("clearhead.operators.symmetric_library")
+
+PATHS = ("as chosen", "kernel", "tiles", "torch")
+
+
+@contextmanager
+def forced(path: str) -> Iterator[None]:
+    """Within it, symmetric attention takes this path wherever that is possible at all."""
+    if path == "as chosen":
+        yield
+        return
+    if path == "kernel" and status().kernel is None:
+        pytest.skip(f"no compiled kernel: {status().reason}")
+    never = 1 << 62
+    with (
+        patch.object(SYMMETRIC, "_WORTH_A_CALL", 0 if path == "kernel" else never),
+        patch.object(SYMMETRIC, "_WORTH_TILES", 0 if path == "tiles" else never),
+        patch.object(LIBRARY, "_kernel_is_there", lambda: path == "kernel"),
+    ):
+        yield
