@@ -185,8 +185,8 @@ def test_only_heads_that_spread_too_widely_are_computed_otherwise(path: str) -> 
     k, v = drawn(2, 3, 67, 16), drawn(2, 3, 67, 16, seed=1)
     k[1, 2] *= torch.linspace(0, 12, 67)[:, None]
     with forced(path):
-        out, _, refused = symmetric(k, v, None, 0.25)
-    assert refused.tolist() == [[False] * 3, [False, False, True]]
+        out, _, plain = symmetric(k, v, None, 0.25)
+    assert plain.tolist() == [[False] * 3, [False, False, True]]
     assert (out - dense(k, v)).abs().max() <= tolerance(torch.float32, terms=256)
 
 
@@ -196,10 +196,10 @@ def test_a_hidden_token_that_sees_nothing_near_is_not_silently_zero(path: str) -
     seen = torch.arange(61)[None] < 50
     k[:, 1, 50:] *= 40  # no visible key is near these, and they do not see themselves
     with forced(path):
-        out, _, refused = symmetric(k, v, seen, 0.25)
+        out, _, plain = symmetric(k, v, seen, 0.25)
         to_k, to_v = gradients(lambda k, v: symmetric(k, v, seen, 0.25)[0], k, v, along=drawn(1, 2, 61, 16, seed=5))
     want = gradients(lambda k, v: dense(k, v, seen), k.double(), v.double(), along=drawn(1, 2, 61, 16, seed=5))
-    assert refused.tolist() == [[False, True]]
+    assert plain.tolist() == [[False, True]]
     within = tolerance(torch.float32, terms=16 * 40 * 40)
     assert (out - dense(k, v, seen)).abs().max() <= within
     assert relative(to_k, want[0]) <= within

@@ -2,6 +2,8 @@
 // B = w v and a_i = A_i . o_i, and totals without the exponentials' lift, so that small gradients stay above zero:
 //   dv_i = w_i sum_j G_ij A_j
 //   dk_i = scale sum_j T_ij k_j,   T_ij = G_ij (A_i . B_j + A_j . B_i - a_i w_j - a_j w_i)
+// Heads whose numbers spread too widely have P_ij = 2^(score - the row's logarithm) in place of G_ij w_j / total, and
+//   dv_j = sum_i P_ij dO_i,   dk_i = scale sum_j (S_ij + S_ji) k_j,   S_ij = P_ij (dO_i . v_j - dO_i . o_i)
 #pragma once
 
 #include "head.h"
@@ -9,19 +11,20 @@
 namespace {
 
 class BackwardHead {
+    const Call &call;
     const Sizes &z;
     const Tiling tiling;
     const int64_t key_apart, value_apart;  // of rows: whole vectors
     Keys keys;
-    float *k_rows, *a_rows;  // root k, and A
-    float *a_dot_o;
+    float *k_rows, *a_rows;  // k, and A
+    float *a_dot_o, *logarithms;
+    float *unsound;  // by member, whether a gradient came out not finite
     float *three;    // tiles of A, B and A again, turned over, so that A|B and B|A each lie together
     Sums g, t;       // of a pair of tiles
     Sums to_k, to_v;  // of T k and of G A
 
-    void prepare_row(Rows k, Rows out, Rows gradient, const float *totals, float root, int64_t token) {
+    void prepare_row(Rows k, Rows out, Rows gradient, float share, int64_t token) {
         float *a = a_rows + token * value_apart, *own_k = k_rows + token * key_apart;
-        const float share = keys.some_seen ? LIFTED / totals[token] : 0;
         vec products = vec{};
         for (int64_t d = 0; d < value_apart; d += LANES) {
             const vec x = load_some(gradient[token] + d, z.value_width - d) * share;
@@ -29,15 +32,15 @@ class BackwardHead {
             products += x * load_some(out[token] + d, z.value_width - d);
         }
         a_dot_o[token] = sum(products);
-        for (int64_t d = 0; d < key_apart; d += LANES) store(own_k + d, load_some(k[token] + d, z.key_width - d) * root);
+        for (int64_t d = 0; d < key_apart; d += LANES) store(own_k + d, load_some(k[token] + d, z.key_width - d));
     }
 
     void prepare_tile(Rows v, int64_t tile) {
         const int64_t size = tiling.size, whole = size * z.value_width;
         float *a = three + tile * 3 * whole, *b = a + whole;
         const float *weight = keys.weight + tile * size;
-        turn({a_rows, value_apart}, tiling, tile, z.value_width, 1, a);
-        turn(v, tiling, tile, z.value_width, 1, b);
+        turn({a_rows, value_apart}, tiling, tile, z.value_width, a);
+        turn(v, tiling, tile, z.value_width, b);
         for (int64_t d = 0; d < z.value_width; ++d)
             for (int64_t at = 0; at < size; at += LANES)
                 store(b + d * size + at, load(b + d * size + at) * load(weight + at));
@@ -48,13 +51,13 @@ class BackwardHead {
     void pair(int64_t first, int64_t second, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         keys.scores(first, second, g.of(member));
-        dots(three + first * 3 * whole, three + second * 3 * whole + whole, 2 * z.value_width, tiling, first, second,
-             t.of(member));
+        symmetric_dots(three + first * 3 * whole, three + second * 3 * whole + whole, 2 * z.value_width, tiling, first,
+                       second, t.of(member));
         for (int64_t i = 0; i < tiling.tokens(first); ++i) {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i], a_i = a_dot_o[at_i + i];
             float *g_row = g.of(member) + i * size, *t_row = t.of(member) + i * size;
             for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
-                const vec x = gaussian(load(g_row + j), c_i, load(keys.c + at_j + j));
+                const vec x = keys.gaussian(load(g_row + j), c_i, load(keys.c + at_j + j));
                 store(g_row + j, x);
                 const vec less = a_i * load(keys.weight + at_j + j) + load(a_dot_o + at_j + j) * w_i;
                 store(t_row + j, x * (load(t_row + j) - less));
@@ -62,6 +65,35 @@ class BackwardHead {
         }
         exchange(g.of(member), a_rows, value_apart, tiling, first, second, to_v.of(member));
         exchange(t.of(member), k_rows, key_apart, tiling, first, second, to_k.of(member));
+    }
+
+    void pair_plain(int64_t first, int64_t second, const float *logarithms, int member) const {
+        const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
+        const int64_t rows = tiling.tokens(first), columns = tiling.tokens(second);
+        float *p = g.of(member), *s = t.of(member);
+        keys.scores(first, second, p);
+        dots(three + first * 3 * whole, three + second * 3 * whole + whole, z.value_width, tiling, first, second, s);
+        for (int64_t at = 0; at < rows * size; at += LANES) store(p + at, load(p + at) * keys.bits);
+        for (int64_t i = 0; i < rows; ++i)
+            for (int64_t j = 0; j < columns; j += LANES) {
+                const vec seen = load(keys.weight + at_j + j);
+                const vec x = seen > 0 ? load(p + i * size + j) - logarithms[at_i + i] : vec{};
+                const vec share = lifted_exp2(x) * (seen / LIFTED);
+                store(p + i * size + j, share);
+                store(s + i * size + j, share * (load(s + i * size + j) - a_dot_o[at_i + i]));
+            }
+        float *v_j = to_v.of(member) + at_j * value_apart;
+        product<Left::ROWS_ADJACENT, Into::SUM>({p, size, a_rows + at_i * value_apart, value_apart, v_j, value_apart, rows},
+                                                columns, value_apart);
+        float *k_i = to_k.of(member) + at_i * key_apart, *k_j = to_k.of(member) + at_j * key_apart;
+        const float *from_i = k_rows + at_i * key_apart, *from_j = k_rows + at_j * key_apart;
+        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, from_j, key_apart, k_i, key_apart, columns}, rows, key_apart);
+        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, from_i, key_apart, k_j, key_apart, rows}, columns, key_apart);
+    }
+
+    // The logarithm, in bits, of what a row was divided by.
+    float logarithm(const float *totals, bool was_plain, int64_t token) const {
+        return was_plain ? totals[token] : log2f(totals[token]) - LIFT + keys.c[token] + keys.middle;
     }
 
     // Writes a row of sums times a factor; whether all of it is finite.
@@ -76,15 +108,18 @@ class BackwardHead {
     }
 
   public:
-    BackwardHead(Scratch &scratch, const Sizes &sizes, int members)
-        : z(sizes),
+    BackwardHead(Scratch &scratch, const Call &from, int members)
+        : call(from),
+          z(from.sizes),
           tiling(z.tokens),
           key_apart(up_to(z.key_width, LANES)),
           value_apart(up_to(z.value_width, LANES)),
-          keys(scratch, tiling, z.key_width),
+          keys(scratch, tiling, z.key_width, call.scale),
           k_rows(scratch.take(tiling.padded * key_apart)),
           a_rows(scratch.take(tiling.padded * value_apart)),
           a_dot_o(scratch.take(tiling.padded)),
+          logarithms(scratch.take(tiling.padded)),
+          unsound(scratch.take(members)),
           three(scratch.take(tiling.padded * 3 * z.value_width)),
           g(scratch, tiling.size * tiling.size, members),
           t(scratch, tiling.size * tiling.size, members),
@@ -94,28 +129,55 @@ class BackwardHead {
     const Tiling &tiles() const { return tiling; }
 
     // As ForwardHead::run: a member may have written its own tiles' rows just before, and reads them just after.
-    void run(const Call &call, Rows k, Rows v, Rows out, Rows gradient, const uint8_t *seen, const float *totals,
-             Rows k_gradient, Rows v_gradient, uint8_t *refused, Team team) {
-        const float root = root_of(call.scale), unscaled = root > 0 ? call.scale / root / LIFTED : 0;
-        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, root, tile); });
+    void run(Rows k, Rows v, Rows out, Rows gradient, const uint8_t *seen, const float *totals,
+             bool was_plain, Rows k_gradient, Rows v_gradient, Team team) {
+        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, tile); });
         wait_for(team);
         keys.find_range();
-        tiling.for_own_tokens(team, [&](int64_t token) { prepare_row(k, out, gradient, totals, root, token); });
-        tiling.for_own_tiles(team, [&](int64_t tile) {
-            keys.weigh(seen, tile);
-            prepare_tile(v, tile);
-        });
-        to_k.cleared(team.rank);
-        to_v.cleared(team.rank);
+        bool sound = !was_plain;
+        const auto finish_row = [&](int64_t token, float k_factor, float v_factor) {
+            const bool k_sound = finish(to_k, token * key_apart, z.key_width, k_factor, k_gradient[token]);
+            return finish(to_v, token * value_apart, z.value_width, v_factor, v_gradient[token]) && k_sound;
+        };
+        if (sound) {
+            tiling.for_own_tokens(team, [&](int64_t token) {
+                prepare_row(k, out, gradient, keys.some_seen ? LIFTED / totals[token] : 0, token);
+            });
+            tiling.for_own_tiles(team, [&](int64_t tile) {
+                keys.weigh(seen, tile);
+                prepare_tile(v, tile);
+            });
+            to_k.cleared(team.rank);
+            to_v.cleared(team.rank);
+            wait_for(team);
+            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, team.rank); });
+            wait_for(team);
+            tiling.for_own_tokens(team, [&](int64_t token) {
+                sound = finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED) && sound;
+            });
+        }
+        unsound[team.rank] = !sound;
         wait_for(team);
-        tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, team.rank); });
-        wait_for(team);
-        bool sound = true;
-        tiling.for_own_tokens(team, [&](int64_t token) {
-            sound = finish(to_k, token * key_apart, z.key_width, unscaled, k_gradient[token]) && sound;
-            sound = finish(to_v, token * value_apart, z.value_width, keys.weight[token] / LIFTED, v_gradient[token]) && sound;
-        });
-        if (!sound) __atomic_store_n(refused, 1, __ATOMIC_RELAXED);
+        bool all_sound = true;
+        for (int member = 0; member < team.size; ++member) all_sound = all_sound && !unsound[member];
+        if (!all_sound) {
+            tiling.for_own_tokens(team, [&](int64_t token) {
+                prepare_row(k, out, gradient, 1, token);
+                logarithms[token] = logarithm(totals, was_plain, token);
+            });
+            tiling.for_own_tiles(team, [&](int64_t tile) {
+                keys.mark(seen, tile);
+                prepare_tile(v, tile);
+            });
+            to_k.cleared(team.rank);
+            to_v.cleared(team.rank);
+            wait_for(team);
+            tiling.for_own_tiles(team, [&](int64_t first) {
+                for (int64_t second = 0; second < tiling.count; ++second) pair_plain(first, second, logarithms, team.rank);
+            });
+            wait_for(team);
+            tiling.for_own_tokens(team, [&](int64_t token) { finish_row(token, call.scale, 1); });
+        }
         wait_for(team);
     }
 };

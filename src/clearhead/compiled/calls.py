@@ -1,7 +1,7 @@
 """The kernel's four calls on tensors: single precision on the CPU, (b, h, n, d), strides as they come.
 
-A call also says which heads it refused: those whose numbers spread so widely that exponentials would be lost. What it
-wrote for them means nothing, and the caller computes them another way.
+Heads whose numbers spread so widely that the symmetric form would lose exponentials are computed row by row. A call
+says which, for the gradient asks.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ class _Call(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("threads", ctypes.c_int32),
         *((name, _View) for name in ("k", "v", "out")),
-        *((name, ctypes.c_void_p) for name in ("seen", "totals", "refused")),
+        *((name, ctypes.c_void_p) for name in ("seen", "totals", "plain")),
     ]
 
 
@@ -59,21 +59,21 @@ class _PursuitBackward(_Pursuit):
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """Symmetric attention, what each row was divided by, and the heads that were refused."""
+    """Symmetric attention, what each row was divided by, and the heads that were computed row by row."""
 
     out: Float[Tensor, "b h n e"]
     totals: Float[Tensor, "b h n"]
-    refused: Bool[Tensor, "b h"]
+    plain: Bool[Tensor, "b h"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pursued:
-    """The last iterate, all before it, what each row of each was divided by, and the heads that were refused."""
+    """The last iterate, all before it, and of each what its rows were divided by and which heads went row by row."""
 
     out: Float[Tensor, "b h n d"]
     between: Float[Tensor, "before b h n d"]
     totals: Float[Tensor, "iterations b h n"]
-    refused: Bool[Tensor, "b h"]
+    plain: Bool[Tensor, "iterations b h"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class Schedule:
 def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
     """Symmetric attention. Tokens that are not `seen` are looked at by none, and look themselves."""
     k, v = _in_rows(k), _in_rows(v)
-    attended = Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_zeros(k.shape[:2], dtype=torch.bool))
-    call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.refused, scale))
+    attended = Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
+    call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.plain, scale))
     _run(kernel, "clearhead_forward", call)
     return attended
 
@@ -104,13 +104,13 @@ def attend_backward(
     *,
     seen: Bool[Tensor, "b n"] | None,
     scale: float,
-) -> tuple[Tensor, Tensor, Bool[Tensor, "b h"]]:
-    """Gradients for k and v, and the heads that were refused, there or here."""
+) -> tuple[Tensor, Tensor]:
+    """Gradients for k and v."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
-    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), attended.refused.clone()
-    common = _common(k, v, out, seen, attended.totals, refused, scale)
+    to_k, to_v = beside_tokens(k), beside_tokens(v)
+    common = _common(k, v, out, seen, attended.totals, attended.plain, scale)
     _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(to_k), _view(to_v)))
-    return to_k, to_v, refused
+    return to_k, to_v
 
 
 def pursue(
@@ -126,8 +126,11 @@ def pursue(
     k, v, thresholds = _in_rows(k), _in_rows(v), thresholds.contiguous()
     between = k.new_empty((schedule.iterations - 1 if keep else 0, *k.shape))
     totals = k.new_empty((schedule.iterations if keep else 0, *k.shape[:-1]))
-    pursued = Pursued(beside_tokens(v), between, totals, k.new_zeros(k.shape[:2], dtype=torch.bool))
-    common = _common(k, v, pursued.out, schedule.seen, totals if keep else None, pursued.refused, schedule.scale)
+    plain = k.new_empty(totals.shape[:-1], dtype=torch.bool)
+    pursued = Pursued(beside_tokens(v), between, totals, plain)
+    common = _common(
+        k, v, pursued.out, schedule.seen, totals if keep else None, plain if keep else None, schedule.scale
+    )
     kept = between.data_ptr() if keep else None
     _run(
         kernel, "clearhead_pursuit", _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), kept)
@@ -143,19 +146,18 @@ def pursue_backward(
     thresholds: Float[Tensor, "b h"],
     schedule: Schedule,
     pursued: Pursued,
-) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "b h"]]:
-    """Gradients for k, v and the thresholds, and the heads that were refused, there or here."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients for k, v and the thresholds."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(pursued.out)
     thresholds = thresholds.contiguous()
-    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), pursued.refused.clone()
-    to_thresholds = torch.zeros_like(thresholds)
+    to_k, to_v, to_thresholds = beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds)
     call = _PursuitBackward(
-        *_common(k, v, out, schedule.seen, pursued.totals, refused, schedule.scale),
+        *_common(k, v, out, schedule.seen, pursued.totals, pursued.plain, schedule.scale),
         schedule.iterations, schedule.pull, thresholds.data_ptr(), pursued.between.data_ptr(),
         _view(gradient), _view(to_k), _view(to_v), to_thresholds.data_ptr(),
     )  # fmt: skip
     _run(kernel, "clearhead_pursuit_backward", call)
-    return to_k, to_v, to_thresholds, refused
+    return to_k, to_v, to_thresholds
 
 
 def beside_tokens(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
@@ -174,11 +176,11 @@ def _view(x: Tensor) -> _View:
 
 
 def _common(
-    k: Tensor, v: Tensor, out: Tensor, seen: Tensor | None, totals: Tensor | None, refused: Tensor, scale: float
+    k: Tensor, v: Tensor, out: Tensor, seen: Tensor | None, totals: Tensor | None, plain: Tensor | None, scale: float
 ) -> tuple[object, ...]:
     return (
         _Sizes(*k.shape, v.shape[-1]), scale, torch.get_num_threads(), _view(k), _view(v), _view(out),
-        None if seen is None else seen.data_ptr(), None if totals is None else totals.data_ptr(), refused.data_ptr(),
+        *(None if x is None else x.data_ptr() for x in (seen, totals, plain)),
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-// o_i = sum_j G_ij w_j v_j / sum_j G_ij w_j, each G_ij computed once for both of its tokens.
+// o_i = sum_j G_ij w_j v_j / sum_j G_ij w_j, each G_ij computed once for both of its tokens. Heads whose numbers spread too
+// widely for that are computed as usual, row by row, with the largest score of a row taken out.
 #pragma once
 
 #include "head.h"
@@ -11,7 +12,7 @@ class ForwardHead {
     const int64_t apart;  // of rows: whole vectors
     Keys keys;
     float *values;     // w v
-    float *too_large;  // by tile, whether a value is
+    float *unsound;    // by member, whether numbers spread too widely
     Sums g;            // the exponentials of a pair of tiles
     Sums outputs;      // of G w v
     Sums by_lane, by_column;  // of G w: over the columns of a row, lane by lane; over the rows of a column, likewise
@@ -50,7 +51,7 @@ class ForwardHead {
             float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
             vec total = load(totals_i);
             for (int64_t j = 0; j < columns; j += LANES) {
-                const vec x = gaussian(load(row + j), c_i, load(keys.c + at_j + j));
+                const vec x = keys.gaussian(load(row + j), c_i, load(keys.c + at_j + j));
                 store(row + j, x);
                 total += x * load(keys.weight + at_j + j);
                 if (!SAME) store(totals_j + j, load(totals_j + j) + x * w_i);
@@ -76,14 +77,68 @@ class ForwardHead {
         return !keys.some_seen || (total >= LEAST_TOTAL && total < INFINITY);
     }
 
+    // The rows of one tile, over all columns.
+    void attend_plain(int64_t first, Rows out, float *totals, int member) const {
+        const int64_t size = tiling.size, rows = tiling.tokens(first);
+        float *scores = g.of(member), *sums = outputs.of(member), *top = by_lane.of(member), *total = top + size;
+        memset(sums, 0, sizeof(float) * size * apart);
+        for (int64_t i = 0; i < rows; ++i) {
+            top[i] = -INFINITY;
+            total[i] = 0;
+        }
+        for (int64_t second = 0; second < tiling.count; ++second) {
+            const float *seen_j = keys.weight + second * size;
+            keys.scores(first, second, scores);
+            for (int64_t i = 0; i < rows; ++i) {
+                float *row = scores + i * size;
+                vec found = all(top[i]);
+                for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
+                    // Rounded here and stored, so that the row's largest is taken out to nothing, now and in the gradient.
+                    const vec x = load(row + j) * keys.bits;
+                    store(row + j, x);
+                    found = (load(seen_j + j) > 0) & (x > found) ? x : found;
+                }
+                const float highest = largest(found), taken_out = highest > -INFINITY ? highest : 0;
+                const float lowered = top[i] == highest ? 1 : exp2f(top[i] - highest);
+                vec share = vec{};
+                for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
+                    const vec x = load(seen_j + j) > 0 ? load(row + j) - taken_out : vec{};
+                    const vec weight = lifted_exp2(x) * (load(seen_j + j) / LIFTED);
+                    store(row + j, weight);
+                    share += weight;
+                }
+                total[i] = total[i] * lowered + sum(share);
+                top[i] = highest;
+                if (lowered != 1)
+                    for (int64_t d = 0; d < apart; d += LANES) store(sums + i * apart + d, load(sums + i * apart + d) * lowered);
+            }
+            const float *v_j = values + second * size * apart;
+            product<Left::STEPS_ADJACENT, Into::SUM>({scores, size, v_j, apart, sums, apart, tiling.tokens(second)}, rows, apart);
+        }
+        for (int64_t i = 0; i < rows; ++i) {
+            for (int64_t d = 0; d < z.value_width; d += LANES)
+                store_some(out[first * size + i] + d, load(sums + i * apart + d) / total[i], z.value_width - d);
+            if (totals) totals[first * size + i] = top[i] + log2f(total[i]);
+        }
+    }
+
+    void run_plain(Rows v, Rows out, const uint8_t *seen, float *totals, Team team) {
+        tiling.for_own_tiles(team, [&](int64_t tile) {
+            keys.mark(seen, tile);
+            weigh_values(v, tile);
+        });
+        wait_for(team);
+        tiling.for_own_tiles(team, [&](int64_t tile) { attend_plain(tile, out, totals, team.rank); });
+    }
+
   public:
-    ForwardHead(Scratch &scratch, const Sizes &sizes, int members)
-        : z(sizes),
+    ForwardHead(Scratch &scratch, const Call &call, int members)
+        : z(call.sizes),
           tiling(z.tokens),
           apart(up_to(z.value_width, LANES)),
-          keys(scratch, tiling, z.key_width),
+          keys(scratch, tiling, z.key_width, call.scale),
           values(scratch.take(tiling.padded * apart)),
-          too_large(scratch.take(tiling.count)),
+          unsound(scratch.take(members)),
           g(scratch, tiling.size * tiling.size, members),
           outputs(scratch, tiling.padded * apart, members),
           by_lane(scratch, tiling.padded * LANES, members),
@@ -92,17 +147,16 @@ class ForwardHead {
     const Tiling &tiles() const { return tiling; }
 
     // Members prepare and finish the rows of `for_own_tiles`: those of k and v may be written by the same member just
-    // before, and those of `out` read by it just after.
-    void run(const Call &call, Rows k, Rows v, Rows out, const uint8_t *seen, float *totals, uint8_t *refused, Team team) {
-        const float root = root_of(call.scale);
-        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, root, tile); });
+    // before, and those of `out` read by it just after. `plain` and `totals` are what the gradient will ask for, or null.
+    void run(Rows k, Rows v, Rows out, const uint8_t *seen, float *totals, uint8_t *plain, Team team) {
+        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, tile); });
         wait_for(team);
         keys.find_range();
-        bool sound = !keys.refused;
+        bool sound = !keys.too_wide;
         if (sound) {
             tiling.for_own_tiles(team, [&](int64_t tile) {
                 keys.weigh(seen, tile);
-                too_large[tile] = weigh_values(v, tile);
+                sound = !weigh_values(v, tile) && sound;
             });
             outputs.cleared(team.rank);
             by_lane.cleared(team.rank);
@@ -110,12 +164,16 @@ class ForwardHead {
             wait_for(team);
             tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
             wait_for(team);
-            tiling.for_own_tiles(team, [&](int64_t tile) { sound = sound && !too_large[tile]; });
             tiling.for_own_tokens(team, [&](int64_t token) {
                 sound = finish(token, out[token], totals ? totals + token : nullptr) && sound;
             });
         }
-        if (!sound) __atomic_store_n(refused, 1, __ATOMIC_RELAXED);
+        unsound[team.rank] = !sound;
+        wait_for(team);
+        bool all_sound = true;
+        for (int member = 0; member < team.size; ++member) all_sound = all_sound && !unsound[member];
+        if (plain && team.rank == 0) *plain = !all_sound;
+        if (!all_sound) run_plain(v, out, seen, totals, team);
         wait_for(team);
     }
 };

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t LARGEST_TILE = 96;
 constexpr int64_t TILES_HELD = 4;  // tiles that stay in cache while the others pass by
 constexpr int64_t AHEAD = 8;       // rows that are asked for before they are read
-// A head is refused where its keys' norms spread by more than this many bits (75 nats), ...
+// Numbers spread too widely where the keys' norms do by more than this many bits (75 nats), ...
 constexpr float WIDEST = 108.2f;
 // ... where a value is larger than this (sums of thousands of 2^84 times it would overflow), ...
 constexpr float LARGEST_VALUE = 0x1p28f;
@@ -84,19 +84,19 @@ inline void ask_for(Rows rows, int64_t from, int64_t to, int64_t n, int64_t widt
 }
 
 // A tile of tokens by width, turned over: tokens adjacent, the tile's missing tokens zero.
-inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, float factor, float *to) {
+inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, float *to) {
     const int64_t n = tiling.n, size = tiling.size, from = tile * size, tokens = tiling.tokens(tile);
     const int64_t whole = tokens / 4 * 4, wide = width / 4 * 4;
     ask_for(rows, from, from + AHEAD, n, width);
     for (int64_t token = 0; token < whole; token += 4) {
         ask_for(rows, from + token + AHEAD, from + token + AHEAD + 4, n, width);
         for (int64_t d = 0; d < wide; d += 4)
-            turn_quads(rows[from + token] + d, rows.step, factor, to + d * size + token, size);
+            turn_quads(rows[from + token] + d, rows.step, to + d * size + token, size);
         for (int64_t d = wide; d < width; ++d)
-            for (int64_t t = token; t < token + 4; ++t) to[d * size + t] = rows[from + t][d] * factor;
+            for (int64_t t = token; t < token + 4; ++t) to[d * size + t] = rows[from + t][d];
     }
     for (int64_t d = 0; d < width; ++d) {
-        for (int64_t token = whole; token < tokens; ++token) to[d * size + token] = rows[from + token][d] * factor;
+        for (int64_t token = whole; token < tokens; ++token) to[d * size + token] = rows[from + token][d];
         for (int64_t token = tokens; token < size; ++token) to[d * size + token] = 0;
     }
 }
@@ -105,13 +105,20 @@ inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, f
 inline void dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first, int64_t second,
                  float *to) {
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
+    product<Left::ROWS_ADJACENT, Into::PLACE>({left, size, right, size, to, size, width}, rows, columns);
+}
+
+// The same where (i, j) and (j, i) are equal.
+inline void symmetric_dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first,
+                           int64_t second, float *to) {
+    if (first != second) return dots(left, right, width, tiling, first, second, to);
+    const int64_t size = tiling.size;
     const Operands operands = {left, size, right, size, to, size, width};
-    if (first != second) return product<Left::ROWS_ADJACENT, Into::PLACE>(operands, rows, columns);
     // Below the diagonal; what lies above is the same. Missing tokens are zeros: theirs fill the last vectors.
-    const int64_t whole = up_to(rows, LANES);
+    const int64_t whole = up_to(tiling.tokens(first), LANES);
     product<Left::ROWS_ADJACENT, Into::PLACE>(operands, whole, whole, true);
     for (int64_t i = 0; i < whole; i += 4)
-        for (int64_t j = 0; j <= i; j += 4) turn_quads(to + i * size + j, size, 1, to + j * size + i, size);
+        for (int64_t j = 0; j <= i; j += 4) turn_quads(to + i * size + j, size, to + j * size + i, size);
 }
 
 // What the tokens of two tiles get from one another's rows, weighted by a tile of rows of the first by columns of the
@@ -125,64 +132,61 @@ inline void exchange(const float *weights, const float *from, int64_t apart, con
         product<Left::ROWS_ADJACENT, Into::SUM>({weights, size, from + at_i, apart, to + at_j, apart, rows}, columns, apart);
 }
 
-// What keys are multiplied with, so that the dot product of two of them is an exponent of 2.
-inline float root_of(float scale) { return (float)sqrt(scale * LOG2_E); }
-
 struct Keys {
     const Tiling tiling;
     const int64_t width;
-    float *across;        // root k, tiles turned over
-    float *c;             // half of its squared length: exponents of the factors that cancel
+    const float bits;     // of exponent for each unit of a dot product of two keys
+    float *across;        // keys, tiles turned over
+    float *c;             // bits |k|^2 / 2: exponents of the factors that cancel
     float *weight;        // 2^(c - middle), 0 for tokens that are not seen
-    float *least, *most;  // of c, over the seen tokens of a tile
+    float *least, *most;  // of c, over the seen tokens of a tile; infinity and minus it where there are none
     float middle = 0;
-    bool some_seen = false, refused = false;
+    bool some_seen = false, too_wide = false;
 
-    Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width)
+    Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width, float scale)
         : tiling(tiles),
           width(key_width),
+          bits((float)(scale * LOG2_E)),
           across(scratch.take(tiling.padded * width)),
           c(scratch.take(tiling.padded)),
           weight(scratch.take(tiling.padded)),
           least(scratch.take(tiling.count)),
           most(scratch.take(tiling.count)) {}
 
-    void pack(Rows k, const uint8_t *seen, float root, int64_t tile) {
+    void pack(Rows k, const uint8_t *seen, int64_t tile) {
         const int64_t size = tiling.size;
         float *turned = across + tile * size * width, *half = c + tile * size;
-        turn(k, tiling, tile, width, root, turned);
+        turn(k, tiling, tile, width, turned);
         for (int64_t at = 0; at < size; at += LANES) {
             vec square = vec{};
             for (int64_t d = 0; d < width; ++d) {
                 const vec x = load(turned + d * size + at);
                 square += x * x;
             }
-            store(half + at, square * 0.5f);
+            store(half + at, square * (0.5f * bits));
         }
         float low = INFINITY, high = -INFINITY;
+        bool finite = true;
         for (int64_t token = 0; token < tiling.tokens(tile); ++token) {
             if (seen && !seen[tile * size + token]) continue;
-            if (!(half[token] >= low)) low = half[token];  // also where it is not a number
-            if (!(half[token] <= high)) high = half[token];
+            finite = finite && half[token] < INFINITY;
+            low = half[token] < low ? half[token] : low;
+            high = half[token] > high ? half[token] : high;
         }
-        least[tile] = low;
-        most[tile] = high;
+        least[tile] = finite ? low : 0;
+        most[tile] = finite ? high : INFINITY;
     }
 
     // After all tiles are packed. Every member finds the same.
     void find_range() {
         float low = INFINITY, high = -INFINITY;
-        bool sound = true;
-        some_seen = false;
         for (int64_t tile = 0; tile < tiling.count; ++tile) {
-            if (least[tile] == INFINITY && most[tile] == -INFINITY) continue;  // nothing is seen here
-            sound = sound && least[tile] >= 0 && most[tile] < INFINITY;
             low = least[tile] < low ? least[tile] : low;
             high = most[tile] > high ? most[tile] : high;
-            some_seen = true;
         }
+        some_seen = low < INFINITY;
         middle = some_seen ? low + (high - low) / 2 : 0;
-        refused = some_seen && !(sound && high - low <= WIDEST);
+        too_wide = some_seen && !(high - low <= WIDEST);
     }
 
     void weigh(const uint8_t *seen, int64_t tile) const {
@@ -192,13 +196,19 @@ struct Keys {
             if (token >= tiling.n || (seen && !seen[token])) weight[token] = 0;
     }
 
+    // 1 for the tokens that are seen, 0 for the others.
+    void mark(const uint8_t *seen, int64_t tile) const {
+        for (int64_t token = tile * tiling.size; token < (tile + 1) * tiling.size; ++token)
+            weight[token] = token < tiling.n && (!seen || seen[token]);
+    }
+
     void scores(int64_t first, int64_t second, float *to) const {
         const int64_t tile = tiling.size * width;
-        dots(across + first * tile, across + second * tile, width, tiling, first, second, to);
+        symmetric_dots(across + first * tile, across + second * tile, width, tiling, first, second, to);
     }
-};
 
-// G_ij from its score. In this order close tokens lose nothing: both differences are exact.
-inline vec gaussian(vec score, float c_i, vec c_j) { return lifted_exp2((score - c_i) - c_j); }
+    // G_ij from the dot product. In this order close tokens lose nothing: both differences are small.
+    vec gaussian(vec dot, float c_i, vec c_j) const { return lifted_exp2((dot * bits - c_i) - c_j); }
+};
 
 }  // namespace

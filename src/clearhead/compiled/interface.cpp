@@ -109,7 +109,7 @@ int run(const Kind &call, int instructions, Kernel<Kind> Variant::*which) {
 
 }  // namespace
 
-PUBLIC int clearhead_abi() { return 1; }
+PUBLIC int clearhead_abi() { return 2; }
 PUBLIC int clearhead_instructions() { return supported(); }
 PUBLIC int clearhead_openmp() {
 #if defined(_OPENMP)

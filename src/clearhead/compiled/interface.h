@@ -22,10 +22,11 @@ struct Call {
     int32_t threads;
     View k, v, out;
     const uint8_t *seen;  // (batch, tokens): which tokens may be looked at; null: all
-    float *totals;        // (iterations, batch, heads, tokens): what each row was divided by
-    // (batch, heads): set to 1 where the numbers' range is too wide, and what was written there is meaningless. A head
-    // that is refused before a backward call is left alone.
-    uint8_t *refused;
+    // What the gradient will ask for, (iterations, batch, heads, tokens) and (iterations, batch, heads); null: nothing.
+    // Heads whose numbers spread widely are computed row by row, `plain` is 1 for them, and `totals` are the logarithms,
+    // in bits, of what rows were divided by; for all others the totals themselves, times the factors that cancel.
+    float *totals;
+    uint8_t *plain;
 };
 
 struct Forward : Call {};

@@ -16,7 +16,7 @@ from clearhead.compiled.build import COMMAND, LIBRARY, SOURCES
 
 __all__ = ["ABI", "INSTRUCTIONS", "Instructions", "Kernel", "KernelStatus", "kernel", "status"]
 
-ABI = 1
+ABI = 2
 """The number that `clearhead_abi` must give: raised there and here whenever the C interface changes."""
 
 Instructions = Literal["generic", "avx2", "avx512"]

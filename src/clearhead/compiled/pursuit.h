@@ -55,6 +55,10 @@ inline float *totals_of(const Pursuit &call, int64_t iteration, int64_t index) {
     return call.totals ? call.totals + (iteration * z.batch * z.heads + index) * z.tokens : nullptr;
 }
 
+inline uint8_t *plain_of(const Pursuit &call, int64_t iteration, int64_t index) {
+    return call.plain ? call.plain + iteration * call.sizes.batch * call.sizes.heads + index : nullptr;
+}
+
 class PursuitHead {
     const Pursuit &call;
     ForwardHead attention;
@@ -63,14 +67,14 @@ class PursuitHead {
   public:
     PursuitHead(Scratch &scratch, const Pursuit &from, int members)
         : call(from),
-          attention(scratch, from.sizes, members),
+          attention(scratch, from, members),
           q(scratch.take(from.sizes.tokens * from.sizes.key_width)),
           reach(scratch.take(from.sizes.tokens * from.sizes.key_width)) {}
 
     void run(int64_t index, Team team) {
         const int64_t width = call.sizes.key_width;
         const PursuitRows rows(call, index);
-        for (int64_t iteration = 0; iteration < call.iterations && !call.refused[index]; ++iteration) {
+        for (int64_t iteration = 0; iteration < call.iterations; ++iteration) {
             const Rows l = l_after(call, rows.out, iteration - 1, index);
             attention.tiles().for_own_tokens(team, [&](int64_t token) {
                 const float *l_row = iteration ? l[token] : nullptr, *reach_row = iteration ? reach + token * width : nullptr;
@@ -82,8 +86,8 @@ class PursuitHead {
                     store_some(reach + token * width + d, step.reach, left);
                 }
             });
-            attention.run(call, {q, width}, rows.v, l_after(call, rows.out, iteration, index), rows.seen,
-                          totals_of(call, iteration, index), call.refused + index, team);
+            attention.run({q, width}, rows.v, l_after(call, rows.out, iteration, index), rows.seen,
+                          totals_of(call, iteration, index), plain_of(call, iteration, index), team);
         }
         wait_for(team);
     }
@@ -103,7 +107,7 @@ class PursuitBackwardHead {
           n(from.sizes.tokens),
           width(from.sizes.key_width),
           size(n * width),
-          attention(scratch, from.sizes, members),
+          attention(scratch, from, members),
           q(scratch.take(size)),
           reaches(scratch.take(size * (from.iterations - 1))),
           to_l(scratch.take(size)),
@@ -146,12 +150,12 @@ class PursuitBackwardHead {
             store_some(d_k[token] + d, vec{}, left);
             store_some(d_v[token] + d, vec{}, left);
         });
-        for (int64_t i = call.iterations - 1; i >= 0 && !call.refused[index]; --i) {
+        for (int64_t i = call.iterations - 1; i >= 0; --i) {
             for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
                 store_some(q + at, step_at(rows, i, index, token, d).q, left);
             });
-            attention.run(call, {q, width}, rows.v, l_after(call, rows.out, i, index), {to_l, width}, rows.seen,
-                          totals_of(call, i, index), {to_q, width}, {to_v, width}, call.refused + index, team);
+            attention.run({q, width}, rows.v, l_after(call, rows.out, i, index), {to_l, width}, rows.seen,
+                          totals_of(call, i, index), *plain_of(call, i, index), {to_q, width}, {to_v, width}, team);
             for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
                 const Step step = step_at(rows, i, index, token, d);
                 const float t = rows.threshold;

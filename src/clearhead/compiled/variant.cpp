@@ -6,27 +6,26 @@ namespace {
 struct ForwardWork {
     ForwardHead head;
     const Forward &call;
-    ForwardWork(Scratch &scratch, const Forward &from, int members) : head(scratch, from.sizes, members), call(from) {}
+    ForwardWork(Scratch &scratch, const Forward &from, int members) : head(scratch, from, members), call(from) {}
     void run(int64_t index, Team team) {
         const Sizes &z = call.sizes;
         const int64_t b = index / z.heads, h = index % z.heads;
-        head.run(call, rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h),
+        head.run(rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h),
                  call.seen ? call.seen + b * z.tokens : nullptr, call.totals ? call.totals + index * z.tokens : nullptr,
-                 call.refused + index, team);
+                 call.plain ? call.plain + index : nullptr, team);
     }
 };
 
 struct BackwardWork {
     BackwardHead head;
     const Backward &call;
-    BackwardWork(Scratch &scratch, const Backward &from, int members) : head(scratch, from.sizes, members), call(from) {}
+    BackwardWork(Scratch &scratch, const Backward &from, int members) : head(scratch, from, members), call(from) {}
     void run(int64_t index, Team team) {
         const Sizes &z = call.sizes;
         const int64_t b = index / z.heads, h = index % z.heads;
-        if (call.refused[index]) return;
-        head.run(call, rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h), rows_of(call.out_gradient, b, h),
-                 call.seen ? call.seen + b * z.tokens : nullptr, call.totals + index * z.tokens, rows_of(call.k_gradient, b, h),
-                 rows_of(call.v_gradient, b, h), call.refused + index, team);
+        head.run(rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h), rows_of(call.out_gradient, b, h),
+                 call.seen ? call.seen + b * z.tokens : nullptr, call.totals + index * z.tokens, call.plain[index],
+                 rows_of(call.k_gradient, b, h), rows_of(call.v_gradient, b, h), team);
     }
 };
 

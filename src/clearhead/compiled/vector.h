@@ -62,17 +62,20 @@ typedef float quad __attribute__((vector_size(16)));
 #endif
 
 // Four rows of four become four columns.
-inline void turn_quads(const float *from, int64_t from_apart, float factor, float *to, int64_t to_apart) {
+inline void turn_quads(const float *from, int64_t from_apart, float *to, int64_t to_apart) {
     quad row[4];
-    for (int r = 0; r < 4; ++r) {
-        memcpy(&row[r], from + r * from_apart, sizeof(quad));
-        row[r] *= factor;
-    }
+    for (int r = 0; r < 4; ++r) memcpy(&row[r], from + r * from_apart, sizeof(quad));
     const quad ab_low = PICK(row[0], row[1], 0, 4, 1, 5), ab_high = PICK(row[0], row[1], 2, 6, 3, 7);
     const quad cd_low = PICK(row[2], row[3], 0, 4, 1, 5), cd_high = PICK(row[2], row[3], 2, 6, 3, 7);
     const quad column[4] = {PICK(ab_low, cd_low, 0, 1, 4, 5), PICK(ab_low, cd_low, 2, 3, 6, 7),
                             PICK(ab_high, cd_high, 0, 1, 4, 5), PICK(ab_high, cd_high, 2, 3, 6, 7)};
     for (int c = 0; c < 4; ++c) memcpy(to + c * to_apart, &column[c], sizeof(quad));
+}
+
+inline float largest(vec x) {
+    float found = x[0];
+    for (int lane = 1; lane < LANES; ++lane) found = x[lane] > found ? x[lane] : found;
+    return found;
 }
 
 constexpr int64_t up_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -85,8 +88,9 @@ constexpr float FLOOR = -150;
 
 // 2^(x + LIFT) for FLOOR <= x < 90, to one unit in the last place: x = n + f, |f| <= 1/2, 2^f by the polynomial of least
 // relative error (1.6e-8 with these rounded coefficients), n added to the exponent's bits.
+// What is not a number stays so.
 inline vec lifted_exp2(vec x) {
-    x = x > FLOOR ? x : all(FLOOR);
+    x = x < FLOOR ? all(FLOOR) : x;
     const float shift = 12582912.0f + LIFT;  // 1.5 * 2^23: what is added to it is rounded to an integer in its low bits
     vec moved = x + shift;
     vec f = x - (moved - shift);

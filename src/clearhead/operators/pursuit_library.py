@@ -1,18 +1,15 @@
 """Principal attention pursuit on the compiled kernel, all iterations in one call, as an operator of torch's library.
 
-It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `pursuit.py` is its door. Heads that the kernel
-refuses go to `refused_heads.py`.
+It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `pursuit.py` is its door.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead.compiled.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward
-from clearhead.operators.refused_heads import plain_pursuit, plain_pursuit_backward, seen_at
-from clearhead.operators.symmetric_library import as_given, kernel_for
+from clearhead.operators.symmetric_library import kernel_for
 
 __all__ = ["pursuit"]
 
@@ -28,7 +25,7 @@ def pursuit(
     scale: float,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The last iterate; with `keep` also those before and what rows were divided by; and which heads were refused.
+    """The last iterate; with `keep` also what the gradient will ask for.
 
     Needs the compiled kernel. thresholds: (b, h); pull: 2 for the published sign of the dual variable, 0 for ADMM's
     """
@@ -36,15 +33,7 @@ def pursuit(
     assert compiled is not None, "asked for the kernel where it is not"
     schedule = Schedule(iterations, pull, scale, seen)
     pursued = pursue(compiled, k, v, thresholds, schedule, keep=keep)
-    if pursued.refused.any():
-        at = pursued.refused
-        with as_given(k):
-            pursued.out[at] = plain_pursuit(k[at], v[at], thresholds[at], _schedule_at(schedule, at))
-    return pursued.out, pursued.between, pursued.totals, pursued.refused
-
-
-def _schedule_at(schedule: Schedule, at: Tensor) -> Schedule:
-    return replace(schedule, seen=seen_at(schedule.seen, at))
+    return pursued.out, pursued.between, pursued.totals, pursued.plain
 
 
 @pursuit.register_fake
@@ -60,7 +49,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     between = k.new_empty((iterations - 1 if keep else 0, *k.shape))
     totals = k.new_empty((iterations if keep else 0, *k.shape[:-1]))
-    return beside_tokens(v), between, totals, k.new_empty(k.shape[:2], dtype=torch.bool)
+    return beside_tokens(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool)
 
 
 @torch.library.custom_op("clearhead::pursuit_backward", mutates_args=())
@@ -76,21 +65,15 @@ def _pursuit_backward(
     out: Tensor,
     between: Tensor,
     totals: Tensor,
-    refused: Tensor,
+    plain: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     compiled = kernel_for(k)
     assert compiled is not None, "asked for the kernel where it is not"
     schedule = Schedule(iterations, pull, scale, seen)
-    pursued = Pursued(out, between, totals, refused)
+    pursued = Pursued(out, between, totals, plain)
     if len(totals) != iterations:  # nobody said that a gradient would be asked for
         pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
-    to_k, to_v, to_t, at = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
-    if at.any():
-        with as_given(k):
-            to_k[at], to_v[at], to_t[at] = plain_pursuit_backward(
-                gradient[at], k[at], v[at], thresholds[at], _schedule_at(schedule, at)
-            )
-    return to_k, to_v, to_t
+    return pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
 
 
 @_pursuit_backward.register_fake

@@ -39,7 +39,7 @@ def symmetric_attention(
     On the CPU in single precision, with no mask or one that hides the same tokens from all, the compiled kernel
     computes each weight once for both of its tokens; half precision is widened for it. Where the kernel is not
     installed (`clearhead doctor` tells), long inputs go through tiles of plain torch. All else goes to torch's
-    scaled_dot_product_attention, and so do heads where scale |k|^2 spreads by more than 150.
+    scaled_dot_product_attention. Heads where scale |k|^2 spreads by more than 150 are computed row by row, exactly.
     """
     check_attention_operands(k, k, v, mask=mask)
     scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale

@@ -1,7 +1,7 @@
 """Symmetric attention as an operator of torch's own library, so that torch.compile, vmap and autograd know it.
 
 It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `symmetric.py` is its door. The compiled kernel
-computes where it is there, tiles of plain torch elsewhere, and heads that these refuse go to `refused_heads.py`.
+computes where it is there, and tiles of plain torch elsewhere.
 """
 
 from typing import Any
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from clearhead.compiled.calls import Attended, attend, attend_backward, beside_tokens
 from clearhead.compiled.library import Kernel, kernel
-from clearhead.operators.refused_heads import plain, plain_backward, seen_at
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
 
-__all__ = ["as_given", "kernel_for", "kernel_takes", "symmetric"]
+__all__ = ["kernel_for", "kernel_takes", "symmetric"]
 
 
 def kernel_takes(device: torch.device) -> bool:
@@ -32,24 +31,21 @@ def kernel_for(x: Tensor) -> Kernel | None:
     return kernel() if x.dtype is torch.float32 and kernel_takes(x.device) else None
 
 
-def as_given(x: Tensor) -> torch.autocast:
+def _as_given(x: Tensor) -> torch.autocast:
     """Within it, products have the dtype of their factors: autocast would round them once more."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 @torch.library.custom_op("clearhead::symmetric_attention", mutates_args=())
 def symmetric(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, what its rows were divided by, and which heads were refused and computed otherwise."""
+    """The output, what its rows were divided by, and which heads were computed the plain way."""
     compiled = kernel_for(k)
-    with as_given(k):
+    with _as_given(k):
         if compiled is None:
             attended = tiles_forward(k, v, seen=seen, scale=scale)
         else:
             attended = attend(compiled, k, v, seen=seen, scale=scale)
-        if attended.refused.any():
-            at = attended.refused
-            attended.out[at] = plain(k[at], v[at], seen_at(seen, at), scale)
-    return attended.out, attended.totals, attended.refused
+    return attended.out, attended.totals, attended.plain
 
 
 @symmetric.register_fake
@@ -66,17 +62,13 @@ def _symmetric_backward(
     scale: float,
     out: Tensor,
     totals: Tensor,
-    refused: Tensor,
+    plain: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    attended, compiled = Attended(out, totals, refused), kernel_for(k)
-    with as_given(k):
+    attended, compiled = Attended(out, totals, plain), kernel_for(k)
+    with _as_given(k):
         if compiled is None:
-            to_k, to_v, at = tiles_backward(gradient, k, v, attended, seen=seen, scale=scale)
-        else:
-            to_k, to_v, at = attend_backward(compiled, gradient, k, v, attended, seen=seen, scale=scale)
-        if at.any():
-            to_k[at], to_v[at] = plain_backward(gradient[at], k[at], v[at], out[at], seen_at(seen, at), scale)
-    return to_k, to_v
+            return tiles_backward(gradient, k, v, attended, seen=seen, scale=scale)
+        return attend_backward(compiled, gradient, k, v, attended, seen=seen, scale=scale)
 
 
 @_symmetric_backward.register_fake
@@ -93,8 +85,8 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float], output:
 def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None, None]:
     if gradient is None:
         return None, None, None, None
-    k, v, seen, out, totals, refused = ctx.saved_tensors
-    return *_symmetric_backward(gradient, k, v, seen, ctx.scale, out, totals, refused), None, None
+    k, v, seen, out, totals, plain = ctx.saved_tensors
+    return *_symmetric_backward(gradient, k, v, seen, ctx.scale, out, totals, plain), None, None
 
 
 symmetric.register_autograd(_gradient, setup_context=_keep)

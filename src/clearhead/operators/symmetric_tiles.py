@@ -21,12 +21,13 @@ from torch import Tensor
 
 from clearhead.axes import Bool, Float
 from clearhead.compiled.calls import Attended, beside_tokens
+from clearhead.operators.plain_heads import plain, plain_backward, seen_at
 
 __all__ = ["tiles_backward", "tiles_forward"]
 
 # Larger by 2^30 than they say, exponentials far below a row's largest keep all their bits in single precision.
 _LIFTED = 2.0**30
-# Norms that spread by more nats than this, and rows whose weights add up to less than that, are left to the caller.
+# Heads whose norms spread by more nats than this, or with rows whose weights add up to less, take the plain way.
 _WIDEST = 75.0
 _LEAST_TOTAL = 2.0**-70
 _SCORES_AT_ONCE = 1 << 22
@@ -62,7 +63,7 @@ class _Weighted:
 def tiles_forward(
     k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], *, seen: Bool[Tensor, "b n"] | None, scale: float
 ) -> Attended:
-    """Symmetric attention, what its rows were divided by, and the heads where that cannot be done this way."""
+    """Symmetric attention, what its rows were divided by, and the heads where that was done the plain way."""
     weighted = _Weighted(k, seen, scale)
     values = v * weighted.weight.unsqueeze(-1)
     out, totals = torch.zeros_like(v), torch.zeros_like(weighted.c)
@@ -74,9 +75,12 @@ def tiles_forward(
             out[..., second, :] += g.mT @ values[..., first, :]
             totals[..., second] += (g.mT @ weighted.weight[..., first, None]).squeeze(-1)
     trusted = ((totals >= _LEAST_TOTAL) & (totals < torch.inf)).all(dim=-1) & out.isfinite().all(dim=-1).all(dim=-1)
-    refused = weighted.some_seen & (weighted.too_wide | ~trusted)
     share = torch.where(weighted.some_seen.unsqueeze(-1), 1 / totals, 0)
-    return Attended(beside_tokens(v).copy_(out * share.unsqueeze(-1)), totals, refused)
+    attended = beside_tokens(v).copy_(out * share.unsqueeze(-1))
+    lost = weighted.some_seen & (weighted.too_wide | ~trusted)
+    if lost.any():
+        attended[lost] = plain(k[lost], v[lost], seen_at(seen, lost), scale)
+    return Attended(attended, totals, lost)
 
 
 def tiles_backward(
@@ -87,8 +91,8 @@ def tiles_backward(
     *,
     seen: Bool[Tensor, "b n"] | None,
     scale: float,
-) -> tuple[Tensor, Tensor, Bool[Tensor, "b h"]]:
-    """Gradients for k and v, and the heads where they cannot be had this way."""
+) -> tuple[Tensor, Tensor]:
+    """Gradients for k and v."""
     weighted = _Weighted(k, seen, scale)
     # Without the lift, so that small gradients stay above zero.
     share = torch.where(weighted.some_seen.unsqueeze(-1), _LIFTED / attended.totals, 0).unsqueeze(-1)
@@ -111,4 +115,8 @@ def tiles_backward(
         beside_tokens(v).copy_(to_v * w.unsqueeze(-1) / _LIFTED),
     )
     finite = to_k.isfinite().flatten(2).all(dim=-1) & to_v.isfinite().flatten(2).all(dim=-1)
-    return to_k, to_v, attended.refused | ~finite
+    lost = attended.plain | ~finite
+    if lost.any():
+        operands = (x[lost] for x in (gradient, k, v, attended.out))
+        to_k[lost], to_v[lost] = plain_backward(*operands, seen=seen_at(seen, lost), scale=scale)
+    return to_k, to_v
