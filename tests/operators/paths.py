@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from clearhead.compiled.library import status
 
 SYMMETRIC = importlib.import_module("clearhead.operators.symmetric")  # by its name the package has the function
 LIBRARY = importlib.import_module("clearhead.operators.symmetric_library")
 
+ANY_DTYPE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PATHS = ("as chosen", "kernel", "tiles", "torch")
 
 
@@ -27,6 +29,7 @@ def forced(path: str) -> Iterator[None]:
     with (
         patch.object(SYMMETRIC, "_WORTH_A_CALL", 0 if path == "kernel" else never),
         patch.object(SYMMETRIC, "_WORTH_TILES", 0 if path == "tiles" else never),
+        patch.object(SYMMETRIC, "_TILED_DTYPES", ANY_DTYPE),
         patch.object(LIBRARY, "_kernel_is_there", lambda: path == "kernel"),
     ):
         yield

@@ -17,7 +17,8 @@ __all__ = ["four_axes", "kernel_is_worth_it", "padding", "symmetric_attention", 
 
 # Below so many multiply-adds a call into the library costs more than the symmetry saves.
 _WORTH_A_CALL = 1 << 22
-# From so many tokens on, tiles of plain torch are faster on the CPU than its own kernel.
+# Where tiles of plain torch are faster on the CPU than its own kernel, forward and backward together.
+_TILED_DTYPES = (torch.float64,)
 _WORTH_TILES = 2048
 
 
@@ -37,15 +38,15 @@ def symmetric_attention(
     unless given. It is `softmax_attention(k, k, v)`, faster.
 
     On the CPU in single precision, with no mask or one that hides the same tokens from all, the compiled kernel
-    computes each weight once for both of its tokens; half precision is widened for it. Where the kernel is not
-    installed (`clearhead doctor` tells), long inputs go through tiles of plain torch. All else goes to torch's
-    scaled_dot_product_attention. Heads where scale |k|^2 spreads by more than 150 are computed row by row, exactly.
+    computes each weight once for both of its tokens; half precision is widened for it. Long inputs in double precision
+    go through tiles of plain torch. All else goes to torch's scaled_dot_product_attention, and all does where the
+    kernel is not installed (`clearhead doctor` tells). Heads where scale |k|^2 spreads by more than 150 are computed
+    row by row: they cost more, and are as exact.
     """
     check_attention_operands(k, k, v, mask=mask)
     scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
     seen = None if mask is None else padding(mask, k)
-    in_tiles = k.device.type == "cpu" and k.shape[-2] >= _WORTH_TILES and not transformed()
-    if (mask is not None and seen is None) or scale < 0 or not (kernel_is_worth_it(k) or in_tiles):
+    if (mask is not None and seen is None) or scale < 0 or not (kernel_is_worth_it(k) or _tiles_are_worth_it(k)):
         return softmax_attention(k, k, v, mask=mask, scale=scale)
     wide = torch.promote_types(k.dtype, torch.float32)
     out: Tensor
@@ -75,6 +76,11 @@ def kernel_is_worth_it(k: Tensor) -> bool:
     if transformed():
         return False
     return k.numel() * k.shape[-2] >= _WORTH_A_CALL and k.dtype is not torch.float64 and kernel_takes(k.device)
+
+
+def _tiles_are_worth_it(k: Tensor) -> bool:
+    long_enough = k.shape[-2] >= _WORTH_TILES and k.dtype in _TILED_DTYPES
+    return long_enough and k.device.type == "cpu" and not transformed()
 
 
 def transformed() -> bool:
