@@ -10,7 +10,7 @@ from tests.compiled import sanitize
 from tests.compiled.small_sources import needs_compiler
 
 pytestmark = needs_compiler
-FLAGS = (*sanitize.SANITIZERS, "-O0")  # twice as slow to run as -O1, and six times as fast to compile
+FLAGS = (*sanitize.SANITIZERS, "-O0")  # slower to run than with -O1, and much quicker to compile
 LANES = 8
 
 

@@ -5,6 +5,7 @@ wrote for them means nothing, and the caller computes them another way.
 """
 
 import ctypes
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ from clearhead.axes import Bool, Float
 from clearhead.compiled.library import INSTRUCTIONS, Kernel
 
 __all__ = ["Attended", "Pursued", "Schedule", "attend", "attend_backward", "beside_tokens", "pursue", "pursue_backward"]
+
+
+_IMPORTED_IN = os.getpid()
 
 
 class _View(ctypes.Structure):
@@ -88,7 +92,7 @@ class Schedule:
 
 def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
     """Symmetric attention. Tokens that are not `seen` are looked at by none, and look themselves."""
-    k, v = _in_rows(k), _in_rows(v)
+    k, v, seen = _in_rows(k), _in_rows(v), _whole(seen)
     attended = Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_zeros(k.shape[:2], dtype=torch.bool))
     call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.refused, scale))
     _run(kernel, "clearhead_forward", call)
@@ -107,8 +111,9 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor, Bool[Tensor, "b h"]]:
     """Gradients for k and v, and the heads that were refused, there or here."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
-    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), attended.refused.clone()
-    common = _common(k, v, out, seen, attended.totals, refused, scale)
+    seen, totals = _whole(seen), attended.totals.contiguous()
+    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), _own(attended.refused)
+    common = _common(k, v, out, seen, totals, refused, scale)
     _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(to_k), _view(to_v)))
     return to_k, to_v, refused
 
@@ -123,11 +128,11 @@ def pursue(
     keep: bool,
 ) -> Pursued:
     """Iterations of principal attention pursuit; see pursuit.h. `keep` what the gradient will ask for."""
-    k, v, thresholds = _in_rows(k), _in_rows(v), thresholds.contiguous()
+    k, v, thresholds, seen = _in_rows(k), _in_rows(v), thresholds.contiguous(), _whole(schedule.seen)
     between = k.new_empty((schedule.iterations - 1 if keep else 0, *k.shape))
     totals = k.new_empty((schedule.iterations if keep else 0, *k.shape[:-1]))
     pursued = Pursued(beside_tokens(v), between, totals, k.new_zeros(k.shape[:2], dtype=torch.bool))
-    common = _common(k, v, pursued.out, schedule.seen, totals if keep else None, pursued.refused, schedule.scale)
+    common = _common(k, v, pursued.out, seen, totals if keep else None, pursued.refused, schedule.scale)
     kept = between.data_ptr() if keep else None
     _run(
         kernel, "clearhead_pursuit", _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), kept)
@@ -146,12 +151,13 @@ def pursue_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "b h"]]:
     """Gradients for k, v and the thresholds, and the heads that were refused, there or here."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(pursued.out)
-    thresholds = thresholds.contiguous()
-    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), pursued.refused.clone()
+    thresholds, seen = thresholds.contiguous(), _whole(schedule.seen)
+    totals, between = pursued.totals.contiguous(), pursued.between.contiguous()
+    to_k, to_v, refused = beside_tokens(k), beside_tokens(v), _own(pursued.refused)
     to_thresholds = torch.zeros_like(thresholds)
     call = _PursuitBackward(
-        *_common(k, v, out, schedule.seen, pursued.totals, refused, schedule.scale),
-        schedule.iterations, schedule.pull, thresholds.data_ptr(), pursued.between.data_ptr(),
+        *_common(k, v, out, seen, totals, refused, schedule.scale),
+        schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
         _view(gradient), _view(to_k), _view(to_v), to_thresholds.data_ptr(),
     )  # fmt: skip
     _run(kernel, "clearhead_pursuit_backward", call)
@@ -169,6 +175,15 @@ def _in_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
+def _whole(seen: Tensor | None) -> Tensor | None:
+    """The mask, or a copy of it that is contiguous: the kernel is told its address alone, as of all but `_View`s."""
+    return None if seen is None else seen.contiguous()
+
+
+def _own(refused: Tensor) -> Tensor:
+    return refused.clone(memory_format=torch.contiguous_format)
+
+
 def _view(x: Tensor) -> _View:
     return _View(x.data_ptr(), *x.stride()[:3])
 
@@ -177,9 +192,17 @@ def _common(
     k: Tensor, v: Tensor, out: Tensor, seen: Tensor | None, totals: Tensor | None, refused: Tensor, scale: float
 ) -> tuple[object, ...]:
     return (
-        _Sizes(*k.shape, v.shape[-1]), scale, torch.get_num_threads(), _view(k), _view(v), _view(out),
+        _Sizes(*k.shape, v.shape[-1]), scale, _threads(), _view(k), _view(v), _view(out),
         None if seen is None else seen.data_ptr(), None if totals is None else totals.data_ptr(), refused.data_ptr(),
     )  # fmt: skip
+
+
+def _threads() -> int:
+    """As many as torch has; one after a fork: it leaves threads behind, and the pool would wait for them for ever.
+
+    The kernel knows of a fork after it was loaded, this of one before: the pool may be older, for it is torch's too.
+    """
+    return torch.get_num_threads() if os.getpid() == _IMPORTED_IN else 1
 
 
 def _run(kernel: Kernel, name: str, call: _Call) -> None:
