@@ -5,6 +5,7 @@ says which, for the gradient asks.
 """
 
 import ctypes
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from clearhead.axes import Bool, Float
 from clearhead.compiled.library import INSTRUCTIONS, Kernel
 
 __all__ = ["Attended", "Pursued", "Schedule", "attend", "attend_backward", "beside_tokens", "pursue", "pursue_backward"]
+
+_IMPORTED_IN = os.getpid()
 
 
 class _View(ctypes.Structure):
@@ -88,7 +91,7 @@ class Schedule:
 
 def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
     """Symmetric attention. Tokens that are not `seen` are looked at by none, and look themselves."""
-    k, v = _in_rows(k), _in_rows(v)
+    k, v, seen = _in_rows(k), _in_rows(v), _whole(seen)
     attended = Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
     call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.plain, scale))
     _run(kernel, "clearhead_forward", call)
@@ -107,8 +110,9 @@ def attend_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradients for k and v."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
+    seen, totals, plain = _whole(seen), attended.totals.contiguous(), attended.plain.contiguous()
     to_k, to_v = beside_tokens(k), beside_tokens(v)
-    common = _common(k, v, out, seen, attended.totals, attended.plain, scale)
+    common = _common(k, v, out, seen, totals, plain, scale)
     _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(to_k), _view(to_v)))
     return to_k, to_v
 
@@ -123,13 +127,13 @@ def pursue(
     keep: bool,
 ) -> Pursued:
     """Iterations of principal attention pursuit; see pursuit.h. `keep` what the gradient will ask for."""
-    k, v, thresholds = _in_rows(k), _in_rows(v), thresholds.contiguous()
+    k, v, thresholds, seen = _in_rows(k), _in_rows(v), thresholds.contiguous(), _whole(schedule.seen)
     between = k.new_empty((schedule.iterations - 1 if keep else 0, *k.shape))
     totals = k.new_empty((schedule.iterations if keep else 0, *k.shape[:-1]))
     plain = k.new_empty(totals.shape[:-1], dtype=torch.bool)
     pursued = Pursued(beside_tokens(v), between, totals, plain)
     common = _common(
-        k, v, pursued.out, schedule.seen, totals if keep else None, plain if keep else None, schedule.scale
+        k, v, pursued.out, seen, totals if keep else None, plain if keep else None, schedule.scale
     )
     kept = between.data_ptr() if keep else None
     _run(
@@ -149,11 +153,12 @@ def pursue_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients for k, v and the thresholds."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(pursued.out)
-    thresholds = thresholds.contiguous()
+    thresholds, seen, plain = thresholds.contiguous(), _whole(schedule.seen), pursued.plain.contiguous()
+    totals, between = pursued.totals.contiguous(), pursued.between.contiguous()
     to_k, to_v, to_thresholds = beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds)
     call = _PursuitBackward(
-        *_common(k, v, out, schedule.seen, pursued.totals, pursued.plain, schedule.scale),
-        schedule.iterations, schedule.pull, thresholds.data_ptr(), pursued.between.data_ptr(),
+        *_common(k, v, out, seen, totals, plain, schedule.scale),
+        schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
         _view(gradient), _view(to_k), _view(to_v), to_thresholds.data_ptr(),
     )  # fmt: skip
     _run(kernel, "clearhead_pursuit_backward", call)
@@ -171,6 +176,11 @@ def _in_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
+def _whole(seen: Tensor | None) -> Tensor | None:
+    """The mask, or a copy of it that is contiguous: the kernel is told its address alone, as of all but `_View`s."""
+    return None if seen is None else seen.contiguous()
+
+
 def _view(x: Tensor) -> _View:
     return _View(x.data_ptr(), *x.stride()[:3])
 
@@ -179,9 +189,17 @@ def _common(
     k: Tensor, v: Tensor, out: Tensor, seen: Tensor | None, totals: Tensor | None, plain: Tensor | None, scale: float
 ) -> tuple[object, ...]:
     return (
-        _Sizes(*k.shape, v.shape[-1]), scale, torch.get_num_threads(), _view(k), _view(v), _view(out),
+        _Sizes(*k.shape, v.shape[-1]), scale, _threads(), _view(k), _view(v), _view(out),
         *(None if x is None else x.data_ptr() for x in (seen, totals, plain)),
     )  # fmt: skip
+
+
+def _threads() -> int:
+    """As many as torch has; one after a fork: it leaves threads behind, and the pool would wait for them for ever.
+
+    The kernel knows of a fork after it was loaded, this of one before: the pool may be older, for it is torch's too.
+    """
+    return torch.get_num_threads() if os.getpid() == _IMPORTED_IN else 1
 
 
 def _run(kernel: Kernel, name: str, call: _Call) -> None:

@@ -74,7 +74,7 @@ class ForwardHead {
         for (int64_t d = 0; d < z.value_width; d += LANES)
             store_some(to + d, outputs.over_members(token * apart + d) * share, z.value_width - d);
         if (total_to) *total_to = total;
-        return !keys.some_seen || (total >= LEAST_TOTAL && total < INFINITY);
+        return !keys.some_seen || (total >= keys.least_total && total < INFINITY);
     }
 
     // The rows of one tile, over all columns.

@@ -14,10 +14,14 @@ constexpr int64_t TILES_HELD = 4;  // tiles that stay in cache while the others 
 constexpr int64_t AHEAD = 8;       // rows that are asked for before they are read
 // Numbers spread too widely where the keys' norms do by more than this many bits (75 nats), ...
 constexpr float WIDEST = 108.2f;
+// ... or are so large that exponents, which are at most 0, come out above 0 by more than 2^x takes, ...
+constexpr float LARGEST_HALF = 0x1p22f;
 // ... where a value is larger than this (sums of thousands of 2^84 times it would overflow), ...
 constexpr float LARGEST_VALUE = 0x1p28f;
-// ... or where a row that does not see itself sees nothing near.
+// ... or where a row that does not see itself sees nothing near: its total is less than this, ...
 constexpr float LEAST_TOTAL = 0x1p-70f;
+// ... or not so much larger than what exponentials that stay at their floor can add up to.
+constexpr float ABOVE_FLOOR = 0x1p24f;
 
 constexpr double LOG2_E = 1.4426950408889634;
 
@@ -140,7 +144,7 @@ struct Keys {
     float *c;             // bits |k|^2 / 2: exponents of the factors that cancel
     float *weight;        // 2^(c - middle), 0 for tokens that are not seen
     float *least, *most;  // of c, over the seen tokens of a tile; infinity and minus it where there are none
-    float middle = 0;
+    float middle = 0, least_total = LEAST_TOTAL;
     bool some_seen = false, too_wide = false;
 
     Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width, float scale)
@@ -186,7 +190,9 @@ struct Keys {
         }
         some_seen = low < INFINITY;
         middle = some_seen ? low + (high - low) / 2 : 0;
-        too_wide = some_seen && !(high - low <= WIDEST);
+        too_wide = some_seen && !(high <= LARGEST_HALF && high - low <= WIDEST);
+        const float at_floor = exp2f(FLOOR + LIFT + (high - middle)) * (float)tiling.n;
+        least_total = at_floor * ABOVE_FLOOR > LEAST_TOTAL ? at_floor * ABOVE_FLOOR : LEAST_TOTAL;
     }
 
     void weigh(const uint8_t *seen, int64_t tile) const {

@@ -23,6 +23,7 @@ constexpr int LANES = 4;
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint32_t uvec __attribute__((vector_size(LANES * 4)));
 
 inline vec load(const float *at) {
     vec x;
@@ -100,8 +101,7 @@ inline vec lifted_exp2(vec x) {
     p = p * f + 0.240226462f;
     p = p * f + 0.693147182f;
     p = p * f + 1.0f;
-    ivec bits = (ivec)p + ((ivec)moved << 23);
-    return (vec)bits;
+    return (vec)((uvec)p + ((uvec)moved << 23));  // unsigned: of x beyond the range it is any number, but no undefined one
 }
 
 // Tiny numbers count as zero while this lives, in this thread alone: they would cost a hundred cycles each.

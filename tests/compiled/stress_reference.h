@@ -1,0 +1,115 @@
+// Symmetric attention and its gradient in double precision, straight from the definition, with what bounds their rounding.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#include <vector>
+
+using Numbers = std::vector<double>;
+
+// One head, rows dense.
+struct Head {
+    int64_t n, d, e;
+    double scale;
+    const uint8_t *seen;  // or null
+    bool sees(int64_t j) const { return !seen || seen[j]; }
+};
+
+inline double dot(const double *a, const double *b, int64_t width) {
+    double total = 0;
+    for (int64_t at = 0; at < width; ++at) total += a[at] * b[at];
+    return total;
+}
+
+inline double absolute_dot(const double *a, const double *b, int64_t width) {
+    double total = 0;
+    for (int64_t at = 0; at < width; ++at) total += fabs(a[at] * b[at]);
+    return total;
+}
+
+struct Reference {
+    Numbers weights, out, size;  // size: sum_j w_ij |v_j|
+
+    Reference(const Head &head, const Numbers &k, const Numbers &v)
+        : weights((size_t)(head.n * head.n)), out((size_t)(head.n * head.e)), size(out.size()) {
+        for (int64_t i = 0; i < head.n; ++i) {
+            double *w = weights.data() + i * head.n, most = -INFINITY, total = 0;
+            for (int64_t j = 0; j < head.n; ++j) {
+                w[j] = head.scale * dot(&k[(size_t)(i * head.d)], &k[(size_t)(j * head.d)], head.d);
+                if (head.sees(j)) most = fmax(most, w[j]);
+            }
+            for (int64_t j = 0; j < head.n; ++j) total += w[j] = head.sees(j) ? exp(w[j] - most) : 0;
+            for (int64_t j = 0; j < head.n; ++j) {
+                w[j] = head.sees(j) ? w[j] / total : 0;
+                for (int64_t x = 0; x < head.e; ++x) {
+                    out[(size_t)(i * head.e + x)] += w[j] * v[(size_t)(j * head.e + x)];
+                    size[(size_t)(i * head.e + x)] += w[j] * fabs(v[(size_t)(j * head.e + x)]);
+                }
+            }
+        }
+    }
+};
+
+// What the gradient is, and the sum of the absolute values of all that is added up for it.
+struct Gradients {
+    Numbers k, v, k_size, v_size;
+
+    // gradient_size: of `gradient`, which may itself be a sum
+    Gradients(const Head &head, const Reference &forward, const Numbers &gradient, const Numbers &gradient_size,
+              const Numbers &keys, const Numbers &values)
+        : k(keys.size()), v(values.size()), k_size(keys.size()), v_size(values.size()) {
+        const int64_t n = head.n, d = head.d, e = head.e;
+        for (int64_t i = 0; i < n; ++i) {
+            const double *g = gradient.data() + i * e, *g_size = gradient_size.data() + i * e;
+            const double mean = dot(g, forward.out.data() + i * e, e);
+            const double mean_size = absolute_dot(g_size, forward.size.data() + i * e, e);
+            for (int64_t j = 0; j < n; ++j) {
+                const double w = forward.weights[(size_t)(i * n + j)], *v_j = values.data() + j * e;
+                const double s = w * head.scale * (dot(g, v_j, e) - mean);
+                const double s_size = w * head.scale * (absolute_dot(g_size, v_j, e) + mean_size);
+                for (int64_t x = 0; x < e; ++x) {
+                    v[(size_t)(j * e + x)] += w * g[x];
+                    v_size[(size_t)(j * e + x)] += w * g_size[x];
+                }
+                for (int64_t x = 0; x < d; ++x) {
+                    const double k_i = keys[(size_t)(i * d + x)], k_j = keys[(size_t)(j * d + x)];
+                    k[(size_t)(i * d + x)] += s * k_j;
+                    k[(size_t)(j * d + x)] += s * k_i;
+                    k_size[(size_t)(i * d + x)] += s_size * fabs(k_j);
+                    k_size[(size_t)(j * d + x)] += s_size * fabs(k_i);
+                }
+            }
+        }
+    }
+};
+
+// What the kernel's doors say of a head: it must be refused, must not be, or either is right.
+enum class Verdict { REFUSE, EITHER, TAKE };
+
+struct Range {
+    Verdict verdict = Verdict::TAKE;
+    double most = 0;  // of scale |k|^2 over all tokens
+
+    Range(const Head &head, const Numbers &k, const Numbers &v) {
+        const double bits = 1.4426950408889634 / 2;
+        double low = INFINITY, high = -INFINITY;
+        bool finite = true, small = true;
+        for (int64_t i = 0; i < head.n; ++i) {
+            double c = head.scale * dot(&k[(size_t)(i * head.d)], &k[(size_t)(i * head.d)], head.d);
+            if (!(c < 1e39)) c = INFINITY;  // in single precision too, or it is not a number
+            most = fmax(most, c);
+            if (!head.sees(i)) continue;
+            finite = finite && c < INFINITY;
+            low = fmin(low, c * bits);
+            high = fmax(high, c * bits);
+        }
+        for (double x : v) small = small && fabs(x) <= 0x1p28;
+        const bool some_seen = high >= 0;
+        if (!head.n) return;
+        const double doubt = 0.01 + 1e-5 * most;
+        if (some_seen && (!finite || high > 0x1.01p22 || high - low > 108.2 + doubt || !small)) verdict = Verdict::REFUSE;
+        // A token that is not seen may lie so far from all that are that its row is refused.
+        else if (!small || most > 1e4 || (some_seen && (high - low > 108.2 - doubt || head.seen))) verdict = Verdict::EITHER;
+    }
+};

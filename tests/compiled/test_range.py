@@ -1,0 +1,75 @@
+"""Heads that the kernel cannot hold are refused: what it does not refuse is right, whatever the numbers."""
+
+import math
+
+import pytest
+import torch
+
+from clearhead.compiled.calls import attend
+from clearhead.compiled.library import Kernel, kernel
+from clearhead.numerics.precision import tolerance
+from clearhead.operators.softmax import softmax_attention_slow
+
+BIT = math.log(2)
+"""A scale that makes half of a key's squared length an exponent of 2."""
+
+
+@pytest.fixture
+def compiled() -> Kernel:
+    found = kernel()
+    if found is None:
+        pytest.skip("the kernel is not built here")
+    return found
+
+
+def far_row(distance: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keys of lengths 0 and sqrt(2 * 107), and a token that is not seen on the other side of them."""
+    k = torch.zeros(1, 1, 3, 5)
+    k[0, 0, 1, 0], k[0, 0, 2, 0] = math.sqrt(2 * 107), -distance
+    return k, torch.tensor([[[[1.0], [2.0], [3.0]]]]), torch.tensor([[True, True, False]])
+
+
+@pytest.mark.parametrize(("distance", "refused"), [(1.0, False), (30.0, True)])
+def test_a_row_that_sees_only_what_is_below_the_floor_of_exponentials(
+    compiled: Kernel, distance: float, refused: bool
+) -> None:
+    k, v, seen = far_row(distance)
+    attended = attend(compiled, k, v, seen=seen, scale=BIT)
+    assert attended.refused.item() is refused
+    if not refused:
+        exact = softmax_attention_slow(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+        torch.testing.assert_close(attended.out.double(), exact, rtol=tolerance(torch.float32), atol=0)
+
+
+def test_the_control_weights_at_the_floor_would_prefer_the_longer_key() -> None:
+    k, v, seen = far_row(30.0)
+    exact = softmax_attention_slow(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+    weights = torch.exp2(k.square().sum(-1) / 2)[0, 0, :2]
+    at_floor = (weights * v[0, 0, :2, 0]).sum() / weights.sum()
+    assert exact[0, 0, 2, 0].item() == pytest.approx(1)
+    assert at_floor.item() == pytest.approx(2)
+
+
+@pytest.mark.parametrize("bits", [19, 23, 28, 29, 31])
+def test_outputs_are_averages_however_long_the_keys(compiled: Kernel, bits: int) -> None:
+    torch.manual_seed(bits)
+    k = torch.randn(211, 1, 1, 67)
+    k = k / k.norm(dim=-1, keepdim=True) * math.sqrt(2.0 ** (bits + 1))
+    k = k * (1 + 1e-7 * torch.randn(211, 1, 17, 67))
+    v = torch.rand(211, 1, 17, 3)
+    attended = attend(compiled, k, v, seen=None, scale=BIT)
+    taken = ~attended.refused[:, 0]
+    assert taken.any() or bits > 19
+    out, v, room = attended.out[taken], v[taken], tolerance(torch.float32)
+    assert bool((out >= v.amin(2, keepdim=True) - room).all())
+    assert bool((out <= v.amax(2, keepdim=True) + room).all())
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 6])
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
+def test_a_key_that_is_not_a_number_is_refused_wherever_it_stands(compiled: Kernel, at: int, strange: float) -> None:
+    k, v = torch.zeros(1, 1, 7, 5), torch.rand(1, 1, 7, 3)
+    assert not attend(compiled, k, v, seen=None, scale=BIT).refused.any()
+    k[0, 0, 0, 0] = math.sqrt(2 * 602)  # the exponent of its weight would wrap around to a large one
+    k[0, 0, at, 2] = strange
+    assert attend(compiled, k, v, seen=None, scale=BIT).refused.all()
