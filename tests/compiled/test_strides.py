@@ -13,7 +13,6 @@ from clearhead.compiled.calls import (
     pursue_backward,
 )
 from clearhead.compiled.library import Kernel, kernel
-from clearhead.operators.symmetric_library import symmetric
 
 BATCH, HEADS, TOKENS, WIDTH = 5, 2, 61, 3
 SCALE = 0.5
@@ -52,7 +51,7 @@ def test_attention_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
     k, v, gradient, seen = map(repeated, one)
     assert seen.stride() == (0, 1)
     torch.testing.assert_close(attend(compiled, k, v, seen=seen, scale=SCALE).out, repeated(alone.out), rtol=0, atol=0)
-    kept = Attended(repeated(alone.out), repeated(alone.totals), repeated(alone.refused))
+    kept = Attended(repeated(alone.out), repeated(alone.totals), repeated(alone.plain))
     got = attend_backward(compiled, gradient, k, v, kept, seen=seen, scale=SCALE)
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, repeated(theirs), rtol=0, atol=0)
@@ -67,15 +66,7 @@ def test_pursuit_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
     schedule = Schedule(3, 2.0, SCALE, seen)
     got = pursue(compiled, k, v, repeated(t), schedule, keep=True)
     torch.testing.assert_close(got.out, repeated(alone.out), rtol=0, atol=0)
-    kept = Pursued(repeated(alone.out), repeated(alone.between, 1), repeated(alone.totals, 1), repeated(alone.refused))
+    kept = Pursued(repeated(alone.out), repeated(alone.between, 1), repeated(alone.totals, 1), repeated(alone.plain, 1))
     gradients = pursue_backward(compiled, gradient, k, v, repeated(t), schedule, kept)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, repeated(theirs), rtol=0, atol=0)
-
-
-def test_vmap_over_keys_with_one_mask(compiled: Kernel, one: Tensors) -> None:
-    seen = one[3]
-    k, v = torch.randn(2, BATCH, 1, HEADS, TOKENS, WIDTH)
-    got = torch.func.vmap(lambda k, v: symmetric(k, v, seen, SCALE)[0])(k, v)
-    expected = torch.stack([attend(compiled, *each, seen=seen, scale=SCALE).out for each in zip(k, v, strict=True)])
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
