@@ -17,12 +17,12 @@ TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: audit test lint types contracts tests-typed tests-shipped browser clean
+.PHONY: audit test lint types contracts tests-typed tests-shipped tests-without-kernel browser clean
 
 audit: $(VENV)/.ready-to-audit
 	@$(BIN)/clearhead audit $(ARGS)
 
-test: lint types contracts browser tests-typed tests-shipped
+test: lint types contracts browser tests-typed tests-shipped tests-without-kernel
 
 lint: $(VENV)/.ready-to-test
 	$(BIN)/ruff check .
@@ -40,6 +40,11 @@ tests-typed: $(VENV)/.ready-to-test
 
 tests-shipped: $(VENV)/.ready-to-test
 	$(BIN)/pytest -q -n $(WORKERS)
+
+# What the kernel serves must work where it is not installed.
+tests-without-kernel: $(VENV)/.ready-to-test
+	CLEARHEAD_KERNEL=off $(BIN)/pytest -q -n $(WORKERS) tests/compiled tests/modules tests/operators/test_symmetric.py \
+	  tests/operators/test_pursuit.py
 
 # Debian's Chromium, where it may be installed. Elsewhere the browser tests say that they did not run.
 browser:
