@@ -1,5 +1,6 @@
 # make audit   set everything up, audit the default model on the default text, write clearhead-report/
 # make test    set everything up, run every check
+# make sanitize  the kernel on 10,000 drawn shapes under sanitizers, for each width of vectors
 # Both work on a fresh machine with python3, pip and make, and do not install again unless pyproject.toml or the kernel
 # changes. A C++ compiler is used if there is one: see clearhead doctor.
 
@@ -17,12 +18,16 @@ TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: audit test lint types contracts tests-typed tests-shipped tests-without-kernel browser clean
+.PHONY: audit test sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean
 
 audit: $(VENV)/.ready-to-audit
 	@$(BIN)/clearhead audit $(ARGS)
 
 test: lint types contracts browser tests-typed tests-shipped tests-without-kernel
+
+# Needs a compiler with sanitizers. `make test` does the same for some hundred shapes.
+sanitize: $(VENV)/.ready-to-test
+	$(BIN)/python tests/compiled/sanitize.py $(ARGS)
 
 lint: $(VENV)/.ready-to-test
 	$(BIN)/ruff check .

@@ -78,6 +78,7 @@ struct Rows {
 };
 
 inline Rows rows_of(const View &view, int64_t batch, int64_t head) {
+    if (!view.data) return {nullptr, 0};  // torch gives no address where there is no number
     return {view.data + batch * view.batch_step + head * view.head_step, view.token_step};
 }
 

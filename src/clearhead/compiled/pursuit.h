@@ -8,9 +8,11 @@
 
 namespace {
 
+// As torch.clamp has it: what is not a number stays so, a threshold too, and a negative one replaces all.
 inline vec clamped(vec z, float t) {
-    z = z > t ? all(t) : z;  // what is not a number stays so
-    return z < -t ? all(-t) : z;
+    if (t != t) return all(t);
+    z = z < -t ? all(-t) : z;
+    return z > t ? all(t) : z;
 }
 
 // One step for the numbers of a row: what comes of the last iteration's l and reach. Null l: the first iteration.
@@ -160,7 +162,7 @@ class PursuitBackwardHead {
                 const Step step = step_at(rows, i, index, token, d);
                 const float t = rows.threshold;
                 const vec by_q = load_some(to_q + at, left), by_u = load_some(to_u + at, left), by_c = by_u + by_q;
-                const vec by_z = (step.z > t) | (step.z < -t) ? vec{} : by_c;
+                const vec by_z = ((step.z > t) | (step.z < -t)) ? vec{} : by_c;
                 d_threshold += step.z > t ? by_c : step.z < -t ? -by_c : vec{};
                 store_some(d_k[token] + d, load_some(d_k[token] + d, left) + by_z, left);
                 store_some(d_v[token] + d, load_some(d_v[token] + d, left) + load_some(to_v + at, left), left);
