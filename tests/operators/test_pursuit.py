@@ -246,3 +246,18 @@ def test_wrong_options_are_refused_in_words(typechecked: bool) -> None:
         attention(iterations=1, threshold=torch.ones(4))
     with pytest.raises(ShapeError, match="one width"):
         principal_attention_pursuit(k, v[..., 1:], iterations=1, threshold=1.0)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("odd", [float("nan"), -0.5])
+def test_odd_thresholds_in_a_tensor_do_what_clamp_does(path: str, odd: float) -> None:
+    k, v, t = drawn(1, 2, 17, 8), drawn(1, 2, 17, 8, seed=1), torch.tensor([[0.7, odd]])
+    with forced(path):
+        out = principal_attention_pursuit(k, v, iterations=2, threshold=t)
+    want = principal_attention_pursuit_slow(k[:, :1], v[:, :1], iterations=2, threshold=0.7)
+    assert relative(out[:, :1], want.double()) <= 64 * tolerance(torch.float32)
+    if odd < 0:  # all keys become the threshold itself, so the first iterate is the mean of the values
+        first = principal_attention_pursuit(k, v, iterations=1, threshold=t)[:, 1]
+        assert relative(first, v[:, 1].double().mean(dim=-2, keepdim=True).expand_as(first)) <= tolerance(torch.float32)
+    else:
+        assert out[:, 1].isnan().all()

@@ -132,9 +132,7 @@ def pursue(
     totals = k.new_empty((schedule.iterations if keep else 0, *k.shape[:-1]))
     plain = k.new_empty(totals.shape[:-1], dtype=torch.bool)
     pursued = Pursued(beside_tokens(v), between, totals, plain)
-    common = _common(
-        k, v, pursued.out, seen, totals if keep else None, plain if keep else None, schedule.scale
-    )
+    common = _common(k, v, pursued.out, seen, totals if keep else None, plain if keep else None, schedule.scale)
     kept = between.data_ptr() if keep else None
     _run(
         kernel, "clearhead_pursuit", _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), kept)

@@ -79,6 +79,7 @@ class PursuitHead {
         for (int64_t iteration = 0; iteration < call.iterations; ++iteration) {
             const Rows l = l_after(call, rows.out, iteration - 1, index);
             attention.tiles().for_own_tokens(team, [&](int64_t token) {
+                ask_for(rows.k, token + AHEAD, token + AHEAD + 1, call.sizes.tokens, width);
                 const float *l_row = iteration ? l[token] : nullptr, *reach_row = iteration ? reach + token * width : nullptr;
                 for (int64_t d = 0; d < width; d += LANES) {
                     const int64_t left = width - d;
