@@ -101,7 +101,8 @@ def attention_section(rounds: int) -> None:
 
 
 def mu_of(k: Tensor, *, width: int) -> Tensor:
-    return k.shape[-2] * width / (4 * k.abs().sum(dim=(-2, -1)))
+    """n width / (4 |K|_1), a head at a time."""
+    return width / (4 * k.shape[-1] * k.abs().mean(dim=(-2, -1)))
 
 
 def as_in_the_paper(k: Tensor) -> Tensor:
