@@ -16,9 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from operator_faults import FAULTS, Fault
+from fault import Fault
+from operator_faults import OPERATOR_FAULTS
+from symmetric_faults import SYMMETRIC_FAULTS
 
 ROOT = Path(__file__).parents[2]
+FAULTS = OPERATOR_FAULTS + SYMMETRIC_FAULTS
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ def inject(fault: Fault) -> Outcome:
             )
         file.write_text(text.replace(fault.right, fault.wrong))
         environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        if file.suffix != ".py":
+            subprocess.run(
+                [sys.executable, "-m", "clearhead.compiled.build"],
+                cwd=copy,
+                env=environment,
+                check=True,
+                capture_output=True,
+            )
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *fault.tests]
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False

@@ -1,6 +1,6 @@
 """Bugs that the tests must find in the operators and modules, each as the right text and the wrong one."""
 
-from dataclasses import dataclass
+from fault import Fault
 
 SOFTMAX = ("tests/operators/test_softmax.py",)
 GENERAL = ("tests/operators/test_general.py", "tests/operators/test_general_facts.py")
@@ -10,16 +10,7 @@ KERNEL_PCA = ("tests/operators/test_kernel_pca.py", "tests/operators/test_kernel
 SOLVERS = ("tests/numerics/test_krylov.py", "tests/numerics/test_gram_product.py", "tests/numerics/test_partial.py")
 
 
-@dataclass(frozen=True)
-class Fault:
-    name: str
-    file: str
-    right: str
-    wrong: str
-    tests: tuple[str, ...]
-
-
-FAULTS = (
+OPERATOR_FAULTS = (
     Fault(
         "softmax: scale left out",
         "operators/softmax.py",

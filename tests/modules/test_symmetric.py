@@ -59,7 +59,7 @@ def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
 def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="heads that divide width; got 5 and 12"):
         SymmetricAttention(12, heads=5)
-    with pytest.raises(ValueError, match="one or more; got .*heads 0"):
+    with pytest.raises(ValueError, match=r"one or more; got .*heads 0"):
         SymmetricAttention(12, heads=0)
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")

@@ -191,6 +191,19 @@ def test_only_heads_that_spread_too_widely_are_computed_otherwise(path: str) -> 
 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
+def test_a_short_key_weighs_long_ones_by_its_own_length(path: str) -> None:
+    """Keys on a line, so far apart that all exponentials would be the smallest one, weighted by the keys' lengths."""
+    k = torch.tensor([0.3, 14.8, 14.9, 15.0, 15.1, 15.2]).reshape(1, 1, 6, 1)
+    v = torch.eye(6)[None, None]
+    with forced(path):
+        out, _, plain = symmetric(k, v, None, 1.0)
+    want = dense(k, v, scale=1.0)
+    assert want[0, 0, 0, 1:].min() > 0.15
+    assert plain.all()
+    assert (out - want).abs().max() <= tolerance(torch.float32, terms=256)
+
+
+@pytest.mark.parametrize("path", ["kernel", "tiles"])
 def test_a_hidden_token_that_sees_nothing_near_is_not_silently_zero(path: str) -> None:
     k, v = drawn(1, 2, 61, 16, seed=3), drawn(1, 2, 61, 16, seed=4)
     seen = torch.arange(61)[None] < 50
