@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from clearhead.compiled.calls import attend
+from clearhead.compiled.calls import attend, attend_backward
 from clearhead.compiled.library import Kernel, kernel
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.softmax import softmax_attention_slow
@@ -73,3 +73,19 @@ def test_a_key_that_is_not_a_number_shows_wherever_it_stands(compiled: Kernel, a
     attended = attend(compiled, k, v, seen=None, scale=BIT)
     assert attended.plain.all()
     assert not attended.out[0, 0, at].isfinite().any()
+
+
+@pytest.mark.parametrize("strange", [1.0, 1e9, 3e38, math.inf, math.nan])
+@pytest.mark.parametrize("where", ["k", "v"])
+def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
+    compiled: Kernel, where: str, strange: float
+) -> None:
+    k, v, seen = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 7, 3), torch.zeros(1, 7, dtype=torch.bool)
+    (k if where == "k" else v)[0, 1, 2, 1] = strange
+    attended = attend(compiled, k, v, seen=seen, scale=BIT)
+    assert not attended.plain.any()
+    assert not attended.out.any()
+    if math.isfinite(strange) and strange < 1e10:
+        to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, seen=seen, scale=BIT)
+        assert not to_k.any()
+        assert not to_v.any()

@@ -70,9 +70,11 @@ class ForwardHead {
     bool finish(int64_t token, float *to, float *total_to) const {
         const int64_t aligned = token / LANES * LANES;
         const float total = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
-        const float share = keys.some_seen ? 1 / total : 0;
-        for (int64_t d = 0; d < z.value_width; d += LANES)
-            store_some(to + d, outputs.over_members(token * apart + d) * share, z.value_width - d);
+        for (int64_t d = 0; d < z.value_width; d += LANES) {
+            // Where nothing is seen, zero, even of what is not a number.
+            const vec x = keys.some_seen ? outputs.over_members(token * apart + d) * (1 / total) : vec{};
+            store_some(to + d, x, z.value_width - d);
+        }
         if (total_to) *total_to = total;
         return !keys.some_seen || (total >= keys.least_total && total < INFINITY);
     }
@@ -156,7 +158,8 @@ class ForwardHead {
         if (sound) {
             tiling.for_own_tiles(team, [&](int64_t tile) {
                 keys.weigh(seen, tile);
-                sound = !weigh_values(v, tile) && sound;
+                const bool too_large = weigh_values(v, tile);
+                sound = !(too_large && keys.some_seen) && sound;
             });
             outputs.cleared(team.rank);
             by_lane.cleared(team.rank);
