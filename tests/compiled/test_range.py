@@ -89,3 +89,12 @@ def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
         to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, seen=seen, scale=BIT)
         assert not to_k.any()
         assert not to_v.any()
+
+
+@pytest.mark.parametrize("tokens", [2, 19, 211])
+def test_an_average_of_the_largest_values_is_finite(compiled: Kernel, tokens: int) -> None:
+    k, v = torch.zeros(1, 1, tokens, 5), torch.full((1, 1, tokens, 3), 3e38)
+    attended = attend(compiled, k, v, seen=None, scale=BIT)
+    torch.testing.assert_close(attended.out, v, rtol=tolerance(torch.float32), atol=0)
+    expected = torch.full((1, 1, tokens), math.log2(tokens))
+    torch.testing.assert_close(attended.totals, expected, rtol=tolerance(torch.float32), atol=0)

@@ -83,6 +83,8 @@ class ForwardHead {
     void attend_plain(int64_t first, Rows out, float *totals, int member) const {
         const int64_t size = tiling.size, rows = tiling.tokens(first);
         float *scores = g.of(member), *sums = outputs.of(member), *top = by_lane.of(member), *total = top + size;
+        float largest_total = 1;  // 2^m: weights are smaller by it, so that no sum is larger than the largest value
+        while (largest_total < (float)tiling.n) largest_total *= 2;
         memset(sums, 0, sizeof(float) * size * apart);
         for (int64_t i = 0; i < rows; ++i) {
             top[i] = -INFINITY;
@@ -105,7 +107,7 @@ class ForwardHead {
                 vec share = vec{};
                 for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
                     const vec x = load(seen_j + j) > 0 ? load(row + j) - taken_out : vec{};
-                    const vec weight = lifted_exp2(x) * (load(seen_j + j) / LIFTED);
+                    const vec weight = lifted_exp2(x) * (load(seen_j + j) / (LIFTED * largest_total));
                     store(row + j, weight);
                     share += weight;
                 }
@@ -120,7 +122,7 @@ class ForwardHead {
         for (int64_t i = 0; i < rows; ++i) {
             for (int64_t d = 0; d < z.value_width; d += LANES)
                 store_some(out[first * size + i] + d, load(sums + i * apart + d) / total[i], z.value_width - d);
-            if (totals) totals[first * size + i] = top[i] + log2f(total[i]);
+            if (totals) totals[first * size + i] = top[i] + log2f(total[i] * largest_total);
         }
     }
 
