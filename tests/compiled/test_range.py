@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from clearhead.compiled.calls import attend, attend_backward
+from clearhead.compiled.calls import Schedule, attend, attend_backward, pursue, pursue_backward
 from clearhead.compiled.library import Kernel, kernel
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.softmax import softmax_attention_slow
@@ -98,3 +98,18 @@ def test_an_average_of_the_largest_values_is_finite(compiled: Kernel, tokens: in
     torch.testing.assert_close(attended.out, v, rtol=tolerance(torch.float32), atol=0)
     expected = torch.full((1, 1, tokens), math.log2(tokens))
     torch.testing.assert_close(attended.totals, expected, rtol=tolerance(torch.float32), atol=0)
+
+
+@pytest.mark.parametrize("threshold", [0.3, -0.3])
+def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel, threshold: float) -> None:
+    torch.manual_seed(7)
+    k, v, gradient = (torch.randn(1, 1, 7, 5) for _ in range(3))
+    t = torch.full((1, 1), threshold, dtype=torch.float64, requires_grad=True)
+    q = k.double().clamp(-t, t)
+    (softmax_attention_slow(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
+    schedule = Schedule(iterations=1, pull=2.0, scale=BIT, seen=None)
+    thresholds = t.detach().float()
+    pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
+    *_, to_threshold = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
+    assert t.grad is not None
+    torch.testing.assert_close(to_threshold.double(), t.grad, rtol=1e-4, atol=1e-6)
