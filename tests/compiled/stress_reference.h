@@ -29,7 +29,7 @@ inline double absolute_dot(const double *a, const double *b, int64_t width) {
 }
 
 struct Reference {
-    Numbers weights, out, size;  // size: sum_j w_ij |v_j|
+    Numbers weights, out, size;  // size: sum_j w_ij |v_j|; infinite where a value that is hidden is not a number
 
     Reference(const Head &head, const Numbers &k, const Numbers &v)
         : weights((size_t)(head.n * head.n)), out((size_t)(head.n * head.e)), size(out.size()) {
@@ -43,8 +43,9 @@ struct Reference {
             for (int64_t j = 0; j < head.n; ++j) {
                 w[j] = head.sees(j) ? w[j] / total : 0;
                 for (int64_t x = 0; x < head.e; ++x) {
-                    out[(size_t)(i * head.e + x)] += w[j] * v[(size_t)(j * head.e + x)];
-                    size[(size_t)(i * head.e + x)] += w[j] * fabs(v[(size_t)(j * head.e + x)]);
+                    const double v_j = v[(size_t)(j * head.e + x)];
+                    if (head.sees(j)) out[(size_t)(i * head.e + x)] += w[j] * v_j;
+                    size[(size_t)(i * head.e + x)] += head.sees(j) ? w[j] * fabs(v_j) : isfinite(v_j) ? 0 : INFINITY;
                 }
             }
         }
@@ -84,32 +85,60 @@ struct Gradients {
     }
 };
 
-// What the kernel's doors say of a head: it must be refused, must not be, or either is right.
-enum class Verdict { REFUSE, EITHER, TAKE };
+// Whether a head must be computed row by row, must not be, or either is right.
+enum class Verdict { PLAIN, EITHER, SYMMETRIC };
+
+// What single precision holds of a key: its score with itself, or that it is a number, or not even that.
+enum class Held { FINE, LARGE, STRANGE };
 
 struct Range {
-    Verdict verdict = Verdict::TAKE;
-    double most = 0;  // of scale |k|^2 over all tokens
+    Verdict verdict = Verdict::SYMMETRIC;
+    double most = 0;  // of scale |k|^2 over the tokens whose keys are fine
+    std::vector<Held> held;
+    bool some_seen = false, all_fine = true, seen_fine = true;
 
-    Range(const Head &head, const Numbers &k, const Numbers &v) {
+    // sizes: of all that was added up for each number of k
+    Range(const Head &head, const Numbers &k, const Numbers &v, const Numbers &sizes) {
         const double bits = 1.4426950408889634 / 2;
         double low = INFINITY, high = -INFINITY;
-        bool finite = true, small = true;
+        bool small = true;
         for (int64_t i = 0; i < head.n; ++i) {
-            double c = head.scale * dot(&k[(size_t)(i * head.d)], &k[(size_t)(i * head.d)], head.d);
-            if (!(c < 1e39)) c = INFINITY;  // in single precision too, or it is not a number
-            most = fmax(most, c);
+            const double *key = &k[(size_t)(i * head.d)], *size = &sizes[(size_t)(i * head.d)];
+            const double square = dot(key, key, head.d), c = head.scale * square, room = dot(size, size, head.d);
+            bool numbers = true;
+            for (int64_t x = 0; x < head.d; ++x) numbers = numbers && isfinite(key[x]);
+            held.push_back(!numbers ? Held::STRANGE : fmax(1, head.scale) * room < 1e37 ? Held::FINE : Held::LARGE);
+            const bool fine = held.back() == Held::FINE;
+            if (fine) most = fmax(most, head.scale * room);
+            all_fine = all_fine && fine;
             if (!head.sees(i)) continue;
-            finite = finite && c < INFINITY;
+            some_seen = true;
+            seen_fine = seen_fine && fine;
             low = fmin(low, c * bits);
-            high = fmax(high, c * bits);
+            high = numbers ? fmax(high, c * bits) : INFINITY;
         }
         for (double x : v) small = small && fabs(x) <= 0x1p28;
-        const bool some_seen = high >= 0;
-        if (!head.n) return;
-        const double doubt = 0.01 + 1e-5 * most;
-        if (some_seen && (!finite || high > 0x1.01p22 || high - low > 108.2 + doubt || !small)) verdict = Verdict::REFUSE;
-        // A token that is not seen may lie so far from all that are that its row is refused.
-        else if (!small || most > 1e4 || (some_seen && (high - low > 108.2 - doubt || head.seen))) verdict = Verdict::EITHER;
+        const double doubt = 0.01 + 1e-5 * most, spread = high - low;
+        if (some_seen && (high > 0x1.01p22 || spread > 108.2 + doubt || !small)) verdict = Verdict::PLAIN;
+        // A token that is not seen may lie so far from all that are that its row, and so all, cannot be held otherwise.
+        else if (!all_fine || !small || most > 1e4 || (some_seen && (spread > 108.2 - doubt || head.seen)))
+            verdict = Verdict::EITHER;
     }
 };
+
+inline Numbers magnitudes(Numbers x) {
+    for (double &number : x) number = fabs(number);
+    return x;
+}
+
+inline bool finite(const Numbers &numbers) {
+    for (double x : numbers)
+        if (!isfinite(x)) return false;
+    return true;
+}
+
+inline double largest(const Numbers &numbers) {
+    double found = 0;
+    for (double x : numbers) found = fmax(found, fabs(x));
+    return found;
+}

@@ -6,8 +6,15 @@
 #include "stress_draws.h"
 #include "stress_reference.h"
 
+extern "C" {
+int clearhead_forward(const Forward *, int);
+int clearhead_backward(const Backward *, int);
+int clearhead_pursuit(const Pursuit *, int);
+int clearhead_pursuit_backward(const PursuitBackward *, int);
+}
+
 struct Tally {
-    int64_t shapes = 0, calls = 0, heads = 0, refused = 0, checked = 0, far = 0, failures = 0;
+    int64_t shapes = 0, calls = 0, heads = 0, plain = 0, shared = 0, checked = 0, plain_checked = 0, far = 0, failures = 0;
 };
 
 using Floats = std::vector<float>;
@@ -35,7 +42,8 @@ class Shape {
     const int threads = 1 + (int)draw.below(4);
     const float scale;
     Tensor k, v, out, gradient, k_gradient, v_gradient;
-    Block<uint8_t> seen, refused;
+    const double comparable = draw.one_in(8) ? 4e6 : 3e5;  // work that is repeated in double precision
+    Block<uint8_t> seen;
     bool masked;
     Floats k_dense, v_dense, gradient_dense;
 
@@ -51,11 +59,11 @@ class Shape {
         return draw.one_in(3) ? draw.of(odd) : 1 / sqrtf((float)width);
     }
 
-    // Keys of one head are alike in length, or mixed, or spread as widely as is allowed, those that are hidden more widely;
-    // at times all are close to one another, or one is not a number.
+    // Keys of one head are alike in length, or mixed, or spread as widely as the symmetric form takes, or more widely, those
+    // that are hidden most; at times all are close to one another, or one is not a number.
     void draw_numbers() {
         static const float lengths[] = {1, 1, 1, 1, 1e-3f, 10, 100, 1e3f}, sizes[] = {1, 1, 1, 1e-3f, 1e3f, 1e9f};
-        static const float strange[] = {NAN, INFINITY, -INFINITY, 3e38f, 1e20f};
+        static const float strange[] = {NAN, INFINITY, -INFINITY, 3e38f, 1e20f}, wider[] = {1, 1, 1, 2, 10, 100};
         Floats to_k((size_t)(rows * z.key_width)), to_v((size_t)(rows * z.value_width)), to_g(to_v.size());
         const int64_t kind = draw.below(4);  // none, few, half, all
         for (int64_t at = 0; masked && at < z.batch * z.tokens; ++at)
@@ -64,6 +72,7 @@ class Shape {
             const float length = draw.of(lengths), v_size = draw.one_in(2) ? 1 : draw.of(sizes);
             const bool mixed = draw.one_in(4), wide = draw.one_in(6), close = draw.one_in(6), repeated = draw.one_in(8);
             const float closer = draw.one_in(2) ? 1e-6f : 3e-8f, longer = draw.one_in(4) ? 100 : 1;
+            const float most = 2 * 74.9f * draw.of(wider) / scale;
             for (int64_t i = head * z.tokens; i < (head + 1) * z.tokens; ++i) {
                 const float own = (mixed ? draw.of(lengths) : length) * longer / sqrtf((float)z.key_width);
                 const bool hidden = masked && !seen.get()[head / z.heads * z.tokens + i % z.tokens];
@@ -76,7 +85,7 @@ class Shape {
                 }
                 if (wide && scale > 0)
                     to_k[(size_t)(i * z.key_width + draw.below(z.key_width))] =
-                        (draw.one_in(2) ? 1 : -1) * sqrtf((float)draw.uniform() * 2 * 74.9f / scale) * (hidden ? 3 : 1);
+                        (draw.one_in(2) ? 1 : -1) * sqrtf((float)draw.uniform() * most) * (hidden ? 3 : 1);
             }
             for (int64_t at = head * z.tokens * z.value_width; at < (head + 1) * z.tokens * z.value_width; ++at) {
                 to_v[(size_t)at] = v_size * draw.normal();
@@ -94,7 +103,7 @@ class Shape {
     }
 
     template <typename Kind>
-    Kind call_of(float *totals) const {
+    Kind call_of(float *totals, uint8_t *plain) const {
         Kind call = {};
         call.sizes = z;
         call.scale = scale;
@@ -104,12 +113,9 @@ class Shape {
         call.out = out.view;
         call.seen = masked ? seen.get() : nullptr;
         call.totals = totals;
-        call.refused = refused.get();
+        call.plain = plain;
         return call;
     }
-    Flags refusals() const { return heads ? Flags(refused.get(), refused.get() + heads) : Flags(); }
-    void refuse(const Flags &flags) const { if (heads) memcpy(refused.get(), flags.data(), (size_t)heads); }
-
     static Numbers part(const Floats &from, int64_t head, int64_t size) {
         const auto at = from.begin() + head * size;
         return Numbers(at, at + size);
@@ -122,46 +128,83 @@ class Shape {
     double rounding(double most) const {
         return 0x1p-24 * (64 + 8 * sqrt((double)(z.tokens + z.key_width + z.value_width)) + 16 * most);
     }
-    bool is_small() const { return z.tokens <= 50 && rows * z.tokens * (z.key_width + z.value_width) <= 300'000; }
+    bool is_small() const { return (double)(rows * z.tokens * (z.key_width + z.value_width)) <= comparable; }
 
-    // Weights below 2^-150 are not told apart, and what others weigh is up to 2^108 of a row's own: hence the largest size.
-    void compare(const char *what, const Numbers &got, const Numbers &expected, const Numbers &size, double relative) {
-        double worst = 0, largest = 0;
-        for (double x : size) largest = fmax(largest, x);
+    // What is not a number must show; what is infinite in size may be anything. In the symmetric form weights below 2^-150
+    // are not told apart, and what others weigh is up to 2^108 of a row's own: hence the largest size. Row by row there is
+    // only what is too small for a float.
+    void compare(const char *what, const Numbers &got, const Numbers &expected, const Numbers &size, double relative,
+                 bool plain) {
+        double worst = 0, most = 0;
+        for (double x : size) most = isfinite(x) ? fmax(most, x) : most;
         for (size_t at = 0; at < got.size(); ++at) {
-            const double error = fabs(got[at] - expected[at]) / (relative * (size[at] + 0x1p-18 * largest) + 1e-30);
+            if (isfinite(expected[at]) && size[at] == INFINITY) continue;
+            double error = fabs(got[at] - expected[at]) / (relative * (size[at] + (plain ? 0x1p-40 : 0x1p-18) * most) + 1e-30);
+            if (!isfinite(expected[at])) error = isfinite(got[at]) ? INFINITY : 0;
             if (!(error <= worst)) worst = error;
         }
         if (!(worst <= 1)) fail(what, worst);
     }
 
-    // Of a head that was not refused: averages of what is seen.
-    void check_average(const char *what, const Floats &result, int64_t head) {
-        const Head h = head_of(head);
-        for (int64_t d = 0; d < z.value_width; ++d) {
+    // Averages of what is seen, whatever the size of the head; a key that is not a number shows in its own row.
+    void check_average(const char *what, const Numbers &result, const Numbers &values, const Range &range, const Head &head) {
+        for (int64_t d = 0; d < head.e; ++d) {
             double low = INFINITY, high = -INFINITY;
-            for (int64_t j = 0; j < z.tokens; ++j) {
-                const double x = v_dense[(size_t)((head * z.tokens + j) * z.value_width + d)];
-                if (h.sees(j)) low = fmin(low, x), high = fmax(high, x);
+            bool numbers = true;
+            for (int64_t j = 0; j < head.n; ++j) {
+                const double x = values[(size_t)(j * head.e + d)];
+                numbers = numbers && isfinite(x);
+                if (head.sees(j)) low = fmin(low, x), high = fmax(high, x);
             }
             if (low > high) low = high = 0;  // nothing is seen
             const double room = 1e-4 * fmax(fabs(low), fabs(high));
-            for (int64_t i = 0; i < z.tokens; ++i) {
-                const double x = result[(size_t)((head * z.tokens + i) * z.value_width + d)];
+            for (int64_t i = 0; i < head.n; ++i) {
+                const double x = result[(size_t)(i * head.e + d)];
+                const Held held = range.held[(size_t)i];
+                if (held == Held::STRANGE && range.some_seen && isfinite(x)) return fail(what, x);
+                if (held != Held::FINE || !range.seen_fine || !numbers) continue;
                 if (!(x >= low - room && x <= high + room)) return fail(what, x);
             }
         }
     }
 
-    void check_verdict(const char *what, Verdict verdict, bool was_refused) {
-        if (verdict == Verdict::REFUSE && !was_refused) fail(what, 0);
-        if (verdict == Verdict::TAKE && was_refused) fail(what, 1);
+    // One attention, by itself.
+    Reference check_attention(const char *what, const Numbers &result, const Numbers &keys, const Numbers &values,
+                              const Range &range, const Head &head, bool plain) {
+        Reference reference(head, keys, values);
+        bool large = false;
+        for (int64_t j = 0; j < head.n; ++j) large = large || (head.sees(j) && range.held[(size_t)j] == Held::LARGE);
+        Numbers size = reference.size;
+        for (int64_t at = 0; at < head.n * head.e; ++at)
+            if (large || range.held[(size_t)(at / head.e)] == Held::LARGE) size[(size_t)at] = INFINITY;
+        const double relative = rounding(range.most);
+        compare(what, result, reference.out, size, relative <= 0.05 ? relative : 1e60, plain);
+        return reference;
     }
 
-    static bool finite(const Numbers &numbers) {
-        for (double x : numbers)
-            if (!isfinite(x)) return false;
-        return true;
+    void check_verdict(const char *what, Verdict verdict, bool was_plain) {
+        if (verdict == Verdict::PLAIN && !was_plain) fail(what, 0);
+        if (verdict == Verdict::SYMMETRIC && was_plain) fail(what, 1);
+    }
+
+    // Heads that are left over are worked on by all threads, if they are long enough.
+    void count(int64_t head, bool plain) {
+        ++tally.heads;
+        tally.plain += plain;
+        tally.shared += plain && threads > 1 && z.tokens >= 128 * threads && head >= heads - heads % threads;
+    }
+
+    bool same_bits(const Floats &a, const Floats &b) const {
+        return a.size() == b.size() && (a.empty() || !memcmp(a.data(), b.data(), sizeof(float) * a.size()));
+    }
+    void check_rows_only() {
+        for (const Tensor *x : {&out, &k_gradient, &v_gradient})
+            if (!x->only_rows_were_written()) fail("wrote between rows");
+    }
+    template <typename Kind>
+    void called(int (*function)(const Kind *, int), const Kind &call) {
+        ++tally.calls;
+        if (const int outcome = function(&call, 1)) fail("did not run", outcome);
     }
 
   public:
@@ -178,7 +221,6 @@ class Shape {
           k_gradient(draw, z, z.key_width, Role::OUTPUT),
           v_gradient(draw, z, z.value_width, Role::OUTPUT),
           seen(z.batch * z.tokens),
-          refused(heads),
           masked(draw.one_in(2)) {
         draw_numbers();
         ++tally.shapes;

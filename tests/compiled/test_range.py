@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from clearhead.compiled.calls import attend
+from clearhead.compiled.calls import Schedule, attend, attend_backward, pursue, pursue_backward
 from clearhead.compiled.library import Kernel, kernel
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.softmax import softmax_attention_slow
@@ -73,3 +73,43 @@ def test_a_key_that_is_not_a_number_shows_wherever_it_stands(compiled: Kernel, a
     attended = attend(compiled, k, v, seen=None, scale=BIT)
     assert attended.plain.all()
     assert not attended.out[0, 0, at].isfinite().any()
+
+
+@pytest.mark.parametrize("strange", [1.0, 1e9, 3e38, math.inf, math.nan])
+@pytest.mark.parametrize("where", ["k", "v"])
+def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
+    compiled: Kernel, where: str, strange: float
+) -> None:
+    k, v, seen = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 7, 3), torch.zeros(1, 7, dtype=torch.bool)
+    (k if where == "k" else v)[0, 1, 2, 1] = strange
+    attended = attend(compiled, k, v, seen=seen, scale=BIT)
+    assert not attended.plain.any()
+    assert not attended.out.any()
+    if math.isfinite(strange) and strange < 1e10:
+        to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, seen=seen, scale=BIT)
+        assert not to_k.any()
+        assert not to_v.any()
+
+
+@pytest.mark.parametrize("tokens", [2, 19, 211])
+def test_an_average_of_the_largest_values_is_finite(compiled: Kernel, tokens: int) -> None:
+    k, v = torch.zeros(1, 1, tokens, 5), torch.full((1, 1, tokens, 3), 3e38)
+    attended = attend(compiled, k, v, seen=None, scale=BIT)
+    torch.testing.assert_close(attended.out, v, rtol=tolerance(torch.float32), atol=0)
+    expected = torch.full((1, 1, tokens), math.log2(tokens))
+    torch.testing.assert_close(attended.totals, expected, rtol=tolerance(torch.float32), atol=0)
+
+
+@pytest.mark.parametrize("threshold", [0.3, -0.3])
+def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel, threshold: float) -> None:
+    torch.manual_seed(7)
+    k, v, gradient = (torch.randn(1, 1, 7, 5) for _ in range(3))
+    t = torch.full((1, 1), threshold, dtype=torch.float64, requires_grad=True)
+    q = k.double().clamp(-t, t)
+    (softmax_attention_slow(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
+    schedule = Schedule(iterations=1, pull=2.0, scale=BIT, seen=None)
+    thresholds = t.detach().float()
+    pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
+    *_, to_threshold = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
+    assert t.grad is not None
+    torch.testing.assert_close(to_threshold.double(), t.grad, rtol=1e-4, atol=1e-6)

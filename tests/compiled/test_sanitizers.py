@@ -1,5 +1,6 @@
 """The kernel on some drawn shapes under sanitizers; `make sanitize` does the same for ten thousand."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def test_no_report_and_no_failure(driver: Path) -> None:
     assert "211 shapes" in done.stdout
     assert done.stdout.endswith(" 0 failures\n")
     assert done.stderr == ""
+    # Heads that go row by row are among those drawn, some by several threads, some compared with double precision.
+    counts = re.search(
+        r"(\d+) row by row, (\d+) of these by several threads; \d+ compared .*?, (\d+) of these", done.stdout
+    )
+    assert counts is not None
+    assert all(int(count) for count in counts.groups())
 
 
 def test_the_control_an_output_that_is_one_float_too_short(driver: Path) -> None:

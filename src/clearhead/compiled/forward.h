@@ -70,9 +70,11 @@ class ForwardHead {
     bool finish(int64_t token, float *to, float *total_to) const {
         const int64_t aligned = token / LANES * LANES;
         const float total = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
-        const float share = keys.some_seen ? 1 / total : 0;
-        for (int64_t d = 0; d < z.value_width; d += LANES)
-            store_some(to + d, outputs.over_members(token * apart + d) * share, z.value_width - d);
+        for (int64_t d = 0; d < z.value_width; d += LANES) {
+            // Where nothing is seen, zero, even of what is not a number.
+            const vec x = keys.some_seen ? outputs.over_members(token * apart + d) * (1 / total) : vec{};
+            store_some(to + d, x, z.value_width - d);
+        }
         if (total_to) *total_to = total;
         return !keys.some_seen || (total >= keys.least_total && total < INFINITY);
     }
@@ -81,6 +83,8 @@ class ForwardHead {
     void attend_plain(int64_t first, Rows out, float *totals, int member) const {
         const int64_t size = tiling.size, rows = tiling.tokens(first);
         float *scores = g.of(member), *sums = outputs.of(member), *top = by_lane.of(member), *total = top + size;
+        float largest_total = 1;  // 2^m: weights are smaller by it, so that no sum is larger than the largest value
+        while (largest_total < (float)tiling.n) largest_total *= 2;
         memset(sums, 0, sizeof(float) * size * apart);
         for (int64_t i = 0; i < rows; ++i) {
             top[i] = -INFINITY;
@@ -103,7 +107,7 @@ class ForwardHead {
                 vec share = vec{};
                 for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
                     const vec x = load(seen_j + j) > 0 ? load(row + j) - taken_out : vec{};
-                    const vec weight = lifted_exp2(x) * (load(seen_j + j) / LIFTED);
+                    const vec weight = lifted_exp2(x) * (load(seen_j + j) / (LIFTED * largest_total));
                     store(row + j, weight);
                     share += weight;
                 }
@@ -118,7 +122,7 @@ class ForwardHead {
         for (int64_t i = 0; i < rows; ++i) {
             for (int64_t d = 0; d < z.value_width; d += LANES)
                 store_some(out[first * size + i] + d, load(sums + i * apart + d) / total[i], z.value_width - d);
-            if (totals) totals[first * size + i] = top[i] + log2f(total[i]);
+            if (totals) totals[first * size + i] = top[i] + log2f(total[i] * largest_total);
         }
     }
 
@@ -156,7 +160,8 @@ class ForwardHead {
         if (sound) {
             tiling.for_own_tiles(team, [&](int64_t tile) {
                 keys.weigh(seen, tile);
-                sound = !weigh_values(v, tile) && sound;
+                const bool too_large = weigh_values(v, tile);
+                sound = !(too_large && keys.some_seen) && sound;
             });
             outputs.cleared(team.rank);
             by_lane.cleared(team.rank);

@@ -164,7 +164,8 @@ class PursuitBackwardHead {
                 const float t = rows.threshold;
                 const vec by_q = load_some(to_q + at, left), by_u = load_some(to_u + at, left), by_c = by_u + by_q;
                 const vec by_z = ((step.z > t) | (step.z < -t)) ? vec{} : by_c;
-                d_threshold += step.z > t ? by_c : step.z < -t ? -by_c : vec{};
+                const ivec above = t < 0 ? ~ivec{} : step.z > t;
+                d_threshold += above ? by_c : step.z < -t ? -by_c : vec{};
                 store_some(d_k[token] + d, load_some(d_k[token] + d, left) + by_z, left);
                 store_some(d_v[token] + d, load_some(d_v[token] + d, left) + load_some(to_v + at, left), left);
                 const vec by_last_u = by_z - call.pull * by_q;
