@@ -37,13 +37,6 @@ SYMMETRIC_FAULTS = (
         SYMMETRIC,
     ),
     Fault(
-        "kernel: any spread is held",
-        "compiled/head.h",
-        "constexpr float WIDEST = 108.2f;",
-        "constexpr float WIDEST = 1e9f;",
-        SYMMETRIC,
-    ),
-    Fault(
         "kernel: rows at the floor are trusted",
         "compiled/head.h",
         "least_total = at_floor * ABOVE_FLOOR > LEAST_TOTAL ? at_floor * ABOVE_FLOOR : LEAST_TOTAL;",

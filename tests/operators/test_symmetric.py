@@ -109,6 +109,7 @@ def test_teams_of_threads_give_what_one_does(threads: int, heads: int) -> None:
         alone = [attention(k, v), *gradients(attention, k, v, along=along)]
         torch.set_num_threads(threads)
         try:
+            assert not symmetric(k, v, seen, 23**-0.5)[-1].any()  # what threads get wrong would be mended row by row
             together = [attention(k, v), *gradients(attention, k, v, along=along)]
             again = [attention(k, v), *gradients(attention, k, v, along=along)]
         finally:
@@ -311,8 +312,12 @@ def test_more_leading_axes(path: str) -> None:
 def test_a_negative_scale_is_served(path: str) -> None:
     k, v = drawn(1, 2, 17, 5), drawn(1, 2, 17, 4, seed=1)
     with forced(path):
-        got, zero = symmetric_attention(k, v, scale=-0.5), symmetric_attention(k, v, scale=0.0)
-    assert (got - symmetric_attention_slow(k, v, scale=-0.5)).abs().max() <= tolerance(torch.float32)
+        got, zero = symmetric_attention(5 * k, v, scale=-0.5), symmetric_attention(k, v, scale=0.0)
+        # The exponent of this pair would be +230 bits, beyond what a float holds, and its bits those of a small number.
+        opposite = torch.tensor([-8.93, 8.93]).reshape(1, 1, 2, 1)
+        swapped = symmetric_attention(opposite, opposite, scale=-1.0)
+    assert torch.equal(swapped, opposite.flip(-2))
+    assert (got - dense(5 * k, v, scale=-0.5)).abs().max() <= tolerance(torch.float32, terms=25 * 25)
     assert (zero - v.mean(dim=-2, keepdim=True)).abs().max() <= tolerance(torch.float32)
 
 
