@@ -49,7 +49,7 @@ tests-shipped: $(VENV)/.ready-to-test
 # What the kernel serves must work where it is not installed.
 tests-without-kernel: $(VENV)/.ready-to-test
 	CLEARHEAD_KERNEL=off $(BIN)/pytest -q -n $(WORKERS) tests/compiled tests/modules tests/operators/test_symmetric.py \
-	  tests/operators/test_pursuit.py
+	  tests/operators/test_symmetric_range.py tests/operators/test_pursuit.py
 
 # Debian's Chromium, where it may be installed. Elsewhere the browser tests say that they did not run.
 browser:

@@ -39,7 +39,7 @@ SECTIONS = ("attention", "pursuit", "step", "memory", "error")
 Calls = dict[str, Callable[[], object]]
 
 
-def medians(calls: Calls, rounds: int) -> dict[str, list[float]]:
+def timed(calls: Calls, rounds: int) -> dict[str, list[float]]:
     """Seconds of every round by name; the first round is thrown away."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
@@ -95,7 +95,7 @@ def attention_section(rounds: int) -> None:
         k, v, along = (normal(b, h, n, d, seed=seed) for seed in range(3))
         calls = named("ours", both_ways(symmetric_attention, k, v, along))
         calls |= named("torch", both_ways(plain, k, v, along))
-        taken = medians({name: call for name, call in calls.items() if "recorded" not in name}, rounds)
+        taken = timed({name: call for name, call in calls.items() if "recorded" not in name}, rounds)
         cells = [ratio(taken, [f"ours {way}"], [f"torch {way}"]) for way in ("forward", "backward")]
         print(f"{f'{b} x {h} x {n} x {d}':32s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
 
@@ -142,20 +142,23 @@ def pursuit_section(rounds: int) -> None:
         k, v, along = (normal(b, h, n, 64, seed=seed) for seed in range(3))
         for rule, threshold in THRESHOLDS.items():
             calls = named("torch", both_ways(plain, k, v, along))
-            forms = {"ours": (pursue, 2), "ours ": (pursue, 4), "dense": (pursue_dense, 4)}
-            for form, (attention, iterations) in forms.items():
-                chosen = functools.partial(attention, iterations=iterations, threshold=threshold)
-                calls |= named(f"{form} {iterations}", both_ways(chosen, k, v, along))
-            taken = medians(calls, rounds if n < 1000 else max(rounds // 4, 3))
+            given = threshold(k)
+            fixed = functools.partial(principal_attention_pursuit, threshold=given)
+            forms = {
+                "ours, 2 iterations": functools.partial(pursue, iterations=2, threshold=threshold),
+                "ours, 4 iterations": functools.partial(pursue, iterations=4, threshold=threshold),
+                "ours, 4, threshold given": functools.partial(fixed, iterations=4),
+                "dense, 4 iterations": functools.partial(pursue_dense, iterations=4, threshold=threshold),
+            }
+            for form, attention in forms.items():
+                calls |= named(form, both_ways(attention, k, v, along))
+            taken = timed(calls, rounds if n < 1000 else max(rounds // 4, 3))
             print(f"{b} x {h} x {n} x 64, {rule}")
-            for form, (_, iterations) in forms.items():
-                what = f"{form} {iterations}"
-                alone = ratio(taken, [f"{what} forward"], ["torch forward"])
+            for form in forms:
+                alone = ratio(taken, [f"{form} forward"], ["torch forward"])
                 ways = ("recorded", "backward")
-                together = ratio(taken, [f"{what} {way}" for way in ways], [f"torch {way}" for way in ways])
-                print(
-                    f"{'':32s}{f'{form.strip()}, {iterations} iterations':>26s}{alone:>22s}{together:>22s}", flush=True
-                )
+                together = ratio(taken, [f"{form} {way}" for way in ways], [f"torch {way}" for way in ways])
+                print(f"{'':32s}{form:>26s}{alone:>22s}{together:>22s}", flush=True)
 
 
 def tiny(pursuing: Sequence[int], *, symmetric: bool) -> VisionTransformer:
@@ -196,7 +199,7 @@ def step_section(rounds: int) -> None:
         "pursuit (4) in the first layer, symmetric elsewhere": tiny((0,), symmetric=True),
         "pursuit (4) in all 12 layers": tiny(range(12), symmetric=True),
     }
-    taken = medians({name: step_of(model) for name, model in models.items()}, max(rounds // 2, 5))
+    taken = timed({name: step_of(model) for name, model in models.items()}, max(rounds // 2, 5))
     for name in models:
         print(f"{name:56s}{ratio(taken, [name], ['softmax']):>20s}", flush=True)
 
@@ -243,28 +246,38 @@ def resident(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
+def keys_of(kind: str, shape: tuple[int, int, int, int], seed: int) -> Tensor:
+    """Random directions, lengths of this kind."""
+    at = torch.rand(*shape[:3], 1, generator=torch.Generator().manual_seed(seed))
+    mixed = {"from 1e-3 to 1e3": 10 ** (6 * at - 3), "half 1e-3, half 1e3": torch.where(at < 0.5, 1e-3, 1e3)}
+    lengths = mixed[kind] if kind in mixed else torch.full((1,), float(kind))
+    return nn.functional.normalize(normal(*shape, seed=seed), dim=-1) * lengths
+
+
+def exactly(k: Tensor, v: Tensor) -> Tensor:
+    return (k @ k.mT * k.shape[-1] ** -0.5).softmax(dim=-1) @ v
+
+
 def error_section(_: int) -> None:
-    print("\nlargest error against float64 over 20 draws, ours / SDPA's; gradients by norm")
-    print(f"{'lengths of keys':24s}{'output':>22s}{'gradient for k':>22s}{'gradient for v':>22s}")
-    n, d = 197, 64
-    for kind in ("1e-3", "1", "10", "1e3", "from 1e-3 to 1e3", "half 1e-3, half 1e3"):
-        worst = {"ours": [0.0] * 3, "torch": [0.0] * 3}
-        for seed in range(20):
-            at = torch.rand(n, 1, generator=torch.Generator().manual_seed(seed))
-            mixed = {"from 1e-3 to 1e3": 10 ** (6 * at - 3), "half 1e-3, half 1e3": torch.where(at < 0.5, 1e-3, 1e3)}
-            lengths = mixed[kind] if kind in mixed else torch.full((n, 1), float(kind))
-            k = nn.functional.normalize(normal(1, 3, n, d, seed=seed), dim=-1) * lengths
-            v, along = normal(1, 3, n, d, seed=seed + 100), normal(1, 3, n, d, seed=seed + 200)
-            want = results(lambda k, v: (k @ k.mT * d**-0.5).softmax(dim=-1) @ v, k.double(), v.double(), along)
-            for name, attention in (("ours", symmetric_attention), ("torch", plain)):
-                got = results(attention, k, v, along)
-                errors = [
-                    (got[0] - want[0]).abs().max(),
-                    *((x - y).norm() for x, y in zip(got[1:], want[1:], strict=True)),
-                ]
-                worst[name] = [max(a, b.item()) for a, b in zip(worst[name], errors, strict=True)]
-        cells = [f"{ours:.1e} / {theirs:.1e}" for ours, theirs in zip(*worst.values(), strict=True)]
-        print(f"{kind:24s}" + "".join(f"{cell:>22s}" for cell in cells), flush=True)
+    print("\nlargest error against float64, ours / SDPA's, 120 heads of 197 tokens, 9 of 2,048; gradients by norm")
+    print(f"{'tokens':>7s}  {'lengths of keys':22s}{'mean of values':>15s}{'output':>20s}{'for k':>20s}{'for v':>20s}")
+    for shape, draws in (((8, 3, 197, 64), 5), ((1, 3, 2048, 64), 3)):
+        for mean in (0, 3):
+            for kind in ("1e-3", "1", "10", "1e3", "from 1e-3 to 1e3", "half 1e-3, half 1e3"):
+                worst = {symmetric_attention: [0.0] * 3, plain: [0.0] * 3}
+                for seed in range(draws):
+                    k, v, along = (
+                        keys_of(kind, shape, seed),
+                        normal(*shape, seed=seed + 100) + mean,
+                        normal(*shape, seed=seed),
+                    )
+                    want = results(exactly, k.double(), v.double(), along)
+                    for attention, before in worst.items():
+                        output, *rest = (x - y for x, y in zip(results(attention, k, v, along), want, strict=True))
+                        errors = [output.abs().max().item(), *(x.norm().item() for x in rest)]
+                        worst[attention] = [max(x, y) for x, y in zip(before, errors, strict=True)]
+                cells = [f"{ours:.1e} / {theirs:.1e}" for ours, theirs in zip(*worst.values(), strict=True)]
+                print(f"{shape[2]:7d}  {kind:22s}{mean:15d}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
 
 
 def results(attention: Callable[..., Tensor], k: Tensor, v: Tensor, along: Tensor) -> list[Tensor]:

@@ -48,9 +48,16 @@ def check_attention_operands(
     A mask is boolean, True where a query may look, and broadcasts to (..., n, m); a bias is floating and broadcasts so.
     """
     operands = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
-    got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
+
+    # In functions, for torch.compile with changing sizes does not take the text of a shape.
+    def got() -> str:
+        return ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
+
+    def dtypes() -> str:
+        return ", ".join(f"{name} {x.dtype}" for name, x in operands.items() if x is not None)
+
     if min(q.ndim, k.ndim, v.ndim) < 2:
-        raise ShapeError(f"expected q (..., n, d), k (..., m, d), v (..., m, e); got {got}")
+        raise ShapeError(f"expected q (..., n, d), k (..., m, d), v (..., m, e); got {got()}")
     if (
         q.shape[-1] == 0
         or q.shape[-1] != k.shape[-1]
@@ -58,19 +65,18 @@ def check_attention_operands(
         or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
     ):
         raise ShapeError(
-            f"expected q (..., n, d), k (..., m, d), v (..., m, e) of one leading shape, one d > 0, one m; got {got}"
+            f"expected q (..., n, d), k (..., m, d), v (..., m, e) of one leading shape, one d > 0, one m; got {got()}"
         )
     scores = (*q.shape[:-1], k.shape[-2])
     for name, extra in (("mask", mask), ("bias", bias)):
         if extra is not None and not broadcasts(tuple(extra.shape), scores):
-            raise ShapeError(f"expected {name} to broadcast to (..., n, m) = {scores}; got {got}")
-    dtypes = ", ".join(f"{name} {x.dtype}" for name, x in operands.items() if x is not None)
+            raise ShapeError(f"expected {name} to broadcast to (..., n, m) = {scores}; got {got()}")
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"expected q, k and v of one floating dtype; got {dtypes}")
+        raise ValueError(f"expected q, k and v of one floating dtype; got {dtypes()}")
     if mask is not None and mask.dtype is not torch.bool:
-        raise ValueError(f"expected a boolean mask, True where a query may look; got {dtypes}")
+        raise ValueError(f"expected a boolean mask, True where a query may look; got {dtypes()}")
     if bias is not None and not bias.is_floating_point():
-        raise ValueError(f"expected a floating additive bias; got {dtypes}")
+        raise ValueError(f"expected a floating additive bias; got {dtypes()}")
     if len({x.device for x in operands.values() if x is not None}) > 1:
         devices = ", ".join(f"{name} {x.device}" for name, x in operands.items() if x is not None)
         raise ValueError(f"expected every operand on one device; got {devices}")

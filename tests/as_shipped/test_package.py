@@ -58,6 +58,11 @@ def test_importing_clearhead_imports_nothing_heavy() -> None:
     assert _python(code) == "set()"
 
 
+def test_importing_the_operators_does_not_import_the_compiler() -> None:
+    code = "import sys, clearhead.operators; print(any(name.startswith('torch._dynamo') for name in sys.modules))"
+    assert _python(code) == "False"
+
+
 def test_it_works_without_the_tools_of_its_tests() -> None:
     code = (
         "import sys\n"

@@ -94,7 +94,8 @@ class Pursuits : protected Shape {
                 to_k_size[x] += inside ? by_c_size : 0;
                 to_v[x] += gradients.v[x];
                 to_v_size[x] += gradients.v_size[x];
-                to_t[0] += inside ? 0 : step.z[x] > 0 || t < 0 ? by_c : -by_c;
+                // As torch has it, a threshold of zero has the derivative from above on one side alone.
+                to_t[0] += inside ? 0 : step.z[x] > 0 || t < 0 ? by_c : t > 0 ? -by_c : 0;
                 to_t_size[0] += inside ? 0 : by_c_size;
                 by_l[x] = inside ? 0 : by_c;
                 by_l_size[x] = inside ? 0 : by_c_size;

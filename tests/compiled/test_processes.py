@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from clearhead.compiled.calls import Schedule, attend, attend_backward, pursue, pursue_backward
-from clearhead.compiled.library import Kernel, kernel
+from clearhead.compiled.library import Kernel, kernel, status
 from clearhead.numerics.precision import tolerance
 
 # Three heads on two threads: two are dealt out, and one, long enough for it, is worked on together.
@@ -28,7 +28,7 @@ SECONDS = 60.0
 def compiled() -> Kernel:
     found = kernel()
     if found is None:
-        pytest.skip("the kernel is not built here")
+        pytest.skip(f"no compiled kernel: {status().reason}")
     return found
 
 

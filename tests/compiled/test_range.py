@@ -1,12 +1,13 @@
 """Heads that the symmetric form cannot hold are computed row by row, and all are right, whatever the numbers."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
 from clearhead.compiled.calls import Schedule, attend, attend_backward, pursue, pursue_backward
-from clearhead.compiled.library import Kernel, kernel
+from clearhead.compiled.library import INSTRUCTIONS, Kernel, kernel, status
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.softmax import softmax_attention_slow
 
@@ -18,7 +19,7 @@ BIT = math.log(2)
 def compiled() -> Kernel:
     found = kernel()
     if found is None:
-        pytest.skip("the kernel is not built here")
+        pytest.skip(f"no compiled kernel: {status().reason}")
     return found
 
 
@@ -113,3 +114,16 @@ def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel,
     *_, to_threshold = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
     assert t.grad is not None
     torch.testing.assert_close(to_threshold.double(), t.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_every_set_of_instructions_that_this_processor_has_gives_the_same(compiled: Kernel) -> None:
+    torch.manual_seed(0)
+    k, v = torch.randn(2, 3, 131, 23), torch.randn(2, 3, 131, 17)
+    k[1, 2] *= 20  # row by row
+    exact = softmax_attention_slow(k.double(), k.double(), v.double(), scale=0.2)
+    mask = compiled.handle.clearhead_instructions()
+    for name, bit in INSTRUCTIONS.items():
+        if mask & bit:
+            attended = attend(dataclasses.replace(compiled, instructions=name), k, v, seen=None, scale=0.2)
+            assert (attended.out - exact).abs().max() <= tolerance(torch.float32, terms=20 * 20 * 23)
+            assert attended.plain.sum() == 1

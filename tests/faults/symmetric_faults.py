@@ -2,7 +2,7 @@
 
 from fault import Fault
 
-SYMMETRIC = ("tests/operators/test_symmetric.py",)
+SYMMETRIC = ("tests/operators/test_symmetric.py", "tests/operators/test_symmetric_range.py")
 PURSUIT = ("tests/operators/test_pursuit.py",)
 RANGE = ("tests/compiled/test_range.py",)
 MODULE = ("tests/modules/test_symmetric.py",)
@@ -11,8 +11,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: totals of columns left out",
         "compiled/forward.h",
-        "if (!SAME) store(totals_j + j",
-        "if (false) store(totals_j + j",
+        "if (!SAME) store(sums_j + j",
+        "if (false) store(sums_j + j",
         SYMMETRIC,
     ),
     Fault(
@@ -109,8 +109,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: the threshold's gradient has one sign",
         "compiled/pursuit.h",
-        "step.z < -t ? -by_c : vec{};",
-        "step.z < -t ? by_c : vec{};",
+        "below ? -by_c : vec{};",
+        "below ? by_c : vec{};",
         PURSUIT,
     ),
     Fault(
@@ -151,8 +151,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "symmetric: a negative scale reaches the kernel",
         "operators/symmetric.py",
-        " or scale < 0 or not",
-        " or not",
+        "_LEAST_SCALE <= scale <= 1 / _LEAST_SCALE",
+        "scale <= 1 / _LEAST_SCALE",
         SYMMETRIC,
     ),
     Fault(

@@ -16,23 +16,29 @@ class BackwardHead {
     const Tiling tiling;
     const int64_t key_apart, value_apart;  // of rows: whole vectors
     Keys keys;
-    float *k_rows, *a_rows;  // k, and A
+    float *k_copied, *a_rows;  // k where its rows are not whole vectors, and A
     float *a_dot_o, *logarithms;
-    float *unsound;  // by member, whether a gradient came out not finite
+    float *unsound, *largest_gradients;  // by member; the first, whether a gradient is too small or came out not finite
     float *three;    // tiles of A, B and A again, turned over, so that A|B and B|A each lie together
     Sums g, t;       // of a pair of tiles
     Sums to_k, to_v;  // of T k and of G A
 
-    void prepare_row(Rows k, Rows out, Rows gradient, float share, int64_t token) {
-        float *a = a_rows + token * value_apart, *own_k = k_rows + token * key_apart;
-        vec products = vec{};
+    // The largest number of the row's gradient.
+    float prepare_row(Rows k, Rows out, Rows gradient, float share, int64_t token) {
+        float *a = a_rows + token * value_apart;
+        vec products = vec{}, most = vec{};
         for (int64_t d = 0; d < value_apart; d += LANES) {
-            const vec x = load_some(gradient[token] + d, z.value_width - d) * share;
+            const vec given = load_some(gradient[token] + d, z.value_width - d), x = given * share;
+            const vec size = given < 0 ? -given : given;
+            most = size > most ? size : most;
             store(a + d, x);
             products += x * load_some(out[token] + d, z.value_width - d);
         }
         a_dot_o[token] = sum(products);
-        for (int64_t d = 0; d < key_apart; d += LANES) store(own_k + d, load_some(k[token] + d, z.key_width - d));
+        if (z.key_width != key_apart)
+            for (int64_t d = 0; d < key_apart; d += LANES)
+                store(k_copied + token * key_apart + d, load_some(k[token] + d, z.key_width - d));
+        return largest(most);
     }
 
     void prepare_tile(Rows v, int64_t tile) {
@@ -48,7 +54,7 @@ class BackwardHead {
         for (int64_t token = tiling.n; token < (tile + 1) * size; ++token) a_dot_o[token] = 0;
     }
 
-    void pair(int64_t first, int64_t second, int member) const {
+    void pair(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         keys.scores(first, second, g.of(member));
         symmetric_dots(three + first * 3 * whole, three + second * 3 * whole + whole, 2 * z.value_width, tiling, first,
@@ -63,11 +69,11 @@ class BackwardHead {
                 store(t_row + j, x * (load(t_row + j) - less));
             }
         }
-        exchange(g.of(member), a_rows, value_apart, tiling, first, second, to_v.of(member));
-        exchange(t.of(member), k_rows, key_apart, tiling, first, second, to_k.of(member));
+        exchange(g.of(member), {a_rows, value_apart}, tiling, first, second, to_v.of(member), value_apart);
+        exchange(t.of(member), k, tiling, first, second, to_k.of(member), key_apart);
     }
 
-    void pair_plain(int64_t first, int64_t second, const float *logarithms, int member) const {
+    void pair_plain(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         const int64_t rows = tiling.tokens(first), columns = tiling.tokens(second);
         float *p = g.of(member), *s = t.of(member);
@@ -86,9 +92,8 @@ class BackwardHead {
         product<Left::ROWS_ADJACENT, Into::SUM>({p, size, a_rows + at_i * value_apart, value_apart, v_j, value_apart, rows},
                                                 columns, value_apart);
         float *k_i = to_k.of(member) + at_i * key_apart, *k_j = to_k.of(member) + at_j * key_apart;
-        const float *from_i = k_rows + at_i * key_apart, *from_j = k_rows + at_j * key_apart;
-        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, from_j, key_apart, k_i, key_apart, columns}, rows, key_apart);
-        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, from_i, key_apart, k_j, key_apart, rows}, columns, key_apart);
+        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, k[at_j], k.step, k_i, key_apart, columns}, rows, key_apart);
+        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_apart, rows}, columns, key_apart);
     }
 
     // The logarithm, in bits, of what a row was divided by.
@@ -115,11 +120,12 @@ class BackwardHead {
           key_apart(up_to(z.key_width, LANES)),
           value_apart(up_to(z.value_width, LANES)),
           keys(scratch, tiling, z.key_width, call.scale),
-          k_rows(scratch.take(tiling.padded * key_apart)),
+          k_copied(scratch.take(z.key_width == key_apart ? 0 : tiling.padded * key_apart)),
           a_rows(scratch.take(tiling.padded * value_apart)),
           a_dot_o(scratch.take(tiling.padded)),
           logarithms(scratch.take(tiling.padded)),
           unsound(scratch.take(members)),
+          largest_gradients(scratch.take(members)),
           three(scratch.take(tiling.padded * 3 * z.value_width)),
           g(scratch, tiling.size * tiling.size, members),
           t(scratch, tiling.size * tiling.size, members),
@@ -135,14 +141,18 @@ class BackwardHead {
         wait_for(team);
         keys.find_range();
         bool sound = !was_plain;
+        const Rows whole_k = z.key_width == key_apart ? k : Rows{k_copied, key_apart};
         const auto finish_row = [&](int64_t token, float k_factor, float v_factor) {
             const bool k_sound = finish(to_k, token * key_apart, z.key_width, k_factor, k_gradient[token]);
             return finish(to_v, token * value_apart, z.value_width, v_factor, v_gradient[token]) && k_sound;
         };
         if (sound) {
+            float most = 0;
             tiling.for_own_tokens(team, [&](int64_t token) {
-                prepare_row(k, out, gradient, keys.some_seen ? LIFTED / totals[token] : 0, token);
+                const float own = prepare_row(k, out, gradient, keys.some_seen ? LIFTED / totals[token] : 0, token);
+                most = own > most ? own : most;
             });
+            largest_gradients[team.rank] = most;
             tiling.for_own_tiles(team, [&](int64_t tile) {
                 keys.weigh(seen, tile);
                 prepare_tile(v, tile);
@@ -150,10 +160,13 @@ class BackwardHead {
             to_k.cleared(team.rank);
             to_v.cleared(team.rank);
             wait_for(team);
-            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, team.rank); });
+            for (int member = 0; member < team.size; ++member)
+                most = largest_gradients[member] > most ? largest_gradients[member] : most;
+            sound = !keys.some_seen || keys.holds(most / (float)tiling.n);
+            if (sound) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, whole_k, team.rank); });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
-                sound = finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED) && sound;
+                sound = sound && finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED);
             });
         }
         unsound[team.rank] = !sound;
@@ -173,7 +186,7 @@ class BackwardHead {
             to_v.cleared(team.rank);
             wait_for(team);
             tiling.for_own_tiles(team, [&](int64_t first) {
-                for (int64_t second = 0; second < tiling.count; ++second) pair_plain(first, second, logarithms, team.rank);
+                for (int64_t second = 0; second < tiling.count; ++second) pair_plain(first, second, whole_k, team.rank);
             });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) { finish_row(token, call.scale, 1); });

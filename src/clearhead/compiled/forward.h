@@ -12,58 +12,64 @@ class ForwardHead {
     const int64_t apart;  // of rows: whole vectors
     Keys keys;
     float *values;     // w v
-    float *unsound;    // by member, whether numbers spread too widely
+    float *unsound;         // by member, whether numbers spread too widely
+    float *largest_values;  // by tile
     Sums g;            // the exponentials of a pair of tiles
     Sums outputs;      // of G w v
     Sums by_lane, by_column;  // of G w: over the columns of a row, lane by lane; over the rows of a column, likewise
 
-    // w v of a tile; whether a value is too large.
-    bool weigh_values(Rows v, int64_t tile) {
-        const int64_t from = tile * tiling.size, whole = z.value_width / LANES * LANES;
+    // w v of a tile; the largest value of it, or infinity where one is too large or not a number.
+    float weigh_values(Rows v, int64_t tile) {
+        const int64_t from = tile * tiling.size;
         ivec small = ~ivec{};
-        bool all_small = true;
+        vec most = vec{};
         ask_for(v, from, from + AHEAD, tiling.n, z.value_width);
         for (int64_t token = from; token < from + tiling.tokens(tile); ++token) {
             ask_for(v, token + AHEAD, token + AHEAD + 1, tiling.n, z.value_width);
-            const float *row = v[token];
-            float *to = values + token * apart;
-            for (int64_t d = 0; d < whole; d += LANES) {
-                const vec x = load(row + d);
-                small &= (x <= LARGEST_VALUE) & (x >= -LARGEST_VALUE);
-                store(to + d, x * keys.weight[token]);
-            }
-            for (int64_t d = whole; d < apart; ++d) {
-                const float x = d < z.value_width ? row[d] : 0;
-                all_small = all_small && fabsf(x) <= LARGEST_VALUE;
-                to[d] = x * keys.weight[token];
+            const float weight = keys.weight[token];
+            for (int64_t d = 0; d < z.value_width; d += LANES) {
+                const vec x = load_some(v[token] + d, z.value_width - d), size = x < 0 ? -x : x;
+                small &= size <= LARGEST_VALUE;
+                most = size > most ? size : most;
+                store(values + token * apart + d, x * weight);
             }
         }
+        bool all_small = true;
         for (int lane = 0; lane < LANES; ++lane) all_small = all_small && small[lane];
-        return !all_small;
+        return all_small ? largest(most) : INFINITY;
+    }
+
+    float largest_of(const float *by_tile) const {
+        float most = 0;
+        for (int64_t tile = 0; tile < tiling.count; ++tile) most = by_tile[tile] > most ? by_tile[tile] : most;
+        return most;
     }
 
     template <bool SAME>
     void exponentiate(int64_t first, int64_t second, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, columns = tiling.tokens(second);
         float *totals_j = by_column.of(member) + at_j;
+        float sums_j[LARGEST_TILE + LANES] = {};  // of this tile alone, so that rounding does not grow with the tokens
         for (int64_t i = 0; i < tiling.tokens(first); ++i) {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i];
             float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
-            vec total = load(totals_i);
+            vec total = vec{};
             for (int64_t j = 0; j < columns; j += LANES) {
                 const vec x = keys.gaussian(load(row + j), c_i, load(keys.c + at_j + j));
                 store(row + j, x);
                 total += x * load(keys.weight + at_j + j);
-                if (!SAME) store(totals_j + j, load(totals_j + j) + x * w_i);
+                if (!SAME) store(sums_j + j, load(sums_j + j) + x * w_i);
             }
-            store(totals_i, total);
+            store(totals_i, load(totals_i) + total);
         }
+        if (!SAME)
+            for (int64_t j = 0; j < columns; j += LANES) store(totals_j + j, load(totals_j + j) + load(sums_j + j));
     }
 
     void attend(int64_t first, int64_t second, int member) const {
         keys.scores(first, second, g.of(member));
         first == second ? exponentiate<true>(first, second, member) : exponentiate<false>(first, second, member);
-        exchange(g.of(member), values, apart, tiling, first, second, outputs.of(member));
+        exchange(g.of(member), {values, apart}, tiling, first, second, outputs.of(member), apart);
     }
 
     // One row, divided by its total; whether the total can be trusted.
@@ -143,6 +149,7 @@ class ForwardHead {
           keys(scratch, tiling, z.key_width, call.scale),
           values(scratch.take(tiling.padded * apart)),
           unsound(scratch.take(members)),
+          largest_values(scratch.take(tiling.count)),
           g(scratch, tiling.size * tiling.size, members),
           outputs(scratch, tiling.padded * apart, members),
           by_lane(scratch, tiling.padded * LANES, members),
@@ -160,17 +167,18 @@ class ForwardHead {
         if (sound) {
             tiling.for_own_tiles(team, [&](int64_t tile) {
                 keys.weigh(seen, tile);
-                const bool too_large = weigh_values(v, tile);
-                sound = !(too_large && keys.some_seen) && sound;
+                largest_values[tile] = weigh_values(v, tile);
             });
             outputs.cleared(team.rank);
             by_lane.cleared(team.rank);
             by_column.cleared(team.rank);
             wait_for(team);
-            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
+            const float most = largest_of(largest_values);
+            sound = !keys.some_seen || (most <= LARGEST_VALUE && keys.holds(most));
+            if (sound) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
-                sound = finish(token, out[token], totals ? totals + token : nullptr) && sound;
+                sound = sound && finish(token, out[token], totals ? totals + token : nullptr);
             });
         }
         unsound[team.rank] = !sound;

@@ -23,6 +23,9 @@ constexpr float LEAST_TOTAL = 0x1p-70f;
 // ... or not so much larger than what exponentials that stay at their floor can add up to.
 constexpr float ABOVE_FLOOR = 0x1p24f;
 
+// ... or where the largest value or gradient, times the least weight, is smaller than this: others would be lost.
+constexpr float LEAST_PRODUCT = 0x1p-90f;
+
 constexpr double LOG2_E = 1.4426950408889634;
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -128,13 +131,14 @@ inline void symmetric_dots(const float *left, const float *right, int64_t width,
 
 // What the tokens of two tiles get from one another's rows, weighted by a tile of rows of the first by columns of the
 // second.
-inline void exchange(const float *weights, const float *from, int64_t apart, const Tiling &tiling, int64_t first,
-                     int64_t second, float *to) {
+inline void exchange(const float *weights, Rows from, const Tiling &tiling, int64_t first, int64_t second, float *to,
+                     int64_t apart) {
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
-    const int64_t at_i = first * size * apart, at_j = second * size * apart;
-    product<Left::STEPS_ADJACENT, Into::SUM>({weights, size, from + at_j, apart, to + at_i, apart, columns}, rows, apart);
+    const float *from_i = from[first * size], *from_j = from[second * size];
+    float *to_i = to + first * size * apart, *to_j = to + second * size * apart;
+    product<Left::STEPS_ADJACENT, Into::SUM>({weights, size, from_j, from.step, to_i, apart, columns}, rows, apart);
     if (first != second)
-        product<Left::ROWS_ADJACENT, Into::SUM>({weights, size, from + at_i, apart, to + at_j, apart, rows}, columns, apart);
+        product<Left::ROWS_ADJACENT, Into::SUM>({weights, size, from_i, from.step, to_j, apart, rows}, columns, apart);
 }
 
 struct Keys {
@@ -145,7 +149,7 @@ struct Keys {
     float *c;             // bits |k|^2 / 2: exponents of the factors that cancel
     float *weight;        // 2^(c - middle), 0 for tokens that are not seen
     float *least, *most;  // of c, over the seen tokens of a tile; infinity and minus it where there are none
-    float middle = 0, least_total = LEAST_TOTAL;
+    float middle = 0, least_weight = 1, least_total = LEAST_TOTAL;
     bool some_seen = false, too_wide = false;
 
     Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width, float scale)
@@ -192,9 +196,13 @@ struct Keys {
         some_seen = low < INFINITY;
         middle = some_seen ? low + (high - low) / 2 : 0;
         too_wide = some_seen && !(high <= LARGEST_HALF && high - low <= WIDEST);
+        least_weight = some_seen ? exp2f(low - middle) : 1;
         const float at_floor = exp2f(FLOOR + LIFT + (high - middle)) * (float)tiling.n;
         least_total = at_floor * ABOVE_FLOOR > LEAST_TOTAL ? at_floor * ABOVE_FLOOR : LEAST_TOTAL;
     }
+
+    // Whether numbers, the largest of which is this, can be weighted.
+    bool holds(float largest) const { return largest == 0 || largest * least_weight >= LEAST_PRODUCT; }
 
     void weigh(const uint8_t *seen, int64_t tile) const {
         for (int64_t at = tile * tiling.size; at < (tile + 1) * tiling.size; at += LANES)

@@ -15,11 +15,11 @@ inline vec clamped(vec z, float t) {
     return z > t ? all(t) : z;
 }
 
-// One step for the numbers of a row: what comes of the last iteration's l and reach. Null l: the first iteration.
+// One step for the numbers of a row: what comes of the last iteration's l and reach, which are zero at first.
 struct Step {
-    vec u, z, c, q, reach;
+    vec z, c, q, reach;
     Step(vec k, vec l, vec last_reach, float t, float pull) {
-        u = last_reach - l;
+        const vec u = last_reach - l;
         z = (k - l) + u;
         c = clamped(z, t);
         q = (l - pull * u) + c;
@@ -165,7 +165,8 @@ class PursuitBackwardHead {
                 const vec by_q = load_some(to_q + at, left), by_u = load_some(to_u + at, left), by_c = by_u + by_q;
                 const vec by_z = ((step.z > t) | (step.z < -t)) ? vec{} : by_c;
                 const ivec above = t < 0 ? ~ivec{} : step.z > t;
-                d_threshold += above ? by_c : step.z < -t ? -by_c : vec{};
+                const ivec below = t > 0 ? step.z < -t : ivec{};
+                d_threshold += above ? by_c : below ? -by_c : vec{};
                 store_some(d_k[token] + d, load_some(d_k[token] + d, left) + by_z, left);
                 store_some(d_v[token] + d, load_some(d_v[token] + d, left) + load_some(to_v + at, left), left);
                 const vec by_last_u = by_z - call.pull * by_q;

@@ -22,8 +22,10 @@ def check_tokens(tokens: Mapping[str, Tensor], maps: Mapping[str, nn.Linear]) ->
     Inputs must have the dtype of the parameters, except under autocast, which sees to that itself.
     """
     widths = {name: maps[name].in_features for name in tokens}
-    leading = {tuple(x.shape[:-2]) for x in tokens.values()}
-    if len(leading) > 1 or any(x.ndim < 2 or x.shape[-1] != widths[name] for name, x in tokens.items()):
+    leading = next(iter(tokens.values())).shape[:-2]
+    if any(x.shape[:-2] != leading for x in tokens.values()) or any(
+        x.ndim < 2 or x.shape[-1] != widths[name] for name, x in tokens.items()
+    ):
         expected = ", ".join(f"{name} (..., tokens, {width})" for name, width in widths.items())
         shapes = {name: tuple(x.shape) for name, x in tokens.items()}
         raise ShapeError(f"expected {expected} of one leading shape; got {_listed(shapes)}")

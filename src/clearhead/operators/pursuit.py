@@ -5,7 +5,6 @@ mu enters through. With :math:`x - \operatorname{shrink}_t(x) = \operatorname{cl
 never formed, and the dual update after the last iteration, which nothing reads, is left out.
 """
 
-import math
 from typing import Literal
 
 import torch
@@ -14,7 +13,14 @@ from torch import Tensor
 from clearhead.axes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.softmax import softmax_attention_slow
-from clearhead.operators.symmetric import four_axes, kernel_is_worth_it, padding, symmetric_attention
+from clearhead.operators.symmetric import (
+    as_given,
+    checked_scale,
+    four_axes,
+    kernel_is_worth_it,
+    padding,
+    symmetric_attention,
+)
 
 __all__ = ["principal_attention_pursuit", "principal_attention_pursuit_slow"]
 
@@ -47,15 +53,19 @@ def principal_attention_pursuit(
     """
     scale = _checked_scale(k, v, iterations, dual_sign, mask, scale)
     t = _threshold_by_head(k, threshold)
-    seen = None if mask is None else padding(mask, k)
-    pull = 1.0 - dual_sign
-    if (mask is not None and seen is None) or scale < 0 or not kernel_is_worth_it(k):
-        return _iterate(k, v, t, mask, iterations, pull, scale)
+    seen, pull = None, 1.0 - dual_sign
+    fast = kernel_is_worth_it(k, scale)
+    if fast and mask is not None:
+        seen = padding(mask, k)
+        fast = seen is not None
+    if not fast:
+        with as_given(k):
+            return _iterate(k, v, t, mask, iterations, pull, scale)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
     wide = torch.promote_types(k.dtype, torch.float32)
     keys, values = four_axes(k.to(wide)), four_axes(v.to(wide))
     out: Tensor
-    out, *_ = pursuit(keys, values, t.to(wide).reshape(keys.shape[:2]), seen, iterations, pull, scale, keep)
+    out, *_ = pursuit(keys, values, t.to(wide).reshape(keys.shape[:2]), seen, int(iterations), pull, scale, keep)
     return out.to(v.dtype).reshape(v.shape)
 
 
@@ -65,11 +75,11 @@ def _checked_scale(
     check_attention_operands(k, k, v, mask=mask)
     if k.shape[-1] != v.shape[-1]:
         raise ShapeError(f"expected keys and values of one width; got k {tuple(k.shape)}, v {tuple(v.shape)}")
-    if iterations < 1:
-        raise ValueError(f"expected one iteration or more; got {iterations}")
+    if iterations < 1 or iterations != int(iterations):
+        raise ValueError(f"expected a whole number of iterations, one or more; got {iterations}")
     if dual_sign not in (-1, 1):
         raise ValueError(f"expected a dual sign of -1, as published, or 1, as ADMM has it; got {dual_sign}")
-    return 1 / math.sqrt(k.shape[-1]) if scale is None else scale
+    return checked_scale(k, scale)
 
 
 def _threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
@@ -79,6 +89,10 @@ def _threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
         if not threshold >= 0:
             raise ValueError(f"expected a threshold of zero or more; got {threshold}")
         return torch.full(k.shape[:-2], threshold, dtype=wide, device=k.device)
+    if threshold.device != k.device or not threshold.is_floating_point():
+        raise ValueError(
+            f"expected floating thresholds on the device of k, {k.device}; got {threshold.dtype} on {threshold.device}"
+        )
     if not broadcasts(tuple(threshold.shape), tuple(k.shape[:-2])):
         raise ShapeError(
             f"expected thresholds that broadcast to {tuple(k.shape[:-2])}, the leading axes of k; "
@@ -93,7 +107,7 @@ def _iterate(
     wide = torch.promote_types(k.dtype, torch.float32)
     keys, values, t = k.to(wide), v.to(wide), t[..., None, None]
     last = dual = torch.zeros_like(keys)
-    for _ in range(iterations):
+    for _ in range(int(iterations)):
         c = (keys - last + dual).clamp(-t, t)
         new = symmetric_attention(last - pull * dual + c, values, mask=mask, scale=scale)
         last, dual = new, c + last - new
@@ -114,7 +128,7 @@ def principal_attention_pursuit_slow(
     scale = _checked_scale(k, v, iterations, dual_sign, mask, scale)
     t = _threshold_by_head(k, threshold)[..., None, None].to(k.dtype)
     low_rank = dual = torch.zeros_like(k)
-    for _ in range(iterations):
+    for _ in range(int(iterations)):
         residual = k - low_rank + dual
         sparse = residual.sign() * (residual.abs() - t).clamp_min(0)
         keys = k - sparse + dual_sign * dual

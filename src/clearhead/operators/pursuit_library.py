@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.compiled.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward
-from clearhead.operators.symmetric_library import kernel_for
+from clearhead.operators.symmetric_library import check_operands, kernel_for
 
 __all__ = ["pursuit"]
 
@@ -29,8 +29,13 @@ def pursuit(
 
     Needs the compiled kernel. thresholds: (b, h); pull: 2 for the published sign of the dual variable, 0 for ADMM's
     """
+    check_operands(k, v, seen)
     compiled = kernel_for(k)
-    assert compiled is not None, "asked for the kernel where it is not"
+    if compiled is None or k.shape != v.shape or thresholds.shape != k.shape[:2] or thresholds.dtype is not k.dtype:
+        raise ValueError(
+            "expected the compiled kernel, and k, v (b, h, n, d), thresholds (b, h), all float32 on the CPU; got "
+            f"k {tuple(k.shape)} {k.dtype}, v {tuple(v.shape)}, thresholds {tuple(thresholds.shape)} {thresholds.dtype}"
+        )
     schedule = Schedule(iterations, pull, scale, seen)
     pursued = pursue(compiled, k, v, thresholds, schedule, keep=keep)
     return pursued.out, pursued.between, pursued.totals, pursued.plain

@@ -5,6 +5,7 @@ so each needs computing once for both of its tokens; docs/theory/symmetric-kerne
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -13,13 +14,23 @@ from clearhead.axes import Bool, Float, check_attention_operands
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.symmetric_library import kernel_takes, symmetric
 
-__all__ = ["four_axes", "kernel_is_worth_it", "padding", "symmetric_attention", "symmetric_attention_slow"]
+__all__ = [
+    "as_given",
+    "checked_scale",
+    "four_axes",
+    "kernel_is_worth_it",
+    "padding",
+    "symmetric_attention",
+    "symmetric_attention_slow",
+]
 
 # Below so many multiply-adds a call into the library costs more than the symmetry saves.
-_WORTH_A_CALL = 1 << 22
+_WORTH_A_CALL = 1 << 24
 # Where tiles of plain torch are faster on the CPU than its own kernel, forward and backward together.
 _TILED_DTYPES = (torch.float64,)
 _WORTH_TILES = 2048
+# Beyond it, and its inverse, products of keys are lost in single precision where their scores are not.
+_LEAST_SCALE = 2.0**-60
 
 
 def symmetric_attention(
@@ -39,53 +50,75 @@ def symmetric_attention(
 
     On the CPU in single precision, with no mask or one that hides the same tokens from all, the compiled kernel
     computes each weight once for both of its tokens; half precision is widened for it. Long inputs in double precision
-    go through tiles of plain torch. All else goes to torch's scaled_dot_product_attention, and all does where the
-    kernel is not installed (`clearhead doctor` tells). Heads where scale |k|^2 spreads by more than 150 are computed
-    row by row: they cost more, and are as exact.
+    go through tiles of plain torch. All else goes to torch's scaled_dot_product_attention, as single precision does
+    where the kernel is not installed (`clearhead doctor` tells). Autocast does not change the dtype. Heads where
+    scale |k|^2 spreads by more than 150 are computed row by row: they cost more, and are as exact.
     """
     check_attention_operands(k, k, v, mask=mask)
-    scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
-    seen = None if mask is None else padding(mask, k)
-    if (mask is not None and seen is None) or scale < 0 or not (kernel_is_worth_it(k) or _tiles_are_worth_it(k)):
-        return softmax_attention(k, k, v, mask=mask, scale=scale)
+    scale = checked_scale(k, scale)
+    seen = None
+    fast = kernel_is_worth_it(k, scale) or _tiles_are_worth_it(k, scale)
+    if fast and mask is not None:
+        seen = padding(mask, k)
+        fast = seen is not None
+    if not fast:
+        with as_given(k):
+            return softmax_attention(k, k, v, mask=mask, scale=scale)
     wide = torch.promote_types(k.dtype, torch.float32)
     out: Tensor
     out, _, _ = symmetric(four_axes(k.to(wide)), four_axes(v.to(wide)), seen, scale)
     return out.to(v.dtype).reshape(v.shape)
 
 
+def checked_scale(k: Tensor, scale: float | None) -> float:
+    """The scale, 1/sqrt(d) if there is none."""
+    if isinstance(scale, Tensor):
+        raise ValueError(
+            "expected a number as scale; got a tensor, which would get no gradient: multiply k by its root"
+        )
+    return 1 / math.sqrt(k.shape[-1]) if scale is None else scale
+
+
+def as_given(x: Tensor) -> AbstractContextManager[None]:
+    """Within it, autocast does not round x: attention computes in single precision or better."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
+
+
 def padding(mask: Bool[Tensor, "..."], k: Float[Tensor, "*b n d"]) -> Bool[Tensor, "batch n"] | None:
     """Which tokens are there, if that is all that the mask says: the same for every query and every head; else None."""
     mask = mask.reshape((1,) * (k.ndim - mask.ndim) + mask.shape)
-    by_query, by_head = mask.shape[-2] > 1, k.ndim > 3 and mask.shape[-3] > 1
+    by_query, by_head = mask.shape[-2] != 1, k.ndim > 3 and mask.shape[-3] != 1
     if by_query or by_head:
         return None
     tokens, batch = (mask[..., 0, 0, :], k.shape[:-3]) if k.ndim > 3 else (mask[..., 0, :], k.shape[:-2])
-    return tokens.expand(*batch, k.shape[-2]).reshape(-1, k.shape[-2]).contiguous()
+    return tokens.expand(*batch, k.shape[-2]).reshape(math.prod(batch), k.shape[-2]).contiguous()
 
 
 def four_axes(x: Float[Tensor, "*b n d"]) -> Float[Tensor, "b h n d"]:
     """The same numbers with one axis for the batch and one for the heads; three axes are a batch of one head each."""
     if x.ndim == 4:
         return x
-    return x.flatten(0, -4) if x.ndim > 4 else x.reshape(-1, 1, *x.shape[-2:])
+    return x.flatten(0, -4) if x.ndim > 4 else x.reshape(math.prod(x.shape[:-2]), 1, *x.shape[-2:])
 
 
-def kernel_is_worth_it(k: Tensor) -> bool:
+def kernel_is_worth_it(k: Tensor, scale: float) -> bool:
     """Whether the compiled kernel takes these keys, widened to single precision, and gains by it."""
-    if transformed():
-        return False
-    return k.numel() * k.shape[-2] >= _WORTH_A_CALL and k.dtype is not torch.float64 and kernel_takes(k.device)
+    large = k.numel() > 0 and k.numel() * k.shape[-2] >= _WORTH_A_CALL
+    return large and k.dtype is not torch.float64 and _ordinary(scale) and kernel_takes(k.device)
 
 
-def _tiles_are_worth_it(k: Tensor) -> bool:
-    long_enough = k.shape[-2] >= _WORTH_TILES and k.dtype in _TILED_DTYPES
-    return long_enough and k.device.type == "cpu" and not transformed()
+def _tiles_are_worth_it(k: Tensor, scale: float) -> bool:
+    large = k.numel() > 0 and k.shape[-2] >= _WORTH_TILES and k.dtype in _TILED_DTYPES
+    return large and k.device.type == "cpu" and _ordinary(scale)
 
 
-def transformed() -> bool:
-    """Whether torch.func (vmap, grad, jvp) is at work, which does not see into operators of torch's library."""
-    return bool(torch._C._are_functorch_transforms_active())
+def _ordinary(scale: float) -> bool:
+    """Whether squared lengths of keys times this are numbers, and nothing looks into operators of torch's library."""
+    # torch.func (vmap, grad, jvp) and forward-mode differentiation do not.
+    transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return not transformed and (scale == 0 or _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE)
 
 
 def symmetric_attention_slow(

@@ -1,4 +1,4 @@
-"""Symmetric attention as an operator of torch's own library, so that torch.compile, vmap and autograd know it.
+"""Symmetric attention as an operator of torch's own library, so that torch.compile and autograd know it.
 
 It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `symmetric.py` is its door. The compiled kernel
 computes where it is there, and tiles of plain torch elsewhere.
@@ -13,7 +13,7 @@ from clearhead.compiled.calls import Attended, attend, attend_backward, beside_t
 from clearhead.compiled.library import Kernel, kernel
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
 
-__all__ = ["kernel_for", "kernel_takes", "symmetric"]
+__all__ = ["check_operands", "kernel_for", "kernel_takes", "symmetric"]
 
 
 def kernel_takes(device: torch.device) -> bool:
@@ -21,14 +21,32 @@ def kernel_takes(device: torch.device) -> bool:
     return device.type == "cpu" and _kernel_is_there()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _kernel_is_there() -> bool:
     return kernel() is not None
+
+
+# What torch.compiler.assume_constant_result does, without importing all of the compiler.
+_kernel_is_there._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def kernel_for(x: Tensor) -> Kernel | None:
     """The compiled kernel, if it takes this tensor: it computes in single precision."""
     return kernel() if x.dtype is torch.float32 and kernel_takes(x.device) else None
+
+
+def check_operands(k: Tensor, v: Tensor, seen: Tensor | None) -> None:
+    """Raise ValueError unless k (b, h, n, d), v (b, h, n, e) and seen (b, n) fit: the kernel gets addresses alone."""
+    fits = k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and k.dtype == v.dtype and k.device == v.device
+    if seen is not None:
+        fits = fits and seen.shape == (k.shape[0], k.shape[2]) and seen.dtype is torch.bool and seen.device == k.device
+    if not fits:
+        operands = {"k": k, "v": v, "seen": seen}
+        got = ", ".join(
+            f"{name} {tuple(x.shape)} {x.dtype} on {x.device}" for name, x in operands.items() if x is not None
+        )
+        raise ValueError(
+            f"expected k (b, h, n, d) and v (b, h, n, e) of one dtype and device, and a boolean seen (b, n); got {got}"
+        )
 
 
 def _as_given(x: Tensor) -> torch.autocast:
@@ -39,6 +57,7 @@ def _as_given(x: Tensor) -> torch.autocast:
 @torch.library.custom_op("clearhead::symmetric_attention", mutates_args=())
 def symmetric(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     """The output, what its rows were divided by, and which heads were computed the plain way."""
+    check_operands(k, v, seen)
     compiled = kernel_for(k)
     with _as_given(k):
         if compiled is None:

@@ -49,6 +49,12 @@ class _Weighted:
         self.too_wide = (some & ~(most - least <= _WIDEST)).squeeze(-1)
         middle = torch.where(some & (most < torch.inf), least + (most - least) / 2, 0)
         self.weight = torch.where(there, (self.c - middle).exp(), 0)
+        self.least_weight = torch.where(some, least - middle, 0).exp().squeeze(-1)
+
+    def holds(self, x: Tensor) -> Tensor:
+        """Whether numbers of this size, in a head, can be weighted; small ones would be lost."""
+        most = x.abs().flatten(2).amax(dim=-1) if x.shape[-1] else torch.zeros_like(self.least_weight)
+        return (most == 0) | (most * self.least_weight >= torch.finfo(x.dtype).tiny * _LIFTED)
 
     def pairs(self) -> Iterator[tuple[slice, slice]]:
         b, h, n, _ = self.k.shape
@@ -58,7 +64,7 @@ class _Weighted:
 
     def gaussian(self, first: slice, second: slice) -> Tensor:
         g = self.scaled[..., first, :] @ self.k[..., second, :].mT
-        # In this order close tokens lose nothing: both differences are exact.
+        # In this order close tokens lose nothing: both differences are small.
         return g.sub_(self.c[..., first, None]).sub_(self.c[..., None, second]).add_(math.log(_LIFTED)).exp_()
 
 
@@ -79,7 +85,7 @@ def tiles_forward(
     trusted = ((totals >= _LEAST_TOTAL) & (totals < torch.inf)).all(dim=-1) & out.isfinite().all(dim=-1).all(dim=-1)
     share = torch.where(weighted.some_seen.unsqueeze(-1), 1 / totals, 0)
     attended = beside_tokens(v).copy_(out * share.unsqueeze(-1))
-    lost = weighted.some_seen & (weighted.too_wide | ~trusted)
+    lost = weighted.some_seen & (weighted.too_wide | ~trusted | ~weighted.holds(v))
     if lost.any():
         attended[lost] = plain(k[lost], v[lost], seen_at(seen, lost), scale)
     return Attended(attended, totals, lost)
@@ -117,7 +123,7 @@ def tiles_backward(
         beside_tokens(v).copy_(to_v * w.unsqueeze(-1) / _LIFTED),
     )
     finite = to_k.isfinite().flatten(2).all(dim=-1) & to_v.isfinite().flatten(2).all(dim=-1)
-    lost = attended.plain | ~finite
+    lost = attended.plain | ~finite | ~weighted.holds(gradient / k.shape[-2])
     if lost.any():
         operands = (x[lost] for x in (gradient, k, v, attended.out))
         to_k[lost], to_v[lost] = plain_backward(*operands, seen=seen_at(seen, lost), scale=scale)
