@@ -117,11 +117,15 @@ struct Range {
             low = fmin(low, c * bits);
             high = numbers ? fmax(high, c * bits) : INFINITY;
         }
-        for (double x : v) small = small && fabs(x) <= 0x1p28;
+        double largest = 0;
+        for (double x : v) {
+            small = small && fabs(x) <= 0x1p28;
+            largest = fmax(largest, fabs(x));
+        }
         const double doubt = 0.01 + 1e-5 * most, spread = high - low;
-        if (some_seen && (high > 0x1.01p22 || spread > 108.2 + doubt || !small)) verdict = Verdict::PLAIN;
+        if (some_seen && (high > 256 + doubt || spread > 108.2 + doubt || !small)) verdict = Verdict::PLAIN;
         // A token that is not seen may lie so far from all that are that its row, and so all, cannot be held otherwise.
-        else if (!all_fine || !small || most > 1e4 || (some_seen && (spread > 108.2 - doubt || head.seen)))
+        else if (!all_fine || !small || (largest > 0 && largest < 1e-10) || most > 1e4 || (some_seen && (high > 256 - doubt || spread > 108.2 - doubt || head.seen)))
             verdict = Verdict::EITHER;
     }
 };
