@@ -28,29 +28,29 @@ struct Operands {
 template <Left LEFT, Into INTO, int R, int V>
 __attribute__((always_inline)) inline void block(Operands o, int64_t row, int64_t column) {
     vec total[R][V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) total[r][v] = vec{};
     const float *a = o.a + (LEFT == Left::ROWS_ADJACENT ? row : row * o.a_apart);
     const float *b = o.b + column;
     for (int64_t s = 0; s < o.steps; ++s) {
         vec right[V];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) right[v] = load(b + v * LANES);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
             const float left = LEFT == Left::ROWS_ADJACENT ? a[r] : a[r * o.a_apart];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int v = 0; v < V; ++v) total[r][v] += left * right[v];
         }
         a += LEFT == Left::ROWS_ADJACENT ? o.a_apart : 1;
         b += o.b_apart;
     }
     float *c = o.c + row * o.c_apart + column;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) {
             float *at = c + r * o.c_apart + v * LANES;
             store(at, INTO == Into::SUM ? load(at) + total[r][v] : total[r][v]);
@@ -71,6 +71,8 @@ inline void last_rows(Operands o, int64_t row, int64_t rows, int64_t column) {
 template <Left LEFT, Into INTO, int V>
 inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column) {
     int64_t row = from;
+    if (V == 1)  // twice the rows, so that as many sums run side by side
+        for (; row + 2 * ROWS <= rows; row += 2 * ROWS) block<LEFT, INTO, 2 * ROWS, V>(o, row, column);
     for (; row + ROWS <= rows; row += ROWS) block<LEFT, INTO, ROWS, V>(o, row, column);
     last_rows<LEFT, INTO, V>(o, row, rows - row, column);
 }
