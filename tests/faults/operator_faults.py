@@ -238,8 +238,8 @@ OPERATOR_FAULTS = (
     Fault(
         "kernel PCA: Gram matrix left uncentred",
         "numerics/gram.py",
-        "centred = gram - column_mean.unsqueeze(-1) - (column_mean - mean).unsqueeze(-2)",
-        "centred = gram - 0 * column_mean.unsqueeze(-1)",
+        "centred = less(less(gram, column_mean.unsqueeze(-1)), (column_mean - mean).unsqueeze(-2))",
+        "centred = less(gram, 0 * column_mean.unsqueeze(-1))",
         KERNEL_PCA,
     ),
     Fault(
@@ -322,15 +322,15 @@ OPERATOR_FAULTS = (
     Fault(
         "krylov: says that it converged",
         "numerics/krylov.py",
-        "converged = used == n or bool((residual.square() <= tolerance * values * distance).all())",
+        "converged = exhausted or bool((residual.square() <= tolerance * values * distance).all())",
         "converged = True",
         SOLVERS,
     ),
     Fault(
         "krylov: orthogonalised against nothing",
         "numerics/krylov.py",
-        "block = _orthonormal(image[:, first:used], against=basis[:, :used])[:, : n - used]",
-        "block = _orthonormal(image[:, first:used])[:, : n - used]",
+        "block, own = torch.linalg.qr(image - basis @ (basis.mT @ image))",
+        "block, own = torch.linalg.qr(image)",
         SOLVERS,
     ),
     Fault(
