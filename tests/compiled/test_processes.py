@@ -15,21 +15,13 @@ import pytest
 import torch
 
 from clearhead.compiled.calls import Schedule, attend, attend_backward, pursue, pursue_backward
-from clearhead.compiled.library import Kernel, kernel, status
+from clearhead.compiled.library import Kernel
 from clearhead.numerics.precision import tolerance
 
 # Three heads on two threads: two are dealt out, and one, long enough for it, is worked on together.
 HEADS, TOKENS, WIDTH = 3, 307, 11
 SCHEDULE = Schedule(iterations=3, pull=2.0, scale=0.3, seen=None)
 SECONDS = 60.0
-
-
-@pytest.fixture
-def compiled() -> Kernel:
-    found = kernel()
-    if found is None:
-        pytest.skip(f"no compiled kernel: {status().reason}")
-    return found
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

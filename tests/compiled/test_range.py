@@ -7,20 +7,12 @@ import pytest
 import torch
 
 from clearhead.compiled.calls import Schedule, attend, attend_backward, pursue, pursue_backward
-from clearhead.compiled.library import INSTRUCTIONS, Kernel, kernel, status
+from clearhead.compiled.library import INSTRUCTIONS, Kernel
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.softmax import softmax_attention_slow
 
 BIT = math.log(2)
 """A scale that makes half of a key's squared length an exponent of 2."""
-
-
-@pytest.fixture
-def compiled() -> Kernel:
-    found = kernel()
-    if found is None:
-        pytest.skip(f"no compiled kernel: {status().reason}")
-    return found
 
 
 def far_row(distance: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

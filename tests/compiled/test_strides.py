@@ -12,18 +12,10 @@ from clearhead.compiled.calls import (
     pursue,
     pursue_backward,
 )
-from clearhead.compiled.library import Kernel, kernel, status
+from clearhead.compiled.library import Kernel
 
 BATCH, HEADS, TOKENS, WIDTH = 5, 2, 61, 3
 SCALE = 0.5
-
-
-@pytest.fixture
-def compiled() -> Kernel:
-    found = kernel()
-    if found is None:
-        pytest.skip(f"no compiled kernel: {status().reason}")
-    return found
 
 
 @pytest.fixture

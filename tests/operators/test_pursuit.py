@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError, check_attention_operands
+from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, COMPILED, Subject
 from clearhead.operators.contract_subject import VALUE_WIDTH, WIDTH
@@ -16,26 +16,23 @@ from clearhead.operators.pursuit import principal_attention_pursuit, principal_a
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.symmetric import symmetric_attention
 from tests.operators.paths import PATHS, forced
-from tests.operators.test_symmetric import drawn, gradients, relative
+from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
 
 
-def with_queries(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The operator as the contract calls operators. Keys are of the values' width: theirs is repeated if need be."""
-    check_attention_operands(q, k, v, mask=mask)
-    if q.shape[-2] != k.shape[-2]:
-        raise ShapeError(f"expected n = m; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
+def widened(attention, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """With keys of the values' width, which the contract's are not: some of theirs stand twice."""
     if k.shape[-1] < v.shape[-1]:
         k = torch.cat([k, k[..., : VALUE_WIDTH - WIDTH]], dim=-1)
     return attention(k, v, mask=mask)
 
 
 def subject(**options) -> Subject:
-    return Subject(
-        operator=functools.partial(with_queries, functools.partial(principal_attention_pursuit, **options)),
-        twin=functools.partial(with_queries, functools.partial(principal_attention_pursuit_slow, **options)),
-        square=True,
-        terms=256 * WIDTH,  # rounding passes through the iterations after it, which multiply it
+    fast, slow = (
+        functools.partial(with_queries, functools.partial(widened, functools.partial(attention, **options)))
+        for attention in (principal_attention_pursuit, principal_attention_pursuit_slow)
     )
+    # Rounding passes through the iterations after it, which multiply it.
+    return Subject(operator=fast, twin=slow, square=True, terms=256 * WIDTH)
 
 
 VARIANTS = {

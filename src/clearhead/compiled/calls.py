@@ -15,7 +15,18 @@ from torch import Tensor
 from clearhead.axes import Bool, Float
 from clearhead.compiled.library import INSTRUCTIONS, Kernel
 
-__all__ = ["Attended", "Pursued", "Schedule", "attend", "attend_backward", "beside_tokens", "pursue", "pursue_backward"]
+__all__ = [
+    "Attended",
+    "Pursued",
+    "Schedule",
+    "attend",
+    "attend_backward",
+    "beside_tokens",
+    "pursue",
+    "pursue_backward",
+    "room_for_attention",
+    "room_for_pursuit",
+]
 
 _IMPORTED_IN = os.getpid()
 
@@ -89,10 +100,22 @@ class Schedule:
     seen: Bool[Tensor, "b n"] | None
 
 
+def room_for_attention(k: Tensor, v: Tensor) -> Attended:
+    """What `attend` writes to, empty."""
+    return Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
+
+
+def room_for_pursuit(k: Tensor, v: Tensor, iterations: int, *, keep: bool) -> Pursued:
+    """What `pursue` writes to, empty; only the last iterate unless what the gradient will ask for is to be kept."""
+    between = k.new_empty((iterations - 1 if keep else 0, *k.shape))
+    totals = k.new_empty((iterations if keep else 0, *k.shape[:-1]))
+    return Pursued(beside_tokens(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool))
+
+
 def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
     """Symmetric attention. Tokens that are not `seen` are looked at by none, and look themselves."""
     k, v, seen = _in_rows(k), _in_rows(v), _whole(seen)
-    attended = Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
+    attended = room_for_attention(k, v)
     call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.plain, scale))
     _run(kernel, "clearhead_forward", call)
     return attended
@@ -128,15 +151,12 @@ def pursue(
 ) -> Pursued:
     """Iterations of principal attention pursuit; see pursuit.h. `keep` what the gradient will ask for."""
     k, v, thresholds, seen = _in_rows(k), _in_rows(v), thresholds.contiguous(), _whole(schedule.seen)
-    between = k.new_empty((schedule.iterations - 1 if keep else 0, *k.shape))
-    totals = k.new_empty((schedule.iterations if keep else 0, *k.shape[:-1]))
-    plain = k.new_empty(totals.shape[:-1], dtype=torch.bool)
-    pursued = Pursued(beside_tokens(v), between, totals, plain)
-    common = _common(k, v, pursued.out, seen, totals if keep else None, plain if keep else None, schedule.scale)
-    kept = between.data_ptr() if keep else None
-    _run(
-        kernel, "clearhead_pursuit", _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), kept)
-    )
+    pursued = room_for_pursuit(k, v, schedule.iterations, keep=keep)
+    totals, plain = (pursued.totals, pursued.plain) if keep else (None, None)
+    common = _common(k, v, pursued.out, seen, totals, plain, schedule.scale)
+    between = pursued.between.data_ptr() if keep else None
+    call = _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), between)
+    _run(kernel, "clearhead_pursuit", call)
     return pursued
 
 

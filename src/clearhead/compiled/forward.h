@@ -11,11 +11,11 @@ class ForwardHead {
     const Tiling tiling;
     const int64_t apart;  // of rows: whole vectors
     Keys keys;
-    float *values;     // w v
-    float *unsound;         // by member, whether numbers spread too widely
-    float *largest_values;  // by tile
-    Sums g;            // the exponentials of a pair of tiles
-    Sums outputs;      // of G w v
+    float *values;            // w v
+    float *unsound;           // by member, whether numbers spread too widely
+    float *largest_values;    // by tile
+    Sums g;                   // the exponentials of a pair of tiles
+    Sums outputs;             // of G w v
     Sums by_lane, by_column;  // of G w: over the columns of a row, lane by lane; over the rows of a column, likewise
 
     // w v of a tile; the largest value of it, or infinity where one is too large or not a number.

@@ -1,4 +1,4 @@
-// One head cut into tiles of tokens: the scaled keys, the weights of their norms, and the scores of pairs of tiles.
+// One head cut into tiles of tokens: its keys, the weights of their norms, and the scores of pairs of tiles.
 #pragma once
 
 #include <math.h>
@@ -18,11 +18,10 @@ constexpr float WIDEST = 108.2f;
 constexpr float LARGEST_HALF = 256;
 // ... where a value is larger than this (sums of thousands of 2^84 times it would overflow), ...
 constexpr float LARGEST_VALUE = 0x1p28f;
-// ... or where a row that does not see itself sees nothing near: its total is less than this, ...
+// ... where a row that does not see itself sees nothing near: its total is less than this, ...
 constexpr float LEAST_TOTAL = 0x1p-70f;
-// ... or not so much larger than what exponentials that stay at their floor can add up to.
+// ... or not so much larger than what exponentials that stay at their floor can add up to, ...
 constexpr float ABOVE_FLOOR = 0x1p24f;
-
 // ... or where the largest value or gradient, times the least weight, is smaller than this: others would be lost.
 constexpr float LEAST_PRODUCT = 0x1p-90f;
 

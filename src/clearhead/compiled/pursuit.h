@@ -17,11 +17,11 @@ inline vec clamped(vec z, float t) {
 
 // One step for the numbers of a row: what comes of the last iteration's l and reach, which are zero at first.
 struct Step {
-    vec z, c, q, reach;
+    vec z, q, reach;
     Step(vec k, vec l, vec last_reach, float t, float pull) {
         const vec u = last_reach - l;
         z = (k - l) + u;
-        c = clamped(z, t);
+        const vec c = clamped(z, t);
         q = (l - pull * u) + c;
         reach = c + l;
     }
@@ -92,7 +92,6 @@ class PursuitHead {
             attention.run({q, width}, rows.v, l_after(call, rows.out, iteration, index), rows.seen,
                           totals_of(call, iteration, index), plain_of(call, iteration, index), team);
         }
-        wait_for(team);
     }
 };
 

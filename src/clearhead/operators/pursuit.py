@@ -14,13 +14,13 @@ from clearhead.axes import Bool, Float, ShapeError, broadcasts, check_attention_
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.operators.symmetric import (
-    as_given,
     checked_scale,
     four_axes,
     kernel_is_worth_it,
     padding,
     symmetric_attention,
 )
+from clearhead.operators.symmetric_library import as_given
 
 __all__ = ["principal_attention_pursuit", "principal_attention_pursuit_slow"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.compiled.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward
+from clearhead.compiled.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward, room_for_pursuit
 from clearhead.operators.symmetric_library import check_operands, kernel_for
 
 __all__ = ["pursuit"]
@@ -42,19 +42,10 @@ def pursuit(
 
 
 @pursuit.register_fake
-def _(
-    k: Tensor,
-    v: Tensor,
-    thresholds: Tensor,
-    seen: Tensor | None,
-    iterations: int,
-    pull: float,
-    scale: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    between = k.new_empty((iterations - 1 if keep else 0, *k.shape))
-    totals = k.new_empty((iterations if keep else 0, *k.shape[:-1]))
-    return beside_tokens(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool)
+def _(k: Tensor, v: Tensor, thresholds: Tensor, seen: Tensor | None, iterations: int, *rest: Any) -> tuple[Tensor, ...]:
+    *_, keep = rest
+    room = room_for_pursuit(k, v, iterations, keep=keep)
+    return room.out, room.between, room.totals, room.plain
 
 
 @torch.library.custom_op("clearhead::pursuit_backward", mutates_args=())

@@ -5,17 +5,15 @@ so each needs computing once for both of its tokens; docs/theory/symmetric-kerne
 """
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
 from clearhead.axes import Bool, Float, check_attention_operands
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
-from clearhead.operators.symmetric_library import kernel_takes, symmetric
+from clearhead.operators.symmetric_library import as_given, kernel_takes, symmetric
 
 __all__ = [
-    "as_given",
     "checked_scale",
     "four_axes",
     "kernel_is_worth_it",
@@ -79,13 +77,6 @@ def checked_scale(k: Tensor, scale: float | None) -> float:
     return 1 / math.sqrt(k.shape[-1]) if scale is None else scale
 
 
-def as_given(x: Tensor) -> AbstractContextManager[None]:
-    """Within it, autocast does not round x: attention computes in single precision or better."""
-    if not torch.is_autocast_enabled(x.device.type):
-        return nullcontext()
-    return torch.autocast(x.device.type, enabled=False)
-
-
 def padding(mask: Bool[Tensor, "..."], k: Float[Tensor, "*b n d"]) -> Bool[Tensor, "batch n"] | None:
     """Which tokens are there, if that is all that the mask says: the same for every query and every head; else None."""
     mask = mask.reshape((1,) * (k.ndim - mask.ndim) + mask.shape)
@@ -106,17 +97,17 @@ def four_axes(x: Float[Tensor, "*b n d"]) -> Float[Tensor, "b h n d"]:
 def kernel_is_worth_it(k: Tensor, scale: float) -> bool:
     """Whether the compiled kernel takes these keys, widened to single precision, and gains by it."""
     large = k.numel() > 0 and k.numel() * k.shape[-2] >= _WORTH_A_CALL
-    return large and k.dtype is not torch.float64 and _ordinary(scale) and kernel_takes(k.device)
+    return large and k.dtype is not torch.float64 and _library_serves(scale) and kernel_takes(k.device)
 
 
 def _tiles_are_worth_it(k: Tensor, scale: float) -> bool:
     large = k.numel() > 0 and k.shape[-2] >= _WORTH_TILES and k.dtype in _TILED_DTYPES
-    return large and k.device.type == "cpu" and _ordinary(scale)
+    return large and k.device.type == "cpu" and _library_serves(scale)
 
 
-def _ordinary(scale: float) -> bool:
-    """Whether squared lengths of keys times this are numbers, and nothing looks into operators of torch's library."""
-    # torch.func (vmap, grad, jvp) and forward-mode differentiation do not.
+def _library_serves(scale: float) -> bool:
+    """Whether scores of this scale fit into single precision, and only backward-mode gradients may be asked for."""
+    # torch.func (vmap, grad, jvp) and forward-mode differentiation do not see into operators of torch's library.
     transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
     return not transformed and (scale == 0 or _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE)
 

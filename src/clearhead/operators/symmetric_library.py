@@ -4,16 +4,17 @@ It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `symmetric.p
 computes where it is there, and tiles of plain torch elsewhere.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clearhead.compiled.calls import Attended, attend, attend_backward, beside_tokens
+from clearhead.compiled.calls import Attended, attend, attend_backward, beside_tokens, room_for_attention
 from clearhead.compiled.library import Kernel, kernel
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
 
-__all__ = ["check_operands", "kernel_for", "kernel_takes", "symmetric"]
+__all__ = ["as_given", "check_operands", "kernel_for", "kernel_takes", "symmetric"]
 
 
 def kernel_takes(device: torch.device) -> bool:
@@ -49,8 +50,10 @@ def check_operands(k: Tensor, v: Tensor, seen: Tensor | None) -> None:
         )
 
 
-def _as_given(x: Tensor) -> torch.autocast:
+def as_given(x: Tensor) -> AbstractContextManager[None]:
     """Within it, products have the dtype of their factors: autocast would round them once more."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
 
@@ -59,7 +62,7 @@ def symmetric(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[
     """The output, what its rows were divided by, and which heads were computed the plain way."""
     check_operands(k, v, seen)
     compiled = kernel_for(k)
-    with _as_given(k):
+    with as_given(k):
         if compiled is None:
             attended = tiles_forward(k, v, seen=seen, scale=scale)
         else:
@@ -69,7 +72,8 @@ def symmetric(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[
 
 @symmetric.register_fake
 def _(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    return beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool)
+    room = room_for_attention(k, v)
+    return room.out, room.totals, room.plain
 
 
 @torch.library.custom_op("clearhead::symmetric_attention_backward", mutates_args=())
@@ -84,7 +88,7 @@ def _symmetric_backward(
     plain: Tensor,
 ) -> tuple[Tensor, Tensor]:
     attended, compiled = Attended(out, totals, plain), kernel_for(k)
-    with _as_given(k):
+    with as_given(k):
         if compiled is None:
             return tiles_backward(gradient, k, v, attended, seen=seen, scale=scale)
         return attend_backward(compiled, gradient, k, v, attended, seen=seen, scale=scale)
