@@ -1,0 +1,116 @@
+"""Operators as values that can stand in for a layer's own attention: a name, and numbers that a file can hold.
+
+A drop-in is called as every operator is, (q, k, v, *, mask, scale), and says what it needs of the place it is put into.
+Anything that is called so can be swapped in; only what is listed here can be saved, for a file names no code.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from clearhead.axes import Bool, Float
+from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.symmetric import symmetric_attention
+
+__all__ = ["DROP_INS", "DropIn", "Queries", "Softmax", "Symmetric", "drop_in_as_json", "drop_in_from_json"]
+
+Queries = Literal["keys", "given"]
+"""Who asks: every token by its own key, as the symmetric operators were published, or by the layer's own query."""
+
+
+class DropIn(Protocol):
+    """What a place has to know of an operator that is put into it.
+
+    name: by which it is saved
+    square: whether it attends within one sequence, so that there is one query for every key
+    needs_past_queries: whether earlier tokens' queries enter a later token's output; a cache keeps keys and values only
+    uses_queries: whether the layer's own queries enter at all
+    takes: which of bias, softcap, sinks and dropout it takes as further arguments
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def square(self) -> bool: ...
+    @property
+    def needs_past_queries(self) -> bool: ...
+    @property
+    def uses_queries(self) -> bool: ...
+    @property
+    def takes(self) -> frozenset[str]: ...
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax:
+    """`softmax_attention`, what most layers do anyway."""
+
+    name: ClassVar[str] = "softmax"
+    square: ClassVar[bool] = False
+    needs_past_queries: ClassVar[bool] = False
+    uses_queries: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"bias", "softcap", "sinks"})
+
+    def __call__(
+        self,
+        q: Float[Tensor, "*b n d"],
+        k: Float[Tensor, "*b m d"],
+        v: Float[Tensor, "*b m e"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+        **more: Any,
+    ) -> Float[Tensor, "*b n e"]:
+        return softmax_attention(q, k, v, mask=mask, scale=scale, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symmetric:
+    """`symmetric_attention`: the layer's queries are left out, and every token asks by its key."""
+
+    name: ClassVar[str] = "symmetric"
+    square: ClassVar[bool] = True
+    needs_past_queries: ClassVar[bool] = False
+    uses_queries: ClassVar[bool] = False
+    takes: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(
+        self,
+        q: Float[Tensor, "*b n d"],
+        k: Float[Tensor, "*b n d"],
+        v: Float[Tensor, "*b n e"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+    ) -> Float[Tensor, "*b n e"]:
+        return symmetric_attention(k, v, mask=mask, scale=scale)
+
+
+DROP_INS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric)}
+"""Every operator that can be named in a file."""
+
+
+def drop_in_as_json(operator: Any) -> dict[str, Any]:
+    """The operator as a name and plain settings. ValueError for one that is not of `DROP_INS`."""
+    if type(operator) not in DROP_INS.values():
+        known = ", ".join(DROP_INS)
+        raise ValueError(f"only operators with a name can be saved ({known}); got {operator!r}: undo it before saving")
+    return {"operator": operator.name, **dataclasses.asdict(operator)}
+
+
+def drop_in_from_json(stored: Any) -> Any:
+    """The operator that `drop_in_as_json` wrote. ValueError for anything else."""
+    if not isinstance(stored, Mapping) or stored.get("operator") not in DROP_INS:
+        raise ValueError(f"expected an operator among {', '.join(DROP_INS)}; got {stored!r}")
+    settings = {name: value for name, value in stored.items() if name != "operator"}
+    kind = DROP_INS[stored["operator"]]
+    unknown = settings.keys() - {field.name for field in dataclasses.fields(kind)}
+    if unknown:
+        raise ValueError(f"{kind.name} has no setting {', '.join(sorted(unknown))}")
+    return kind(**settings)
