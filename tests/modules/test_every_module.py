@@ -1,7 +1,6 @@
 """What every module owes: compilation, its state, its dtypes, copies, and names that stay."""
 
 import copy
-import functools
 import io
 
 import pytest
@@ -13,16 +12,15 @@ from clearhead.modules import (
     KernelPCAAttention,
     LearnedQueryAttention,
     MultiHeadAttention,
+    RPCAttention,
     SelfAttention,
     SpatialAttention,
     SymmetricAttention,
 )
 from clearhead.numerics.precision import tolerance
+from clearhead.operators.clamped import clamped_key_attention
 from clearhead.operators.contract_subject import require_close
-from clearhead.operators.pursuit import principal_attention_pursuit
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
-
-PURSUIT = functools.partial(principal_attention_pursuit, iterations=3, threshold=0.7)
 
 MAKE = {
     "self": lambda: SelfAttention(11, key_width=5, value_width=7),
@@ -32,7 +30,10 @@ MAKE = {
     "shared keys": lambda: MultiHeadAttention(11, heads=6, head_widths=3, key_heads=2),
     "kernel PCA": lambda: KernelPCAAttention(11, heads=3, head_width=5, axes=2, learn_axes=True),
     "symmetric": lambda: SymmetricAttention(11, heads=3, head_width=5, value_width=7),
-    "pursuit": lambda: SymmetricAttention(11, heads=3, head_width=5, operator=PURSUIT),
+    "clamped keys": lambda: SymmetricAttention(11, heads=3, head_width=5, operator=clamped_key_attention),
+    "RPC": lambda: RPCAttention(11, heads=3, head_width=5, iterations=3, strength=0.3),
+    "RPC, asking": lambda: RPCAttention(11, heads=3, head_width=5, pursuit="paper", strength=0.5, queries="given"),
+    "RPC, learned mu": lambda: RPCAttention(11, heads=3, head_width=5, pursuit="admm", strength=0.5, learned_mu=0.4),
     "spatial": lambda: SpatialAttention(11, heads=2, head_widths=[3, 5]),
     "spatial, channels last": lambda: SpatialAttention(11, channel_axis=-1),
 }
@@ -133,6 +134,7 @@ def test_the_public_names_are_pinned() -> None:
         "LearnedQueryAttention",
         "MultiHeadAttention",
         "PaddedSets",
+        "RPCAttention",
         "SelfAttention",
         "SpatialAttention",
         "SymmetricAttention",

@@ -4,6 +4,7 @@ from clearhead.modules.kernel_pca import KernelPCAAttention
 from clearhead.modules.learned_query import LearnedQueryAttention
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.ragged import PaddedSets, pad_sets
+from clearhead.modules.rpc import RPCAttention
 from clearhead.modules.self_attention import SelfAttention
 from clearhead.modules.spatial import SpatialAttention
 from clearhead.modules.symmetric import SymmetricAttention
@@ -13,6 +14,7 @@ __all__ = [
     "LearnedQueryAttention",
     "MultiHeadAttention",
     "PaddedSets",
+    "RPCAttention",
     "SelfAttention",
     "SpatialAttention",
     "SymmetricAttention",

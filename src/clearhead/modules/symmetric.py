@@ -5,6 +5,7 @@ each has its own, as in the other modules.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -83,13 +84,14 @@ class SymmetricAttention(nn.Module):
             device=x.device,
         )
         options = {"mask": seen, "scale": self.scale}
-        attended = self.operator(
-            self._split(self.key(x)),
-            self._split(self.value(x)),
-            **{name: option for name, option in options.items() if option is not None},
-        )
+        given = {name: option for name, option in options.items() if option is not None}
+        attended = self.attend(x, self._split(self.key(x)), self._split(self.value(x)), **given)
         joined: Tensor = self.out(attended.movedim(-3, -2).flatten(-2))
         return joined
+
+    def attend(self, x: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """The operator on the keys and values of every head; x are the tokens that they were made from."""
+        return self.operator(k, v, **options)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).movedim(-2, -3)

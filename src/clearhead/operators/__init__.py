@@ -1,5 +1,16 @@
 """Pure attention operators, (q, k, v, *, mask) -> o, one family per file, each with a slow twin beside it."""
 
+from clearhead.operators.clamped import clamped_key_attention, clamped_key_attention_slow
+from clearhead.operators.drop_in import (
+    DROP_INS,
+    RPC,
+    ClampedKeys,
+    DropIn,
+    Softmax,
+    Symmetric,
+    drop_in_as_json,
+    drop_in_from_json,
+)
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -20,20 +31,47 @@ from clearhead.operators.kernel_pca import (
     kernel_pca_spectrum,
 )
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
+from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
 from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
+from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
+from clearhead.operators.pursuit_trace import PursuitStep, PursuitTrace, trace_pursuit
+from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
 from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
 
 __all__ = [
+    "DROP_INS",
+    "PRESETS",
+    "RPC",
     "ByExplained",
     "ByRank",
+    "ClampedKeys",
+    "DropIn",
+    "DropoutPlace",
     "FlatSpectrumWarning",
+    "Inner",
     "KernelPCA",
     "KernelSpectrum",
+    "KeyBound",
+    "KeyMu",
+    "Order",
+    "Pursuit",
+    "PursuitStep",
+    "PursuitTrace",
+    "Scope",
+    "Shrink",
     "Similarity",
+    "Softmax",
+    "Symmetric",
+    "Threshold",
+    "Width",
+    "clamped_key_attention",
+    "clamped_key_attention_slow",
     "concatenation",
     "dot_product",
+    "drop_in_as_json",
+    "drop_in_from_json",
     "embedded_gaussian",
     "fold",
     "gaussian",
@@ -44,8 +82,11 @@ __all__ = [
     "kernel_pca_attention",
     "kernel_pca_attention_slow",
     "kernel_pca_spectrum",
+    "preset",
     "principal_attention_pursuit",
     "principal_attention_pursuit_slow",
+    "rpc_attention",
+    "rpc_attention_slow",
     "softmax_attention",
     "softmax_attention_slow",
     "spatial_attention",
@@ -53,5 +94,6 @@ __all__ = [
     "spatial_size",
     "symmetric_attention",
     "symmetric_attention_slow",
+    "trace_pursuit",
     "unfold",
 ]

@@ -6,16 +6,30 @@ Anything that is called so can be swapped in; only what is listed here can be sa
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
 from clearhead.axes import Bool, Float
+from clearhead.operators.clamped import clamped_key_attention
+from clearhead.operators.key_bound import KeyBound
+from clearhead.operators.pursuit_options import Pursuit, preset
+from clearhead.operators.rpc import rpc_attention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 
-__all__ = ["DROP_INS", "DropIn", "Queries", "Softmax", "Symmetric", "drop_in_as_json", "drop_in_from_json"]
+__all__ = [
+    "DROP_INS",
+    "RPC",
+    "ClampedKeys",
+    "DropIn",
+    "Queries",
+    "Softmax",
+    "Symmetric",
+    "drop_in_as_json",
+    "drop_in_from_json",
+]
 
 Queries = Literal["keys", "given"]
 """Who asks: every token by its own key, as the symmetric operators were published, or by the layer's own query."""
@@ -34,15 +48,15 @@ class DropIn(Protocol):
     name: ClassVar[str]
 
     @property
-    def square(self) -> bool: ...
+    def square(self) -> bool: ...  # noqa: D102
     @property
-    def needs_past_queries(self) -> bool: ...
+    def needs_past_queries(self) -> bool: ...  # noqa: D102
     @property
-    def uses_queries(self) -> bool: ...
+    def uses_queries(self) -> bool: ...  # noqa: D102
     @property
-    def takes(self) -> frozenset[str]: ...
+    def takes(self) -> frozenset[str]: ...  # noqa: D102
 
-    def __call__(
+    def __call__(  # noqa: D102
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None
     ) -> Tensor: ...
 
@@ -57,7 +71,7 @@ class Softmax:
     uses_queries: ClassVar[bool] = True
     takes: ClassVar[frozenset[str]] = frozenset({"bias", "softcap", "sinks"})
 
-    def __call__(
+    def __call__(  # noqa: D102
         self,
         q: Float[Tensor, "*b n d"],
         k: Float[Tensor, "*b m d"],
@@ -80,7 +94,7 @@ class Symmetric:
     uses_queries: ClassVar[bool] = False
     takes: ClassVar[frozenset[str]] = frozenset()
 
-    def __call__(
+    def __call__(  # noqa: D102
         self,
         q: Float[Tensor, "*b n d"],
         k: Float[Tensor, "*b n d"],
@@ -92,7 +106,99 @@ class Symmetric:
         return symmetric_attention(k, v, mask=mask, scale=scale)
 
 
-DROP_INS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClampedKeys:
+    """`clamped_key_attention` with the bound of a preset.
+
+    bound: the preset; strength: another lambda than it has
+    """
+
+    name: ClassVar[str] = "clamped"
+    square: ClassVar[bool] = True
+    needs_past_queries: ClassVar[bool] = False
+    takes: ClassVar[frozenset[str]] = frozenset()
+    bound: str = "code-2024-10"
+    strength: float | None = None
+    queries: Queries = "keys"
+    limit: KeyBound = field(init=False, repr=False, compare=False)
+    """The bound itself."""
+
+    def __post_init__(self) -> None:
+        _check_queries(self.queries)
+        object.__setattr__(self, "limit", preset(self.bound, strength=self.strength).bound)
+
+    @property
+    def uses_queries(self) -> bool:
+        """Whether the layer's queries ask."""
+        return self.queries == "given"
+
+    def __call__(  # noqa: D102
+        self,
+        q: Float[Tensor, "*b n d"],
+        k: Float[Tensor, "*b n d"],
+        v: Float[Tensor, "*b n e"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+    ) -> Float[Tensor, "*b n e"]:
+        queries = q if self.uses_queries else None
+        return clamped_key_attention(k, v, bound=self.limit, queries=queries, mask=mask, scale=scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RPC:
+    """`rpc_attention`.
+
+    pursuit: the name of a preset, or options of your own
+    iterations, strength: other iterations, another lambda than the pursuit has
+    """
+
+    name: ClassVar[str] = "rpc"
+    square: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"dropout"})
+    pursuit: str | Pursuit = "code-2024-10"
+    iterations: int | None = None
+    strength: float | None = None
+    queries: Queries = "keys"
+    options: Pursuit = field(init=False, repr=False, compare=False)
+    """What is pursued, with all that was chosen."""
+
+    def __post_init__(self) -> None:
+        _check_queries(self.queries)
+        if isinstance(self.pursuit, Mapping):
+            object.__setattr__(self, "pursuit", Pursuit.from_json(self.pursuit))
+        object.__setattr__(self, "options", preset(self.pursuit, iterations=self.iterations, strength=self.strength))
+
+    @property
+    def uses_queries(self) -> bool:
+        """Whether the layer's queries ask."""
+        return self.queries == "given"
+
+    @property
+    def needs_past_queries(self) -> bool:
+        """Whether a token's output depends on what earlier tokens asked: through L, from the second iteration on."""
+        return self.uses_queries and self.options.iterations > 1
+
+    def __call__(  # noqa: D102
+        self,
+        q: Float[Tensor, "*b n d"],
+        k: Float[Tensor, "*b n d"],
+        v: Float[Tensor, "*b n d"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> Float[Tensor, "*b n d"]:
+        queries = q if self.uses_queries else None
+        return rpc_attention(k, v, pursuit=self.options, queries=queries, mask=mask, scale=scale, dropout=dropout)
+
+
+def _check_queries(queries: str) -> None:
+    if queries not in ("keys", "given"):
+        raise ValueError(f'expected queries "keys" or "given"; got {queries!r}')
+
+
+DROP_INS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric, ClampedKeys, RPC)}
 """Every operator that can be named in a file."""
 
 
@@ -101,7 +207,9 @@ def drop_in_as_json(operator: Any) -> dict[str, Any]:
     if type(operator) not in DROP_INS.values():
         known = ", ".join(DROP_INS)
         raise ValueError(f"only operators with a name can be saved ({known}); got {operator!r}: undo it before saving")
-    return {"operator": operator.name, **dataclasses.asdict(operator)}
+    settings = {name: getattr(operator, name) for name in _settings(type(operator))}
+    plain = {name: value.as_json() if isinstance(value, Pursuit) else value for name, value in settings.items()}
+    return {"operator": operator.name, **plain}
 
 
 def drop_in_from_json(stored: Any) -> Any:
@@ -110,7 +218,14 @@ def drop_in_from_json(stored: Any) -> Any:
         raise ValueError(f"expected an operator among {', '.join(DROP_INS)}; got {stored!r}")
     settings = {name: value for name, value in stored.items() if name != "operator"}
     kind = DROP_INS[stored["operator"]]
-    unknown = settings.keys() - {field.name for field in dataclasses.fields(kind)}
+    unknown = settings.keys() - _settings(kind)
     if unknown:
         raise ValueError(f"{kind.name} has no setting {', '.join(sorted(unknown))}")
-    return kind(**settings)
+    try:
+        return kind(**settings)
+    except TypeError as error:
+        raise ValueError(f"{kind.name} cannot be set so: {error}") from None
+
+
+def _settings(kind: type[Any]) -> list[str]:
+    return [setting.name for setting in dataclasses.fields(kind) if setting.init]

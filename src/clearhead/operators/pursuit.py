@@ -5,26 +5,26 @@ mu enters through. With :math:`x - \operatorname{shrink}_t(x) = \operatorname{cl
 never formed, and the dual update after the last iteration, which nothing reads, is left out.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from clearhead.axes import Bool, Float, ShapeError, broadcasts, check_attention_operands
+from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.pursuit_library import pursuit
+from clearhead.operators.pursuit_options import Pursuit
+from clearhead.operators.pursuit_steps import Attending, pursue_by_parts
 from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.operators.symmetric import (
     checked_scale,
     four_axes,
     kernel_is_worth_it,
     padding,
-    symmetric_attention,
 )
 from clearhead.operators.symmetric_library import as_given
 
 __all__ = ["principal_attention_pursuit", "principal_attention_pursuit_slow"]
 
-DualSign = Literal[-1, 1]
+_STEPS: dict[int, Pursuit] = {-1: Pursuit(dual_sign=-1), 1: Pursuit(dual_sign=1)}
 
 
 def principal_attention_pursuit(
@@ -60,13 +60,18 @@ def principal_attention_pursuit(
         fast = seen is not None
     if not fast:
         with as_given(k):
-            return _iterate(k, v, t, mask, iterations, pull, scale)
+            wide = torch.promote_types(k.dtype, torch.float32)
+            attending = Attending(mask=mask, scale=scale)
+            out = pursue_by_parts(
+                k.to(wide), v.to(wide), t[..., None, None], _STEPS[dual_sign], attending, iterations=int(iterations)
+            )
+            return out.to(v.dtype)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
     wide = torch.promote_types(k.dtype, torch.float32)
     keys, values = four_axes(k.to(wide)), four_axes(v.to(wide))
-    out: Tensor
-    out, *_ = pursuit(keys, values, t.to(wide).reshape(keys.shape[:2]), seen, int(iterations), pull, scale, keep)
-    return out.to(v.dtype).reshape(v.shape)
+    found: Tensor
+    found, *_ = pursuit(keys, values, t.to(wide).reshape(keys.shape[:2]), seen, int(iterations), pull, scale, keep)
+    return found.to(v.dtype).reshape(v.shape)
 
 
 def _checked_scale(
@@ -99,19 +104,6 @@ def _threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
             f"got threshold {tuple(threshold.shape)}, k {tuple(k.shape)}"
         )
     return threshold.to(wide).expand(k.shape[:-2])
-
-
-def _iterate(
-    k: Tensor, v: Tensor, t: Tensor, mask: Tensor | None, iterations: int, pull: float, scale: float
-) -> Tensor:
-    wide = torch.promote_types(k.dtype, torch.float32)
-    keys, values, t = k.to(wide), v.to(wide), t[..., None, None]
-    last = dual = torch.zeros_like(keys)
-    for _ in range(int(iterations)):
-        c = (keys - last + dual).clamp(-t, t)
-        new = symmetric_attention(last - pull * dual + c, values, mask=mask, scale=scale)
-        last, dual = new, c + last - new
-    return last.to(v.dtype)
 
 
 def principal_attention_pursuit_slow(

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.axes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["softmax_attention", "softmax_attention_slow"]
+__all__ = ["as_rows", "softmax_attention", "softmax_attention_slow"]
 
 
 def softmax_attention(
@@ -45,17 +45,17 @@ def softmax_attention(
     check_attention_operands(q, k, v, mask=mask, bias=bias)
     _check_sinks(q, k, v, sinks)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    bias = None if bias is None else _rows(bias)
+    bias = None if bias is None else as_rows(bias)
     attend = partial(_attend, q, k, v, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
     if mask is None:
         return attend(mask=None)
-    mask = _rows(mask)
+    mask = as_rows(mask)
     somewhere = mask.any(dim=-1, keepdim=True)
     # Kernels differ in what they make of a row without keys, NaN gradients among it, so they are never shown one.
     return torch.where(somewhere, attend(mask=mask | ~somewhere), 0)
 
 
-def _rows(added: Tensor) -> Tensor:
+def as_rows(added: Tensor) -> Tensor:
     """The same mask or bias with an axis for n and one for m, which the fused kernel insists on."""
     return added if added.ndim > 1 else added.expand(1, -1 if added.ndim else 1)
 

@@ -1,0 +1,73 @@
+"""Principal component pursuit finds what a matrix was made of, and with the misprinted sign it does not."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.axes import ShapeError
+from clearhead.numerics.component_pursuit import principal_component_pursuit
+
+
+def made(*, seed: int = 0, n: int = 60, m: int = 60, rank: int = 4, share: float = 0.05) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    low_rank = normal(n, rank) @ normal(rank, m)
+    spoiled = torch.rand(n, m, generator=generator) < share
+    return low_rank, torch.where(spoiled, 10 * normal(n, m), 0)
+
+
+def apart(got: Tensor, want: Tensor) -> float:
+    return ((got - want).norm() / want.norm()).item()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_parts_are_recovered(seed: int) -> None:
+    low_rank, sparse = made(seed=seed)
+    found = principal_component_pursuit(low_rank + sparse)
+    assert found.converged
+    assert apart(found.low_rank, low_rank) <= 1e-6
+    assert apart(found.sparse, sparse) <= 1e-6
+    assert torch.linalg.matrix_rank(found.low_rank, rtol=1e-6) == 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_the_misprinted_sign_the_sum_is_right_and_the_parts_are_not(seed: int) -> None:
+    low_rank, sparse = made(seed=seed)
+    found = principal_component_pursuit(low_rank + sparse, dual_sign=-1)
+    assert found.converged  # it says so of itself, which is why nobody noticed
+    assert apart(found.low_rank, low_rank) > 1
+    assert apart(found.sparse, sparse) > 1
+
+
+def test_what_was_found_is_optimal() -> None:
+    """Y lies in the subgradients of both norms: of length one at most, and lambda times the sign where S is not 0."""
+    low_rank, sparse = made(n=47, m=31, rank=3)
+    found = principal_component_pursuit(low_rank + sparse, tolerance=1e-9)
+    weight = 1 / math.sqrt(47)
+    assert torch.linalg.svdvals(found.dual).amax() <= 1 + 1e-5
+    assert found.dual.abs().amax() <= weight * (1 + 1e-5)
+    nonzero = found.sparse != 0
+    torch.testing.assert_close(found.dual[nonzero], weight * found.sparse.sign()[nonzero], rtol=1e-4, atol=1e-6)
+    u, values, v = torch.linalg.svd(found.low_rank, full_matrices=False)
+    kept = values > 1e-6 * values[0]
+    torch.testing.assert_close(u.mT[kept] @ found.dual @ v.mT[:, kept], torch.eye(3).double(), rtol=1e-4, atol=1e-4)
+
+
+def test_edges() -> None:
+    nothing = principal_component_pursuit(torch.zeros(3, 5))
+    assert nothing.converged
+    assert not nothing.low_rank.any()
+    one = principal_component_pursuit(torch.tensor([[2.0]]))
+    assert (one.low_rank + one.sparse).item() == pytest.approx(2.0)
+    short = principal_component_pursuit(sum(made()), iterations=2)
+    assert (short.iterations, short.converged) == (2, False)
+    assert principal_component_pursuit(torch.ones(3, 5, dtype=torch.float16)).low_rank.dtype is torch.float16
+    with pytest.raises(ShapeError, match=r"matrix \(n, m\).*got \(0, 5\)"):
+        principal_component_pursuit(torch.zeros(0, 5))
+    with pytest.raises(ValueError, match="finite"):
+        principal_component_pursuit(torch.full((3, 5), torch.inf))

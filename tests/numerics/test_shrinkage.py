@@ -1,0 +1,55 @@
+"""Thresholding: each step minimises what it is the proximal step of."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead.numerics.shrinkage import hard_threshold, singular_value_threshold, soft_threshold
+
+seeds, thresholds = st.integers(0, 2**31), st.sampled_from([0.0, 0.3, 1.7, 40.0])
+
+
+def drawn(*shape: int, seed: int) -> torch.Tensor:
+    return 2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(seeds, thresholds)
+def test_what_soft_thresholding_takes_away_is_the_clamp(seed: int, t: float) -> None:
+    x = drawn(5, 7, seed=seed)
+    torch.testing.assert_close(x - soft_threshold(x, t), x.clamp(-t, t))
+    by_row = torch.tensor([0.0, 0.3, 1.7, 2.0, 40.0], dtype=torch.float64)[:, None]
+    torch.testing.assert_close(x - soft_threshold(x, by_row), x.clamp(-by_row, by_row))
+
+
+@given(seeds, thresholds)
+def test_each_step_is_a_minimum(seed: int, t: float) -> None:
+    """No point nearby, and not the point itself, costs less than what the step returns."""
+    x = drawn(5, 7, seed=seed)
+    costs = {
+        soft_threshold: lambda y: t * y.abs().sum(),
+        hard_threshold: lambda y: t**2 / 2 * (y != 0).sum(),
+        singular_value_threshold: lambda y: t * torch.linalg.svdvals(y).sum(),
+    }
+    for step, cost in costs.items():
+        best = step(x, t)
+        for other in (x, best + 1e-3 * drawn(5, 7, seed=seed + 1), 0.9 * best, torch.zeros_like(x)):
+            assert cost(best) + (best - x).square().sum() / 2 <= cost(other) + (other - x).square().sum() / 2 + 1e-9
+
+
+def test_a_step_by_half_the_threshold_is_no_minimum() -> None:
+    """The control of the test above."""
+    x = drawn(5, 7, seed=0)
+    cost = {
+        y: 1.7 * y.abs().sum() + (y - x).square().sum() / 2 for y in (soft_threshold(x, 1.7), soft_threshold(x, 0.85))
+    }
+    right, wrong = cost.values()
+    assert right < wrong - 0.1
+
+
+@given(seeds, thresholds)
+def test_singular_values_are_thresholded_and_directions_kept(seed: int, t: float) -> None:
+    x = drawn(2, 5, 3, seed=seed)
+    got = singular_value_threshold(x, t)
+    torch.testing.assert_close(torch.linalg.svdvals(got), (torch.linalg.svdvals(x) - t).clamp_min(0))
+    each = torch.tensor([t, t / 2], dtype=torch.float64)
+    torch.testing.assert_close(singular_value_threshold(x, each)[0], got[0])

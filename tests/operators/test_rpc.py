@@ -1,0 +1,323 @@
+"""RPC-Attention: every option against its published lines, the presets, clamped keys, causality, and odd keys."""
+
+import dataclasses
+import functools
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.axes import ShapeError
+from clearhead.numerics.precision import tolerance
+from clearhead.operators import pursuit_steps
+from clearhead.operators.clamped import clamped_key_attention, clamped_key_attention_slow
+from clearhead.operators.contract import CHECKS, COMPILED, Subject
+from clearhead.operators.contract_masks import MASK_CHECKS
+from clearhead.operators.contract_subject import WIDTH
+from clearhead.operators.key_bound import KeyBound, Scope, Threshold
+from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
+from clearhead.operators.pursuit_trace import trace_pursuit
+from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
+from clearhead.operators.symmetric import symmetric_attention
+from tests.operators.paths import PATHS, forced
+from tests.operators.test_pursuit import widened
+from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
+
+TIGHT = KeyBound(strength=0.4, threshold=Threshold.TIMES_MU)
+"""A bound that clamps a good part of standard normal keys."""
+CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
+
+
+def subject(fast, slow, **options) -> Subject:
+    operator, twin = (
+        functools.partial(with_queries, functools.partial(widened, functools.partial(attention, **options)))
+        for attention in (fast, slow)
+    )
+    # Rounding passes through the iterations after it, which multiply it.
+    return Subject(operator=operator, twin=twin, square=True, terms=4096 * WIDTH)
+
+
+rpc = functools.partial(subject, rpc_attention, rpc_attention_slow)
+VARIANTS = {
+    **{name: rpc(pursuit=preset(name, strength=0.7)) for name in PRESETS},
+    "hard": rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, shrink=Shrink.HARD), scale=0.4),
+    "centred": rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, centred=True)),
+    "clamped": subject(clamped_key_attention, clamped_key_attention_slow, bound=TIGHT),
+}
+LEFT_OUT = {"masked_keys_have_no_influence": "loud keys at 2^20 are clamped, so they would not be loud"}
+"""Checks that no variant is held to, with the reason; a test of its own is below."""
+
+
+@pytest.mark.parametrize("check", [name for name in CHECKS if name not in LEFT_OUT])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_contract(variant: str, check: str, typechecked: bool) -> None:
+    if variant == "centred" and check in MASK_CHECKS:
+        pytest.skip("centred queries take padding alone, which has a test of its own")
+    if typechecked and check in COMPILED:
+        pytest.skip("torch.compile is tested in the session without the import hook")
+    CHECKS[check](VARIANTS[variant])
+
+
+STEPS = list(itertools.product(Order, (-1, 1), Shrink, Inner))
+
+
+@pytest.mark.parametrize("asking", [False, True])
+@pytest.mark.parametrize(("order", "sign", "shrink", "inner"), STEPS)
+def test_every_step_is_as_written(order: Order, sign: int, shrink: Shrink, inner: Inner, asking: bool) -> None:
+    k, v, q, along = (drawn(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(4))
+    pursuit = Pursuit(iterations=3, bound=TIGHT, order=order, dual_sign=sign, shrink=shrink, inner=inner)
+    there = drawn(2, 1, 1, 13, seed=4) > -0.7
+    for mask in (None, there, CAUSAL, CAUSAL & there):
+        options = {"pursuit": pursuit, "mask": mask}
+
+        def fast(k: Tensor, v: Tensor, q: Tensor, options: dict = options) -> Tensor:
+            return rpc_attention(k, v, queries=q if asking else None, **options) + 0 * q
+
+        def slow(k: Tensor, v: Tensor, q: Tensor, options: dict = options) -> Tensor:
+            return rpc_attention_slow(k, v, queries=q if asking else None, **options) + 0 * q
+
+        within = 4096 * tolerance(torch.float64)
+        assert relative(fast(k, v, q), slow(k, v, q)) <= within
+        got, want = (gradients(attention, k, v, q, along=along) for attention in (fast, slow))
+        size = max(x.norm() for x in want)
+        assert all((x - y).norm() <= within * size for x, y in zip(got, want, strict=True))
+
+
+def test_the_options_are_different_things() -> None:
+    """The control of the test above: no two of them, and no preset of another, give the same output."""
+    k, v = drawn(2, 3, 13, 7, dtype=torch.float64), drawn(2, 3, 13, 7, seed=1, dtype=torch.float64)
+    ways = [
+        Pursuit(iterations=3, bound=TIGHT, order=order, dual_sign=sign, shrink=shrink, inner=inner)
+        for order, sign, shrink, inner in STEPS
+    ]
+    outs = [rpc_attention(k, v, pursuit=way) for way in ways]
+    centred = [rpc_attention(k, v, pursuit=Pursuit(bound=TIGHT, centred=centred)) for centred in (False, True)]
+    presets = [rpc_attention(3 * k, v, pursuit=chosen) for chosen in PRESETS.values()]
+
+    def kind(way: Pursuit) -> tuple[object, ...]:
+        """What is left of the options: the bound counts in the last iteration alone if inner ones do not ask for it,
+        and there nothing reads it where the low-rank part comes first. With everything in the sparse part, all keys of
+        inner iterations are equal and the dual variable is zero after them, so that its sign does not count."""
+        idle = way.order is Order.LOW_RANK_FIRST and way.inner is not Inner.SHRINK
+        return (
+            way.order,
+            way.inner,
+            None if idle else way.shrink,
+            None if way.inner is Inner.ALL else way.dual_sign,
+        )
+
+    distinct: list[Tensor] = []
+    for out in outs:
+        if not any(relative(out, other) < 1e-9 for other in distinct):
+            distinct.append(out)
+    assert len(distinct) == len({kind(way) for way in ways}) == 17
+    for group in (centred, presets):
+        assert all(relative(x, y) > 1e-3 for x, y in itertools.combinations(group, 2))
+
+
+@pytest.mark.parametrize("mask", [None, CAUSAL, torch.arange(13) < 11], ids=["all", "causal", "padding"])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_one_iteration_is_clamped_keys_exactly(name: str, path: str, mask: Tensor | None) -> None:
+    k, v, q = (3 * drawn(2, 3, 13, 7, seed=i) for i in range(3))
+    pursuit = preset(name, iterations=1, strength=0.3)
+    with forced(path):
+        for queries in (None, q):
+            once = rpc_attention(k, v, pursuit=pursuit, queries=queries, mask=mask)
+            clamped = clamped_key_attention(k, v, bound=pursuit.bound, queries=queries, mask=mask)
+            plain = clamped_key_attention(k, v, bound=KeyBound(mu=1e-9), queries=queries, mask=mask)
+            twice = rpc_attention(k, v, pursuit=preset(pursuit, iterations=2), queries=queries, mask=mask)
+            as_published = pursuit.order is Order.SPARSE_FIRST
+            assert torch.equal(once, clamped if as_published else plain)
+            assert relative(clamped, plain.double()) > 0.01
+            assert relative(twice, clamped.double()) > 0.01
+        if mask is None:
+            assert torch.equal(plain, clamped_key_attention(k, v, bound=KeyBound(mu=1e-9), queries=q))
+            unbounded = clamped_key_attention(k, v, bound=KeyBound(mu=1e-9))
+            assert torch.equal(unbounded, symmetric_attention(k, v))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_limits_of_lambda(path: str) -> None:
+    """At zero the first keys are all zero, so attention is uniform; at infinity nothing is sparse."""
+    k, v = drawn(2, 3, 61, 7), drawn(2, 3, 61, 7, seed=1)
+    with forced(path):
+        for name in ("paper", "code-2024-10"):
+            none = rpc_attention(k, v, pursuit=preset(name, iterations=1, strength=0.0))
+            assert relative(none, v.double().mean(dim=-2, keepdim=True).expand_as(v)) <= tolerance(torch.float32)
+            largest = rpc_attention(k, v, pursuit=preset(name, iterations=1, strength=float("inf")))
+            assert torch.equal(largest, symmetric_attention(k, v))
+            trace = trace_pursuit(k, v, pursuit=preset(name, strength=float("inf")))
+            assert all(not step.sparse.any() for step in trace.steps)
+
+
+def test_iterations_of_the_released_code_go_as_specified() -> None:
+    """On standard normal keys of ViT-tiny's shape: far from feasible, and attention collapses to the identity."""
+    k, v = drawn(4, 3, 197, 64), drawn(4, 3, 197, 64, seed=1)
+    steps = trace_pursuit(k, v, pursuit=preset("code-2024-10", iterations=6)).steps
+    assert [round(step.residual.mean().item(), 1) for step in steps] == pytest.approx(
+        [1.31, 1.04, 0.72, 0.47, 0.32, 0.24], abs=0.06
+    )
+    diagonal = [step.diagonal.mean().item() for step in steps]
+    assert diagonal[0] == pytest.approx(0.85, abs=0.02)
+    assert min(diagonal[3:]) > 0.995
+    loud = trace_pursuit(4 * k, v, pursuit=preset("code-2024-10")).steps
+    quiet = trace_pursuit(k / 4, v, pursuit=preset("code-2024-10")).steps
+    assert loud[-1].nonzeros.mean().item() == pytest.approx(0.95, abs=0.01)
+    assert max(step.nonzeros.max().item() for step in quiet) == 0
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("asking", [False, True])
+def test_nothing_leaks_from_the_future(name: str, asking: bool) -> None:
+    k, v, q = (drawn(2, 3, 13, 7, seed=i) for i in range(3))
+    changed = [torch.cat([x[..., :12, :], 5 - 7 * x[..., 12:, :]], dim=-2) for x in (k, v, q)]
+
+    def past(k: Tensor, v: Tensor, q: Tensor, scope: Scope) -> Tensor:
+        chosen = preset(name, iterations=3, strength=0.3)
+        mu = dataclasses.replace(chosen.bound.mu, scope=scope)
+        chosen = dataclasses.replace(chosen, bound=dataclasses.replace(chosen.bound, mu=mu))
+        return rpc_attention(k, v, pursuit=chosen, queries=q if asking else None, mask=CAUSAL)[..., :12, :]
+
+    assert torch.equal(past(k, v, q, Scope.PREFIX), past(*changed, Scope.PREFIX))
+    for leaking in (Scope.HEAD, Scope.SAMPLE):
+        assert relative(past(*changed, leaking), past(k, v, q, leaking).double()) > 1e-3
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "centred"])
+@pytest.mark.parametrize("path", PATHS)
+def test_padding_is_as_if_it_were_not_there(path: str, name: str) -> None:
+    k, v, q = (drawn(2, 3, 13, 7, seed=i) for i in range(3))
+    there = torch.arange(13) < 11
+    spoiled = [torch.where(there[:, None], x, 1e4) for x in (k, v, q)]
+    chosen = Pursuit(bound=TIGHT, centred=True) if name == "centred" else preset(name, strength=0.5)
+    with forced(path):
+        for queries in (False, True):
+            got, loud = (
+                rpc_attention(k, v, pursuit=chosen, queries=q if queries else None, mask=there)[..., :11, :]
+                for k, v, q in ((k, v, q), spoiled)
+            )
+            k_, v_, q_ = (x[..., :11, :] for x in (k, v, q))
+            want = rpc_attention(k_, v_, pursuit=chosen, queries=q_ if queries else None)
+            assert relative(got, want.double()) <= 512 * tolerance(torch.float32)
+            assert relative(loud, want.double()) <= 512 * tolerance(torch.float32)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("path", PATHS)
+def test_odd_keys_stay_finite(path: str, name: str) -> None:
+    zero, one, loud = torch.zeros(2, 3, 13, 7), drawn(2, 3, 1, 7), 8 * drawn(2, 3, 197, 64)
+    with forced(path):
+        # Beyond these, gradients of torch's fused attention itself are not finite.
+        assert rpc_attention(1e4 * drawn(2, 3, 13, 7).half(), drawn(2, 3, 13, 7).half()).isfinite().all()
+        for keys in (zero, one, zero[..., :1, :], loud.half(), 1e-30 * one):
+            k = keys.clone().requires_grad_()
+            v = drawn(*k.shape, seed=1).to(k.dtype).requires_grad_()
+            out = rpc_attention(k, v, pursuit=PRESETS[name])
+            assert out.isfinite().all()
+            assert all(x.isfinite().all() for x in torch.autograd.grad(out.float().sum(), (k, v)))
+            if k.shape[-2] == 1:  # one token sees itself alone
+                assert relative(out, v.double()) <= tolerance(torch.float32)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_parts_of_a_batch_are_worked_on_one_after_the_other(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    k, v, q, along = (drawn(5, 3, 13, 7, seed=i) for i in range(4))
+    mask = (drawn(5, 1, 13, 13, seed=5) > -1) if masked else None
+    seen: list[int] = []
+    one = pursuit_steps.iterate
+
+    def noted(k: Tensor, *args, **options) -> Tensor:
+        seen.append(len(k))
+        return one(k, *args, **options)
+
+    def attention(k: Tensor, v: Tensor, q: Tensor) -> Tensor:
+        return rpc_attention(k, v, queries=q, mask=mask, pursuit=Pursuit(bound=TIGHT))
+
+    monkeypatch.setattr(pursuit_steps, "iterate", noted)
+    whole = [attention(k, v, q), *gradients(attention, k, v, q, along=along)]
+    monkeypatch.setattr(pursuit_steps, "_CACHED", 2 * 3 * 13 * 7)
+    parts = [attention(k, v, q), *gradients(attention, k, v, q, along=along)]
+    assert seen == [5, 5, 2, 2, 1, 2, 2, 1]
+    assert all(relative(x, y.double()) <= 64 * tolerance(torch.float32) for x, y in zip(parts, whole, strict=True))
+
+
+@pytest.mark.parametrize("mask", [None, CAUSAL, torch.arange(13) < 11], ids=["all", "causal", "padding"])
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("asking", [False, True])
+def test_a_trace_is_what_happens(order: Order, asking: bool, mask: Tensor | None) -> None:
+    k, v, q = (drawn(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(3))
+    pursuit = Pursuit(iterations=3, bound=TIGHT, order=order)
+    options = {"pursuit": pursuit, "queries": q if asking else None, "mask": mask}
+    trace = trace_pursuit(k, v, **options)
+    torch.testing.assert_close(trace.out, rpc_attention(k, v, **options))
+    dual = torch.zeros_like(k)
+    for step in trace.steps:
+        before, dual = dual, dual + trace.mu * (k - step.low_rank - step.sparse)
+        torch.testing.assert_close(step.dual, dual)
+        if order is Order.LOW_RANK_FIRST:
+            left = k - step.low_rank + before / trace.mu
+            torch.testing.assert_close(step.sparse, left - left.clamp(-trace.bound, trace.bound))
+    there = torch.ones(13, dtype=torch.bool) if mask is None or mask.ndim == 2 else mask
+    last = trace.steps[-1]
+    gap = (k - last.low_rank - last.sparse)[..., there, :].norm(dim=(-2, -1))
+    torch.testing.assert_close(last.residual, gap / k[..., there, :].norm(dim=(-2, -1)))
+    torch.testing.assert_close(last.nonzeros, (last.sparse[..., there, :] != 0).double().mean(dim=(-2, -1)))
+    assert ((last.diagonal > 0) & (last.diagonal <= 1)).all()
+
+
+def test_weights_are_dropped_where_the_pursuit_says() -> None:
+    k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
+    there = torch.arange(13) < 11
+    outs = {}
+    for place, mask in itertools.product(DropoutPlace, (None, there)):
+        pursuit = Pursuit(bound=TIGHT, dropout=place)
+        torch.manual_seed(0)
+        first = rpc_attention(k, v, pursuit=pursuit, mask=mask, dropout=0.5)
+        torch.manual_seed(0)
+        assert torch.equal(rpc_attention(k, v, pursuit=pursuit, mask=mask, dropout=0.5), first)
+        dry = rpc_attention(k, v, pursuit=pursuit, mask=mask)
+        wet = relative(first, dry.double())
+        assert wet <= 64 * tolerance(torch.float32) if place is DropoutPlace.NONE else wet > 0.1
+        outs[place] = first
+    assert relative(outs[DropoutPlace.ALL], outs[DropoutPlace.LAST].double()) > 0.1
+    # What is kept weighs twice as much, so that on average nothing changes.
+    last = Pursuit(bound=TIGHT)
+    mean = torch.stack([rpc_attention(k, v, pursuit=last, dropout=0.5) for _ in range(400)]).mean(dim=0)
+    assert relative(mean, rpc_attention(k, v, pursuit=last).double()) < 0.15
+
+
+def test_options_can_be_written_down() -> None:
+    for chosen in (*PRESETS.values(), Pursuit(shrink=Shrink.HARD, bound=KeyBound(mu=0.3), centred=True)):
+        assert Pursuit.from_json(chosen.as_json()) == chosen
+    with pytest.raises(ValueError, match="function"):
+        Pursuit(bound=KeyBound(threshold=lambda lam, mu: lam / mu)).as_json()
+    more = {**Pursuit().as_json(), "more": 1}
+    for broken in ({}, {"bound": {}}, more):
+        with pytest.raises(ValueError, match="no options of a pursuit"):
+            Pursuit.from_json(broken)
+    stored = Pursuit().as_json()
+    stored["bound"]["threshold"] = "os.system"
+    with pytest.raises(ValueError, match=r"'os\.system' is not a valid Threshold"):
+        Pursuit.from_json(stored)
+
+
+def test_wrong_options_are_refused_in_words(typechecked: bool) -> None:
+    with pytest.raises(ValueError, match="no preset is called papre; there is paper, code-2024-10"):
+        preset("papre")
+    with pytest.raises(ValueError, match="whole number of iterations, one or more; got 0"):
+        preset("paper", iterations=0)
+    k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
+    with pytest.raises(ValueError, match="their mean would leak"):
+        rpc_attention(k, v, pursuit=Pursuit(centred=True), mask=CAUSAL)
+    if typechecked:
+        pytest.skip("the import hook refuses what follows before the operator can")
+    with pytest.raises(ValueError, match="dual sign of -1 or 1; got 2"):
+        Pursuit(dual_sign=2)
+    with pytest.raises(ValueError, match="'LYS' is not a valid Order"):
+        Pursuit(order="LYS")
+    with pytest.raises(ShapeError, match=r"one shape, as L is taken from K; got k \(2, 3, 13, 7\), v \(2, 3, 13, 5\)"):
+        rpc_attention(k, v[..., :5])
+    with pytest.raises(ShapeError, match=r"queries \(2, 3, 11, 7\)"):
+        rpc_attention(k, v, queries=k[..., :11, :])
