@@ -156,13 +156,6 @@ SYMMETRIC_FAULTS = (
         SYMMETRIC,
     ),
     Fault(
-        "pursuit: dual without the last iterate",
-        "operators/pursuit.py",
-        "last, dual = new, c + last - new",
-        "last, dual = new, c - new",
-        PURSUIT,
-    ),
-    Fault(
         "module: scale forgotten",
         "modules/symmetric.py",
         '"scale": self.scale}',
