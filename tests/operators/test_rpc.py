@@ -152,6 +152,26 @@ def test_limits_of_lambda(path: str) -> None:
             assert all(not step.sparse.any() for step in trace.steps)
 
 
+@pytest.mark.parametrize(
+    ("name", "rule", "width", "eps", "strength", "iterations", "order", "sign", "inner"),
+    [
+        ("paper", "lambda/mu", "head", 0.0, 4.0, 4, "SLY", -1, "shrink"),
+        ("code-2024-10", "lambda*mu", "model", 0.0, 4.0, 4, "SLY", -1, "shrink"),
+        ("code-2024-08-base", "lambda/mu", "head", 1e-8, 3.0, 1, "SLY", -1, "half"),
+        ("admm", "lambda/mu", "head", 0.0, None, 4, "LSY", 1, "shrink"),
+    ],
+)
+def test_presets_are_as_published(
+    name: str, rule: str, width: str, eps: float, strength: float, iterations: int, order: str, sign: int, inner: str
+) -> None:
+    chosen = PRESETS[name]
+    assert (chosen.bound.threshold, chosen.bound.mu.width, chosen.bound.mu.eps) == (rule, width, eps)
+    got = (chosen.bound.strength, chosen.iterations, chosen.order, chosen.dual_sign, chosen.inner)
+    assert got == (strength, iterations, order, sign, inner)
+    assert (chosen.shrink, chosen.dropout, chosen.centred) == ("soft", "last", False)
+    assert (chosen.bound.mu.scope, chosen.bound.mu.detach) == ("prefix", False)
+
+
 def test_iterations_of_the_released_code_go_as_specified() -> None:
     """On standard normal keys of ViT-tiny's shape: far from feasible, and attention collapses to the identity."""
     k, v = drawn(4, 3, 197, 64), drawn(4, 3, 197, 64, seed=1)
