@@ -99,6 +99,19 @@ def test_it_is_attention_over_what_symmetric_attention_leaves(path: str) -> None
     assert (softmax_attention(q, k, v).double() - want).abs().max() > 1000 * within
 
 
+def test_a_matrix_says_what_its_row_takes_from_its_columns() -> None:
+    """With one entry, at row 1 and column 4, the value of token 1 is less that of token 4, and nothing else changes."""
+    q, k, v = (drawn(2, 3, 5, 11, seed=i) for i in range(3))
+    matrix, other = torch.zeros(5, 5).double(), v.clone()
+    matrix[1, 4] = 1
+    other[..., 1, :] -= v[..., 4, :]
+    want = softmax_attention(q, k, other)
+    for of in (matrix, matrix.expand(3, 5, 5)):
+        got = scaled_attention(q, k, v, s=SMatrix(of))
+        assert (got - want).abs().max() <= tolerance(torch.float64) * want.abs().max()
+    assert (scaled_attention(q, k, v, s=SMatrix(matrix.mT)) - want).abs().max() > 0.01
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_zero_s_is_plain_attention_to_the_bit(form: str) -> None:
     q, k, v = (drawn(2, 3, 7, 11, seed=i, dtype=torch.float32) for i in range(3))
@@ -199,6 +212,8 @@ def test_resizing_up_and_down_known_numbers() -> None:
     assert torch.allclose(up, rows @ (rows / 2).mT)
     matrix = drawn(6, 6)
     assert resized(matrix, 6) is matrix
+    fewer = torch.stack([resized(torch.diag(one), 5) for one in torch.eye(23)])
+    assert (fewer.abs().amax(dim=(-2, -1)) > 0).all()  # every one of 23 tokens is within some of 5
     left_right = drawn(10, 10)
     assert torch.allclose(resized(left_right.flip(0, 1), 7), resized(left_right, 7).flip(0, 1))
     assert not torch.allclose(resized(left_right.flip(0), 7), resized(left_right, 7))

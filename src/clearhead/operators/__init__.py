@@ -32,12 +32,12 @@ from clearhead.operators.kernel_pca import (
 )
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
+from clearhead.operators.learned_scaling import LearnedScaling, Scaled
 from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
 from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
 from clearhead.operators.pursuit_trace import PursuitStep, PursuitTrace, trace_pursuit
-from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
-from clearhead.operators.learned_scaling import LearnedScaling, Scaled
 from clearhead.operators.resizing import resized
+from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
     AlphaSymmetric,
