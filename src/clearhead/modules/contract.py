@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from clearhead.modules.contract_checks import PLAIN_MODULE_CHECKS
 from clearhead.modules.contract_masks import MODULE_MASK_CHECKS, looks_ahead, permutation, permuted_apart
 from clearhead.modules.contract_subject import TOKENS, ModuleSubject, first_tensor, wide_copy
-from clearhead.operators.contract import called, check_operator, left_out
+from clearhead.operators.contract import CHECKS, called, check_operator, left_out
 from clearhead.operators.contract_result import Check, ContractResult, NotChecked, attempt
 from clearhead.operators.contract_subject import BATCH
 
@@ -69,9 +70,12 @@ def check_attention(
     if wrong:
         raise ValueError(f"{', '.join(wrong)}: not for {'an operator' if operator else 'a module'}; leave it out")
     with _leaving_no_trace():
-        if operator:
-            result = check_operator(
-                wide_copy(attention) if isinstance(attention, nn.Module) else attention,
+        if not operator:
+            assert isinstance(attention, nn.Module)
+            result = check_module(attention, shape=shape, equivariant=equivariant, compile=compile, without=without)
+        else:
+            result = _check_operator(
+                attention,
                 twin=twin,
                 masks=_takes_mask(attention) if masks is None else masks,
                 square=square,
@@ -80,12 +84,18 @@ def check_attention(
                 leading=leading,
                 words=words,
             )
-        else:
-            assert isinstance(attention, nn.Module)
-            result = check_module(attention, shape=shape, equivariant=equivariant, compile=compile, without=without)
     if show:
         print(result)
     return result
+
+
+def _check_operator(attention: Callable[..., Tensor], **options: Any) -> ContractResult:
+    """`check_operator`, on a copy if the operator is a module."""
+    try:
+        operator = wide_copy(attention) if isinstance(attention, nn.Module) else attention
+    except Exception as error:
+        return _stopped(attention, "copy", error, CHECKS)
+    return check_operator(operator, **options)
 
 
 def check_module(
@@ -101,11 +111,11 @@ def check_module(
     try:
         copied = wide_copy(module)
     except Exception as error:
-        return _stopped(module, "copy", error)
+        return _stopped(module, "copy", error, MODULE_CHECKS)
     try:
         shape = _found_shape(copied) if shape is None else shape
     except AssertionError as error:
-        return _stopped(module, "output", error)
+        return _stopped(module, "output", error, MODULE_CHECKS)
     subject = ModuleSubject(module=copied, shape=shape)
     reasons = not_asked(subject, equivariant=equivariant)
     reasons = left_out(MODULE_CHECKS, reasons, without=without, compiled=() if compile else ("compile",))
@@ -118,12 +128,12 @@ def check_module(
     )
 
 
-def _stopped(module: nn.Module, name: str, error: Exception) -> ContractResult:
+def _stopped(attention: object, name: str, error: Exception, checks: Collection[str]) -> ContractResult:
     """The result where one check failed so that there is nothing to run the others on."""
     prefix = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-    rest = tuple(NotChecked(other, f"{name} failed") for other in MODULE_CHECKS if other != name)
+    rest = tuple(NotChecked(other, f"{name} failed") for other in checks if other != name)
     failed = Check(name, passed=False, detail=f"{prefix}{error}")
-    return ContractResult(subject=called(module), checks=(failed,), not_checked=rest)
+    return ContractResult(subject=called(attention), checks=(failed,), not_checked=rest)
 
 
 def not_asked(subject: ModuleSubject, *, equivariant: bool = False) -> dict[str, str]:
