@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clearhead.findings import Verdict as Verdict
     from clearhead.heads import Heads as Heads
     from clearhead.models.loading import load_model as load_model
+    from clearhead.modules.contract import check_attention as check_attention
     from clearhead.record import AuditRecord as AuditRecord
     from clearhead.report.folder import write_report as write_report
     from clearhead.sockets import AttentionNotSeenError as AttentionNotSeenError
@@ -38,6 +39,7 @@ _HOME = {
     "Verdict": "clearhead.findings",
     "audit": "clearhead.auditing",
     "capture": "clearhead.capturing",
+    "check_attention": "clearhead.modules.contract",
     "check_fidelity": "clearhead.fidelity",
     "ensure_torchvision": "clearhead.sockets.torchvision_shim",
     "load_model": "clearhead.models.loading",

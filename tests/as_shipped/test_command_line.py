@@ -133,7 +133,7 @@ def test_verify_prints_each_theorem_and_exits_with_zero(here: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(clearhead("verify", "--json", here=here).stdout)["theorems"]
     assert all(row["holds"] and row["control_residual"] > row["tolerance"] for row in rows)
-    assert sum(row["source"] == "kernel PCA" for row in rows) == 19
+    assert sum(row["source"] == "kernel PCA" for row in rows) == 25
     assert sum(row["source"] == "general attention" for row in rows) >= 28
     assert done.stdout.endswith(f"\n{len(rows)} hold, 0 do not\n")
     assert files(here) == {"small.py"}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
     "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "Finding", "Heads", "ShapeError", "Verdict", "__version__",
-    "audit", "capture", "check_fidelity", "ensure_torchvision", "load_model", "modules",
+    "audit", "capture", "check_attention", "check_fidelity", "ensure_torchvision", "load_model", "modules",
     "operators", "swapped", "write_report",
 ]  # fmt: skip
 

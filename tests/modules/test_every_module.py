@@ -1,11 +1,8 @@
-"""What every module owes: compilation, its state, its dtypes, copies, and names that stay."""
-
-import copy
-import io
+"""What every module owes: the contract, what autocast makes of its dtype, refusals in words, and names that stay."""
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import clearhead.modules
 from clearhead.modules import (
@@ -13,14 +10,17 @@ from clearhead.modules import (
     LearnedQueryAttention,
     MultiHeadAttention,
     RPCAttention,
+    ScaledAttention,
     SelfAttention,
     SpatialAttention,
     SymmetricAttention,
 )
+from clearhead.modules.contract import MODULE_CHECKS, not_asked
+from clearhead.modules.contract_subject import ModuleSubject
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.clamped import clamped_key_attention
 from clearhead.operators.contract_subject import require_close
-from tests.modules.drawing import boolean, differ, normal, randomised, require_same
+from tests.modules.drawing import boolean, differ, normal, randomised
 
 MAKE = {
     "self": lambda: SelfAttention(11, key_width=5, value_width=7),
@@ -34,6 +34,9 @@ MAKE = {
     "RPC": lambda: RPCAttention(11, heads=3, head_width=5, iterations=3, strength=0.3),
     "RPC, asking": lambda: RPCAttention(11, heads=3, head_width=5, pursuit="paper", strength=0.5, queries="given"),
     "RPC, learned mu": lambda: RPCAttention(11, heads=3, head_width=5, pursuit="admm", strength=0.5, learned_mu=0.4),
+    "scaled by a matrix": lambda: ScaledAttention(11, heads=3, head_width=5, form="matrix", tokens=6),
+    "scaled by alpha": lambda: ScaledAttention(11, heads=3, head_width=5, value_width=7, form="symmetric"),
+    "scaled by alphas": lambda: ScaledAttention(11, heads=3, head_width=5, form="asymmetric", per_head=True),
     "spatial": lambda: SpatialAttention(11, heads=2, head_widths=[3, 5]),
     "spatial, channels last": lambda: SpatialAttention(11, channel_axis=-1),
 }
@@ -44,49 +47,42 @@ def inputs_of(name: str) -> tuple[Tensor, dict[str, Tensor]]:
     return (x.movedim(1, -1) if "last" in name else x), {"key_mask": boolean(2, 6)}
 
 
-@pytest.mark.parametrize("name", MAKE)
-def test_compiles_without_a_graph_break(name: str, typechecked: bool) -> None:
-    if typechecked:
+def subject_of(name: str) -> ModuleSubject:
+    return ModuleSubject(module=randomised(MAKE[name]()).eval(), shape=tuple(inputs_of(name)[0].shape), places=6)
+
+
+NOT_ASKED = {("scaled by a matrix", "single_token"): "it is made for six tokens"}
+CASES = [
+    (name, check)
+    for name in MAKE
+    for check in MODULE_CHECKS
+    if check not in not_asked(subject_of(name)) and (name, check) not in NOT_ASKED
+]
+
+
+@pytest.mark.parametrize(("name", "check"), CASES)
+def test_contract(name: str, check: str, typechecked: bool) -> None:
+    if typechecked and check == "compile":
         pytest.skip("torch.compile is tested in the session without the import hook")
-    module, (x, options) = randomised(MAKE[name]()), inputs_of(name)
-    torch.compiler.reset()
-    compiled = torch.compile(module, fullgraph=True, backend="eager")
-    require_same(compiled(x), module(x))
-    require_same(compiled(x, **options), module(x, **options))
-    assert differ(module(x, **options), module(x))
+    MODULE_CHECKS[check](subject_of(name))
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_the_state_dict_is_all_there_is(name: str) -> None:
+def test_only_what_does_not_apply_is_left_out(name: str) -> None:
+    left = set(MODULE_CHECKS) - {check for of, check in CASES if of == name} - {"permutation"}
+    if "spatial" in name:
+        assert left == {"single_token", "key_mask", "fully_hidden", "causal"}
+    else:
+        assert left == {"learned query": {"causal"}, "scaled by a matrix": {"single_token"}}.get(name, set())
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_module_made_anew_takes_the_state(name: str) -> None:
+    """From its constructor, which may hold what a copy would share."""
     module, other, (x, options) = randomised(MAKE[name]()), randomised(MAKE[name](), seed=1), inputs_of(name)
     assert differ(other(x, **options), module(x, **options))
-    saved = io.BytesIO()
-    torch.save(module.state_dict(), saved)
-    saved.seek(0)
-    other.load_state_dict(torch.load(saved, weights_only=True))
+    other.load_state_dict(module.state_dict())
     assert torch.equal(other(x, **options), module(x, **options))
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_a_copy_is_a_module_of_its_own(name: str) -> None:
-    module, (x, _) = randomised(MAKE[name]()), inputs_of(name)
-    copied, before = copy.deepcopy(module), module(x)
-    for parameter in copied.parameters():
-        nn.init.ones_(parameter)
-    assert torch.equal(module(x), before)
-    assert differ(copied(x), before)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", MAKE)
-def test_each_dtype_is_as_exact_as_it_can_be(name: str, dtype: torch.dtype) -> None:
-    module, (x, options) = randomised(MAKE[name]()), inputs_of(name)
-    rounded = copy.deepcopy(module).to(dtype)
-    module.load_state_dict(rounded.state_dict())  # so that both have the same parameters
-    want = module(x.to(dtype).double(), **options)
-    got = rounded(x.to(dtype), **options)
-    assert got.dtype is dtype
-    require_close(got, want, within=tolerance(dtype), what=name)
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -98,23 +94,6 @@ def test_autocast_chooses_the_dtype(name: str) -> None:
     assert got.dtype is of_half.dtype is torch.bfloat16
     require_close(got, want, within=tolerance(torch.bfloat16), what=name)
     require_close(of_half, want, within=tolerance(torch.bfloat16), what=f"{name}, inputs of another dtype")
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_an_empty_batch_has_an_empty_output(name: str) -> None:
-    module, (x, _) = randomised(MAKE[name]()), inputs_of(name)
-    assert module(x[:0]).shape == (0, *module(x).shape[1:])
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_gradients_are_right(name: str) -> None:
-    module, (x, options) = randomised(MAKE[name]()), inputs_of(name)
-    parameters = dict(module.named_parameters())
-
-    def attend(x: Tensor, *values: Tensor) -> Tensor:
-        return torch.func.functional_call(module, dict(zip(parameters, values, strict=True)), (x,), options)
-
-    assert torch.autograd.gradcheck(attend, (x.requires_grad_(), *parameters.values()), fast_mode=True)
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -135,6 +114,7 @@ def test_the_public_names_are_pinned() -> None:
         "MultiHeadAttention",
         "PaddedSets",
         "RPCAttention",
+        "ScaledAttention",
         "SelfAttention",
         "SpatialAttention",
         "SymmetricAttention",

@@ -5,6 +5,7 @@ from clearhead.modules.learned_query import LearnedQueryAttention
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.ragged import PaddedSets, pad_sets
 from clearhead.modules.rpc import RPCAttention
+from clearhead.modules.scaled import ScaledAttention
 from clearhead.modules.self_attention import SelfAttention
 from clearhead.modules.spatial import SpatialAttention
 from clearhead.modules.symmetric import SymmetricAttention
@@ -15,6 +16,7 @@ __all__ = [
     "MultiHeadAttention",
     "PaddedSets",
     "RPCAttention",
+    "ScaledAttention",
     "SelfAttention",
     "SpatialAttention",
     "SymmetricAttention",

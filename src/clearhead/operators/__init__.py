@@ -32,10 +32,19 @@ from clearhead.operators.kernel_pca import (
 )
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
+from clearhead.operators.learned_scaling import LearnedScaling, Scaled
 from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
 from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
 from clearhead.operators.pursuit_trace import PursuitStep, PursuitTrace, trace_pursuit
+from clearhead.operators.resizing import resized
 from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
+from clearhead.operators.scaled import (
+    AlphaAsymmetric,
+    AlphaSymmetric,
+    SMatrix,
+    scaled_attention,
+    scaled_attention_slow,
+)
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
 from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
@@ -44,6 +53,8 @@ __all__ = [
     "DROP_INS",
     "PRESETS",
     "RPC",
+    "AlphaAsymmetric",
+    "AlphaSymmetric",
     "ByExplained",
     "ByRank",
     "ClampedKeys",
@@ -55,10 +66,13 @@ __all__ = [
     "KernelSpectrum",
     "KeyBound",
     "KeyMu",
+    "LearnedScaling",
     "Order",
     "Pursuit",
     "PursuitStep",
     "PursuitTrace",
+    "SMatrix",
+    "Scaled",
     "Scope",
     "Shrink",
     "Similarity",
@@ -85,8 +99,11 @@ __all__ = [
     "preset",
     "principal_attention_pursuit",
     "principal_attention_pursuit_slow",
+    "resized",
     "rpc_attention",
     "rpc_attention_slow",
+    "scaled_attention",
+    "scaled_attention_slow",
     "softmax_attention",
     "softmax_attention_slow",
     "spatial_attention",

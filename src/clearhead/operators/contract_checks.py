@@ -123,6 +123,16 @@ def _leading_axes(subject: Subject) -> None:
         require_close(got, want, within=subject.tolerance(torch.float64), what=f"leading axes {leading}")
 
 
+def _inputs_apart(subject: Subject) -> None:
+    q, k, v = subject.draw()
+    whole = subject.operator(q, k, v)
+    for i in range(BATCH):
+        only = slice(i, i + 1)
+        got = subject.operator(q[only], k[only], v[only])
+        what = f"input {i} by itself and within a batch"
+        require_close(got, whole[only], within=subject.tolerance(torch.float64), what=what)
+
+
 def _determinism(subject: Subject) -> None:
     operands = subject.draw(dtype=torch.float32)
     require(torch.equal(subject.operator(*operands), subject.operator(*operands)), "two runs differ")
@@ -158,20 +168,21 @@ def _mismatched_shapes(subject: Subject) -> None:
     wrong = {
         "another d": (q, k[..., 1:], v),
         "another m": (q, k, v[..., 1:, :]),
-        "another b": (q, k[1:], v[1:]),
         "no n": (q[0, 0, 0], k, v),
     }
+    if subject.words:  # others broadcast
+        wrong["another b"] = (q, k[1:], v[1:])
     if subject.square:
         wrong["n other than m"] = (q[..., 1:, :], k, v)
     for what, operands in wrong.items():
-        require_refusal(subject.operator, operands, by=ShapeError, what=what)
+        require_refusal(subject, operands, by=ShapeError, what=what)
 
 
 def _wrong_dtypes(subject: Subject) -> None:
     q, k, v = subject.draw()
     wrong = {"integers": (q.long(), k.long(), v.long()), "mixed dtypes": (q, k.float(), v)}
     for what, operands in wrong.items():
-        require_refusal(subject.operator, operands, by=ValueError, what=what)
+        require_refusal(subject, operands, by=ValueError, what=what)
 
 
 PLAIN_CHECKS: dict[str, Callable[[Subject], None]] = {
@@ -187,6 +198,7 @@ PLAIN_CHECKS: dict[str, Callable[[Subject], None]] = {
     "empty_batch": _empty_batch,
     "non_contiguous": _non_contiguous,
     "leading_axes": _leading_axes,
+    "inputs_apart": _inputs_apart,
     "determinism": _determinism,
     "operands_untouched": _operands_untouched,
     "compile": _compile,

@@ -143,8 +143,8 @@ def _mask_vmap(subject: Subject) -> None:
 
 def _wrong_masks(subject: Subject) -> None:
     operands, mask = subject.draw(), causal_mask(subject)
-    require_refusal(subject.operator, operands, mask=mask[:, 1:], by=ShapeError, what="a mask one key short")
-    require_refusal(subject.operator, operands, mask=mask.double(), by=ValueError, what="a mask that is not boolean")
+    require_refusal(subject, operands, mask=mask[:, 1:], by=ShapeError, what="a mask one key short")
+    require_refusal(subject, operands, mask=mask.double(), by=ValueError, what="a mask that is not boolean")
 
 
 MASK_CHECKS: dict[str, Callable[[Subject], None]] = {

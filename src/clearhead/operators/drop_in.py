@@ -14,6 +14,7 @@ from torch import Tensor
 from clearhead.axes import Bool, Float
 from clearhead.operators.clamped import clamped_key_attention
 from clearhead.operators.key_bound import KeyBound
+from clearhead.operators.learned_scaling import Scaled
 from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
 from clearhead.operators.softmax import softmax_attention
@@ -25,6 +26,7 @@ __all__ = [
     "ClampedKeys",
     "DropIn",
     "Queries",
+    "Scaled",
     "Softmax",
     "Symmetric",
     "drop_in_as_json",
@@ -43,6 +45,8 @@ class DropIn(Protocol):
     needs_past_queries: whether earlier tokens' queries enter a later token's output; a cache keeps keys and values only
     uses_queries: whether the layer's own queries enter at all
     takes: which of bias, softcap, sinks and dropout it takes as further arguments
+
+    One that learns something has `build()` in place of a call: every place gets a module of its own, called so.
     """
 
     name: ClassVar[str]
@@ -198,7 +202,7 @@ def _check_queries(queries: str) -> None:
         raise ValueError(f'expected queries "keys" or "given"; got {queries!r}')
 
 
-DROP_INS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric, ClampedKeys, RPC)}
+DROP_INS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric, ClampedKeys, RPC, Scaled)}
 """Every operator that can be named in a file."""
 
 

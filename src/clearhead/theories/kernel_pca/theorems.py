@@ -6,11 +6,11 @@ from clearhead.findings import Theorem
 from clearhead.theories.kernel_pca.statement import checked
 from clearhead.theories.kernel_pca.theorems_axes import AXES_STATEMENTS
 from clearhead.theories.kernel_pca.theorems_pursuit import PURSUIT_STATEMENTS
-from clearhead.theories.kernel_pca.theorems_remarks import REMARKS
+from clearhead.theories.kernel_pca.theorems_remarks import REMARKS, SCALING
 
 __all__ = ["theorems"]
 
 
 def theorems() -> Sequence[Theorem]:
     """Every statement of this theory that is checked, with its residual now."""
-    return checked((*AXES_STATEMENTS, *REMARKS, *PURSUIT_STATEMENTS))
+    return checked((*AXES_STATEMENTS, *REMARKS, *PURSUIT_STATEMENTS, *SCALING))

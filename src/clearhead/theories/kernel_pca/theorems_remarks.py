@@ -9,7 +9,7 @@ from clearhead.theories.kernel_pca.space import key_space
 from clearhead.theories.kernel_pca.spans import span_of
 from clearhead.theories.kernel_pca.statement import AXES, KEYS, Drawn, Statement, apart, centred_gram
 
-__all__ = ["REMARKS"]
+__all__ = ["REMARKS", "SCALING"]
 
 
 def _gram(d: Drawn) -> Tensor:
@@ -122,6 +122,10 @@ def _attention_idempotent(d: Drawn) -> float:
     return apart(s @ s, s)
 
 
+def _row_sums(s: Tensor, d: Drawn) -> float:
+    return apart(s.sum(dim=-1), d.g_k.mean() / d.g_k)
+
+
 def _vanishing(d: Drawn, v_hat: Tensor) -> float:
     return float((_scaling(d) @ v_hat).abs().max() / v_hat.abs().max())
 
@@ -173,4 +177,9 @@ REMARKS = (
               "random values", lambda d: _loss_gap(d, d.v), "section 2.3"),
     Statement("K19", "for any values the true projection loss is not negative", _true_loss_below_zero,
               "the published loss", _paper_loss_below_zero, "section 2.3 (residual derived here)"),
+)  # fmt: skip
+
+SCALING = (
+    Statement("K25", "row j of S sums to mean(g) / g_j", lambda d: _row_sums(_scaling(d), d),
+              "S without g, whose rows sum to one", lambda d: _row_sums(_averaging(d), d), "remark 3"),
 )  # fmt: skip

@@ -1,0 +1,273 @@
+"""check_attention: operators and modules of anybody's, what it prints, what it refuses, and that it leaves no trace."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.modules import MultiHeadAttention, ScaledAttention
+from clearhead.operators import (
+    AlphaSymmetric,
+    Scaled,
+    general_attention,
+    scaled_attention,
+    scaled_attention_slow,
+    softmax_attention,
+    softmax_attention_slow,
+)
+from clearhead.operators.contract import CHECKS, COMPARED
+from clearhead.operators.contract_masks import MASK_CHECKS
+from clearhead.operators.contract_result import Check, ContractResult, NotChecked
+from tests.modules import broken
+from tests.operators import test_contract as operators
+
+check = functools.partial(ch.check_attention, show=False, compile=False)
+
+
+def failures(result: ContractResult) -> set[str]:
+    return {check.name for check in result.failed}
+
+
+def not_checked(result: ContractResult) -> set[str]:
+    return {one.name for one in result.not_checked}
+
+
+def within_one_sequence(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    return scaled_attention(q, k, v, s=AlphaSymmetric(0.5), mask=mask)
+
+
+OURS = {
+    "softmax": (softmax_attention, {"words": True}),
+    "softmax with its twin": (softmax_attention, {"twin": softmax_attention_slow, "words": True}),
+    "general": (general_attention, {}),
+    "scaled, learned": (Scaled(form="asymmetric").build(), {"square": True}),
+    "scaled, one length": (
+        Scaled(form="matrix", tokens=5, heads=3).build(),
+        {"square": True, "without": ["single_token", "gradcheck", "leading_axes", "mismatched_shapes"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_operators_pass(name: str) -> None:
+    operator, options = OURS[name]
+    result = check(operator, **options)
+    assert failures(result) == set()
+    assert result.passed
+    left = {"compile", "mask_compile"} | (set() if "twin" in options else COMPARED) | set(options.get("without", ()))
+    assert not_checked(result) == left
+
+
+WITHOUT_TWIN = {
+    operators.mask_ignored: {"masked_keys_have_no_influence", "no_look_ahead", "fully_masked_rows", "wrong_masks"},
+    operators.nan_without_keys: {"fully_masked_rows", "half_range"},
+    operators.noisy: {"determinism", "vmap", "mask_vmap"},
+    operators.without_gradient: {"gradcheck", "determinism", "empty_batch", "fully_masked_rows",
+                                 "masked_keys_have_no_influence"},
+    operators.keys_without_gradient: {"gradcheck"},
+    operators.always_single: {"gradcheck", "leading_axes", "wrong_dtypes"},
+    operators.half_returns_single: {"dtype_ladder"},
+    operators.squeezed: {"single_token"},
+    operators.in_place: {"operands_untouched", "determinism", "dtype_ladder", "fully_masked_rows", "gradcheck",
+                         "inputs_apart", "leading_axes", "mask_shapes", "mask_vmap", "non_contiguous", "vmap"},
+    operators.mean_over_batch: {"inputs_apart", "dtype_ladder", "fully_masked_rows", "leading_axes", "mask_vmap",
+                                "masked_keys_have_no_influence", "single_token", "vmap"},
+    operators.missing_scale: set(),
+}  # fmt: skip
+"""All that each breaks where there is nothing to compare with. Another formula is nothing that can be seen then."""
+
+
+@pytest.mark.parametrize("operator", WITHOUT_TWIN, ids=lambda operator: operator.__name__)
+def test_broken_operators_are_found_without_a_twin(operator, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses some operands before the operators can")
+    result = check(operator)
+    assert failures(result) == WITHOUT_TWIN[operator]
+    assert not_checked(result) >= COMPARED
+
+
+def test_another_formula_is_found_by_a_twin_and_not_called_right_without_one() -> None:
+    assert "twin_forward_float64" in failures(check(operators.missing_scale, twin=softmax_attention_slow))
+    alone = check(operators.missing_scale)
+    assert alone.passed
+    assert not_checked(alone) >= COMPARED
+    assert "not checked: twin_forward_float64" in str(alone)
+
+
+def test_masks_are_found_in_the_signature() -> None:
+    def maskless(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return softmax_attention(q, k, v)
+
+    assert not_checked(check(maskless)) >= MASK_CHECKS.keys()
+    assert not_checked(check(torch.nn.functional.scaled_dot_product_attention)) >= MASK_CHECKS.keys()
+    assert not not_checked(check(functools.partial(softmax_attention, scale=1.0))) & {"no_look_ahead"}
+    assert "no_look_ahead" in failures(check(operators.mask_ignored))
+    assert "no_look_ahead" not in failures(check(operators.mask_ignored, masks=False))
+
+
+def test_errors_in_words_are_asked_for_only_when_told() -> None:
+    def crude(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
+
+    assert failures(check(crude)) == {"half_range"}
+    assert failures(check(crude, words=True)) == {"half_range", "mismatched_shapes", "wrong_dtypes"}
+
+
+class Wrapped(nn.Module):
+    """torch's own, as a user wraps it; it returns weights as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(12, 3, batch_first=True)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.attention(x, x, x, key_padding_mask=key_padding_mask)
+
+
+class WrappedTheOtherWay(Wrapped):
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return super().forward(x, key_padding_mask=None if key_padding_mask is None else ~key_padding_mask)
+
+
+def test_torchs_own_module_and_its_polarity() -> None:
+    assert failures(check(Wrapped())) == {"fully_hidden"}  # it gives NaN where nothing may be seen
+    wrong = check(WrappedTheOtherWay())
+    assert "key_mask" in failures(wrong)
+    assert "key_padding_mask is False where there is a token" in str(wrong)
+
+
+def test_what_is_seen_beside() -> None:
+    assert any("give permuted outputs" in fact for fact in check(broken.Right()).observed)
+    assert any("do not give permuted outputs" in fact for fact in check(broken.Positions()).observed)
+    assert any("tokens see those after" in fact for fact in check(broken.Right()).observed)
+
+
+def test_one_length_and_other_inputs_are_told_by_their_shape() -> None:
+    layer = ScaledAttention(12, heads=3, form="matrix", tokens=5)
+    assert failures(check(layer)) == {"output"}
+    assert "S was made for 5 tokens and there are 7" in check(layer).failed[0].detail
+    assert check(layer, shape=(2, 5, 12), without=["single_token"]).passed
+    images = check(ch.modules.SpatialAttention(11), shape=(2, 11, 2, 3))
+    assert images.passed
+    assert not_checked(images) >= {"key_mask", "single_token", "causal"}
+
+
+def test_it_leaves_no_trace() -> None:
+    module = MultiHeadAttention(12, heads=3).train()
+    module.out.weight.grad = torch.ones_like(module.out.weight)
+    module.key.weight.requires_grad_(False)
+    before, numbers = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    with torch.no_grad():
+        assert check(module).passed
+        assert check(broken.AlwaysDropsOut()).failed
+    numbers_after_drawing = torch.get_rng_state()
+    broken.AlwaysDropsOut()
+    assert not torch.equal(numbers_after_drawing, torch.get_rng_state())  # the control: making one draws
+    torch.set_rng_state(numbers)
+    broken.AlwaysDropsOut()
+    assert torch.equal(numbers_after_drawing, torch.get_rng_state())  # and checking it has drawn nothing more
+    assert module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module.out.weight.dtype is torch.float32
+    assert torch.equal(module.out.weight.grad, torch.ones_like(module.out.weight))
+    assert not module.key.weight.requires_grad
+    assert not any(module._forward_hooks)
+
+
+def test_a_module_that_copies_as_itself_is_not_touched() -> None:
+    module = broken.CopyOfItself()
+    assert failures(check(module)) == {"copy"}
+    assert module.out.weight.dtype is torch.float32
+
+
+def test_an_operator_that_cannot_be_copied_is_a_result() -> None:
+    class Uncopied(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return softmax_attention(q, k, v)
+
+        def __deepcopy__(self, memory: dict) -> nn.Module:
+            raise TypeError("there is one only")
+
+    result = check(Uncopied())
+    assert [(one.name, one.detail) for one in result.checks] == [("copy", "TypeError: there is one only")]
+    assert not_checked(result) == CHECKS.keys()
+
+
+def test_it_prints_what_fails_and_a_line_for_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    result = ch.check_attention(broken.LooksAhead(), compile=False)
+    printed = capsys.readouterr().out
+    assert printed == f"{result}\n"
+    lines = printed.splitlines()
+    assert lines[0] == "LooksAhead: 1 of 18 checks fail"
+    assert lines[1].startswith("  causal  tokens from 1 on changed outputs before them by ")
+    assert lines[2].startswith("passed: output, ")
+    assert "not checked: compile (compile=False)" in lines
+    check(broken.LooksAhead())
+    assert capsys.readouterr().out == ""
+
+
+def test_the_text_of_a_result() -> None:
+    result = ContractResult(
+        subject="mine",
+        checks=(Check("output", passed=True), Check("causal", passed=False, detail=f"{'x' * 200}\nmore")),
+        not_checked=(NotChecked("compile", "why"), NotChecked("copy", "why"), NotChecked("key_mask", "why not")),
+        observed=("it rains",),
+    )
+    assert str(result).splitlines() == [
+        "mine: 1 of 2 checks fail",
+        f"  causal  {'x' * 97}...",
+        "passed: output",
+        "not checked: compile, copy (why)",
+        "not checked: key_mask (why not)",
+        "seen: it rains",
+    ]
+    assert not result.passed
+    assert not ContractResult(subject="nothing", checks=()).passed
+
+
+def no_tokens(x: Tensor) -> Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("attention", "options", "words"),
+    [
+        (7, {}, "expected an operator, called with .* or a module, called with .*; got 7"),
+        (MultiHeadAttention, {}, "got the class MultiHeadAttention: make one of it first"),
+        (no_tokens, {}, r"no_tokens is called with \(x.*wrap it"),
+        (nn.MultiheadAttention(12, 3), {}, "MultiheadAttention is called with .*wrap it"),
+        (softmax_attention, {"shape": (2, 7, 11)}, "shape: not for an operator"),
+        (broken.Right(), {"twin": softmax_attention, "square": True}, "twin, square: not for a module"),
+        (softmax_attention, {"without": ["no_such_check"]}, r"among output_shape, .*got \['no_such_check'\]"),
+        (broken.Right(), {"without": ["no_such_check"]}, r"among output, .*got \['no_such_check'\]"),
+    ],
+)
+def test_what_is_neither_is_refused_in_words(attention: object, options: dict, words: str, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses some of these before the function can")
+    with pytest.raises(ValueError, match=words):
+        check(attention, **options)
+
+
+def test_whatever_an_attention_raises_is_a_result() -> None:
+    def raises(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        raise NotImplementedError("not yet")
+
+    class Raises(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise NotImplementedError("not yet")
+
+    # What must be refused is refused, by any error.
+    refusals = {"mismatched_shapes", "wrong_dtypes", "wrong_masks"}
+    assert failures(check(raises)) == CHECKS.keys() - COMPARED - refusals - {"compile", "mask_compile"}
+    assert "NotImplementedError: not yet" in check(Raises()).failed[0].detail
+
+
+def test_scaled_attention_and_its_twin_within_one_sequence() -> None:
+    twin = functools.partial(scaled_attention_slow, s=AlphaSymmetric(0.5))
+    result = check(within_one_sequence, twin=twin, square=True, without=["mismatched_shapes"])
+    assert result.passed
+    assert not result.not_checked or not_checked(result) == {"compile", "mask_compile", "mismatched_shapes"}

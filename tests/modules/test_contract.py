@@ -1,0 +1,90 @@
+"""The contract of modules must fail: every check of it is broken here by a module that is wrong in one way."""
+
+import pytest
+import torch
+
+from clearhead.modules.contract import MODULE_CHECKS, check_module
+from clearhead.operators.contract_result import ContractResult
+from tests.modules import broken
+
+RANDOM = {
+    "determinism",
+    "inputs_apart",
+    "gradients",
+    "non_contiguous",
+    "dtype_ladder",
+    "autocast",
+    "state_dict",
+    "copy",
+}
+DIFFERENTIATED = {
+    "determinism", "gradients", "single_token", "empty_batch", "zero_inputs", "large_inputs", "key_mask",
+    "fully_hidden", "causal",
+}  # fmt: skip
+"""Checks that ask for a gradient."""
+BROKEN = {
+    broken.Silent: {"output"},
+    broken.SingleOnly: {"output"},
+    broken.Constant: {"depends_on_inputs", "key_mask", "causal"},
+    broken.CountsCalls: {"determinism"},
+    broken.AlwaysDropsOut: RANDOM | {"compile", "key_mask", "causal"},
+    broken.InPlace: DIFFERENTIATED | {"inputs_untouched"},
+    broken.MeanOverBatch: {"inputs_apart", "key_mask"},
+    broken.KeysWithoutGradient: {"gradients"},
+    broken.SoftmaxInSingle: {"gradients"},
+    broken.OneTokenLess: {"single_token"},
+    broken.GlobalMaximum: {"empty_batch"},
+    broken.DividesByNorm: {"zero_inputs"},
+    broken.Overflows: {"large_inputs"},
+    broken.Views: {"non_contiguous"},
+    broken.ReturnsSingle: {"dtype_ladder"},
+    broken.NoAutocast: {"autocast"},
+    broken.LooksAtNumbers: {"compile"},
+    broken.HiddenState: {"state_dict"},
+    broken.CopyOfItself: {"copy"},
+    broken.MaskIgnored: {"key_mask"},
+    broken.MaskInverted: {"key_mask"},
+    broken.NanWithoutTokens: {"fully_hidden"},
+    broken.LooksAhead: {"causal"},
+    broken.LeaksAHair: {"causal"},
+    broken.Positions: {"permutation"},
+    broken.Cut: DIFFERENTIATED,
+}
+"""Each with all that it breaks."""
+
+
+def failures(result: ContractResult) -> set[str]:
+    return {check.name for check in result.failed}
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_broken_module_breaks_what_it_should_and_nothing_else(kind: type, typechecked: bool) -> None:
+    torch.manual_seed(0)
+    compiled = "compile" in BROKEN[kind] and not typechecked
+    result = check_module(kind(), compile=compiled, equivariant=kind is broken.Positions)
+    assert failures(result) == BROKEN[kind] - (set() if compiled else {"compile"})
+    assert all(check.detail for check in result.failed)
+    assert {one.name for one in (*result.checks, *result.not_checked)} == MODULE_CHECKS.keys()
+
+
+def test_every_check_is_broken_by_some_module() -> None:
+    assert set().union(*BROKEN.values()) == MODULE_CHECKS.keys()
+
+
+def test_a_right_module_passes_all(typechecked: bool) -> None:
+    result = check_module(broken.Right(), equivariant=True, compile=not typechecked)
+    assert result.passed
+    assert {one.name for one in result.not_checked} == ({"compile"} if typechecked else set())
+
+
+def test_what_a_flaw_is_said_to_be() -> None:
+    torch.manual_seed(0)
+
+    def detail(kind: type) -> str:
+        return check_module(kind(), compile=False).failed[0].detail
+
+    assert "key_mask is True where there is a token" in detail(broken.MaskInverted)
+    assert "state outside it: gain" in detail(broken.HiddenState)
+    assert "shares its parameters" in detail(broken.CopyOfItself)
+    assert "pass shape=" in detail(broken.SingleOnly)
+    assert "float16" not in detail(broken.ReturnsSingle).split("got")[1]

@@ -1,0 +1,140 @@
+"""Scaled attention as a layer: plain attention at first, S that learns, its size, and a form that a file can hold."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from clearhead.axes import ShapeError
+from clearhead.modules import MultiHeadAttention, ScaledAttention
+from clearhead.operators import LearnedScaling, Scaled, scaled_attention_slow
+from clearhead.operators.drop_in import drop_in_as_json, drop_in_from_json
+from clearhead.operators.scaled import AlphaAsymmetric, AlphaSymmetric, SMatrix
+from tests.modules.drawing import boolean, differ, normal, randomised, require_same
+
+FORMS = {
+    "matrix": {"form": "matrix", "tokens": 7},
+    "symmetric": {"form": "symmetric"},
+    "asymmetric": {"form": "asymmetric"},
+    "symmetric, by head": {"form": "symmetric", "per_head": True},
+}
+MASKS = ({}, {"causal": True}, {"key_mask": boolean(2, 7)}, {"mask": boolean(2, 3, 7, 7)})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_with_a_zero_s_it_is_multi_head_attention_to_the_bit(form: str) -> None:
+    layer, other = ScaledAttention(12, heads=3, **FORMS[form]), MultiHeadAttention(12, heads=3)
+    missing, unexpected = layer.load_state_dict(other.state_dict(), strict=False)
+    assert (missing, unexpected) == (["scaling.s"], [])
+    assert not layer.scaling.s.any()
+    x = normal(2, 7, 12, dtype=torch.float32)
+    for options in MASKS:
+        assert torch.equal(layer(x, **options), other(x, **options))
+    nn.init.constant_(layer.scaling.s, 0.1)
+    for options in MASKS:
+        assert differ(layer(x, **options), other(x, **options))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_head_has_its_own_maps_and_s(form: str) -> None:
+    layer = randomised(ScaledAttention(11, heads=3, head_width=5, value_width=2, out_width=13, **FORMS[form]))
+    x = normal(2, 7, 11)
+    q, k, v = layer.query(x), layer.key(x), layer.value(x)
+    for options in MASKS:
+        heads = []
+        for i in range(3):
+            s = layer.scaling.s[i if len(layer.scaling.s) > 1 else 0]
+            kind = {"matrix": SMatrix, "asymmetric": AlphaAsymmetric}.get(form, AlphaSymmetric)
+            mask = torch.ones(2, 7, 7, dtype=torch.bool)
+            mask = mask.tril() if "causal" in options else mask
+            mask = options["key_mask"][:, None].expand_as(mask) if "key_mask" in options else mask
+            mask = options["mask"][:, i] if "mask" in options else mask
+            width, wide = slice(5 * i, 5 * i + 5), slice(2 * i, 2 * i + 2)
+            heads.append(scaled_attention_slow(q[..., width], k[..., width], v[..., wide], s=kind(s), mask=mask))
+        require_same(layer(x, **options), layer.out(torch.cat(heads, dim=-1)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_training_moves_s_and_lowers_the_loss(form: str) -> None:
+    torch.manual_seed(0)
+    layer, x, wanted = ScaledAttention(12, heads=3, **FORMS[form]), normal(5, 7, 12).float(), normal(5, 7, 12, seed=1)
+    optimiser = torch.optim.SGD([layer.scaling.s], lr=0.05)
+    losses = []
+    for _ in range(4):
+        loss = (layer(x) - wanted.float()).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert layer.scaling.s.abs().min() > 0
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]
+
+
+def test_s_has_as_many_parameters_as_published() -> None:
+    """12 layers of DeiT-tiny, 3 heads, 197 tokens; one alpha for each layer; and no weight decay for vectors."""
+    with torch.device("meta"):
+        layers = {form: [ScaledAttention(192, heads=3, **options) for _ in range(12)] for form, options in {
+            "matrix": {"form": "matrix", "tokens": 197}, "alpha": {"form": "symmetric"},
+            "by head": {"form": "asymmetric", "per_head": True}}.items()}  # fmt: skip
+    counts = {form: sum(layer.scaling.s.numel() for layer in made) for form, made in layers.items()}
+    assert counts == {"matrix": 1_397_124, "alpha": 12, "by head": 36}
+    assert {form: made[0].scaling.s.ndim for form, made in layers.items()} == {"matrix": 3, "alpha": 1, "by head": 1}
+
+
+def test_a_matrix_refuses_another_length_or_is_resized() -> None:
+    x = normal(2, 10, 12)
+    with pytest.raises(ShapeError, match="S was made for 7 tokens and there are 10"):
+        randomised(ScaledAttention(12, heads=3, form="matrix", tokens=7))(x)
+    kept = randomised(ScaledAttention(12, heads=3, form="matrix", tokens=5, resize="grid", apart=1))
+    line = randomised(ScaledAttention(12, heads=3, form="matrix", tokens=5, resize="line"))
+    assert kept(x).shape == (2, 10, 12)
+    assert differ(kept(x), line(x))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
+    settings = Scaled(heads=3, **FORMS[form])
+    stored = json.loads(json.dumps(drop_in_as_json(settings)))
+    assert stored["operator"] == "scaled"
+    assert drop_in_from_json(stored) == settings
+    assert settings.square
+    assert settings.needs_past_queries is (form == "asymmetric")
+    first, second = settings.build(), settings.build()
+    assert isinstance(first, LearnedScaling)
+    assert first.s is not second.s
+    assert not first.s.any()
+    q, k, v = (normal(2, 3, 7, 5, seed=i) for i in range(3))
+    nn.init.constant_(first.double().s, 0.3)
+    assert differ(first(q, k, v, mask=boolean(2, 1, 1, 7), scale=0.4), second.double()(q, k, v, scale=0.4))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"form": "diagonal"}, "\"asymmetric\"; got 'diagonal'"),
+        ({"form": "matrix", "heads": 3}, "expected tokens, for how many S is made"),
+        ({"form": "matrix", "tokens": 7}, "expected heads, one S for each"),
+        ({"form": "matrix", "tokens": 7, "heads": 3, "per_head": True}, "no per_head"),
+        ({"form": "matrix", "tokens": 0, "heads": 3}, "one token and one head or more"),
+        ({"form": "matrix", "tokens": "7", "heads": 3}, "one token and one head or more"),
+        ({"form": "matrix", "tokens": 7, "heads": 3, "resize": "circle"}, 'resize as None, "line" or "grid"'),
+        ({"form": "symmetric", "tokens": 7}, "only with form="),
+        ({"form": "symmetric", "per_head": True}, "expected heads"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_in_words(options: dict, words: str, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses some of these before the settings can")
+    with pytest.raises(ValueError, match=words):
+        Scaled(**options)
+    with pytest.raises(ValueError, match=words):
+        drop_in_from_json({"operator": "scaled", **options})
+
+
+def test_widths_that_do_not_fit_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="heads that divide width; got 5 and 12"):
+        ScaledAttention(12, heads=5, form="symmetric")
+    with pytest.raises(ValueError, match="sizes of one or more"):
+        ScaledAttention(12, heads=3, head_width=0, form="symmetric")

@@ -1,0 +1,273 @@
+"""Scaled attention: one contract for each kind of S, what S may see, and S for another number of tokens."""
+
+import functools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clearhead.axes import ShapeError, check_attention_operands
+from clearhead.numerics.precision import tolerance
+from clearhead.operators.contract import CHECKS, COMPILED, Subject
+from clearhead.operators.contract_checks import PLAIN_CHECKS
+from clearhead.operators.contract_subject import HEADS, KEYS, QUERIES
+from clearhead.operators.resizing import resized
+from clearhead.operators.scaled import (
+    AlphaAsymmetric,
+    AlphaSymmetric,
+    SMatrix,
+    scaled_attention,
+    scaled_attention_slow,
+)
+from clearhead.operators.softmax import softmax_attention
+from tests.operators.paths import PATHS, forced
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def within_one_sequence(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """The operator as a layer calls it, n = m; what it makes of other numbers of queries has its own subjects."""
+    check_attention_operands(q, k, v, mask=mask)
+    if q.shape[-2] != k.shape[-2]:
+        raise ShapeError(f"expected n = m; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
+    return attention(q, k, v, mask=mask)
+
+
+def subject(s, *, square: bool, **options) -> Subject:
+    fast, slow = (functools.partial(f, s=s, **options) for f in (scaled_attention, scaled_attention_slow))
+    if square:
+        fast, slow = (functools.partial(within_one_sequence, f) for f in (fast, slow))
+    # One sum runs over the values that another has made.
+    return Subject(operator=fast, twin=slow, square=square, terms=4 * KEYS, leading=options.pop("leading", (0, 1, 2)))
+
+
+ALPHA = torch.tensor(0.7, dtype=torch.float64)
+FORMS = {
+    "matrix": lambda m: SMatrix(drawn(m, m) / m, resize="line"),
+    "symmetric": lambda m: AlphaSymmetric(ALPHA),
+    "asymmetric": lambda m: AlphaAsymmetric(ALPHA),
+    "negative alpha": lambda m: AlphaSymmetric(-1.3),
+}
+BY_HEAD = {
+    "matrices": lambda m: SMatrix(drawn(HEADS, m, m) / m),
+    "symmetric": lambda m: AlphaSymmetric(drawn(HEADS)),
+    "asymmetric": lambda m: AlphaAsymmetric(drawn(HEADS)),
+}
+ONE_LENGTH = {"leading_axes", "single_token"}
+"""Checks that S for three heads, or for one length, is not held to: they draw operands of other sizes."""
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("form", ["matrix", "symmetric", "asymmetric"])
+def test_contract(form: str, check: str, typechecked: bool) -> None:
+    if typechecked and check in COMPILED:
+        pytest.skip("torch.compile is tested in the session without the import hook")
+    CHECKS[check](subject(FORMS[form](QUERIES), square=True, scale=0.6))
+
+
+@pytest.mark.parametrize("check", [*PLAIN_CHECKS, "padding_mask", "masked_keys_have_no_influence"])
+@pytest.mark.parametrize("form", ["matrix", "symmetric"])
+def test_contract_with_other_numbers_of_queries(form: str, check: str, typechecked: bool) -> None:
+    if typechecked and check in COMPILED:
+        pytest.skip("torch.compile is tested in the session without the import hook")
+    CHECKS[check](subject(FORMS[form](KEYS), square=False))
+
+
+@pytest.mark.parametrize("check", [name for name in CHECKS if name not in ONE_LENGTH | {"gradcheck"}])
+@pytest.mark.parametrize("form", BY_HEAD)
+def test_contract_with_one_for_each_head(form: str, check: str, typechecked: bool) -> None:
+    if typechecked and check in COMPILED:
+        pytest.skip("torch.compile is tested in the session without the import hook")
+    CHECKS[check](subject(BY_HEAD[form](QUERIES), square=True))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_it_is_attention_over_what_symmetric_attention_leaves(path: str) -> None:
+    """Written out with whole matrices, and far from plain attention."""
+    q, k, v = (drawn(2, 3, 61, 16, seed=i, dtype=torch.float32) for i in range(3))
+    alpha = torch.tensor([0.5, -0.3, 1.0])
+    with forced(path):
+        got = scaled_attention(q, k, v, s=AlphaSymmetric(alpha))
+    rows, among = ((x.double() @ k.double().mT / 4).softmax(dim=-1) for x in (q, k))
+    want = rows @ (v.double() - alpha.double()[:, None, None] * (among @ v.double()))
+    within = tolerance(torch.float32) * v.abs().max()
+    assert (got.double() - want).abs().max() <= within
+    assert (softmax_attention(q, k, v).double() - want).abs().max() > 1000 * within
+
+
+def test_a_matrix_says_what_its_row_takes_from_its_columns() -> None:
+    """With one entry, at row 1 and column 4, the value of token 1 is less that of token 4, and nothing else changes."""
+    q, k, v = (drawn(2, 3, 5, 11, seed=i) for i in range(3))
+    matrix, other = torch.zeros(5, 5).double(), v.clone()
+    matrix[1, 4] = 1
+    other[..., 1, :] -= v[..., 4, :]
+    want = softmax_attention(q, k, other)
+    for of in (matrix, matrix.expand(3, 5, 5)):
+        got = scaled_attention(q, k, v, s=SMatrix(of))
+        assert (got - want).abs().max() <= tolerance(torch.float64) * want.abs().max()
+    assert (scaled_attention(q, k, v, s=SMatrix(matrix.mT)) - want).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_zero_s_is_plain_attention_to_the_bit(form: str) -> None:
+    q, k, v = (drawn(2, 3, 7, 11, seed=i, dtype=torch.float32) for i in range(3))
+    zero = {"matrix": SMatrix(torch.zeros(7, 7)), "asymmetric": AlphaAsymmetric(0.0)}.get(form, AlphaSymmetric(0.0))
+    past = torch.ones(7, 7, dtype=torch.bool).tril()
+    for mask in (None, past):
+        plain = softmax_attention(q, k, v, mask=mask)
+        assert torch.equal(scaled_attention(q, k, v, s=zero, mask=mask), plain)
+        assert not torch.equal(scaled_attention(q, k, v, s=FORMS[form](7), mask=mask), plain)
+
+
+@pytest.mark.parametrize("form", [*FORMS, *(f"{name}, by head" for name in BY_HEAD)])
+@pytest.mark.parametrize("batched", [False, True])
+def test_nothing_of_the_future_enters(form: str, batched: bool) -> None:
+    """Exactly nothing, forward and backward; without the mask all of it does."""
+    name, _, by_head = form.partition(", ")
+    s = (BY_HEAD if by_head else FORMS)[name](QUERIES)
+    q, k, v = (drawn(2, HEADS, QUERIES, 11, seed=i).requires_grad_() for i in range(3))
+    past = torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril()
+    past = past.expand(2, HEADS, -1, -1) if batched else past
+    for at in range(QUERIES - 1):
+        later = torch.arange(QUERIES)[:, None] > at
+        others = [x.detach().masked_fill(later, 2.0**20) for x in (q, k, v)]
+        for mask, leaks in ((past, False), (None, True)):
+            out = scaled_attention(q, k, v, s=s, mask=mask)[..., : at + 1, :]
+            moved = scaled_attention(*others, s=s, mask=mask)[..., : at + 1, :]
+            grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+            assert torch.equal(out, moved) is not leaks
+            assert any(bool((x * later).any()) for x in grads) is leaks
+
+
+@pytest.mark.parametrize("form", ["matrix", "symmetric", "asymmetric"])
+def test_a_causal_mask_on_attention_alone_would_not_do(form: str) -> None:
+    """The control of the test above: with S that looks everywhere the last token shows in the outputs before it."""
+    q, k, v = (drawn(2, HEADS, QUERIES, 11, seed=i) for i in range(3))
+    past, last = torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril(), torch.arange(QUERIES)[:, None] == QUERIES - 1
+    less = {
+        "matrix": lambda v: FORMS["matrix"](QUERIES).matrix @ v,
+        "symmetric": lambda v: ALPHA * softmax_attention(k, k, v),
+        "asymmetric": lambda v: ALPHA * softmax_attention(q, k, v),
+    }[form]
+    other = v.masked_fill(last, 3.0)
+    first, second = (softmax_attention(q, k, x - less(x), mask=past)[..., :-1, :] for x in (v, other))
+    assert (first - second).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_padded_tokens_could_as_well_not_be_there(form: str) -> None:
+    q, k, v = (drawn(2, 3, 7, 11, seed=i) for i in range(3))
+    there = torch.arange(7) < 5
+    s = FORMS[form](7)
+    short = SMatrix(s.matrix[:5, :5]) if isinstance(s, SMatrix) else s
+    want = scaled_attention(q[..., :5, :], k[..., :5, :], v[..., :5, :], s=short)
+    for mask in (there, there.expand(7, 7), there.expand(2, 1, 7, 7)):
+        got = scaled_attention(q, k, v, s=s, mask=mask)[..., :5, :]
+        assert (got - want).abs().max() <= tolerance(torch.float64) * want.abs().max()
+    assert (scaled_attention(q, k, v, s=s)[..., :5, :] - want).abs().max() > 0.01
+
+
+def test_s_has_a_gradient() -> None:
+    q, k, v = (drawn(2, 3, 5, 11, seed=i) for i in range(3))
+    for kind, value in (
+        (SMatrix, drawn(3, 5, 5, seed=3)),
+        (functools.partial(SMatrix, resize="line"), drawn(7, 7, seed=3)),
+        (AlphaSymmetric, drawn(3, seed=3)),
+        (AlphaAsymmetric, drawn(1, seed=3)),
+    ):
+        attend = lambda x, kind=kind: scaled_attention(q, k, v, s=kind(x))  # noqa: E731
+        assert torch.autograd.gradcheck(attend, (value.requires_grad_(),))
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 23), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2**31))
+def test_a_matrix_resized_to_a_multiple_keeps_its_row_sums(before: int, times: int, apart: int, seed: int) -> None:
+    matrix = drawn(3, before + apart, before + apart, seed=seed)
+    got = resized(matrix, times * before + apart, apart=apart)
+    sums, slack = matrix.sum(dim=-1), tolerance(torch.float64) * matrix.abs().sum(dim=-1).max()
+    new = got.sum(dim=-1)
+    assert ((new[:, :apart] - sums[:, :apart]).abs() <= slack).all()
+    assert torch.equal(got[:, :apart, :apart], matrix[:, :apart, :apart])
+    assert (new[:, apart:].amax(dim=-1) <= sums[:, apart:].amax(dim=-1) + slack).all()
+    assert (new[:, apart:].amin(dim=-1) >= sums[:, apart:].amin(dim=-1) - slack).all()
+    assert (new[:, apart:].mean(dim=-1) - sums[:, apart:].mean(dim=-1)).abs().max() <= slack
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 23), st.integers(1, 23))
+def test_the_mean_resized_is_the_mean(before: int, after: int) -> None:
+    got = resized(torch.full((before, before), 1 / before, dtype=torch.float64), after)
+    assert got.shape == (after, after)
+    assert (got - 1 / after).abs().max() <= tolerance(torch.float64) / after
+
+
+def test_resizing_up_and_down_known_numbers() -> None:
+    """Two tokens become four at the middles of half cells, and four become two again by pairs."""
+    up = resized(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 4)
+    rows = torch.tensor([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]])
+    assert torch.allclose(up, rows @ (rows / 2).mT)
+    matrix = drawn(6, 6)
+    assert resized(matrix, 6) is matrix
+    fewer = torch.stack([resized(torch.diag(one), 5) for one in torch.eye(23)])
+    assert (fewer.abs().amax(dim=(-2, -1)) > 0).all()  # every one of 23 tokens is within some of 5
+    left_right = drawn(10, 10)
+    assert torch.allclose(resized(left_right.flip(0, 1), 7), resized(left_right, 7).flip(0, 1))
+    assert not torch.allclose(resized(left_right.flip(0), 7), resized(left_right, 7))
+
+
+def test_a_grid_is_resized_along_both_of_its_sides() -> None:
+    """A matrix that only knows columns of the grid keeps not knowing rows; along a line it does not."""
+    side, new = 3, 5
+    by_column = torch.kron(torch.full((side, side), 1 / side, dtype=torch.float64), drawn(side, side))
+    got = resized(by_column, new * new, layout="grid").unflatten(0, (new, new)).unflatten(-1, (new, new))
+    want = resized(drawn(side, side), new) / new
+    assert (got - want[None, :, None, :]).abs().max() <= tolerance(torch.float64)
+    line = resized(by_column, new * new).unflatten(0, (new, new))
+    assert (line - line[:1]).abs().max() > 1e-3
+    with_class = resized(drawn(10, 10), 26, layout="grid", apart=1)
+    assert with_class.shape == (26, 26)
+    with pytest.raises(ValueError, match="square grid has; got 10 beside"):
+        resized(drawn(10, 10), 25, layout="grid")
+
+
+def test_other_lengths_are_refused_or_resized() -> None:
+    q, k, v = (drawn(2, 3, 7, 11, seed=i) for i in range(3))
+    matrix = drawn(3, 5, 5, seed=3)
+    with pytest.raises(ShapeError, match=r"S was made for 5 tokens and there are 7.*resize"):
+        scaled_attention(q, k, v, s=SMatrix(matrix))
+    got = scaled_attention(q, k, v, s=SMatrix(matrix, resize="line", apart=1))
+    assert torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resized(matrix, 7, apart=1))))
+    assert not torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resized(matrix, 7))))
+
+
+def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
+    q, k, v = drawn(2, 3, 5, 11), drawn(2, 3, 7, 11, seed=1), drawn(2, 3, 7, 13, seed=2)
+    by_query, by_key = torch.ones(5, 7, dtype=torch.bool), torch.ones(2, 1, 1, 7, dtype=torch.bool)
+    with pytest.raises(ShapeError, match=r"n = m, or a mask \(..., 1, m\).*q \(2, 3, 5, 11\).*mask \(5, 7\)"):
+        scaled_attention(q, k, v, s=AlphaSymmetric(0.5), mask=by_query)
+    assert scaled_attention(q, k, v, s=AlphaSymmetric(0.5), mask=by_key).shape == (2, 3, 5, 13)
+    with pytest.raises(ShapeError, match="a query for every key"):
+        scaled_attention(q, k, v, s=AlphaAsymmetric(0.5))
+    for alpha in (torch.ones(2), torch.ones(3, 2)):
+        with pytest.raises(ShapeError, match=r"one for each head, \(3,\); got alpha"):
+            scaled_attention(q, k, v, s=AlphaSymmetric(alpha))
+    with pytest.raises(ShapeError, match=r"expected S \(m, m\), or \(h, m, m\) for heads; got S \(2, 7, 7\)"):
+        scaled_attention(q, k, v, s=SMatrix(torch.zeros(2, 7, 7)))
+    with pytest.raises(ValueError, match="fewer tokens kept apart than there are, 5 before and 3 after; got 3"):
+        resized(drawn(5, 5), 3, apart=3)
+    if typechecked:
+        pytest.skip("the import hook refuses the rest before the operator can")
+    with pytest.raises(ValueError, match="expected s as SMatrix, AlphaSymmetric or AlphaAsymmetric; got float"):
+        scaled_attention(q, k, v, s=0.5)
+    with pytest.raises(ValueError, match="floating alpha on cpu"):
+        scaled_attention(q, k, v, s=AlphaSymmetric(torch.ones(3, dtype=torch.int64)))
+    with pytest.raises(ValueError, match=r"floating matrix on cpu.*on meta"):
+        scaled_attention(q, k, v, s=SMatrix(torch.zeros(7, 7, device="meta")))
+    with pytest.raises(ShapeError, match=r"expected a matrix \(..., n, n\); got \(5, 7\)"):
+        resized(drawn(5, 7), 3)
+    with pytest.raises(ValueError, match='layout "line" or "grid"; got \'circle\''):
+        resized(drawn(5, 5), 3, layout="circle")
