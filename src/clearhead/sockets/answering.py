@@ -80,12 +80,8 @@ def _within_cache(operator: Callable[..., Tensor], traits: Traits, call: Call, n
     first = m - 1 if call.mask is None else _first_place(call.mask, n)
     seen = torch.ones(1, m, dtype=torch.bool, device=call.q.device) if call.mask is None else call.mask
     until = first + n
-    whole = torch.ones(until, until, dtype=torch.bool, device=call.q.device).tril() & seen[..., -1:, :until]
-    if (
-        until > m
-        or bool(seen[..., until:].any())
-        or not torch.equal(whole[..., first:, :].expand_as(seen[..., :until]), seen[..., :until])
-    ):
+    whole = _whole_mask(seen, first, until)
+    if whole is None:
         raise ValueError(
             f"{name}: the mask of {n} queries over {m} keys is not causal with hidden keys (a window, or sequences "
             f"packed into one), and {traits.name} would need the masks of all before: generate with use_cache=False"
@@ -99,6 +95,15 @@ def _within_cache(operator: Callable[..., Tensor], traits: Traits, call: Call, n
     q = torch.cat([call.q.new_zeros(*call.q.shape[:-2], first, call.q.shape[-1]), call.q], dim=-2)
     asked = replace(call, q=q if traits.uses_queries else k, k=k, v=v, mask=whole)
     return _run(operator, traits, asked, name)[..., first:, :]
+
+
+def _whole_mask(seen: Tensor, first: int, until: int) -> Tensor | None:
+    """The causal mask of all tokens up to `until`, whose rows from `first` on are those seen; None if there is none."""
+    if until > seen.shape[-1] or bool(seen[..., until:].any()):
+        return None
+    hidden = seen[..., -1:, :until]
+    whole = torch.ones(until, until, dtype=torch.bool, device=seen.device).tril() & hidden
+    return whole if torch.equal(whole[..., first:, :], seen[..., :until]) else None
 
 
 def _first_place(mask: Tensor, n: int) -> int:

@@ -1,5 +1,6 @@
 """The place that an operator takes in a layer. It lies on the layer's module, and is copied and saved with it."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from clearhead.sockets.call import Call
 from clearhead.sockets.sdpa import show_call
 from clearhead.sockets.tap import Tap
 
-__all__ = ["Place", "place_of", "put_into", "take_out", "watched_places"]
+__all__ = ["Place", "being_watched", "place_of", "put_into", "take_out", "watched_places"]
 
 _KEY = "_clearhead_place"
 
@@ -23,12 +24,14 @@ _WATCHING: list[Tap] = []
 class Place:
     """An operator in one layer: what is called there, and how often it was.
 
+    cross: whether the layer's keys are known to come from another sequence
     shows: whether it has to show its calls to whoever captures the model; others are seen from outside
     reached: whether it was called at all, in code compiled by torch too, where calls are not counted
     """
 
     def __init__(self, operator: Callable[..., Tensor] | None, *, name: str, traits: Traits, shows: bool) -> None:
         self.operator, self.name, self.traits, self.shows = operator, name, traits, shows
+        self.cross = False
         self.calls = 0
         self.reached = False
 
@@ -73,6 +76,11 @@ def take_out(module: nn.Module) -> None:
     """Take the place and what is in it away."""
     module.__dict__.pop(_KEY, None)
     module._modules.pop(CHILD, None)
+
+
+def being_watched() -> bool:
+    """Whether this thread is where a captured call is being received, whose arithmetic is no call of the model."""
+    return any(tap.receiving == threading.get_ident() for tap in _WATCHING)
 
 
 @contextmanager

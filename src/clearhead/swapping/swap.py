@@ -118,7 +118,8 @@ class Swap:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.undo()
-        if kind is None and (self._watch.ran or any(place.reached for place in self._places)):
+        ran = self._watch.ran or any(place.reached for place in self._places)
+        if kind is None and ran and not self._watch.failed:
             self._watch.require_all()
 
     def __repr__(self) -> str:
@@ -134,13 +135,14 @@ class _Watch:
     """
 
     def __init__(self, places: list[Place]) -> None:
-        self.places, self.ran = places, False
+        self.places, self.ran, self.failed = places, False, False
 
     def __call__(self, module: nn.Module, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        output = proceed(*args, **kwargs)
         if torch.compiler.is_compiling():
-            return output
-        self.ran = True
+            return proceed(*args, **kwargs)
+        self.failed = True
+        output = proceed(*args, **kwargs)
+        self.ran, self.failed = True, False
         if not module.training:
             self.require_all()
         if all(place.reached for place in self.places):

@@ -6,6 +6,7 @@ the masks that the model builds and every other layer. The function finds its op
 
 import copy
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ PREFIX = "clearhead-"
 
 _SWAPPED = f"{PREFIX}swapped"
 _IMPLEMENTATION = "_attn_implementation_internal"
+_CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
 
 class HuggingFaceDoor:
@@ -44,6 +46,9 @@ class HuggingFaceDoor:
                 'call model.set_attn_implementation("sdpa") before the swap'
             )
         _register(_SWAPPED, _swapped)
+        place = place_of(module)
+        assert place is not None
+        place.cross = bool(_CROSS.search(".".join(place.name.split(".")[-2:])))
         config = copy.copy(own)
         # Past the property of that name, which would reach into the parts that both configs share.
         config.__dict__[_IMPLEMENTATION] = _SWAPPED
@@ -97,7 +102,7 @@ def _swapped(
         raise ValueError(
             "this layer's config names a swap that is not there: swap models, and do not copy such a config"
         )
-    call = _read(module, place.name, query, key, value, attention_mask, more)
+    call = replace(_read(module, place.name, query, key, value, attention_mask, more), cross=place.cross)
     return place.answer(module, call).transpose(1, 2).contiguous(), None
 
 
@@ -111,7 +116,8 @@ def _everywhere(
     **more: Any,
 ) -> tuple[Tensor, None]:
     name = type(module).__name__
-    call = _read(module, name, query, key, value, attention_mask, more)
+    crosses = "CrossAttention" in name or getattr(module, "is_cross_attention", False)
+    call = replace(_read(module, name, query, key, value, attention_mask, more), cross=crosses)
     return answer(operator, traits_of(operator), call, name).transpose(1, 2).contiguous(), None
 
 
@@ -122,9 +128,5 @@ def _read(
         raise ValueError(f"{name}: its mask cannot be read: call model.set_attn_implementation('sdpa'), or 'eager'")
     if more.get("cache") is not None:
         raise ValueError(f"{name}: paged caches (continuous batching) are not served: generate without them")
-    call = read_call(
-        module,
-        {"query": query, "key": key, "value": value, "attention_mask": mask, **more},
-        rebuilds_causality=not writes_masks_out(module),
-    )
-    return replace(call, cross=True) if getattr(module, "is_cross_attention", False) else call
+    arguments = {"query": query, "key": key, "value": value, "attention_mask": mask, **more}
+    return read_call(module, arguments, rebuilds_causality=not writes_masks_out(module))

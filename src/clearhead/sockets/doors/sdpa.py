@@ -8,7 +8,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
-from clearhead.sockets.places import Place, place_of
+from clearhead.sockets.places import Place, being_watched, place_of
 from clearhead.sockets.sdpa import read_call, signature
 from clearhead.sockets.tap import AttentionNotSeenError, named_arguments
 
@@ -65,7 +65,7 @@ class _Answering(TorchFunctionMode):
         self.module, self.place, self.asked = module, place, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not _ATTENTION:
+        if func is not _ATTENTION or being_watched():
             return func(*args, **(kwargs or {}))
         self.asked = True
         return self.place.answer(self.module, read_call(named_arguments(signature, *args, **(kwargs or {}))))
