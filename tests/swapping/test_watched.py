@@ -86,7 +86,9 @@ def test_a_swapped_model_compiles_in_one_piece(name: str, typechecked: bool) -> 
         assert apart(run(model, inputs), compiled) < 1e-5
 
 
-def test_a_layer_that_is_described_says_that_it_cannot_be_compiled() -> None:
+def test_a_layer_that_is_described_says_that_it_cannot_be_compiled(typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("torch cannot compile the checks of annotations")
     family = IDENTITY["mpnet"]
     model, inputs = family.make(), family.inputs()
     torch._dynamo.reset()

@@ -190,7 +190,7 @@ def read_described(spec: AttentionSpec, module: nn.Module, call: dict[str, Any],
     )
 
 
-def attribute_of(module: nn.Module, where: str | float) -> Any:
+def attribute_of(module: nn.Module, where: str | float | int) -> Any:
     """A number, or the attribute that has it."""
     return getattr(module, where) if isinstance(where, str) else where
 

@@ -5,13 +5,14 @@ The override lies on the instance and not in a hook, for torch's layers leave th
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
 __all__ = ["Wrapper", "remove_wrapper", "wrap_forward"]
 
 
+@runtime_checkable
 class Wrapper(Protocol):
     """Something that stands in for a module's forward. It keeps no reference to the module."""
 

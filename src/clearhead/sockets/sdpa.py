@@ -73,8 +73,8 @@ def show_call(tap: Tap, module: nn.Module, call: Call, out: Tensor, socket: str)
     flat = dataclasses.replace(
         call,
         q=layout.four_axes(call.q),
-        k=layout.four_axes(call.k.expand(*lead, *call.k.shape[-2:])),
-        v=layout.four_axes(call.v.expand(*lead, *call.v.shape[-2:])),
+        k=layout.four_axes(call.k),
+        v=layout.four_axes(call.v),
         mask=_broadcast(call.mask, lead, layout),
         bias=_broadcast(call.bias, lead, layout),
     )
@@ -103,11 +103,11 @@ def read_call(call: dict[str, Any]) -> Call:
     groups = q.shape[-3] // k.shape[-3] if call.get("enable_gqa", False) else 1
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=-3), v.repeat_interleave(groups, dim=-3)
-    scale = call.get("scale")
+    lead, scale = q.shape[:-2], call.get("scale")
     return Call(
         q=q,
-        k=k,
-        v=v,
+        k=k.expand(*lead, *k.shape[-2:]),
+        v=v.expand(*lead, *v.shape[-2:]),
         scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
         mask=mask,
         bias=bias,

@@ -1,12 +1,13 @@
 """How an operator gets into a layer for as long as wanted: one file per kind of layer, none of them process-wide."""
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import nn
 
 __all__ = ["Door"]
 
 
+@runtime_checkable
 class Door(Protocol):
     """One kind of layer. It refers to no module, so that a copy of a swapped model stands on its own.
 
