@@ -38,6 +38,23 @@ def test_softmax_swapped_in_changes_nothing_beyond_rounding(name: str, eager: bo
     assert same(alone, run(model, inputs))
 
 
+def test_no_mask_means_none_where_attention_is_eager() -> None:
+    """transformers' sdpa makes a layer causal that has neither a mask nor a word on causality; its eager does not."""
+    model, inputs = MODELS["vit"].make(), MODELS["vit"].inputs()
+    for module in model.modules():
+        vars(module).pop("is_causal", None)
+    alone = {}
+    for implementation in ("sdpa", "eager"):
+        model.set_attn_implementation(implementation)
+        alone[implementation] = run(model, inputs)
+        with swap(model, "softmax"):
+            assert apart(alone[implementation], run(model, inputs)) < ROUNDING
+            with torch.no_grad(), clearhead.capture(model) as tape:
+                run(model, inputs)
+        assert all((heads.mask is None) == (implementation == "eager") for heads in tape.heads)
+    assert apart(alone["sdpa"], alone["eager"]) > 1e-2
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("operator", [uniform, Symmetric(), TwoSteps(), TwoSteps(queries="given"), Gained(start=1.5)])
 def test_another_operator_shows_and_leaves_no_trace(name: str, operator: Any) -> None:

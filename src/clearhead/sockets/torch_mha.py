@@ -18,7 +18,7 @@ from clearhead.numerics.precision import tolerance
 from clearhead.sockets.call import Call
 from clearhead.sockets.tap import AttentionNotSeenError, Tap, named_arguments, overridden_forward, split_mask
 
-__all__ = ["TorchCall", "nested_again", "read_call", "torch_mha_socket", "without_nesting"]
+__all__ = ["TorchCall", "nested_again", "read_call", "torch_mha_socket"]
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def _watched_encoder_layer(tap: Tap, layer: nn.Module) -> Iterator[None]:
     def open_path(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
         handle = layer.register_forward_pre_hook(lambda *_: None)
         try:
-            return without_nesting(original, src, *args, **kwargs)
+            return _without_nesting(original, src, *args, **kwargs)
         finally:
             handle.remove()
 
@@ -80,7 +80,7 @@ def _watched_encoder_layer(tap: Tap, layer: nn.Module) -> Iterator[None]:
         yield
 
 
-def without_nesting(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _without_nesting(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
     """Run an encoder layer's forward on a padded tensor with its mask, where it is called with a nested one."""
     if not src.is_nested:
         return original(src, *args, **kwargs)

@@ -13,7 +13,7 @@ from clearhead.modules import SymmetricAttention
 from clearhead.operators.placing import operator_called, traits_of
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, sockets_are_open
 from clearhead.sockets.answering import SwapWarning
-from clearhead.sockets.doors.torch_mha import EncoderLayerDoor, TorchDoor
+from clearhead.sockets.doors import Door
 from clearhead.sockets.finding import Layer, find_layers
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
 from clearhead.sockets.places import Place, put_into, take_out
@@ -71,7 +71,7 @@ class Swap:
         self.model, self.operator = model, operator
         self.layers = tuple(SwappedLayer(index=layer.index, path=layer.path) for layer in chosen)
         self._places: list[Place] = []
-        self._undo: list[tuple[nn.Module, Any]] = []
+        self._undo: list[tuple[nn.Module, Door | None]] = []
         try:
             for layer in chosen:
                 self._put(layer)
@@ -88,18 +88,12 @@ class Swap:
         self._undo.append((layer.module, None))
         layer.door.open(layer.module)
         self._undo[-1] = (layer.module, layer.door)
-        parent = self.model.get_submodule(layer.path.rpartition(".")[0]) if layer.module is not self.model else None
-        if isinstance(layer.door, TorchDoor) and isinstance(parent, nn.TransformerEncoderLayer):
-            door = EncoderLayerDoor()
-            door.open(parent)
-            self._undo.append((parent, door))
 
     def _close(self) -> None:
         for module, door in reversed(self._undo):
             if door is not None:
                 door.close(module)
-            if not isinstance(door, EncoderLayerDoor):
-                take_out(module)
+            take_out(module)
         self._undo = []
 
     @property

@@ -64,8 +64,7 @@ def register_huggingface() -> tuple[str, ...]:
     """Register every operator that has a name and no parameters with transformers, as `clearhead-symmetric` say.
 
     `model.set_attn_implementation("clearhead-symmetric")` then puts it into all layers of a model that ask the
-    attention interface, with its own defaults. Masks are built in full: no causality is left to be guessed. The names
-    are returned.
+    attention interface, with its own defaults. Masks are built as for sdpa. The names are returned.
     """
     names = []
     for name, kind in DROP_INS.items():
@@ -86,12 +85,7 @@ def _register(name: str, function: Callable[..., Any]) -> None:
             raise
         raise ValueError("torchvision does not fit this torch: call clearhead.ensure_torchvision() first") from error
     utilities.AttentionInterface.register(name, function)
-    masks.AttentionMaskInterface.register(name, partial(_whole_mask, masks.sdpa_mask))
-
-
-def _whole_mask(build: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A boolean mask with causality in it, where sdpa's leaves plain causality to a flag."""
-    return build(*args, **{**kwargs, "allow_is_causal_skip": False})
+    masks.AttentionMaskInterface.register(name, masks.sdpa_mask)  # without it, no mask arrives at all
 
 
 def _swapped(

@@ -16,9 +16,9 @@ from clearhead.sockets.answering import SwapWarning
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
 from clearhead.sockets.places import place_of
 from clearhead.sockets.tap import named_arguments
-from clearhead.sockets.torch_mha import TorchCall, nested_again, read_call, without_nesting
+from clearhead.sockets.torch_mha import TorchCall, nested_again, read_call
 
-__all__ = ["EncoderLayerDoor", "TorchDoor"]
+__all__ = ["TorchDoor"]
 
 
 class TorchDoor:
@@ -63,22 +63,6 @@ class TorchDoor:
             assert call.key_padding_mask is not None
             output = nested_again(output, call.key_padding_mask)
         return output, None
-
-
-class EncoderLayerDoor:
-    """Give an encoder layer padded tensors for nested ones, which only its fused path can take."""
-
-    def open(self, module: nn.Module) -> None:
-        """Stand before the layer's forward."""
-        wrap_forward(module, self)
-
-    def close(self, module: nn.Module) -> None:
-        """Leave the layer as it was."""
-        remove_wrapper(module, self)
-
-    def __call__(self, module: nn.Module, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The layer's forward; what comes nested goes out nested."""
-        return without_nesting(proceed, *args, **kwargs)
 
 
 def _do_nothing(*_: Any) -> None:
