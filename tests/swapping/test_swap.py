@@ -28,13 +28,14 @@ def test_softmax_swapped_in_changes_nothing_beyond_rounding(name: str, eager: bo
     model, inputs = IDENTITY[name].make(), IDENTITY[name].inputs()
     if eager:
         model.set_attn_implementation("eager")
-    alone = run(model, inputs)
+    alone, before = run(model, inputs), trace(model)
     with swap(model, "softmax") as done:
         swapped = run(model, inputs)
     # Eager attention makes something of queries that may look nowhere, which only padding does.
     assert apart(alone, swapped, inputs.get("attention_mask")) < ROUNDING
     assert set(done.calls) == {layer.path for layer in done.layers}
     assert sum(done.calls.values()) == IDENTITY[name].calls
+    assert trace(model) == before
     assert same(alone, run(model, inputs))
 
 
@@ -107,6 +108,8 @@ def test_gradients_pass_through_and_parameters_train(name: str) -> None:
     done = swap(model, Gained(start=1.0), layers=0)
     added = set(model.state_dict()) - before
     assert added == {f"{done.layers[0].path}.clearhead_operator.gain"}
+    child = model.get_submodule(f"{done.layers[0].path}.clearhead_operator")
+    assert child.training == model.training
     loss = _loss(model, inputs)
     loss.backward()
     gradient = dict(model.named_parameters())[added.pop()].grad
@@ -124,6 +127,14 @@ def _loss(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
     output = model(**inputs)
     first = output if isinstance(output, Tensor) else output[0]
     return first.square().mean()
+
+
+def test_an_operators_parameters_are_as_the_layers() -> None:
+    model = MODELS["bert"].make().to(torch.bfloat16).train()
+    swap(model, Gained(start=1.5), layers=0)
+    gain = dict(model.named_parameters())["encoder.layer.0.attention.self.clearhead_operator.gain"]
+    assert gain.dtype == torch.bfloat16
+    assert model.encoder.layer[0].attention.self.clearhead_operator.training
 
 
 @pytest.mark.parametrize("name", ["gpt2, padded left", "llama", "bert", "torch encoder"])

@@ -1,8 +1,12 @@
 """A swapped model beside the rest: captured, compiled, and never passed over in silence."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 import clearhead
 from clearhead import swap
@@ -74,6 +78,33 @@ def test_what_calls_no_python_is_refused() -> None:
     with pytest.raises(ValueError, match="scripted"):
         swap(traced, "softmax")
     assert clearhead.find_swaps(model) == ()
+
+
+class Counted(TorchFunctionMode):
+    """Counts what reaches torch's attention, fused or of its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += func in (functional.scaled_dot_product_attention, functional.multi_head_attention_forward)
+        return func(*args, **(kwargs or {}))
+
+
+def mean(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """An operator that calls nothing of torch's attention."""
+    return v.mean(dim=-2, keepdim=True).expand(*q.shape[:-1], -1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_layers_own_attention_is_not_computed(name: str) -> None:
+    model, inputs = MODELS[name].make(), MODELS[name].inputs()
+    with Counted() as alone:
+        run(model, inputs)
+    with swap(model, mean), Counted() as swapped:
+        run(model, inputs)
+    assert (alone.calls, swapped.calls) == (MODELS[name].calls, 0)
 
 
 @pytest.mark.parametrize("name", ["llama", "timm vit"])
