@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from clearhead.sockets import AttentionNotSeenError as AttentionNotSeenError
     from clearhead.sockets import AttentionSpec as AttentionSpec
     from clearhead.sockets.torchvision_shim import ensure_torchvision as ensure_torchvision
-    from clearhead.swapping import swapped as swapped
+    from clearhead.swapping import Swap as Swap
+    from clearhead.swapping import SwapWarning as SwapWarning
+    from clearhead.swapping import find_swaps as find_swaps
+    from clearhead.swapping import load_swaps as load_swaps
+    from clearhead.swapping import register_huggingface as register_huggingface
+    from clearhead.swapping import save_swaps as save_swaps
+    from clearhead.swapping import swap as swap
 
 # Where each public name lives. It is imported when it is first asked for: torch takes seconds, and `clearhead --help`
 # shall not. For the same reason no module may have a public name's name: importing the module would hide the name.
@@ -36,16 +42,22 @@ _HOME = {
     "Finding": "clearhead.findings",
     "Heads": "clearhead.heads",
     "ShapeError": "clearhead.axes",
+    "Swap": "clearhead.swapping",
+    "SwapWarning": "clearhead.swapping",
     "Verdict": "clearhead.findings",
     "audit": "clearhead.auditing",
     "capture": "clearhead.capturing",
     "check_attention": "clearhead.modules.contract",
     "check_fidelity": "clearhead.fidelity",
     "ensure_torchvision": "clearhead.sockets.torchvision_shim",
+    "find_swaps": "clearhead.swapping",
     "load_model": "clearhead.models.loading",
+    "load_swaps": "clearhead.swapping",
     "modules": "",
     "operators": "",
-    "swapped": "clearhead.swapping",
+    "register_huggingface": "clearhead.swapping",
+    "save_swaps": "clearhead.swapping",
+    "swap": "clearhead.swapping",
     "write_report": "clearhead.report.folder",
 }
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -13,10 +14,10 @@ from clearhead.heads import Heads
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.softmax import softmax_attention
 from clearhead.record import Fidelity
-from clearhead.sockets import AttentionNotSeenError, AttentionSpec
-from clearhead.swapping import swapped
+from clearhead.sockets import AttentionNotSeenError, AttentionSpec, Tap, open_sockets
+from clearhead.swapping import find_swaps
 
-__all__ = ["FidelityError", "check_fidelity", "recompute_error", "recomputed"]
+__all__ = ["FidelityError", "check_fidelity", "recompute_error", "recomputed", "replaced"]
 
 
 class FidelityError(AttentionNotSeenError):
@@ -50,6 +51,24 @@ def recompute_error(heads: Heads) -> float:
     return float(difference.amax() / heads.v.abs().amax().clamp_min(torch.finfo(heads.v.dtype).tiny))
 
 
+@contextmanager
+def replaced(
+    model: nn.Module, function: Callable[[Heads], Tensor], *, describe: Sequence[AttentionSpec] = ()
+) -> Iterator[Tap]:
+    """While inside, every attention call of the model returns `function(heads)` instead of its own output.
+
+    Unlike a swap, the function sees that output too. Queries that may look nowhere keep what the model gave them.
+    """
+
+    def receive(heads: Heads) -> Tensor:
+        out = function(heads)
+        return out if heads.rows is None else torch.where(heads.rows, out, heads.out)
+
+    tap = Tap(model, receive, replaces=True)
+    with open_sockets(tap, describe):
+        yield tap
+
+
 def check_fidelity(
     model: nn.Module,
     run: Callable[[], Any],
@@ -79,12 +98,12 @@ def check_fidelity(
         watched = list(tensors(run()))
     if not tape.passes:
         raise FidelityError("run() does not call the model that was given")
-    with swapped(model, recomputed, describe=describe) as tap:
+    with replaced(model, recomputed, describe=describe) as tap:
         exact = list(tensors(run()))
     largest = max(error for error, _ in worst)
-    with swapped(model, _disturbed(largest), describe=describe):
+    with replaced(model, _disturbed(largest), describe=describe):
         disturbed = list(tensors(run()))
-    with swapped(model, _uniform, describe=describe):
+    with replaced(model, _uniform, describe=describe):
         uniform = list(tensors(run()))
     dtype = alone[0].dtype
     fidelity = Fidelity(
@@ -96,8 +115,13 @@ def check_fidelity(
         tolerance=swap_tolerance(dtype, _largest(_relative, alone, disturbed)),
         unseen=tape.unseen,
     )
-    _require(fidelity, worst, tap.calls)
+    _require(fidelity, worst, tap.calls, _swapped_in(model))
     return fidelity
+
+
+def _swapped_in(model: nn.Module) -> dict[str, str]:
+    """Which operator is swapped in where."""
+    return {layer.path: repr(swap.operator) for swap in find_swaps(model) for layer in swap.layers}
 
 
 def swap_tolerance(dtype: torch.dtype, disturbed: float) -> float:
@@ -105,7 +129,13 @@ def swap_tolerance(dtype: torch.dtype, disturbed: float) -> float:
     return max(min(84 * machine_epsilon(dtype), 1e-5), 4 * disturbed)
 
 
-def _require(fidelity: Fidelity, worst: Sequence[tuple[float, Heads]], swapped_calls: int) -> None:
+def _require(
+    fidelity: Fidelity,
+    worst: Sequence[tuple[float, Heads]],
+    replaced_calls: int,
+    swapped_in: Mapping[str, str] | None = None,
+) -> None:
+    swapped_in = swapped_in or {}
     if fidelity.output_difference != 0:
         raise FidelityError(
             f"watching the model changed its output by {fidelity.output_difference:.1e}; is it random, or stateful?"
@@ -114,10 +144,11 @@ def _require(fidelity: Fidelity, worst: Sequence[tuple[float, Heads]], swapped_c
         if not error <= 4 * tolerance(heads.q.dtype, terms=heads.k.shape[-2] + heads.q.shape[-1]):
             raise FidelityError(
                 f"{heads.name} ({heads.socket}): attention recomputed from q, k, v and mask differs from the layer's "
-                f"own output by {error:.1e}; it is not softmax attention as seen there: describe it"
+                f"own output by {error:.1e}; it is not softmax attention as seen there: "
+                + (f"{swapped_in[heads.name]} is swapped in; undo it" if heads.name in swapped_in else "describe it")
             )
-    if swapped_calls != len(fidelity.layers):
-        raise FidelityError(f"{len(fidelity.layers)} attention calls were seen but {swapped_calls} could be replaced")
+    if replaced_calls != len(fidelity.layers):
+        raise FidelityError(f"{len(fidelity.layers)} attention calls were seen but {replaced_calls} could be replaced")
     if not fidelity.swap_error <= fidelity.tolerance:
         raise FidelityError(
             f"exact softmax swapped in changes the output by {fidelity.swap_error:.1e}, more than rounding's "

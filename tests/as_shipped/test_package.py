@@ -16,9 +16,10 @@ from clearhead.theories import kernel_pca
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "Finding", "Heads", "ShapeError", "Verdict", "__version__",
-    "audit", "capture", "check_attention", "check_fidelity", "ensure_torchvision", "load_model", "modules",
-    "operators", "swapped", "write_report",
+    "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "Finding", "Heads", "ShapeError", "Swap", "SwapWarning",
+    "Verdict", "__version__",
+    "audit", "capture", "check_attention", "check_fidelity", "ensure_torchvision", "find_swaps", "load_model",
+    "load_swaps", "modules", "operators", "register_huggingface", "save_swaps", "swap", "write_report",
 ]  # fmt: skip
 
 

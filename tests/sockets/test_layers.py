@@ -11,11 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from clearhead import fidelity
 from clearhead.capturing import capture
-from clearhead.fidelity import FidelityError, check_fidelity
+from clearhead.fidelity import FidelityError, check_fidelity, replaced
 from clearhead.heads import Heads
 from clearhead.record import Fidelity
 from clearhead.sockets import AttentionNotSeenError
-from clearhead.swapping import swapped
 from tests.sockets.zoo import FAMILIES, drawn_large
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
@@ -95,7 +94,7 @@ def test_of_five_axes_the_heads_are_those_that_the_module_counts(lay: Any) -> No
     assert tuple(heads.q.shape) == (BATCH * 2, HEADS, 6, 6)
     assert heads.windows == 2
     assert torch.equal(heads.q[1, 3], _heads_first(_x(tokens=12))[0, 3, 1])
-    with swapped(model, lambda heads: heads.out * torch.arange(1, HEADS + 1).view(-1, 1, 1)):
+    with replaced(model, lambda heads: heads.out * torch.arange(1, HEADS + 1).view(-1, 1, 1)):
         scaled = model(_x(tokens=12))
     factor = (scaled / model(_x(tokens=12))).movedim(lay(_x(tokens=12)).shape.index(HEADS, 1), 0)
     assert torch.allclose(factor.flatten(1).mean(dim=1), torch.arange(1.0, HEADS + 1))
@@ -183,7 +182,7 @@ def test_a_second_capture_inside_the_first_is_refused() -> None:
     with capture(model) as tape:
         with pytest.raises(AttentionNotSeenError, match=message), capture(model):
             pass
-        with pytest.raises(AttentionNotSeenError, match=message), swapped(model, lambda heads: heads.out):
+        with pytest.raises(AttentionNotSeenError, match=message), replaced(model, lambda heads: heads.out):
             pass
         model(_x())
     assert len(tape.heads) == 1

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clearhead.capturing import capture
-from clearhead.fidelity import FidelityError, check_fidelity
-from clearhead.swapping import swapped
+from clearhead.fidelity import FidelityError, check_fidelity, replaced
 from tests.sockets.zoo import drawn_large
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 12, 24, 4
@@ -72,7 +71,7 @@ def test_a_replaced_output_goes_where_the_original_was(layout: str) -> None:
     model = drawn_large(Own(layout))
     with torch.no_grad():
         original = model(_x())
-        with swapped(model, lambda heads: heads.out * torch.arange(1, HEADS + 1).view(1, HEADS, 1, 1)):
+        with replaced(model, lambda heads: heads.out * torch.arange(1, HEADS + 1).view(1, HEADS, 1, 1)):
             scaled = model(_x())
     factor = (scaled / original).reshape(BATCH, HEADS, -1)
     assert torch.allclose(factor, torch.arange(1.0, HEADS + 1).view(1, HEADS, 1).expand_as(factor))

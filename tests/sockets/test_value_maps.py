@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clearhead.capturing import capture
-from clearhead.fidelity import tensors
+from clearhead.fidelity import replaced, tensors
 from clearhead.heads import Heads
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.swapping import swapped
 from tests.sockets.test_torch_mha import BATCH as MHA_BATCH
 from tests.sockets.test_torch_mha import RUNS, VARIANTS
 from tests.sockets.zoo import EITHER_IMPLEMENTATION, FAMILIES, drawn_large
@@ -344,7 +343,7 @@ def test_a_swap_does_not_ask() -> None:
         return heads.out
 
     model = Attention(COLUMNS["v alone"][0], ALL)
-    with torch.no_grad(), swapped(model, operator):
+    with torch.no_grad(), replaced(model, operator):
         model(_x())
     assert seen == [(None, True)]
 

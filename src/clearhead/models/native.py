@@ -12,6 +12,7 @@ from torch import nn
 
 from clearhead.models.objects import LoadError, first_line
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.operators.placing import CHILD
 
 __all__ = ["MARKER", "is_native", "load_native", "save_native", "untrained"]
 
@@ -28,7 +29,8 @@ def save_native(model: VisionTransformer, folder: Path) -> None:
     config = {MARKER: KIND, **dataclasses.asdict(model.config)}
     started = folder / f".{CONFIG_FILE}"
     started.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    weights = {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
+    own = {name: tensor for name, tensor in model.state_dict().items() if CHILD not in name.split(".")}  # no swap's
+    weights = {name: tensor.detach().contiguous().clone() for name, tensor in own.items()}
     save_file(weights, folder / f".{WEIGHTS_FILE}", metadata={"format": "pt"})
     (folder / f".{WEIGHTS_FILE}").replace(folder / WEIGHTS_FILE)
     started.replace(folder / CONFIG_FILE)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.heads import Heads
+from clearhead.sockets.call import Call
 from clearhead.sockets.tap import (
     AttentionNotSeenError,
     Tap,
@@ -26,7 +26,15 @@ from clearhead.sockets.tap import (
     windows_of,
 )
 
-__all__ = ["AttentionSpec", "described_socket", "read_descriptions"]
+__all__ = [
+    "AttentionSpec",
+    "attribute_of",
+    "child_of",
+    "described_socket",
+    "read_described",
+    "read_descriptions",
+    "split_heads",
+]
 
 _CHILD = re.compile(r"(?P<name>[\w.]+)(\[(?P<part>\d)\])?")
 
@@ -124,15 +132,16 @@ def _described_module(tap: Tap, spec: AttentionSpec, module: nn.Module) -> Itera
 
     with ExitStack() as stack:
         for key in ("q", "k", "v"):
-            child, part = _child(module, spec, getattr(spec, key))
+            child, part = child_of(module, spec, getattr(spec, key))
             stack.callback(child.register_forward_hook(keep(key, part)).remove)
         if spec.out:
-            stack.callback(_child(module, spec, spec.out)[0].register_forward_pre_hook(leave).remove)
+            stack.callback(child_of(module, spec, spec.out)[0].register_forward_pre_hook(leave).remove)
         stack.enter_context(overridden_forward(module, forward))
         yield
 
 
-def _child(module: nn.Module, spec: AttentionSpec, where: str) -> tuple[nn.Module, int | None]:
+def child_of(module: nn.Module, spec: AttentionSpec, where: str) -> tuple[nn.Module, int | None]:
+    """The child that a description names, and which third of its output is meant."""
     match = _CHILD.fullmatch(where)
     try:
         if match is None:
@@ -146,14 +155,23 @@ def _child(module: nn.Module, spec: AttentionSpec, where: str) -> tuple[nn.Modul
 
 def _emit(tap: Tap, spec: AttentionSpec, module: nn.Module, call: dict[str, Any], joined: Tensor) -> Tensor | None:
     name = tap.names.get(id(module), spec.module)
+    asked = read_described(spec, module, call, name)
+    heads = int(attribute_of(module, spec.heads))
+    windows = windows_of(module, joined, tap)
+    replaced = tap.emit(asked.seen(name=name, out=split_heads(joined, heads), windows=windows, socket=spec.socket))
+    return None if replaced is None else replaced.to(joined.dtype).transpose(1, 2).reshape(joined.shape)
+
+
+def read_described(spec: AttentionSpec, module: nn.Module, call: dict[str, Any], name: str) -> Call:
+    """What the layer asks, from its children's outputs q, k and v and its arguments; notes that it was read."""
     missing = [key for key in ("q", "k", "v") if key not in call]
     if missing:
         raise AttentionNotSeenError(
             f"{name}: the children described as {', '.join(missing)} did not run before its output; mend it"
         )
     call["done"] = True
-    heads = int(_attribute(module, spec.heads))
-    q, k, v = (_split(call[key], heads) for key in ("q", "k", "v"))
+    heads = int(attribute_of(module, spec.heads))
+    q, k, v = (split_heads(call[key], heads) for key in ("q", "k", "v"))
     arguments = call["arguments"]
     mask, bias = split_mask(arguments.get(spec.mask) if spec.mask else None)
     if spec.bias is not None:
@@ -161,30 +179,24 @@ def _emit(tap: Tap, spec: AttentionSpec, module: nn.Module, call: dict[str, Any]
         bias = added if bias is None else bias if added is None else bias + added
     if arguments.get(spec.causal, False) if isinstance(spec.causal, str) else spec.causal:
         mask = causal_mask(q.shape[-2], k.shape[-2], q.device) if mask is None else mask
-    replaced = tap.emit(
-        Heads(
-            layer=0,
-            name=name,
-            q=q,
-            k=k,
-            v=v,
-            out=_split(joined, heads),
-            scale=q.shape[-1] ** -0.5 if spec.scale is None else float(_attribute(module, spec.scale)),
-            mask=_four_axes(mask),
-            bias=_four_axes(bias),
-            dropout=_dropout(module),
-            windows=windows_of(module, joined, tap),
-            socket=spec.socket,
-        )
+    return Call(
+        q=q,
+        k=k,
+        v=v,
+        scale=q.shape[-1] ** -0.5 if spec.scale is None else float(attribute_of(module, spec.scale)),
+        mask=_four_axes(mask),
+        bias=_four_axes(bias),
+        dropout=_dropout(module),
     )
-    return None if replaced is None else replaced.to(joined.dtype).transpose(1, 2).reshape(joined.shape)
 
 
-def _attribute(module: nn.Module, where: str | float) -> Any:
+def attribute_of(module: nn.Module, where: str | float | int) -> Any:
+    """A number, or the attribute that has it."""
     return getattr(module, where) if isinstance(where, str) else where
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(b, n, h * d) as (b, h, n, d)."""
     return x if x.ndim == 4 else x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 from torch import nn
 
-__all__ = ["ExpectedModules", "expected_modules"]
+__all__ = ["ExpectedModules", "expected_modules", "looks_like_attention"]
 
 _ATTENTION = re.compile(r"attention|attn|(?<![a-z])(mha|mhsa|xca|gpsa)(?![a-z])|MLA", re.IGNORECASE)
 _NOT_ATTENTION = re.compile(r"norm|dropout|output|bias|embedding|mask|block|layer$|encoder|decoder", re.IGNORECASE)
@@ -50,14 +50,15 @@ def _projects(module: nn.Module) -> bool:
     return sum(isinstance(child, nn.Linear | nn.Conv1d | nn.Conv2d) for child in module.children()) >= 2
 
 
+def looks_like_attention(module: nn.Module) -> bool:
+    """Whether the class is called so, and is not called a part of it unless it projects."""
+    name = type(module).__name__
+    return bool(_ATTENTION.search(name)) and (_projects(module) or not _NOT_ATTENTION.search(name))
+
+
 def _innermost(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Attention-like modules that hold no other. torch's own are left out: a hook there would change their path."""
-    alike = {
-        name: module
-        for name, module in model.named_modules()
-        if _ATTENTION.search(type(module).__name__)
-        and (_projects(module) or not _NOT_ATTENTION.search(type(module).__name__))
-    }
+    alike = {name: module for name, module in model.named_modules() if looks_like_attention(module)}
     return [
         (name or "(model)", module)
         for name, module in alike.items()

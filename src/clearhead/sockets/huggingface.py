@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from clearhead.heads import Heads
+from clearhead.sockets.call import Call
 from clearhead.sockets.described import AttentionSpec
 from clearhead.sockets.tap import Tap, causal_mask, named_arguments, split_mask, windows_of
 
-__all__ = ["INTERFACE_FREE", "huggingface_socket"]
+__all__ = ["INTERFACE_FREE", "OWN_CONFIG", "huggingface_socket", "read_call", "writes_masks_out"]
 
 INTERFACE_FREE = (
     AttentionSpec(
@@ -75,7 +75,13 @@ def _attend(
     with tap.busy():
         result = function(module, *args, **kwargs)
     arguments = named_arguments(function, module, *args, **kwargs)
-    heads = _read(name, module, arguments, result[0], rebuilds_causality, windows=windows_of(module, result[0], tap))
+    call = read_call(module, arguments, rebuilds_causality=rebuilds_causality and not writes_masks_out(module))
+    heads = call.seen(
+        name=name,
+        out=result[0].view(*call.q.transpose(1, 2).shape[:3], -1).transpose(1, 2),
+        windows=windows_of(module, result[0], tap),
+        socket="Hugging Face attention interface",
+    )
     replaced = tap.emit(heads)
     if replaced is None:
         return result
@@ -83,15 +89,28 @@ def _attend(
     return (out, *result[1:])
 
 
-def _read(
-    name: str, module: nn.Module, call: dict[str, Any], out: Tensor, rebuilds_causality: bool, *, windows: int
-) -> Heads:
+OWN_CONFIG = "_clearhead_own_config"
+"""Where the config of a swapped layer keeps the model's own, of which it is a copy under another name of attention."""
+
+
+def writes_masks_out(module: nn.Module) -> bool:
+    """Whether another operator is in the layer of a model that has eager attention: no mask then means none."""
+    own = getattr(getattr(module, "config", None), OWN_CONFIG, None)
+    return own is not None and own._attn_implementation in (None, "eager")
+
+
+def read_call(module: nn.Module, call: dict[str, Any], *, rebuilds_causality: bool) -> Call:
+    """What a layer asks of its attention function, by the names that transformers gives the arguments.
+
+    rebuilds_causality: whether no mask means that the module's own word on causality holds, as in transformers' sdpa
+    """
     q, k, v = call["query"], call["key"], call["value"]
-    mask, bias = split_mask(call.get("attention_mask"))
-    if call.get("attention_mask") is None and rebuilds_causality and q.shape[-2] > 1:
-        causal = call.get("is_causal")
-        if getattr(module, "is_causal", True) if causal is None else causal:
-            mask = causal_mask(q.shape[-2], k.shape[-2], q.device)
+    added = call.get("attention_mask")
+    mask, bias = split_mask(added)
+    said = call.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if said is None else said)
+    if added is None and rebuilds_causality and q.shape[-2] > 1 and causal:
+        mask = causal_mask(q.shape[-2], k.shape[-2], q.device)
     position = call.get("position_bias")
     if position is not None:
         hidden, position = split_mask(position)
@@ -100,13 +119,10 @@ def _read(
     groups = q.shape[1] // k.shape[1]
     scale = call.get("scaling")
     sinks = call.get("s_aux")
-    return Heads(
-        layer=0,
-        name=name,
+    return Call(
         q=q,
         k=k.repeat_interleave(groups, dim=1) if groups > 1 else k,
         v=v.repeat_interleave(groups, dim=1) if groups > 1 else v,
-        out=out.view(q.shape[0], q.shape[2], q.shape[1], -1).transpose(1, 2),
         scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
         mask=mask,
         bias=bias,
@@ -114,6 +130,6 @@ def _read(
         sinks=None if sinks is None else sinks.reshape(-1),
         dropout=float(call.get("dropout", 0.0)) if module.training else 0.0,
         groups=groups,
-        windows=windows,
-        socket="Hugging Face attention interface",
+        causal=causal,
+        window=call.get("sliding_window"),
     )

@@ -1,24 +1,24 @@
 """The socket of every other model: torch.nn.functional.scaled_dot_product_attention, wherever it is called from."""
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.heads import Heads
 from clearhead.operators import softmax
+from clearhead.sockets.call import Call
 from clearhead.sockets.tap import AttentionNotSeenError, Tap, causal_mask, named_arguments, split_mask
 
-__all__ = ["sdpa_socket"]
+__all__ = ["read_call", "sdpa_socket", "show_call", "signature"]
 
 _NAME = "scaled_dot_product_attention"
 
 
-def _signature(
+def signature(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -61,10 +61,25 @@ def _attend(tap: Tap, original: Callable[..., Tensor], *args: Any, **kwargs: Any
     module = None if tap.inside else _calling_module(tap)
     if module is None or id(module) in tap.claimed:
         return original(*args, **kwargs)
-    out = original(*args, **kwargs)
+    with tap.busy():  # another operator may be swapped in there, with calls of its own
+        out = original(*args, **kwargs)
+    return show_call(tap, module, read_call(named_arguments(signature, *args, **kwargs)), out, "torch fused attention")
+
+
+def show_call(tap: Tap, module: nn.Module, call: Call, out: Tensor, socket: str) -> Tensor:
+    """Hand one call of any axes to the tap; the output that the model shall go on with."""
     layout = _layout(out, module, tap.inputs)
-    heads = _read(tap.names[id(module)], layout, named_arguments(_signature, *args, **kwargs), out)
-    replaced = tap.emit(heads)
+    lead = call.q.shape[:-2]
+    flat = dataclasses.replace(
+        call,
+        q=layout.four_axes(call.q),
+        k=layout.four_axes(call.k),
+        v=layout.four_axes(call.v),
+        mask=_broadcast(call.mask, lead, layout),
+        bias=_broadcast(call.bias, lead, layout),
+    )
+    name = tap.names[id(module)]
+    replaced = tap.emit(flat.seen(name=name, out=layout.four_axes(out), windows=layout.windows, socket=socket))
     return out if replaced is None else layout.undone(replaced.to(out.dtype), out)
 
 
@@ -79,30 +94,25 @@ def _calling_module(tap: Tap) -> nn.Module | None:
     return None
 
 
-def _read(name: str, layout: "_Layout", call: dict[str, Any], out: Tensor) -> Heads:
+def read_call(call: dict[str, Any]) -> Call:
+    """What torch's fused attention is asked, by the names of its arguments."""
     q, k, v = call["query"], call["key"], call["value"]
     mask, bias = split_mask(call.get("attn_mask"))
     if call.get("is_causal", False):
-        mask = causal_mask(q.shape[-2], k.shape[-2], q.device)
-    lead = q.shape[:-2]
+        mask = causal_mask(q.shape[-2], k.shape[-2], q.device).squeeze((0, 1))
     groups = q.shape[-3] // k.shape[-3] if call.get("enable_gqa", False) else 1
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=-3), v.repeat_interleave(groups, dim=-3)
-    scale = call.get("scale")
-    return Heads(
-        layer=0,
-        name=name,
-        q=layout.four_axes(q),
-        k=layout.four_axes(k.expand(*lead, *k.shape[-2:])),
-        v=layout.four_axes(v.expand(*lead, *v.shape[-2:])),
-        out=layout.four_axes(out),
+    lead, scale = q.shape[:-2], call.get("scale")
+    return Call(
+        q=q,
+        k=k.expand(*lead, *k.shape[-2:]),
+        v=v.expand(*lead, *v.shape[-2:]),
         scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
-        mask=_broadcast(mask, lead, layout),
-        bias=_broadcast(bias, lead, layout),
+        mask=mask,
+        bias=bias,
         dropout=float(call.get("dropout_p", 0.0)),
         groups=groups,
-        windows=layout.windows,
-        socket="torch fused attention",
     )
 
 
@@ -114,7 +124,7 @@ def _heads_of(module: nn.Module) -> int:
     return 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
     """Which of the axes before (n, d) are batch, heads and windows.
 

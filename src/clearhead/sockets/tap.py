@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -42,8 +43,8 @@ class Tap:
     Sockets call `emit` for each attention call. A call inside a call that an outer socket already handles (Hugging
     Face's dispatcher ends in torch's fused kernel) is left alone: `inside` tells, and `claimed` holds the modules that
     a description speaks for. `passes` counts forward passes, `running` tells whether one is under way, `inputs` how
-    many inputs it has; `unseen` holds modules that ran without showing their attention. `trace_values` asks for what
-    the values were made from.
+    many inputs it has; `unseen` holds modules that ran without showing their attention. `receiving` is the thread in
+    which a call is being received. `trace_values` asks for what the values were made from.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Tap:
         self.inside = False
         self.running = False
         self.unseen: dict[str, str] = {}
+        self.receiving: int | None = None
         self._receive = receive
         self._values = ValueTrace() if trace_values else None
 
@@ -67,8 +69,12 @@ class Tap:
         self.calls += 1
         if self._values is not None:
             heads = dataclasses.replace(heads, values_from=self._values.origin(heads))
-        with self.busy():
-            return self._receive(heads)
+        self.receiving = threading.get_ident()
+        try:
+            with self.busy():
+                return self._receive(heads)
+        finally:
+            self.receiving = None
 
     @contextmanager
     def watched_passes(self) -> Iterator[None]:

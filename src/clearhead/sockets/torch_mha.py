@@ -15,9 +15,10 @@ from torch.nn import functional
 
 from clearhead.heads import Heads
 from clearhead.numerics.precision import tolerance
+from clearhead.sockets.call import Call
 from clearhead.sockets.tap import AttentionNotSeenError, Tap, named_arguments, overridden_forward, split_mask
 
-__all__ = ["torch_mha_socket"]
+__all__ = ["TorchCall", "nested_again", "read_call", "torch_mha_socket"]
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def _watched_attention(tap: Tap, module: nn.MultiheadAttention) -> Iterator[None
     def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if tap.inside:
             return original(*args, **kwargs)
-        call = _Call.read(module, named_arguments(original, *args, **kwargs))
+        call = TorchCall.read(module, named_arguments(original, *args, **kwargs))
         state = torch.get_rng_state() if call.dropout else None
         with tap.busy():
             output, weights = original(*args, **kwargs)
@@ -56,22 +57,11 @@ def _watched_attention(tap: Tap, module: nn.MultiheadAttention) -> Iterator[None
 @contextmanager
 def _watched_encoder_layer(tap: Tap, layer: nn.Module) -> Iterator[None]:
     def open_path(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
-        lengths = None
-        if src.is_nested:
-            lengths = torch.tensor([len(row) for row in src.unbind()], device=src.device)
-            src = src.to_padded_tensor(0.0)
-            padding = torch.arange(src.shape[1], device=src.device) >= lengths[:, None]
-            kwargs = named_arguments(original, src, *args, **kwargs) | {"src_key_padding_mask": padding}
-            src, args = kwargs.pop("src"), ()
         handle = layer.register_forward_pre_hook(lambda *_: None)
         try:
-            output = original(src, *args, **kwargs)
+            return _without_nesting(original, src, *args, **kwargs)
         finally:
             handle.remove()
-        if lengths is None:
-            return output
-        rows = [row[:length] for row, length in zip(output, lengths.tolist(), strict=True)]
-        return torch.nested.as_nested_tensor(rows, layout=torch.strided)
 
     def forward(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
         if tap.inside:
@@ -90,8 +80,29 @@ def _watched_encoder_layer(tap: Tap, layer: nn.Module) -> Iterator[None]:
         yield
 
 
+def _without_nesting(original: Callable[..., Any], src: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Run an encoder layer's forward on a padded tensor with its mask, where it is called with a nested one."""
+    if not src.is_nested:
+        return original(src, *args, **kwargs)
+    padded, padding = _padded(src)
+    kwargs = named_arguments(original, padded, *args, **kwargs) | {"src_key_padding_mask": padding}
+    return nested_again(original(kwargs.pop("src"), **kwargs), padding)
+
+
+def _padded(x: Tensor) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([len(row) for row in x.unbind()], device=x.device)
+    padded = x.to_padded_tensor(0.0)
+    return padded, torch.arange(padded.shape[1], device=x.device) >= lengths[:, None]
+
+
+def nested_again(output: Tensor, padding: Tensor) -> Tensor:
+    """The rows that are no padding, as a nested tensor."""
+    rows = [row[:length] for row, length in zip(output, (~padding).sum(dim=1).tolist(), strict=True)]
+    return torch.nested.as_nested_tensor(rows, layout=torch.strided)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class TorchCall:
     """One call of torch.nn.MultiheadAttention, batch first, whatever it was called with."""
 
     query: Tensor
@@ -106,13 +117,13 @@ class _Call:
     batched: bool
 
     @classmethod
-    def read(cls, module: nn.MultiheadAttention, arguments: dict[str, Any]) -> "_Call":
+    def read(cls, module: nn.MultiheadAttention, arguments: dict[str, Any]) -> "TorchCall":
+        """The call by the names of the arguments of the module's forward."""
         query, key, value = arguments["query"], arguments["key"], arguments["value"]
         padding = arguments.get("key_padding_mask")
         if query.is_nested:
-            lengths = torch.tensor([len(row) for row in query.unbind()], device=query.device)
+            _, padding = _padded(key)
             query, key, value = (x.to_padded_tensor(0.0) for x in (query, key, value))
-            padding = torch.arange(key.shape[1], device=key.device) >= lengths[:, None]
         batched = query.ndim == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
@@ -165,31 +176,23 @@ def _floating(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return mask.to(dtype)
 
 
-def _read(name: str, module: nn.MultiheadAttention, call: _Call, state: Tensor | None) -> Heads:
-    heads = module.num_heads
-    q, k, v = (_split(x, heads) for x in _projections(module, call))
-    extra = k.shape[-2] - call.key.shape[1]
-    mask, bias = split_mask(call.added(heads, extra))
-    return Heads(
-        layer=0,
-        name=name,
-        q=q,
-        k=k,
-        v=v,
-        out=_split(_without_projection(module, call, state), heads),
-        scale=q.shape[-1] ** -0.5,
-        mask=mask,
-        bias=bias,
-        dropout=call.dropout,
-        socket="torch.nn.MultiheadAttention",
-    )
+def _read(name: str, module: nn.MultiheadAttention, call: TorchCall, state: Tensor | None) -> Heads:
+    out = _split(_without_projection(module, call, state), module.num_heads)
+    return read_call(module, call).seen(name=name, out=out, windows=1, socket="torch.nn.MultiheadAttention")
+
+
+def read_call(module: nn.MultiheadAttention, call: TorchCall) -> Call:
+    """What the module's attention is asked."""
+    q, k, v = (_split(x, module.num_heads) for x in _projections(module, call))
+    mask, bias = split_mask(call.added(module.num_heads, k.shape[-2] - call.key.shape[1]))
+    return Call(q=q, k=k, v=v, scale=q.shape[-1] ** -0.5, mask=mask, bias=bias, dropout=call.dropout)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
     return x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
-def _projections(module: nn.MultiheadAttention, call: _Call) -> tuple[Tensor, Tensor, Tensor]:
+def _projections(module: nn.MultiheadAttention, call: TorchCall) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v with heads joined, and the keys that the module appends: a learned one, and one of zeros."""
     if module.in_proj_weight is not None:
         weights = module.in_proj_weight.chunk(3)
@@ -206,7 +209,7 @@ def _projections(module: nn.MultiheadAttention, call: _Call) -> tuple[Tensor, Te
     return q, k, v
 
 
-def _without_projection(module: nn.MultiheadAttention, call: _Call, state: Tensor | None) -> Tensor:
+def _without_projection(module: nn.MultiheadAttention, call: TorchCall, state: Tensor | None) -> Tensor:
     """The attention's output before the output projection, by torch's own function given the identity to project with.
 
     In training, `state` is the random state before the model's own call: the same weights are dropped again, and the
@@ -246,7 +249,7 @@ def _without_projection(module: nn.MultiheadAttention, call: _Call, state: Tenso
     return output.transpose(0, 1)
 
 
-def _agree(heads: Heads, module: nn.MultiheadAttention, call: _Call, output: Tensor) -> None:
+def _agree(heads: Heads, module: nn.MultiheadAttention, call: TorchCall, output: Tensor) -> None:
     """What was read must lead to what the module returned, on every row that may look somewhere."""
     if output.is_nested:
         output = output.to_padded_tensor(0.0, heads.out.shape[:1] + heads.out.shape[2:3] + (module.embed_dim,))

@@ -1,0 +1,132 @@
+"""Swaps as files beside a model: names, numbers and tensors, never code. Nothing is applied by loading a model."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from clearhead.operators.drop_in import drop_in_from_json
+from clearhead.operators.placing import CHILD
+from clearhead.sockets import AttentionSpec
+from clearhead.swapping.notes import CONFIG_KEY, as_json, find_swaps, forget_stored, stored_in_config
+from clearhead.swapping.swap import Swap, swap
+
+__all__ = ["SWAP_FILE", "load_swaps", "save_swaps"]
+
+SWAP_FILE, TENSORS_FILE = "clearhead-swap.json", "clearhead-swap.safetensors"
+CONFIG_FILE = "config.json"
+
+
+def save_swaps(model: nn.Module, folder: str | Path) -> None:
+    """Write what is swapped in a model of any kind, with the operators' parameters, beside the model's own files.
+
+    Hugging Face models note their swaps in their config as well, so `save_pretrained` alone keeps them.
+    """
+    folder = Path(folder)
+    swaps = find_swaps(model)
+    if not swaps:
+        raise ValueError("nothing is swapped in this model, so there is nothing to save")
+    stored = json.dumps({"swaps": [as_json(one) for one in swaps]}, indent=1)
+    folder.mkdir(parents=True, exist_ok=True)
+    names, state = _operator_tensors(model, _paths(swaps)), model.state_dict()
+    (folder / TENSORS_FILE).unlink(missing_ok=True)
+    if names:
+        save_file({name: state[name].detach().contiguous().clone() for name in names}, folder / f".{TENSORS_FILE}")
+        (folder / f".{TENSORS_FILE}").replace(folder / TENSORS_FILE)
+    (folder / f".{SWAP_FILE}").write_text(stored + "\n", encoding="utf-8")
+    (folder / f".{SWAP_FILE}").replace(folder / SWAP_FILE)
+
+
+def load_swaps(
+    model: nn.Module, folder: str | Path | None = None, *, describe: Sequence[AttentionSpec] = ()
+) -> tuple[Swap, ...]:
+    """Put back what `save_swaps` or `save_pretrained` kept: nothing else does, whatever a file says.
+
+    folder: where the model was saved; a Hugging Face model whose operators have no parameters needs none, for its
+        config says it
+
+    Names and settings are checked as strictly as a caller's. ValueError if they are none of ours, if a layer is not
+    there, or if parameters are missing; the model is then as it was.
+    """
+    stored = stored_in_config(model) if folder is None else _stored_in(Path(folder))
+    if stored is None:
+        where = "the model's config notes no swap" if folder is None else f"{folder} holds no swap"
+        raise ValueError(f"{where}; save_swaps or save_pretrained of a swapped model writes one")
+    read = [_read(entry) for entry in stored] if isinstance(stored, list) and stored else []
+    if not read:
+        raise ValueError(f"expected a list of swaps; got {stored!r}")
+    if find_swaps(model):
+        raise ValueError("the model has swaps already: undo them first")
+    noted = stored_in_config(model)
+    forget_stored(model)
+    made: list[Swap] = []
+    try:
+        for operator, layers in read:
+            made.append(swap(model, operator, layers=layers, describe=describe))
+        _load_tensors(model, made, None if folder is None else Path(folder))
+    except BaseException:
+        for one in made:
+            one.undo()
+        if noted is not None:
+            model.config.__dict__[CONFIG_KEY] = noted
+        raise
+    return tuple(made)
+
+
+def _read(entry: Any) -> tuple[Any, list[str]]:
+    if not isinstance(entry, dict) or not {"operator", "layers"} <= entry.keys() <= {"operator", "layers", "unnamed"}:
+        raise ValueError(f"expected a swap with an operator and layers; got {entry!r}")
+    if entry["operator"] is None:
+        raise ValueError(f"{entry.get('unnamed')!r} had no name that a file can hold: swap it in yourself")
+    layers = entry["layers"]
+    if not isinstance(layers, list) or not layers or not all(isinstance(path, str) for path in layers):
+        raise ValueError(f"expected layers as paths; got {layers!r}")
+    return drop_in_from_json(entry["operator"]), layers
+
+
+def _stored_in(folder: Path) -> Any:
+    for file, key in ((SWAP_FILE, "swaps"), (CONFIG_FILE, CONFIG_KEY)):
+        path = folder / file
+        if not path.is_file():
+            continue
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"cannot read {path}: {error}") from None
+        if isinstance(stored, dict) and stored.get(key) is not None:
+            return stored[key]
+    return None
+
+
+def _paths(swaps: Iterable[Swap]) -> list[str]:
+    return [layer.path for one in swaps for layer in one.layers]
+
+
+def _operator_tensors(model: nn.Module, paths: Sequence[str]) -> list[str]:
+    """The names, in the model's state dict, of the parameters of its operators."""
+    starts = tuple(f"{CHILD}." if path == "(model)" else f"{path}.{CHILD}." for path in paths)
+    return [name for name in model.state_dict() if name.startswith(starts)]
+
+
+def _load_tensors(model: nn.Module, made: Sequence[Swap], folder: Path | None) -> None:
+    wanted = set(_operator_tensors(model, _paths(made)))
+    if not wanted:
+        return
+    if folder is None:
+        raise ValueError("its operators have parameters, which a config does not hold: give the folder")
+    found: dict[str, Tensor] = {}
+    for file in [folder / TENSORS_FILE] if (folder / TENSORS_FILE).is_file() else sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                found |= {name: tensors.get_tensor(name) for name in wanted & set(tensors.keys())}
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"cannot read {file}: {error}") from None
+    state = model.state_dict()
+    wrong = sorted(name for name in wanted if name not in found or found[name].shape != state[name].shape)
+    if wrong:
+        raise ValueError(f"{folder} does not hold {wrong[0]} as the operator has it")
+    model.load_state_dict(found, strict=False)
