@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import register_huggingface, swap
-from clearhead.operators.drop_in import Softmax, Symmetric
+from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.operators.placing import traits_of
 from clearhead.sockets.answering import answer
 from clearhead.sockets.call import Call
@@ -16,7 +16,14 @@ from tests.swapping.operators import TwoSteps, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 
-OPERATORS = [Softmax(), uniform, Symmetric(), TwoSteps(), TwoSteps(queries="given")]
+OPERATORS = [
+    Softmax(),
+    uniform,
+    Symmetric(),
+    TwoSteps(queries="given"),
+    RPC(),
+    ClampedKeys(queries="given", strength=0.1),
+]
 NEW = 5
 # Logits of these models are up to 100; the plain model's own difference between both ways is 7e-5.
 CLOSE = 1e-3
@@ -112,7 +119,7 @@ def test_an_operator_that_needs_past_queries_says_so(name: str) -> None:
     with swap(model, TwoSteps(first="given")):
         without, _ = _generated(model, prompt, use_cache=False)
         assert without.shape[1] == 7 + NEW
-        with pytest.raises(ValueError, match=r'needs the queries of earlier tokens.*queries="keys".*use_cache=False'):
+        with pytest.raises(ValueError, match=r'needs the queries of earlier tokens.*use_cache=False.*queries="keys"'):
             _generated(model, prompt, use_cache=True)
 
 

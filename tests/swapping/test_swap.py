@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import clearhead
 from clearhead import SwapWarning, swap
-from clearhead.operators.drop_in import Softmax, Symmetric
+from clearhead.operators.drop_in import RPC, ClampedKeys, Scaled, Softmax, Symmetric
 from tests.swapping.models import IDENTITY, MODELS, apart, encoder_inputs, run, same, trace
 from tests.swapping.operators import Gained, TwoSteps, uniform
 
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 EITHER = ["bert", "gpt2", "gpt2, padded left", "llama", "vit", "clip", "swin"]
 # Models drawn with a large range amplify rounding; fidelity measures it and the families stay below a tenth of this.
 ROUNDING = 1e-4
+CLAMPED = ClampedKeys(queries="given", strength=0.1)
 
 
 @pytest.mark.parametrize(("name", "eager"), [*((name, False) for name in IDENTITY), *((name, True) for name in EITHER)])
@@ -57,7 +58,10 @@ def test_no_mask_means_none_where_attention_is_eager() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("operator", [uniform, Symmetric(), TwoSteps(), TwoSteps(queries="given"), Gained(start=1.5)])
+@pytest.mark.parametrize(
+    "operator",
+    [uniform, Symmetric(), TwoSteps(queries="given"), Gained(start=1.5), RPC(), RPC(queries="given"), CLAMPED],
+)
 def test_another_operator_shows_and_leaves_no_trace(name: str, operator: Any) -> None:
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     alone, before = run(model, inputs), trace(model)
@@ -177,6 +181,23 @@ def test_a_copy_is_a_swapped_model_of_its_own(name: str) -> None:
     copied.undo()
     assert same(run(twin, inputs), alone)
     assert trace(twin)["state"] == trace(model)["state"]
+
+
+@pytest.mark.parametrize("form", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize("name", ["bert", "gpt2, padded left", "llama", "own vision transformer"])
+def test_scaled_attention_begins_as_the_layer_was_and_learns(name: str, form: str) -> None:
+    model, inputs = MODELS[name].make(), MODELS[name].inputs()
+    alone = run(model, inputs)
+    with swap(model, Scaled(form=form), layers=[0]):
+        assert apart(alone, run(model, inputs), inputs.get("attention_mask")) < ROUNDING
+        (alpha,) = (p for path, p in model.named_parameters() if "clearhead_operator" in path)
+        out = model(**inputs)
+        (out if isinstance(out, Tensor) else out[0]).square().sum().backward()
+        assert alpha.grad.abs().sum() > 0
+        with torch.no_grad():
+            alpha.add_(0.5)
+        assert apart(alone, run(model, inputs)) > 1e-2
+    assert same(alone, run(model, inputs))
 
 
 @pytest.mark.parametrize("name", ["bert", "timm vit", "torch encoder", "own vision transformer", "mpnet"])

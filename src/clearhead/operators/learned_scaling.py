@@ -24,14 +24,15 @@ Form = Literal["matrix", "symmetric", "asymmetric"]
 class Scaled:
     """Which S is learned. It holds no numbers that learn: every place that takes it gets a module by `build`.
 
-    form: "matrix", a free S; "symmetric", alpha softmax(K K^T s); "asymmetric", alpha softmax(Q K^T s)
+    form: "matrix", a free S; "symmetric", alpha softmax(K K^T s), as in the published code; "asymmetric",
+        alpha softmax(Q K^T s)
     tokens: for how many a matrix is made
     heads: how many there are, where each has its own: always with a matrix, and with `per_head`
     per_head: whether each head has its own alpha; as published, a layer has one
     resize, apart: what a matrix does at another number of tokens, see `SMatrix`
     """
 
-    form: Form
+    form: Form = "symmetric"
     tokens: int | None = None
     heads: int | None = None
     per_head: bool = False

@@ -35,7 +35,7 @@ def operator_called(operator: str | Callable[..., Tensor]) -> Callable[..., Any]
         if operator not in DROP_INS:
             raise ValueError(f"there is no operator {operator!r}; there are {', '.join(DROP_INS)}")
         return DROP_INS[operator]()  # type: ignore[no-any-return]
-    if not callable(operator) or isinstance(operator, type):
+    if isinstance(operator, type) or not (callable(operator) or hasattr(operator, "build")):
         raise ValueError(f"expected an operator, its name, or a function (q, k, v, *, mask, scale); got {operator!r}")
     return operator
 

@@ -89,7 +89,7 @@ def _within_cache(operator: Callable[..., Tensor], traits: Traits, call: Call, n
     if first and traits.needs_past_queries:
         raise ValueError(
             f"{name}: {traits.name} needs the queries of earlier tokens, which a cache does not keep: "
-            'let it ask by keys (queries="keys"), or generate with use_cache=False'
+            'generate with use_cache=False, or let it ask by keys if it can (queries="keys")'
         )
     k, v = call.k[..., :until, :], call.v[..., :until, :]
     q = torch.cat([call.q.new_zeros(*call.q.shape[:-2], first, call.q.shape[-1]), call.q], dim=-2)
