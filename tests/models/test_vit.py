@@ -1,5 +1,6 @@
 """The vision transformer: what it computes, that it can be watched, and that its folder brings it back."""
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -15,7 +16,9 @@ from clearhead.models.loading import load_model
 from clearhead.models.native import MARKER, is_native, load_native, save_native, untrained
 from clearhead.models.objects import LoadError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
+from clearhead.operators.drop_in import Softmax, Symmetric
 
 CONFIG = VisionTransformerConfig(
     image_size=15, patch_size=3, channels=2, classes=7, width=22, layers=3, heads=2, mlp_width=13,
@@ -127,6 +130,14 @@ def _spoil(folder: Path, case: str) -> None:
         config["depth"] = 3
     elif case == "size":
         config["heads"] = 5
+    elif case == "operator":
+        config["attention"] = {"operator": "magic"}
+    elif case == "setting":
+        config["attention"] = [{"operator": "softmax"}, {"operator": "softmax", "power": 2}, {"operator": "softmax"}]
+    elif case == "few operators":
+        config["attention"] = [{"operator": "softmax"}, {"operator": "symmetric"}]
+    elif case == "other attention":
+        config["attention"] = {"operator": "symmetric"}
     elif case == "widths":
         config["mlp_width"] = 17
     elif case == "lost":
@@ -148,6 +159,10 @@ def _spoil(folder: Path, case: str) -> None:
         ("kind", "holds a segmenter, which this version does not know"),
         ("field", "is no vision-transformer"),
         ("size", "expected heads that divides width; got 5 and 22"),
+        ("operator", "expected an operator among softmax, symmetric"),
+        ("setting", "softmax has no setting power"),
+        ("few operators", "one for all layers or one for each of 3"),
+        ("other attention", r"attention.query.bias should be absent, not \(22,\)"),
         ("widths", r"blocks.0.mlp.0.bias should be \(17,\), not \(13,\)"),
         ("lost", "has no model.safetensors"),
         ("nonsense", "cannot read .*model.safetensors"),
@@ -187,3 +202,66 @@ def test_a_pixel_spread_is_not_lost_on_the_way(tmp_path: Path) -> None:
     save_native(_model(), tmp_path)
     model = load_native(tmp_path)
     assert torch.equal(model.pixel_spread.flatten(), torch.tensor([0.2, 0.4]))
+
+
+MIXED = dataclasses.replace(CONFIG, attention=(Softmax(), Symmetric(), Symmetric()))
+
+
+def test_each_layer_attends_by_its_own_operator() -> None:
+    model = VisionTransformer(MIXED, generator=torch.Generator().manual_seed(0)).double().eval()
+    modules = [block.attention for block in model.blocks]
+    assert [type(module) for module in modules] == [MultiHeadAttention, SymmetricAttention, SymmetricAttention]
+    x = torch.randn(3, 7, 22, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    twin = MultiHeadAttention(22, heads=2).double()
+    state = modules[1].state_dict()
+    with torch.no_grad():
+        twin.load_state_dict({**state, "query.weight": state["key.weight"], "query.bias": state["key.bias"]})
+        error = (modules[1](x) - twin(x)).norm() / twin(x).norm()
+        twin.query.weight.mul_(-1)
+        control = (modules[1](x) - twin(x)).norm() / twin(x).norm()
+    assert error <= tolerance(torch.float64) < control
+    assert copy.deepcopy(model).config == MIXED
+
+
+def test_shared_weights_start_alike_whatever_the_attention() -> None:
+    plain = _model(3).state_dict()
+    symmetric = VisionTransformer(
+        dataclasses.replace(CONFIG, attention=Symmetric()), generator=torch.Generator().manual_seed(3)
+    ).state_dict()
+    queries = {f"blocks.{i}.attention.query.{part}" for i in range(3) for part in ("weight", "bias")}
+    assert plain.keys() - symmetric.keys() == queries
+    assert symmetric.keys() <= plain.keys()
+    assert all(torch.equal(plain[name], weight) for name, weight in symmetric.items())
+    assert not torch.equal(plain["head.weight"], _model(4).state_dict()["head.weight"])
+
+
+@pytest.mark.parametrize("config", [MIXED, dataclasses.replace(CONFIG, attention=Symmetric())])
+def test_the_folder_keeps_the_attention(tmp_path: Path, config: VisionTransformerConfig) -> None:
+    model = VisionTransformer(config, generator=torch.Generator().manual_seed(0)).eval()
+    save_native(model, tmp_path)
+    loaded = load_native(tmp_path).eval()
+    assert loaded.config == config
+    with torch.no_grad():
+        assert torch.equal(loaded(_images()), model(_images()))
+    stored = json.loads((tmp_path / "config.json").read_text())["attention"]
+    assert stored == (
+        [{"operator": "softmax"}, {"operator": "symmetric"}, {"operator": "symmetric"}]
+        if config is MIXED
+        else {"operator": "symmetric"}
+    )
+
+
+def test_a_plain_folder_reads_as_those_from_before(tmp_path: Path) -> None:
+    save_native(_model(), tmp_path)
+    assert "attention" not in json.loads((tmp_path / "config.json").read_text())
+    assert load_native(tmp_path).config.layer_attention == (Softmax(),) * 3
+    assert dataclasses.replace(CONFIG, attention=(Softmax(),) * 3) == CONFIG
+
+
+@pytest.mark.parametrize("attention", [(Softmax(), Symmetric()), torch.relu, (Softmax(), Softmax(), "symmetric")])
+def test_attention_that_does_not_fit(attention: object, typechecked: bool) -> None:
+    if typechecked and attention != (Softmax(), Symmetric()):
+        pytest.skip("the annotation refuses it first")
+    message = r"expected attention by operators with a name \(softmax, symmetric.*\), one .* each of 3; got"
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CONFIG, attention=attention)

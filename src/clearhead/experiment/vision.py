@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from clearhead.data.images import ImageSet, digits, read_images
 from clearhead.experiment.experiment import Experiment, Outcome, Request
 from clearhead.models.native import save_native
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
 from clearhead.training.augmentation import shifted, shifted_and_mirrored
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Augment, Recipe, train
@@ -100,7 +100,7 @@ def _train(images: ImageSet, plan: _Plan, request: Request, folder: Path) -> Out
         folder=folder,
         evaluate=evaluate,
         augment=plan.augment,
-        describe={"model": dataclasses.asdict(config), "data": images.name},
+        describe={"model": config_as_json(config), "data": images.name},
         progress=lambda step, steps, loss: request.tell(f"training, loss {loss:.3f}", step, steps),
     )
     save_native(model, folder / MODEL_FOLDER)

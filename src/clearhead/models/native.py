@@ -1,6 +1,5 @@
 """Models of Clearhead's own as folders: config.json, which says so, and model.safetensors. Nothing in it is code."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from clearhead.models.objects import LoadError, first_line
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.models.vit import (
+    VisionTransformer,
+    VisionTransformerConfig,
+    config_as_json,
+    config_from_json,
+)
 from clearhead.operators.placing import CHILD
 
 __all__ = ["MARKER", "is_native", "load_native", "save_native", "untrained"]
@@ -26,7 +30,7 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 def save_native(model: VisionTransformer, folder: Path) -> None:
     """Write the folder; each file is complete or as it was before."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {MARKER: KIND, **dataclasses.asdict(model.config)}
+    config = {MARKER: KIND, **config_as_json(model.config)}
     started = folder / f".{CONFIG_FILE}"
     started.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     own = {name: tensor for name, tensor in model.state_dict().items() if CHILD not in name.split(".")}  # no swap's
@@ -79,8 +83,6 @@ def _read_config(folder: Path) -> VisionTransformerConfig:
     if kind != KIND:
         raise LoadError(f"{folder} holds a {kind}, which this version does not know; it knows {KIND}")
     try:
-        for name in ("pixel_mean", "pixel_spread"):
-            stored[name] = tuple(stored.get(name, ()))
-        return VisionTransformerConfig(**stored)
+        return config_from_json(stored)
     except (TypeError, ValueError) as error:
         raise LoadError(f"{folder / CONFIG_FILE} is no {KIND}: {first_line(error)}") from None

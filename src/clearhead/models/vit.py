@@ -1,23 +1,29 @@
 """A plain vision transformer (Dosovitskiy et al. 2021, arXiv 2010.11929), small enough to train on one core.
 
-Blocks are pre-norm as there, over the house's own `MultiHeadAttention`. There is no dropout. Pixels are normalised
-inside the model, so that images are numbers from 0 to 1 everywhere else.
+Blocks are pre-norm as there, over the house's own attention modules. There is no dropout. Pixels are normalised inside
+the model, so that images are numbers from 0 to 1 everywhere else.
 """
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.axes import Float, ShapeError
-from clearhead.modules import MultiHeadAttention
+from clearhead.modules import SymmetricAttention
+from clearhead.modules.fitting import attention_module
+from clearhead.operators.drop_in import DROP_INS, DropIn, Softmax, drop_in_as_json, drop_in_from_json
 
-__all__ = ["VisionTransformer", "VisionTransformerConfig"]
+__all__ = ["VisionTransformer", "VisionTransformerConfig", "config_as_json", "config_from_json"]
 
 INITIAL_SPREAD = 0.02
 """Standard deviation of the class token and the positions at the start."""
+SOFTMAX = Softmax()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,7 @@ class VisionTransformerConfig:
     width: of a token; heads divides it
     mlp_width: of the hidden layer between two attentions
     pixel_mean, pixel_spread: of each channel, subtracted and divided by
+    attention: an operator of `DROP_INS`, or a tuple of one for each layer; equal ones are kept as one
     """
 
     image_size: int
@@ -41,6 +48,7 @@ class VisionTransformerConfig:
     mlp_width: int = 256
     pixel_mean: tuple[float, ...] = ()
     pixel_spread: tuple[float, ...] = ()
+    attention: DropIn | tuple[DropIn, ...] = SOFTMAX
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width"):
@@ -59,11 +67,48 @@ class VisionTransformerConfig:
             object.__setattr__(self, name, given)
         if min(self.pixel_spread) <= 0:
             raise ValueError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+        each = self.layer_attention
+        if len(each) != self.layers or any(type(operator) not in DROP_INS.values() for operator in each):
+            raise ValueError(
+                f"expected attention by operators with a name ({', '.join(DROP_INS)}), one for all layers or one for "
+                f"each of {self.layers}; got {self.attention!r}"
+            )
+        object.__setattr__(self, "attention", each[0] if len(set(each)) == 1 else each)
+
+    @property
+    def layer_attention(self) -> tuple[DropIn, ...]:
+        """The operator of every layer."""
+        given = self.attention
+        return tuple(given) if isinstance(given, Sequence) else (given,) * self.layers
 
     @property
     def tokens(self) -> int:
         """How many tokens an image becomes: its patches and the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
+
+
+def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
+    """The sizes as plain values, operators by name and settings.
+
+    Softmax attention in all layers is left out, so that files from before there was a choice read the same.
+    """
+    plain = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    attention = plain.pop("attention")
+    if isinstance(attention, tuple):
+        plain["attention"] = [drop_in_as_json(operator) for operator in attention]
+    elif attention != SOFTMAX:
+        plain["attention"] = drop_in_as_json(attention)
+    return plain
+
+
+def config_from_json(stored: Mapping[str, Any]) -> VisionTransformerConfig:
+    """The sizes that `config_as_json` wrote. ValueError or TypeError for anything else."""
+    sizes = {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
+    if "attention" in sizes:
+        given = sizes["attention"]
+        several = isinstance(given, list)
+        sizes["attention"] = tuple(map(drop_in_from_json, given)) if several else drop_in_from_json(given)
+    return VisionTransformerConfig(**sizes)
 
 
 class VisionTransformer(nn.Module):
@@ -73,7 +118,8 @@ class VisionTransformer(nn.Module):
         x \leftarrow x + A(\mathrm{LN}(x)), \qquad x \leftarrow x + W_2\, \mathrm{GELU}(W_1 \mathrm{LN}(x))
 
     over tokens x = [class token; linear maps of the patches] + positions, `layers` times; the answer is a linear map of
-    the normalised class token. The same generator state gives the same initial weights.
+    the normalised class token. The same generator state gives the same initial weights, whatever the attention: every
+    map, token and position that two models have in common starts alike in both.
     """
 
     pixel_mean: Tensor
@@ -87,7 +133,7 @@ class VisionTransformer(nn.Module):
         self.patches = nn.Linear(config.channels * config.patch_size**2, config.width)
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
         self.positions = nn.Parameter(torch.empty(1, config.tokens, config.width))
-        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(_Block(config, operator) for operator in config.layer_attention)
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.classes)
         self._initialise(generator)
@@ -109,7 +155,9 @@ class VisionTransformer(nn.Module):
         """Maps as Glorot and Bengio 2010 have it, biases zero, tokens and positions small, the answer undecided."""
         small = partial(nn.init.trunc_normal_, std=INITIAL_SPREAD, generator=generator)
         for module in self.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, SymmetricAttention):  # draws where W_Q would, so that the other maps do not shift
+                nn.init.xavier_uniform_(torch.empty(self.config.width, self.config.width), generator=generator)
+            elif isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight, generator=generator)
                 nn.init.zeros_(module.bias)
         for parameter in (self.class_token, self.positions, self.head.weight):
@@ -119,10 +167,10 @@ class VisionTransformer(nn.Module):
 class _Block(nn.Module):
     """One attention and one hidden layer, each beside a straight path."""
 
-    def __init__(self, config: VisionTransformerConfig) -> None:
+    def __init__(self, config: VisionTransformerConfig, operator: DropIn) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = MultiHeadAttention(config.width, heads=config.heads)
+        self.attention = attention_module(operator, width=config.width, heads=config.heads)
         self.mlp_norm = nn.LayerNorm(config.width)
         self.mlp = nn.Sequential(
             nn.Linear(config.width, config.mlp_width), nn.GELU(), nn.Linear(config.mlp_width, config.width)
