@@ -108,6 +108,11 @@ def test_torch_is_pinned_by_the_constraints_alone() -> None:
 BREAKS = {
     "rooms on one floor": ("report/wording.py", "import clearhead.theories.theory", "imports point down"),
     "training knows no data": ("training/loop.py", "import clearhead.data.images", "imports point down"),
+    "corruptions know no training": (
+        "robustness/sweep.py",
+        "import clearhead.training.evaluation",
+        "imports point down",
+    ),
     "no audit knows an experiment": ("auditing.py", "import clearhead.experiment.experiment", "imports point down"),
     "upwards": ("numerics/precision.py", "import clearhead.findings", "imports point down"),
     "the kernel stands alone": ("compiled/library.py", "import clearhead.numerics.precision", "imports point down"),
