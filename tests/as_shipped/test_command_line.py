@@ -232,6 +232,11 @@ BAD = {
     "runs are nothing": (("reproduce", "vit/digits", "--out", ""), {}, "--out is empty; name a folder"),
     "runs in a file": (("reproduce", "vit/digits", "--out", "small.py"), {}, "small.py is a file, or below one"),
     "no images": (("reproduce", "vit/fashion-mnist", "--data", "folder"), {}, "folder holds neither IDX files"),
+    "one seed": (("reproduce", "rpc/digits", "--seeds", "1"), {}, "Invalid value for '--seeds'"),
+    "no images to corrupt": (("reproduce", "rpc/robustness", "--data", "folder"), {}, "folder holds neither IDX files"),
+    "no epochs to time": (
+        ("reproduce", "rpc/step-time", "--epochs", "3"), {}, "does not take --epochs; it takes --seed and --out",
+    ),
     "unknown option": (("audit", "--colour"), {}, "No such option"),
     "unknown command": (("audti",), {}, "No such command"),
     "bad number": (("audit", "--seed", "many"), {}, "Invalid value for '--seed'"),
@@ -387,6 +392,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {
         "--data", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out", "--seed",
+        "--seeds",
     }  # fmt: skip
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
 

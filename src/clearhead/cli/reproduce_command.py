@@ -13,7 +13,7 @@ from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError, RunInterruptedError
 from clearhead.experiment.catalogue import EXPERIMENTS, find_experiment
 from clearhead.experiment.experiment import Request, last_outcome, write_outcome
-from clearhead.report.columns import Column, first_that_fits, print_columns
+from clearhead.report.columns import Column, first_that_fits, print_columns, print_paragraph
 
 __all__ = ["list_experiments", "reproduce_command"]
 
@@ -24,8 +24,8 @@ def reproduce_command(name: str, *, out: Path, seed: int, given: Mapping[str, An
     options = {option: value for option, value in given.items() if value}
     foreign = sorted(set(options) - experiment.options)
     if foreign:
-        takes = ", ".join(f"--{option}" for option in sorted(experiment.options))
-        raise CommandError(f"{name} does not take --{foreign[0]}; it takes {takes}, --seed and --out")
+        takes = ", ".join([*(f"--{option}" for option in sorted(experiment.options)), "--seed and --out"])
+        raise CommandError(f"{name} does not take --{foreign[0]}; it takes {takes}")
     folder = experiment.folder(out)
     if any(place.exists() and not place.is_dir() for place in (folder, *folder.parents)):
         raise CommandError(f"{out} is a file, or below one; choose a folder with --out")
@@ -39,6 +39,10 @@ def reproduce_command(name: str, *, out: Path, seed: int, given: Mapping[str, An
     with printing() as console:
         for line in outcome.lines:
             console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        if outcome.tables:
+            print_columns(first_that_fits(outcome.tables, width=console.width), console)
+        for remark in outcome.remarks:
+            print_paragraph("", Text(remark), console, indent=0)
         console.print(f"{name}: {outcome.headline}", soft_wrap=True, highlight=False, markup=False, emoji=False)
         for file in outcome.files:
             console.print(str(file), style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)

@@ -1,24 +1,29 @@
 """What an experiment is, what it is asked, and what it leaves behind."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from clearhead import __version__
+from clearhead.report.columns import Column
 
 __all__ = [
+    "RESULT",
     "Experiment",
     "LastOutcome",
     "Outcome",
     "Request",
     "installed_version",
+    "installed_versions",
     "last_outcome",
     "write_json",
     "write_outcome",
+    "write_text",
 ]
 
 RESULT = "result.json"
@@ -38,6 +43,7 @@ class Request:
     out: the folder under which everything is written
     data: the images, in a layout that `data.images` reads
     models: the folder of prepared models; fetch: whether to fetch what it lacks
+    seed: of everything that is drawn; seeds: how many, from that one on, where runs are repeated
     """
 
     out: Path
@@ -47,16 +53,26 @@ class Request:
     models: Path | None = None
     fetch: bool = False
     inputs: int | None = None
+    seeds: int | None = None
     tell: Tell = _tell_nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an experiment found: a line to remember, lines to print, and the files that hold it."""
+    """What an experiment found: a line to remember, what to print, and the files that hold it.
+
+    lines: printed as they are
+    tables: the same table in columns, the widest first; the first that fits the terminal is printed
+    remarks: paragraphs, broken where the terminal ends
+    facts: plain values for result.json
+    """
 
     headline: str
     lines: tuple[str, ...] = ()
+    tables: tuple[Sequence[Column], ...] = ()
+    remarks: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +94,21 @@ class Experiment:
         return out / self.name.replace("/", "-")
 
 
-def write_json(path: Path, facts: Any) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a file that is complete or as it was before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     started = path.with_name(f".{path.name}")
-    started.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    started.write_text(text, encoding="utf-8")
     started.replace(path)
 
 
+def write_json(path: Path, facts: Any) -> None:
+    """Write plain values to a file that is complete or as it was before."""
+    write_text(path, json.dumps(facts, indent=1, allow_nan=False) + "\n")
+
+
 def write_outcome(folder: Path, experiment: Experiment, outcome: Outcome, request: Request) -> None:
-    """Leave the headline beside the results, for the list."""
+    """Leave the headline for the list, and the facts."""
     write_json(
         folder / RESULT,
         {
@@ -96,6 +117,7 @@ def write_outcome(folder: Path, experiment: Experiment, outcome: Outcome, reques
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "seed": request.seed,
             "headline": outcome.headline,
+            **({"facts": dict(outcome.facts)} if outcome.facts else {}),
         },
     )
 
@@ -123,3 +145,9 @@ def installed_version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "none"
+
+
+def installed_versions(*packages: str) -> dict[str, str]:
+    """The versions of clearhead, python and those packages."""
+    found = {"clearhead": __version__, "python": platform.python_version()}
+    return found | {name: installed_version(name) for name in packages}

@@ -1,7 +1,5 @@
 """Audit the subjects one by one, and keep what was measured: a measurement with the same inputs is not made again."""
 
-import functools
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from torch import Tensor
 from clearhead import __version__
 from clearhead.auditing import AuditError, audit
 from clearhead.experiment.experiment import Request, installed_version, write_json
+from clearhead.experiment.fingerprint import of_code, of_tensors
 from clearhead.experiment.subjects import Ready, Subject
 from clearhead.models.objects import LoadError
 from clearhead.report.json_file import audit_as_json
@@ -51,9 +50,9 @@ def _measure(subject: Subject, request: Request, path: Path, place: int, total: 
     ready = subject.load()
     key = {
         "version": __version__,
-        "code": _code(),
+        "code": of_code(),
         "seed": request.seed,
-        "contents": _digest(ready),
+        "contents": _contents(ready),
         "torch": torch.__version__,
         "transformers": installed_version("transformers"),
     }
@@ -83,24 +82,10 @@ def _kept(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
     return stored["record"] if isinstance(stored, dict) and stored.get("key") == key else None
 
 
-@functools.cache
-def _code() -> str:
-    """A fingerprint of everything in the package, as its version does not change with every line."""
-    digest = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _digest(ready: Ready) -> str:
+def _contents(ready: Ready) -> str:
     """A fingerprint of the weights and the inputs."""
-    digest = hashlib.sha256(ready.source.encode())
-    for tensor in [*ready.model.state_dict().values(), *(t for batch in ready.batches for t in _tensors(batch))]:
-        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        digest.update(memoryview(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()))
-    return digest.hexdigest()
+    shown = [tensor for batch in ready.batches for tensor in _tensors(batch)]
+    return of_tensors([*ready.model.state_dict().values(), *shown], source=ready.source)
 
 
 def _tensors(batch: Any) -> list[Tensor]:

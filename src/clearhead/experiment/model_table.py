@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clearhead.experiment.experiment import Experiment, Outcome, Request, write_json
+from clearhead.experiment.experiment import Experiment, Outcome, Request, write_json, write_text
 from clearhead.experiment.measuring import measure_all
 from clearhead.experiment.subjects import subjects
 from clearhead.experiment.table import as_facts, as_markdown
@@ -27,7 +27,7 @@ def _run(request: Request, folder: Path) -> Outcome:
     )
     text = as_markdown(measured, command=command, seed=request.seed)
     write_json(folder / "table.json", as_facts(measured, command=command, seed=request.seed))
-    (folder / "table.md").write_text(text, encoding="utf-8")
+    write_text(folder / "table.md", text)
     missing = tuple(f"not measured: {row.subject.name}: {row.reason}" for row in measured if row.record is None)
     return Outcome(
         headline=f"{len(shown)} of {len(measured)} models measured",

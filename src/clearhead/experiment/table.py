@@ -1,12 +1,11 @@
 """Audits of several models as one table in Markdown, generic over the claims that were measured."""
 
-import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from clearhead import __version__
-from clearhead.experiment.experiment import installed_version
+from clearhead.experiment.experiment import installed_versions
+from clearhead.experiment.markdown import markdown_table
 from clearhead.experiment.measuring import Measured
 from clearhead.findings import Role, Verdict
 from clearhead.report.wording import short
@@ -46,7 +45,7 @@ def as_facts(measured: Sequence[Measured], *, command: str, seed: int) -> dict[s
         "command": command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
-        "versions": _versions(),
+        "versions": installed_versions(*PACKAGES),
         "models": [
             {
                 "name": row.subject.name,
@@ -67,13 +66,8 @@ def _facts_of(record: dict[str, Any]) -> dict[str, Any]:
     return {name: record[name] for name in names} | {"seconds": record["timing"]["total"]}
 
 
-def _versions() -> dict[str, str]:
-    found = {"clearhead": __version__, "python": platform.python_version()}
-    return found | {name: installed_version(name) for name in PACKAGES}
-
-
 def _caption(*, command: str, seed: int) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in _versions().items())
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions(*PACKAGES).items())
     return (
         f"Made by `{command}` on {datetime.now(UTC).date().isoformat()}; seed {seed}; {versions}. "
         "Every number is a median over the heads of a model. A head is above or below chance if it lies so beside "
@@ -118,7 +112,7 @@ def _primary_table(shown: Sequence[Measured], statistic: str) -> str:
             f"{above} / {at} / {below}" if summary and summary["measured"] else "-",
             _verdict(record, summary),
         ])  # fmt: skip
-    return _markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def _verdict(record: dict[str, Any], summary: dict[str, Any] | None) -> str:
@@ -134,7 +128,7 @@ def _verdict(record: dict[str, Any], summary: dict[str, Any] | None) -> str:
 def _table_by_statistic(shown: Sequence[Measured], statistics: Sequence[str], role: Role) -> str:
     """A row for each statistic and a column for each model, as there are more of the former."""
     rows = [[statistic, *(_beside_chance(_summary(row, statistic), role) for row in shown)] for statistic in statistics]
-    return _markdown(["statistic", *(row.subject.name for row in shown)], rows)
+    return markdown_table(["statistic", *(row.subject.name for row in shown)], rows)
 
 
 def _beside_chance(summary: dict[str, Any] | None, role: Role) -> str:
@@ -149,7 +143,7 @@ def _beside_chance(summary: dict[str, Any] | None, role: Role) -> str:
 
 def _model_table(shown: Sequence[Measured]) -> str:
     head = ["model", "architecture", "licence", "how to get it", "inputs"]
-    return _markdown(
+    return markdown_table(
         head,
         [
             [row.subject.name, row.subject.architecture, row.subject.licence, f"`{row.subject.command}`", row.source]
@@ -170,8 +164,3 @@ def _number(stored: float | None) -> str:
     if stored is None:
         return "-"
     return short(stored) if stored == 0 or 1e-3 <= abs(stored) < 1e4 else f"{stored:.1e}"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -17,7 +17,7 @@ from clearhead.training.augmentation import shifted, shifted_and_mirrored
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Augment, Recipe, train
 
-__all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "FASHION_MNIST", "MODEL_FOLDER", "fashion_mnist"]
+__all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "FASHION_MNIST", "MODEL_FOLDER", "fashion_mnist", "pixel_moments"]
 
 MODEL_FOLDER = "model"
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -71,7 +71,7 @@ def _train(images: ImageSet, plan: _Plan, request: Request, folder: Path) -> Out
     epochs = request.epochs or plan.recipe.epochs
     warmup = min(plan.recipe.warmup, epochs / 4)
     recipe = dataclasses.replace(plan.recipe, epochs=epochs, warmup=warmup, seed=request.seed)
-    mean, spread = _moments(images.train_images)
+    mean, spread = pixel_moments(images.train_images)
     config = VisionTransformerConfig(
         image_size=images.train_images.shape[-1],
         patch_size=plan.patch_size,
@@ -112,7 +112,7 @@ def _train(images: ImageSet, plan: _Plan, request: Request, folder: Path) -> Out
     )
 
 
-def _moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def pixel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and spread of each channel, of pixels from 0 to 1, to four digits."""
     pixels = images.double() / 255
     mean, spread = pixels.mean(dim=(0, 2, 3)), pixels.std(dim=(0, 2, 3))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from clearhead.axes import Float, ShapeError
 from clearhead.modules import SymmetricAttention
 from clearhead.modules.fitting import attention_module
-from clearhead.operators.drop_in import DROP_INS, DropIn, Softmax, drop_in_as_json, drop_in_from_json
+from clearhead.operators.drop_in import DROP_INS, Softmax, drop_in_as_json, drop_in_from_json
 
 __all__ = ["VisionTransformer", "VisionTransformerConfig", "config_as_json", "config_from_json"]
 
@@ -48,7 +48,7 @@ class VisionTransformerConfig:
     mlp_width: int = 256
     pixel_mean: tuple[float, ...] = ()
     pixel_spread: tuple[float, ...] = ()
-    attention: DropIn | tuple[DropIn, ...] = SOFTMAX
+    attention: Any = SOFTMAX
 
     def __post_init__(self) -> None:
         for name in ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width"):
@@ -76,7 +76,7 @@ class VisionTransformerConfig:
         object.__setattr__(self, "attention", each[0] if len(set(each)) == 1 else each)
 
     @property
-    def layer_attention(self) -> tuple[DropIn, ...]:
+    def layer_attention(self) -> tuple[Any, ...]:
         """The operator of every layer."""
         given = self.attention
         return tuple(given) if isinstance(given, Sequence) else (given,) * self.layers
@@ -167,7 +167,7 @@ class VisionTransformer(nn.Module):
 class _Block(nn.Module):
     """One attention and one hidden layer, each beside a straight path."""
 
-    def __init__(self, config: VisionTransformerConfig, operator: DropIn) -> None:
+    def __init__(self, config: VisionTransformerConfig, operator: Any) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention = attention_module(operator, width=config.width, heads=config.heads)

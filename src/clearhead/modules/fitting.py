@@ -1,22 +1,22 @@
 """The module that fits an operator: one with a map for queries where they enter, and one without where they do not."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
 from clearhead.axes import Bool, Float
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.symmetric import SymmetricAttention
-from clearhead.operators.drop_in import DropIn
 
 __all__ = ["ByKeys", "attention_module"]
 
 
-@dataclass(frozen=True, slots=True)
 class ByKeys:
     """An operator that every token asks by its own key, (k, v, *, mask, scale)."""
 
-    operator: DropIn
+    def __init__(self, operator: Callable[..., Tensor]) -> None:
+        self.operator = operator
 
     def __call__(
         self,
@@ -30,12 +30,14 @@ class ByKeys:
         return self.operator(k, k, v, mask=mask, scale=scale)
 
 
-def attention_module(operator: DropIn, *, width: int, heads: int) -> nn.Module:
-    """Self-attention over tokens of this width by the operator.
+def attention_module(operator: Any, *, width: int, heads: int) -> nn.Module:
+    """Self-attention over tokens of this width by an operator of `clearhead.operators.drop_in.DROP_INS`.
 
     Where the operator leaves the layer's queries out there is no W_Q, as symmetric attention was published. All other
-    maps have the names, shapes and biases that they have in `MultiHeadAttention`.
+    maps have the names, shapes and biases that they have in `MultiHeadAttention`. What an operator learns is built
+    here, and is a parameter of the module.
     """
-    if operator.uses_queries:
-        return MultiHeadAttention(width, heads=heads, operator=operator)
-    return SymmetricAttention(width, heads=heads, operator=ByKeys(operator))
+    if not operator.uses_queries:
+        return SymmetricAttention(width, heads=heads, operator=ByKeys(operator))
+    built = operator.build() if hasattr(operator, "build") else operator
+    return MultiHeadAttention(width, heads=heads, operator=built)

@@ -55,6 +55,6 @@ def sweep(
     for corruption in corruptions:
         if progress is not None:
             progress(corruption.name)
-        values = (measure(corrupted(images, corruption, severity=severity, seed=seed)) for severity in SEVERITIES)
-        swept.append(Swept(corruption=corruption.name, values=tuple(values)))
+        shown = (corrupted(images, corruption, severity=severity, seed=seed) for severity in SEVERITIES)
+        swept.append(Swept(corruption=corruption.name, values=tuple(float(measure(worse)) for worse in shown)))
     return swept

@@ -20,7 +20,7 @@ from clearhead.training.checkpoint import Progress, load_checkpoint, save_checkp
 from clearhead.training.evaluation import as_pixels
 from clearhead.training.schedule import warmed_cosine
 
-__all__ = ["Augment", "Recipe", "read_log", "train"]
+__all__ = ["Augment", "DivergedError", "Recipe", "Stepper", "read_log", "train"]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Changes a batch of images (b, c, y, x) by chance."""
@@ -28,6 +28,10 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 MIX = 1_000_003
 """Parts the seeds of one run from each other."""
+
+
+class DivergedError(ValueError):
+    """A run whose loss is no number any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,27 @@ class Recipe:
             raise ValueError(f"expected an epoch and a batch; got {self.epochs} epochs of batches of {self.batch_size}")
         if not 0 <= self.warmup < self.epochs:
             raise ValueError(f"expected a warm-up shorter than the {self.epochs} epochs; got {self.warmup}")
+
+
+class Stepper:
+    """A model, its optimizer and its loss: what one step of training is."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+        self.model, self.clip = model, recipe.clip
+        self.optimizer = _optimizer(model, recipe)
+        self._loss_of = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+
+    def __call__(self, pixels: Tensor, labels: Tensor, *, learning_rate: float) -> float:
+        """Learn from one batch and return the loss before it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self._loss_of(self.model(pixels), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        return float(loss.detach())
 
 
 def train(
@@ -73,10 +98,9 @@ def train(
     per_epoch = len(images) // min(recipe.batch_size, len(images))
     steps, warmup = recipe.epochs * per_epoch, int(recipe.warmup * per_epoch)
     run = {**dataclasses.asdict(recipe), "images": len(images), **(describe or {})}
-    optimizer = _optimizer(model, recipe)
-    at = load_checkpoint(folder / CHECKPOINT, model, optimizer, run=run) or Progress()
+    take_step = Stepper(model, recipe)
+    at = load_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, run=run) or Progress()
     log = _kept_log(folder / LOG, at.epoch)
-    loss_of = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
     began, step, loss_sum, order = time.perf_counter() - at.seconds, at.step, at.loss_sum, None
     while step < steps:
         epoch, nth = divmod(step, per_epoch)
@@ -86,18 +110,11 @@ def train(
         batch = as_pixels(images[chosen])
         if augment is not None:
             batch = augment(batch, _chance(recipe.seed, 2 * step + 1))
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * warmed_cosine(step, steps=steps, warmup=warmup)
-        model.train()
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(model(batch), labels[chosen])
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimizer.step()
-        now = float(loss.detach())
+        rate = recipe.learning_rate * warmed_cosine(step, steps=steps, warmup=warmup)
+        now = take_step(batch, labels[chosen], learning_rate=rate)
         step, loss_sum = step + 1, loss_sum + now
         if not math.isfinite(now):
-            raise ValueError(f"the loss is {now} at step {step}; take a lower learning rate")
+            raise DivergedError(f"the loss is {now} at step {step}; take a lower learning rate")
         if progress is not None:
             progress(step, steps, now)
         seconds = time.perf_counter() - began
@@ -109,7 +126,7 @@ def train(
             began, loss_sum, order, seconds = time.perf_counter(), 0.0, None, 0.0
         if step % per_epoch == 0 or step % checkpoint_every == 0:
             at = Progress(step=step, epoch=step // per_epoch, loss_sum=loss_sum, seconds=seconds)
-            save_checkpoint(folder / CHECKPOINT, model, optimizer, at, run=run)
+            save_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, at, run=run)
     return log
 
 

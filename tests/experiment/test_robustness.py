@@ -1,0 +1,244 @@
+"""The comparison of attentions: from images to a table, seed by seed, and nothing done twice."""
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from clearhead.data.images import ImageSet, digits
+from clearhead.experiment import robustness, robustness_runs
+from clearhead.experiment.comparison import CLEAN, NOISE, OTHER, compare
+from clearhead.experiment.experiment import Outcome, Request
+from clearhead.experiment.robustness import DIGITS_PLAN, FASHION_PLAN, ROBUSTNESS, STEP_TIME, compare_variants
+from clearhead.experiment.robustness_runs import Run
+from clearhead.experiment.robustness_table import as_columns, as_facts, as_markdown, headline, remarks
+from clearhead.experiment.step_time import StepTimes
+from clearhead.experiment.variants import VARIANTS, Variant, configs_of
+from clearhead.models.native import load_native
+from clearhead.models.vit import VisionTransformer
+from clearhead.operators.drop_in import Softmax, Symmetric
+from clearhead.report.columns import first_that_fits, print_columns
+from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
+from clearhead.training.evaluation import measure_accuracy
+from clearhead.training.loop import DivergedError
+
+PLAN = dataclasses.replace(DIGITS_PLAN, width=12, layers=2, heads=3, mlp_width=13, corrupted=37, rounds=2, seeds=2)
+TWO = (
+    Variant(name="softmax", meaning="plain", attention=lambda config: Softmax()),
+    Variant(name="symmetric", meaning="by keys", attention=lambda config: Symmetric(), beside=()),
+)
+
+
+def _few(images: ImageSet, n: int = 320) -> ImageSet:
+    return dataclasses.replace(images, train_images=images.train_images[:n], train_labels=images.train_labels[:n])
+
+
+def _run(out: Path, **changes: Any) -> Outcome:
+    request = Request(out=out, **{"epochs": 2, **changes})
+    return compare_variants(_few(digits()), PLAN, request, out / "here", name="rpc/digits", variants=TWO)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    out = tmp_path_factory.mktemp("runs")
+    return out, _run(out)
+
+
+def test_each_run_is_kept_with_its_model_and_its_counts(done: tuple[Path, Outcome]) -> None:
+    out, outcome = done
+    runs = {(run["variant"], run["seed"]): run for run in outcome.facts["runs"]}
+    assert list(runs) == [("softmax", 0), ("symmetric", 0), ("softmax", 1), ("symmetric", 1)]
+    images = digits()
+    for (variant, seed), run in runs.items():
+        model = load_native(out / "here" / f"{variant}-{seed}" / "model")
+        assert type(model.config.attention) is {"softmax": Softmax, "symmetric": Symmetric}[variant]
+        assert run["clean"] == measure_accuracy(model, images.test_images, images.test_labels).right
+        assert run["parameters"] == sum(p.numel() for p in model.parameters())
+        assert set(run["by_corruption"]) == {corruption.name for corruption in CORRUPTIONS}
+        assert all(len(right) == 5 and max(right) <= 37 for right in run["by_corruption"].values())
+        assert (run["images"], run["corrupted"], len(run["seconds"])) == (360, 37, 2)
+    assert runs["softmax", 0]["parameters"] - runs["symmetric", 0]["parameters"] == 2 * (12 * 12 + 12)
+    assert runs["softmax", 0]["clean"] > 360 / 10
+    json.dumps(outcome.facts, allow_nan=False)
+
+
+def test_what_is_done_is_not_done_again(done: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    out, outcome = done
+    swept: list[int] = []
+    real = robustness_runs.sweep
+
+    def counted(*args: Any, **options: Any) -> Any:
+        swept.append(1)
+        return real(*args, **options)
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("timed again")
+
+    monkeypatch.setattr(robustness_runs, "sweep", counted)
+    monkeypatch.setattr(robustness, "measure_step_times", refuse)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("checkpoint.safetensors")}
+    again = _run(out)
+    assert (swept, again.facts) == ([], outcome.facts)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("checkpoint.safetensors")} == before
+    (out / "here" / "symmetric-1" / "measured.json").write_text("{")
+    assert (_run(out).facts, swept) == (outcome.facts, [1])
+
+
+def test_more_seeds_keep_the_first_ones(done: tuple[Path, Outcome]) -> None:
+    out, outcome = done
+    more = _run(out, seeds=3)
+    assert more.facts["runs"][:4] == outcome.facts["runs"]
+    assert [run["seed"] for run in more.facts["runs"][4:]] == [2, 2]
+    assert "--epochs 2 --seeds 3`" in (out / "here" / "table.md").read_text()
+
+
+def test_another_recipe_is_refused_and_changes_nothing(done: tuple[Path, Outcome]) -> None:
+    out, _ = done
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(
+        ValueError, match="is of another run, of which epochs, warmup differ; name another folder"
+    ) as error:
+        _run(out, epochs=3)
+    assert "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_other_images_are_not_taken_for_the_same(done: tuple[Path, Outcome]) -> None:
+    out, _ = done
+    images = _few(digits())
+    turned = dataclasses.replace(images, train_images=images.train_images.flip(-1))
+    with pytest.raises(ValueError, match="is of another run, of which contents differ"):
+        compare_variants(turned, PLAN, Request(out=out, epochs=2), out / "here", name="x", variants=TWO)
+
+
+def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = robustness_runs.train
+
+    def fragile(model: VisionTransformer, *args: Any, **options: Any) -> Any:
+        if isinstance(model.config.attention, Symmetric) and options["recipe"].seed == 1:
+            raise DivergedError("the loss is nan at step 3")
+        return real(model, *args, **options)
+
+    monkeypatch.setattr(robustness_runs, "train", fragile)
+    outcome = _run(tmp_path, epochs=1)
+    assert [run["reason"] for run in outcome.facts["runs"]] == ["", "", "", "the loss is nan at step 3"]
+    assert outcome.facts["estimates"][CLEAN]["symmetric"]["count"] == 1
+    assert outcome.facts["differences"] == []
+    assert (
+        "## Not trained\n\n- symmetric, seed 1: the loss is nan at step 3" in (tmp_path / "here/table.md").read_text()
+    )
+    assert outcome.remarks[-1] == "symmetric, seed 1: the loss is nan at step 3"
+
+
+def _runs(shift: dict[str, int]) -> list[Run]:
+    """Three seeds of every variant, 500 right and `shift` more, with a little chance of its own."""
+    generator = torch.Generator().manual_seed(0)
+    runs = []
+    for seed in range(3):
+        for variant, more in shift.items():
+            chance = int(torch.randint(-3, 4, (), generator=generator))
+            each = {c.name: [100 + 10 * seed + more + chance + i for i in range(5)] for c in CORRUPTIONS}
+            runs.append(
+                Run(
+                    variant=variant, seed=seed, parameters=1234, clean=500 + 40 * seed + more + chance, images=1000,
+                    by_corruption=each, corrupted=200,
+                )
+            )  # fmt: skip
+    return runs
+
+
+TIMES = StepTimes(key={"rounds": 3}, seconds={"softmax": (1.0, 2.0, 4.0), "symmetric": (0.5, 1.0, 3.0)})
+
+
+def test_the_table_says_what_the_runs_say() -> None:
+    runs = _runs({"softmax": 60, "symmetric": 0})
+    found = compare(TWO, runs, TIMES)
+    by = {(run.variant, run.seed): run for run in runs}
+    noises = {noise.name for noise in NOISES}
+    for measure, kinds in ((NOISE, noises), (OTHER, {c.name for c in CORRUPTIONS} - noises), ("blur", {"blur"})):
+        seen = [r / 200 for run in runs if run.variant == "softmax" for k in kinds for r in run.by_corruption[k]]
+        estimated = found.estimates[measure]["softmax"]
+        assert estimated is not None
+        assert estimated.mean == pytest.approx(sum(seen) / len(seen))
+    clean = next(d for d in found.differences if d.measure == CLEAN)
+    assert clean.by_seed == pytest.approx(
+        [(by["softmax", s].clean - by["symmetric", s].clean) / 1000 for s in range(3)]
+    )
+    assert (clean.variant, clean.beside, clean.verdict) == ("softmax", "symmetric", "higher")
+    text = as_markdown(found, title="Title", command="clearhead x", plan=PLAN)
+    mean = sum(by["symmetric", s].clean for s in range(3)) / 3000
+    row = next(line for line in text.splitlines() if line.startswith(f"| symmetric | {mean:.3f} ["))
+    assert row.endswith("| 1,234 | 0.50 [0.50, 0.62] |")
+    assert re.search(r"\| softmax \| symmetric \| clean \| \+0\.0[56]\d \[.*\] \| \S+ \| higher \|", text)
+    assert "Made by `clearhead x` on 20" in text
+    assert "- symmetric: by keys" in text
+    assert headline(found) == f"6 runs, clean accuracy {mean:.3f} to " + headline(found).split(" to ")[1]
+    facts = json.loads(json.dumps(as_facts(found, command="clearhead x", plan=PLAN), allow_nan=False))
+    assert facts["runs"][0]["clean"] == runs[0].clean
+    assert facts["step_times"]["ratios"]["symmetric"]["median"] == 0.5
+
+
+def test_no_difference_is_said_so() -> None:
+    found = compare(TWO, _runs({"softmax": 0, "symmetric": 0}), TIMES)
+    assert remarks(found)[1] == "Beside symmetric: 3 of 3 differences not distinguishable from none."
+    told = compare(TWO, _runs({"softmax": 60, "symmetric": 0}), TIMES)
+    assert re.match(r"Beside symmetric: softmax higher \(clean, \+0\.0\d+ \[", remarks(told)[1])
+
+
+@pytest.mark.parametrize("width", [80, 60, 40, 30, 22])
+def test_the_printed_table_fits_the_terminal(width: int) -> None:
+    longest = dataclasses.replace(VARIANTS[0], name=max((v.name for v in VARIANTS), key=len))
+    variants = (longest, TWO[1])
+    times = dataclasses.replace(TIMES, seconds={longest.name: (1.0,), "symmetric": (10.0,)})
+    found = compare(variants, _runs({longest.name: 0, "symmetric": 0}), times)
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_columns(first_that_fits(as_columns(found), width=width), console)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    assert longest.name in lines[1]
+    assert "0." in lines[1]
+
+
+def test_variants_differ_in_attention_alone_and_name_what_they_are_beside() -> None:
+    names = [variant.name for variant in VARIANTS]
+    assert names[:2] == ["softmax", "symmetric"]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
+    assert {beside for variant in VARIANTS for beside in variant.beside} <= set(names)
+    plain = FASHION_PLAN.config(image_size=28, channels=1, classes=10)
+    configs = configs_of(plain, VARIANTS)
+    assert len({str(config.attention) for config in configs.values()}) == len(names)
+    assert all(dataclasses.replace(config, attention=Softmax()) == plain for config in configs.values())
+
+
+def test_times_measured_alone_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robustness, "VARIANTS", TWO)
+    monkeypatch.setattr(robustness, "FASHION_PLAN", dataclasses.replace(PLAN, patch_size=14))
+    request = Request(out=tmp_path)
+    told = STEP_TIME.run(request, STEP_TIME.folder(tmp_path))
+    assert re.match(r"slowest is \w+, \d+\.\d\d times as long as softmax", told.headline)
+    stored = json.loads((tmp_path / "rpc-step-time" / "step-time.json").read_text())
+    plan = robustness.FASHION_PLAN
+    configs = configs_of(plan.config(image_size=28, channels=1, classes=10), TWO)
+    times = robustness._times(configs, plan, request, ROBUSTNESS.folder(tmp_path))
+    assert {name: list(seconds) for name, seconds in times.seconds.items()} == stored["seconds"]
+    assert not ROBUSTNESS.folder(tmp_path).exists()
+    again = STEP_TIME.run(request, STEP_TIME.folder(tmp_path))
+    assert json.loads((tmp_path / "rpc-step-time" / "step-time.json").read_text())["seconds"] != stored["seconds"]
+    assert again.files == told.files
+
+
+def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
+    images = digits()
+    cut = dataclasses.replace(
+        images, train_images=images.train_images[..., :6], test_images=images.test_images[..., :6]
+    )
+    with pytest.raises(ValueError, match="expected square images; digits has 8 x 6"):
+        compare_variants(cut, PLAN, Request(out=tmp_path), tmp_path / "here", name="x", variants=TWO)
+    assert list(tmp_path.iterdir()) == []
