@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.models.vit import VisionTransformerConfig
-from clearhead.operators.drop_in import Softmax, Symmetric
+from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 
 __all__ = ["VARIANTS", "Variant", "configs_of"]
 
 SYMMETRIC = "symmetric"
+STRENGTH = 4.0
+"""Lambda, as in the source's runs of tiny models; clamped keys have the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +31,45 @@ class Variant:
     beside: tuple[str, ...] = (SYMMETRIC,)
 
 
+def _first(operator: Any) -> Callable[[VisionTransformerConfig], Any]:
+    """The operator in the first layer, symmetric attention in the others, as published."""
+    return lambda config: (operator, *(Symmetric(),) * (config.layers - 1))
+
+
+def _all(operator: Any) -> Callable[[VisionTransformerConfig], Any]:
+    return lambda config: operator
+
+
 VARIANTS = (
-    Variant(name="softmax", meaning="softmax attention", attention=lambda config: Softmax()),
-    Variant(name=SYMMETRIC, meaning="queries are keys, in all layers", attention=lambda config: Symmetric(), beside=()),
+    Variant(name="softmax", meaning="softmax attention in all layers", attention=_all(Softmax())),
+    Variant(
+        name=SYMMETRIC,
+        meaning="queries are keys, in all layers; the baseline as published",
+        attention=_all(Symmetric()),
+        beside=(),
+    ),
+    Variant(
+        name="clamped-first",
+        meaning="symmetric, keys clamped in the first layer as RPC-Attention's code would clamp them",
+        attention=_first(ClampedKeys(strength=STRENGTH)),
+    ),
+    Variant(name="clamped", meaning="the same in all layers", attention=_all(ClampedKeys(strength=STRENGTH))),
+    *(
+        Variant(
+            name=f"rpc{iterations}{end}",
+            meaning=f"RPC-Attention, {iterations} iterations in {where}, threshold as in its code",
+            attention=place(RPC(iterations=iterations, strength=STRENGTH)),
+            beside=(SYMMETRIC, f"clamped{end}"),
+        )
+        for iterations in (2, 4)
+        for end, where, place in (("-first", "the first layer, symmetric elsewhere", _first), ("", "all layers", _all))
+    ),
+    Variant(
+        name="rpc4-first-paper",
+        meaning="as rpc4-first, with the paper's threshold, which hardly a key reaches",
+        attention=_first(RPC(pursuit="paper", iterations=4, strength=STRENGTH)),
+        beside=(SYMMETRIC, "rpc4-first"),
+    ),
 )
 """In the order of the tables; times are relative to the first."""
 

@@ -73,7 +73,7 @@ class VisionTransformerConfig:
                 f"expected attention by operators with a name ({', '.join(DROP_INS)}), one for all layers or one for "
                 f"each of {self.layers}; got {self.attention!r}"
             )
-        object.__setattr__(self, "attention", each[0] if len(set(each)) == 1 else each)
+        object.__setattr__(self, "attention", each[0] if all(operator == each[0] for operator in each) else each)
 
     @property
     def layer_attention(self) -> tuple[Any, ...]:
