@@ -15,18 +15,19 @@ from clearhead.data.images import ImageSet, digits
 from clearhead.experiment import robustness, robustness_runs
 from clearhead.experiment.comparison import CLEAN, NOISE, OTHER, compare
 from clearhead.experiment.experiment import Outcome, Request
+from clearhead.experiment.key_bounds import beyond_bound
 from clearhead.experiment.robustness import DIGITS_PLAN, FASHION_PLAN, ROBUSTNESS, STEP_TIME, compare_variants
 from clearhead.experiment.robustness_runs import Run
 from clearhead.experiment.robustness_table import as_columns, as_facts, as_markdown, headline, remarks
 from clearhead.experiment.step_time import StepTimes
 from clearhead.experiment.variants import VARIANTS, Variant, configs_of
-from clearhead.models.native import load_native
+from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer
-from clearhead.operators.drop_in import Softmax, Symmetric
+from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.report.columns import first_that_fits, print_columns
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
 from clearhead.training.evaluation import measure_accuracy
-from clearhead.training.loop import DivergedError
+from clearhead.training.loop import DivergedError, Stepper
 
 PLAN = dataclasses.replace(DIGITS_PLAN, width=12, layers=2, heads=3, mlp_width=13, corrupted=37, rounds=2, seeds=2)
 TWO = (
@@ -215,6 +216,62 @@ def test_variants_differ_in_attention_alone_and_name_what_they_are_beside() -> N
     configs = configs_of(plain, VARIANTS)
     assert len({str(config.attention) for config in configs.values()}) == len(names)
     assert all(dataclasses.replace(config, attention=Softmax()) == plain for config in configs.values())
+
+
+def test_every_variant_trains_saves_and_starts_alike(tmp_path: Path) -> None:
+    images = digits()
+    plain = PLAN.config(image_size=8, channels=1, classes=10)
+    starts = {}
+    for name, config in configs_of(plain, VARIANTS).items():
+        model = VisionTransformer(config, generator=torch.Generator().manual_seed(5))
+        starts[name] = {key: weight.clone() for key, weight in model.state_dict().items()}
+        step = Stepper(model, PLAN.recipe)
+        pixels, labels = images.train_images[:29].float() / 255, images.train_labels[:29]
+        losses = [step(pixels, labels, learning_rate=3e-3) for _ in range(11)]
+        assert losses[-1] < losses[0]
+        save_native(model, tmp_path / name)
+        again = load_native(tmp_path / name)
+        assert again.config == config
+        with torch.no_grad():
+            assert torch.equal(again(pixels), model(pixels))
+    for start in starts.values():
+        shared = start.keys() & starts["softmax"].keys()
+        assert shared >= starts["symmetric"].keys()
+        assert all(torch.equal(start[key], starts["softmax"][key]) for key in shared)
+
+
+def test_entries_beyond_the_bound_are_counted_by_layer() -> None:
+    strict = ClampedKeys(strength=1.0)
+    plain = dataclasses.replace(
+        PLAN.config(image_size=8, channels=1, classes=10), attention=(Softmax(), RPC(strength=1.0))
+    )
+    model = VisionTransformer(plain, generator=torch.Generator().manual_seed(0))
+    pixels = digits().test_images[:7].float() / 255
+    none, share = beyond_bound(model, pixels)
+    with torch.no_grad():
+        seen = {}
+        model.blocks[1].attention.key.register_forward_hook(lambda module, args, out: seen.update(k=out))
+        model(pixels)
+    keys = seen["k"].unflatten(-1, (3, 4)).transpose(1, 2)
+    # lambda mu with mu = C / (4 d mean |k|), C of all heads
+    bound = 12 / (4 * 4 * keys.abs().mean(dim=(-2, -1), keepdim=True))
+    assert (none, share) == (None, pytest.approx(float((keys.abs() > bound).double().mean())))
+    assert 0 < share < 1
+    assert model.training
+    alike = VisionTransformer(dataclasses.replace(plain, attention=(Softmax(), strict)))
+    alike.load_state_dict(model.state_dict())
+    assert beyond_bound(alike, pixels) == [None, share]
+
+
+def test_the_table_shows_which_bounds_bind() -> None:
+    runs = [dataclasses.replace(run, beyond=(0.01 * run.seed, None)) for run in _runs({"softmax": 0, "symmetric": 0})]
+    runs = [run if run.variant == "softmax" else dataclasses.replace(run, beyond=(None, None)) for run in runs]
+    text = as_markdown(compare(TWO, runs, TIMES), title="Title", command="x", plan=PLAN)
+    cut = text.split("cuts, per cent\n\n")[1].split("\n\n")[0]
+    assert cut.splitlines() == ["| variant | layer 1 | layer 2 |", "| --- | --- | --- |", "| softmax | 1 | - |"]
+    assert "cuts, per cent" not in as_markdown(
+        compare(TWO, _runs({"softmax": 0, "symmetric": 0}), TIMES), title="Title", command="x", plan=PLAN
+    )
 
 
 def test_times_measured_alone_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from clearhead.experiment.over_seeds import Difference, Estimate, differences, estimate
 from clearhead.experiment.robustness_runs import Run
 from clearhead.experiment.step_time import Ratio, StepTimes
@@ -44,6 +46,11 @@ class Comparison:
     def parameters(self, name: str) -> int:
         """How many numbers the variant learns."""
         return next(run.parameters for run in self.runs if run.variant == name)
+
+    def beyond(self, name: str) -> list[float | None]:
+        """The share of entries of keys that a bound cuts, of every layer, mean over seeds; None where it has none."""
+        layers = zip(*(run.beyond for run in self.runs if run.variant == name and not run.reason), strict=True)
+        return [None if None in layer else float(np.mean(layer)) for layer in layers]
 
     def ratio(self, name: str) -> Ratio:
         """The time of its training step beside that of the first variant."""

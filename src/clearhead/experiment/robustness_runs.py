@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from clearhead.data.images import ImageSet
 from clearhead.experiment.experiment import Request, write_json
 from clearhead.experiment.fingerprint import of_code, of_tensors
+from clearhead.experiment.key_bounds import beyond_bound
 from clearhead.experiment.vision import MODEL_FOLDER, pixel_moments
 from clearhead.models.native import save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
 from clearhead.robustness.sweep import sweep
-from clearhead.training.evaluation import measure_accuracy
+from clearhead.training.evaluation import as_pixels, measure_accuracy
 from clearhead.training.loop import DivergedError, Recipe, train
 
 __all__ = ["Plan", "Run", "plain_config", "run_all"]
@@ -63,6 +63,7 @@ class Run:
     """One variant from one seed: how many answers were right, or the reason why there are none.
 
     clean: of `images`; by_corruption: of `corrupted` images, at severities 1 to 5
+    beyond: of every layer, the share of entries of keys that its bound cuts; None where it has none
     seconds: of every epoch of training, evaluation included
     """
 
@@ -73,6 +74,7 @@ class Run:
     images: int = 0
     by_corruption: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     corrupted: int = 0
+    beyond: Sequence[float | None] = ()
     seconds: Sequence[float] = ()
     reason: str = ""
 
@@ -139,7 +141,7 @@ class _Bench:
         seconds = [float(epoch["seconds"]) for epoch in log]
         return Run(variant=name, seed=seed, parameters=parameters, seconds=seconds, **found)
 
-    def _measured(self, model: nn.Module, path: Path, tell: Callable[[str, float], None]) -> dict[str, Any]:
+    def _measured(self, model: VisionTransformer, path: Path, tell: Callable[[str, float], None]) -> dict[str, Any]:
         """How many answers are right: as it was kept of this model and these images, or counted now."""
         key = {
             "weights": of_tensors(model.state_dict().values()),
@@ -167,6 +169,7 @@ class _Bench:
             "clean": clean.right,
             "images": clean.images,
             "corrupted": len(images),
+            "beyond": beyond_bound(model, as_pixels(images)),
             "by_corruption": {one.corruption: [int(right) for right in one.values] for one in swept},
         }
         write_json(path, {"key": key, "found": found})

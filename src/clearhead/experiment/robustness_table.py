@@ -81,12 +81,27 @@ def as_markdown(found: Comparison, *, title: str, command: str, plan: Plan) -> s
         markdown_table(
             ["variant", *kinds], [[name, *(_mean(found.estimates[kind][name]) for kind in kinds)] for name in names]
         ),
+        *_bounds(found),
         "## Variants",
         "\n".join(f"- {variant.name}: {variant.meaning}" for variant in found.variants),
     ]
     if found.lost:
         parts += ["## Not trained", "\n".join(f"- {run.variant}, seed {run.seed}: {run.reason}" for run in found.lost)]
     return "\n\n".join(parts) + "\n"
+
+
+def _bounds(found: Comparison) -> list[str]:
+    """How many entries of keys are clamped, for the variants that clamp."""
+    by_name = {variant.name: found.beyond(variant.name) for variant in found.variants}
+    rows = [
+        [name, *("-" if share is None else f"{100 * share:.3g}" for share in shares)]
+        for name, shares in by_name.items()
+        if any(share is not None for share in shares)
+    ]
+    if not rows:
+        return []
+    head = ["variant", *(f"layer {place}" for place in range(1, len(rows[0])))]
+    return ["## Entries of keys that the first clamping cuts, per cent", markdown_table(head, rows)]
 
 
 def _main_row(found: Comparison, name: str) -> list[str]:
