@@ -26,6 +26,7 @@ from clearhead.models.vit import VisionTransformer
 from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.report.columns import first_that_fits, print_columns
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
+from clearhead.robustness.sweep import corrupted
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import DivergedError, Stepper
 
@@ -64,6 +65,9 @@ def test_each_run_is_kept_with_its_model_and_its_counts(done: tuple[Path, Outcom
         assert set(run["by_corruption"]) == {corruption.name for corruption in CORRUPTIONS}
         assert all(len(right) == 5 and max(right) <= 37 for right in run["by_corruption"].values())
         assert (run["images"], run["corrupted"], len(run["seconds"])) == (360, 37, 2)
+        worse = corrupted(images.test_images[:37], NOISES[0], severity=4, seed=0)
+        right = measure_accuracy(model, worse, images.test_labels[:37]).right
+        assert run["by_corruption"][NOISES[0].name][3] == right
     assert runs["softmax", 0]["parameters"] - runs["symmetric", 0]["parameters"] == 2 * (12 * 12 + 12)
     assert runs["softmax", 0]["clean"] > 360 / 10
     json.dumps(outcome.facts, allow_nan=False)
@@ -87,8 +91,11 @@ def test_what_is_done_is_not_done_again(done: tuple[Path, Outcome], monkeypatch:
     again = _run(out)
     assert (swept, again.facts) == ([], outcome.facts)
     assert {path: path.stat().st_mtime_ns for path in out.rglob("checkpoint.safetensors")} == before
-    (out / "here" / "symmetric-1" / "measured.json").write_text("{")
-    assert (_run(out).facts, swept) == (outcome.facts, [1])
+    counts = out / "here" / "symmetric-1" / "measured.json"
+    for other in ("{", (out / "here" / "symmetric-0" / "measured.json").read_text()):
+        swept.clear()
+        counts.write_text(other)
+        assert (_run(out).facts, swept) == (outcome.facts, [1])
 
 
 def test_more_seeds_keep_the_first_ones(done: tuple[Path, Outcome]) -> None:
@@ -120,8 +127,10 @@ def test_other_images_are_not_taken_for_the_same(done: tuple[Path, Outcome]) -> 
 
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = robustness_runs.train
+    starts = []
 
     def fragile(model: VisionTransformer, *args: Any, **options: Any) -> Any:
+        starts.append(model.head.weight.detach().clone())
         if isinstance(model.config.attention, Symmetric) and options["recipe"].seed == 1:
             raise DivergedError("the loss is nan at step 3")
         return real(model, *args, **options)
@@ -135,6 +144,8 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, mo
         "## Not trained\n\n- symmetric, seed 1: the loss is nan at step 3" in (tmp_path / "here/table.md").read_text()
     )
     assert outcome.remarks[-1] == "symmetric, seed 1: the loss is nan at step 3"
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
 
 
 def _runs(shift: dict[str, int]) -> list[Run]:
@@ -144,7 +155,10 @@ def _runs(shift: dict[str, int]) -> list[Run]:
     for seed in range(3):
         for variant, more in shift.items():
             chance = int(torch.randint(-3, 4, (), generator=generator))
-            each = {c.name: [100 + 10 * seed + more + chance + i for i in range(5)] for c in CORRUPTIONS}
+            each = {
+                c.name: [80 + 5 * kind + 10 * seed + more // 2 + chance + i for i in range(5)]
+                for kind, c in enumerate(CORRUPTIONS)
+            }
             runs.append(
                 Run(
                     variant=variant, seed=seed, parameters=1234, clean=500 + 40 * seed + more + chance, images=1000,
@@ -179,6 +193,11 @@ def test_the_table_says_what_the_runs_say() -> None:
     assert re.search(r"\| softmax \| symmetric \| clean \| \+0\.0[56]\d \[.*\] \| \S+ \| higher \|", text)
     assert "Made by `clearhead x` on 20" in text
     assert "- symmetric: by keys" in text
+    estimated = found.estimates[NOISE]["symmetric"]
+    assert estimated is not None
+    assert estimated.interval is not None
+    half = estimated.interval.high - estimated.mean
+    assert str(as_columns(found)[0][2].cells[1]).strip() == f"{estimated.mean:.3f} ± {half:.3f}"
     assert headline(found) == f"6 runs, clean accuracy {mean:.3f} to " + headline(found).split(" to ")[1]
     facts = json.loads(json.dumps(as_facts(found, command="clearhead x", plan=PLAN), allow_nan=False))
     assert facts["runs"][0]["clean"] == runs[0].clean
@@ -190,6 +209,13 @@ def test_no_difference_is_said_so() -> None:
     assert remarks(found)[1] == "Beside symmetric: 3 of 3 differences not distinguishable from none."
     told = compare(TWO, _runs({"softmax": 60, "symmetric": 0}), TIMES)
     assert re.match(r"Beside symmetric: softmax higher \(clean, \+0\.0\d+ \[", remarks(told)[1])
+    third = Variant(name="third", meaning="-", attention=lambda config: Softmax(), beside=("softmax", "symmetric"))
+    times = dataclasses.replace(TIMES, seconds={**TIMES.seconds, "third": (1.0, 1.0, 1.0)})
+    _, by_symmetric, by_softmax = remarks(
+        compare((*TWO, third), _runs({"softmax": 60, "symmetric": 0, "third": 60}), times)
+    )
+    assert re.match(r"Beside symmetric: softmax higher .*; third higher .*; 0 of 6 differences", by_symmetric)
+    assert by_softmax == "Beside softmax: 3 of 3 differences not distinguishable from none."
 
 
 @pytest.mark.parametrize("width", [80, 60, 40, 30, 22])

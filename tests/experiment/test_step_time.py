@@ -40,7 +40,12 @@ def test_every_round_takes_one_real_step_of_each(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Stepper, "__call__", counted)
     told: list[tuple[int, int]] = []
-    times = measure_step_times(CONFIGS, RECIPE, rounds=5, progress=lambda done, total: told.append((done, total)))
+    torch.set_num_threads(2)
+    try:
+        times = measure_step_times(CONFIGS, RECIPE, rounds=5, progress=lambda done, total: told.append((done, total)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
     assert told == [(n, 7) for n in range(1, 8)]
     rounds = [{stepper for stepper, *_ in taken[i : i + 2]} for i in range(0, 14, 2)]
     assert all(len(steppers) == 2 for steppers in rounds)

@@ -18,7 +18,7 @@ from clearhead.models.objects import LoadError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.drop_in import Softmax, Symmetric
+from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 
 CONFIG = VisionTransformerConfig(
     image_size=15, patch_size=3, channels=2, classes=7, width=22, layers=3, heads=2, mlp_width=13,
@@ -221,6 +221,19 @@ def test_each_layer_attends_by_its_own_operator() -> None:
         control = (modules[1](x) - twin(x)).norm() / twin(x).norm()
     assert error <= tolerance(torch.float64) < control
     assert copy.deepcopy(model).config == MIXED
+
+
+@pytest.mark.parametrize("operator", [RPC(iterations=2, strength=1.0), ClampedKeys(strength=1.0)])
+def test_a_layer_without_queries_hands_its_keys_over(operator: RPC | ClampedKeys) -> None:
+    config = dataclasses.replace(CONFIG, attention=operator)
+    attention = VisionTransformer(config, generator=torch.Generator().manual_seed(0)).blocks[0].attention.double()
+    x = torch.randn(3, 7, 22, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        k, v = (of(x).unflatten(-1, (2, 11)).transpose(1, 2) for of in (attention.key, attention.value))
+        expected = attention.out(operator(k, k, v).transpose(1, 2).flatten(-2))
+        control = attention.out(Symmetric()(k, k, v).transpose(1, 2).flatten(-2))
+        error, other = ((attention(x) - wanted).norm() / wanted.norm() for wanted in (expected, control))
+    assert error <= tolerance(torch.float64) < other
 
 
 def test_shared_weights_start_alike_whatever_the_attention() -> None:
