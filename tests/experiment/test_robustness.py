@@ -248,11 +248,15 @@ def test_every_variant_trains_saves_and_starts_alike(tmp_path: Path) -> None:
     images = digits()
     plain = PLAN.config(image_size=8, channels=1, classes=10)
     starts = {}
+    softmax = VisionTransformer(plain, generator=torch.Generator().manual_seed(5))
     for name, config in configs_of(plain, VARIANTS).items():
         model = VisionTransformer(config, generator=torch.Generator().manual_seed(5))
         starts[name] = {key: weight.clone() for key, weight in model.state_dict().items()}
         step = Stepper(model, PLAN.recipe)
         pixels, labels = images.train_images[:29].float() / 255, images.train_labels[:29]
+        if name.startswith("scaled"):
+            with torch.no_grad():
+                assert torch.equal(model(pixels), softmax(pixels))  # S starts at zero
         losses = [step(pixels, labels, learning_rate=3e-3) for _ in range(11)]
         assert losses[-1] < losses[0]
         save_native(model, tmp_path / name)

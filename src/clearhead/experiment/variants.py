@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.models.vit import VisionTransformerConfig
-from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.operators.drop_in import RPC, ClampedKeys, Scaled, Softmax, Symmetric
 
 __all__ = ["VARIANTS", "Variant", "configs_of"]
 
-SYMMETRIC = "symmetric"
+SOFTMAX, SYMMETRIC = "softmax", "symmetric"
 STRENGTH = 4.0
 """Lambda, as in the source's runs of tiny models; clamped keys have the same."""
 
@@ -41,7 +41,7 @@ def _all(operator: Any) -> Callable[[VisionTransformerConfig], Any]:
 
 
 VARIANTS = (
-    Variant(name="softmax", meaning="softmax attention in all layers", attention=_all(Softmax())),
+    Variant(name=SOFTMAX, meaning="softmax attention in all layers", attention=_all(Softmax())),
     Variant(
         name=SYMMETRIC,
         meaning="queries are keys, in all layers; the baseline as published",
@@ -69,6 +69,24 @@ VARIANTS = (
         meaning="as rpc4-first, with the paper's threshold, which hardly a key reaches",
         attention=_first(RPC(pursuit="paper", iterations=4, strength=STRENGTH)),
         beside=(SYMMETRIC, "rpc4-first"),
+    ),
+    Variant(
+        name="scaled-matrix",
+        meaning="softmax attention on (I - S) V in all layers, S a learned matrix for each head",
+        attention=lambda config: Scaled(form="matrix", tokens=config.tokens, heads=config.heads),
+        beside=(SOFTMAX, SYMMETRIC),
+    ),
+    Variant(
+        name="scaled-symmetric",
+        meaning="the same with S = alpha softmax(K K^T), one learned alpha for each layer",
+        attention=_all(Scaled(form="symmetric")),
+        beside=(SOFTMAX, SYMMETRIC),
+    ),
+    Variant(
+        name="scaled-asymmetric",
+        meaning="the same with S = alpha softmax(Q K^T)",
+        attention=_all(Scaled(form="asymmetric")),
+        beside=(SOFTMAX, SYMMETRIC),
     ),
 )
 """In the order of the tables; times are relative to the first."""
