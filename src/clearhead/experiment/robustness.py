@@ -29,7 +29,7 @@ FASHION_PLAN = Plan(
     mlp_width=128,
     trained_on=12_000,
     corrupted=1_000,
-    recipe=Recipe(epochs=6, batch_size=128, learning_rate=2e-3, warmup=1.0),
+    recipe=Recipe(epochs=5, batch_size=64, learning_rate=2e-3, warmup=1.0),
     rounds=25,
 )
 DIGITS_PLAN = Plan(
