@@ -130,7 +130,7 @@ ROBUSTNESS = Experiment(
 DIGITS_ROBUSTNESS = Experiment(
     name=DIGITS_NAME,
     reproduces="the same on scikit-learn's digits, which needs no download",
-    cost="3 min",
+    cost="5 min",
     run=lambda request, folder: compare_variants(digits(), DIGITS_PLAN, request, folder, name=DIGITS_NAME),
     options=frozenset({"epochs", "seeds"}),
 )

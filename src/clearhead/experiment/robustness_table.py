@@ -22,10 +22,8 @@ SHORT = {CLEAN: "clean", NOISE: "noise", OTHER: "other"}
 def headline(found: Comparison) -> str:
     """How many runs, the range of clean accuracy, and how many differences can be told from none."""
     clean = [estimate.mean for estimate in found.estimates[CLEAN].values() if estimate is not None]
-    accuracy = f"clean accuracy {min(clean):.3f} to {max(clean):.3f}" if clean else "none trained"
-    return (
-        f"{len(found.runs)} runs, {accuracy}; {len(found.told)} of {len(found.differences)} differences distinguishable"
-    )
+    accuracy = f"clean {min(clean):.3f} to {max(clean):.3f}" if clean else "none trained"
+    return f"{len(found.runs)} runs, {accuracy}; {len(found.told)} of {len(found.differences)} differences told"
 
 
 def as_columns(found: Comparison) -> tuple[Sequence[Column], ...]:
