@@ -28,6 +28,7 @@ def forced(path: str) -> Iterator[None]:
     never = 1 << 62
     with (
         patch.object(SYMMETRIC, "_WORTH_A_CALL", 0 if path == "kernel" else never),
+        patch.object(SYMMETRIC, "_WORTH_A_PURSUIT", 0 if path == "kernel" else never),
         patch.object(SYMMETRIC, "_WORTH_TILES", 0 if path == "tiles" else never),
         patch.object(SYMMETRIC, "_TILED_DTYPES", ANY_DTYPE),
         patch.object(LIBRARY, "_kernel_is_there", lambda: path == "kernel"),

@@ -1,6 +1,7 @@
 """Principal attention pursuit: its lines as published, its first iteration, and the kernel that runs all of them."""
 
 import functools
+import importlib
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.axes import ShapeError
+from clearhead.compiled.library import status
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, COMPILED, Subject
 from clearhead.operators.contract_subject import VALUE_WIDTH, WIDTH
@@ -274,3 +276,23 @@ def test_a_threshold_of_zero_has_the_gradient_that_clamp_gives_it() -> None:
     with forced("kernel"):
         got = gradients(attention, k, v, t, along=along)
     assert relative(got[-1], want[-1]) <= 256 * tolerance(torch.float32)
+
+
+def test_the_kernel_takes_pursuits_that_are_far_too_small_for_a_call_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if status().kernel is None:
+        pytest.skip(f"no compiled kernel: {status().reason}")
+    taken: list[int] = []
+    module = importlib.import_module("clearhead.operators.pursuit")  # by its name the package has the function
+
+    def noted(*operands) -> tuple[Tensor, ...]:
+        taken.append(operands[4])
+        return pursuit(*operands)
+
+    monkeypatch.setattr(module, "pursuit", noted)
+    k, v = drawn(1, 4, 127, 13), drawn(1, 4, 127, 13, seed=1)
+    for iterations in (1, 2, 3):
+        principal_attention_pursuit(k, v, iterations=iterations, threshold=0.7)
+    principal_attention_pursuit(k[..., :17, :], v[..., :17, :], iterations=3, threshold=0.7)
+    assert taken == [2, 3]

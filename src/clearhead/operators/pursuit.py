@@ -54,7 +54,7 @@ def principal_attention_pursuit(
     scale = _checked_scale(k, v, iterations, dual_sign, mask, scale)
     t = _threshold_by_head(k, threshold)
     seen, pull = None, 1.0 - dual_sign
-    fast = kernel_is_worth_it(k, scale)
+    fast = kernel_is_worth_it(k, scale, iterations=int(iterations))
     if fast and mask is not None:
         seen = padding(mask, k)
         fast = seen is not None

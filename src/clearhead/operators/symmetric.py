@@ -24,6 +24,8 @@ __all__ = [
 
 # Below so many multiply-adds a call into the library costs more than the symmetry saves.
 _WORTH_A_CALL = 1 << 24
+# Of all iterations of a pursuit, which without the kernel are several calls each.
+_WORTH_A_PURSUIT = 1 << 20
 # Where tiles of plain torch are faster on the CPU than its own kernel, forward and backward together.
 _TILED_DTYPES = (torch.float64,)
 _WORTH_TILES = 2048
@@ -94,9 +96,10 @@ def four_axes(x: Float[Tensor, "*b n d"]) -> Float[Tensor, "b h n d"]:
     return x.flatten(0, -4) if x.ndim > 4 else x.reshape(math.prod(x.shape[:-2]), 1, *x.shape[-2:])
 
 
-def kernel_is_worth_it(k: Tensor, scale: float) -> bool:
+def kernel_is_worth_it(k: Tensor, scale: float, *, iterations: int = 1) -> bool:
     """Whether the compiled kernel takes these keys, widened to single precision, and gains by it."""
-    large = k.numel() > 0 and k.numel() * k.shape[-2] >= _WORTH_A_CALL
+    least = _WORTH_A_CALL if iterations == 1 else _WORTH_A_PURSUIT
+    large = k.numel() > 0 and k.numel() * k.shape[-2] * iterations >= least
     return large and k.dtype is not torch.float64 and _library_serves(scale) and kernel_takes(k.device)
 
 
