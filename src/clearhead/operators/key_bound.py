@@ -49,7 +49,7 @@ class Width(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMu:
-    """mu of the keys themselves, N D / (4 |K|_1) + eps, for each head.
+    """mu of the keys themselves, N D / (4 |K|_1) + eps, for each head. Heads are the axis before n.
 
     detach: whether gradients stop here; the released code lets them through
     """

@@ -1,6 +1,7 @@
 """The door of layers that call torch's scaled_dot_product_attention: its calls within their forward are answered."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
 from clearhead.sockets.places import Place, being_watched, place_of
-from clearhead.sockets.sdpa import read_call, signature
+from clearhead.sockets.sdpa import heads_of, read_call, signature
 from clearhead.sockets.tap import AttentionNotSeenError, named_arguments
 
 __all__ = ["SdpaDoor"]
@@ -68,4 +69,8 @@ class _Answering(TorchFunctionMode):
         if func is not _ATTENTION or being_watched():
             return func(*args, **(kwargs or {}))
         self.asked = True
-        return self.place.answer(self.module, read_call(named_arguments(signature, *args, **(kwargs or {}))))
+        call = read_call(named_arguments(signature, *args, **(kwargs or {})))
+        if call.q.ndim == 3:  # (b, n, d), or (b x heads, n, d)
+            heads = heads_of(self.module)
+            call = replace(call, folded=heads if call.q.shape[0] % heads == 0 else 1)
+        return self.place.answer(self.module, call)
