@@ -124,3 +124,13 @@ def test_wrong_values_are_refused_in_words(typechecked: bool) -> None:
         pytest.skip("the import hook refuses what follows before the value can")
     with pytest.raises(ValueError, match="'rows' is not a valid Scope"):
         KeyMu(scope="rows")
+    for wrong in ("4", True, 10**400, [1.0]):
+        with pytest.raises(ValueError, match=r"strength, lambda, of zero or more; got ('4'|True|1000|\[1\.0\])"):
+            KeyBound(strength=wrong)
+    for wrong in ("0.5", None, [0.5, 0.5, 0.5], float("inf"), True, 10**400):
+        with pytest.raises(ValueError, match="mu above zero; got"):
+            KeyBound(mu=wrong)
+    with pytest.raises(ValueError, match="eps of zero or more; got 'x'"):
+        KeyMu(eps="x")
+    with pytest.raises(ValueError, match="detach as True or False; got 'no'"):
+        KeyMu(detach="no")

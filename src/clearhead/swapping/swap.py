@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.modules import SymmetricAttention
-from clearhead.operators.placing import operator_called, traits_of
+from clearhead.operators.placing import Builds, operator_called, traits_of
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, sockets_are_open
 from clearhead.sockets.answering import SwapWarning
 from clearhead.sockets.doors import Door
@@ -34,7 +34,7 @@ class SwappedLayer:
 
 def swap(
     model: nn.Module,
-    operator: str | Callable[..., Tensor],
+    operator: str | Callable[..., Tensor] | Builds,
     *,
     layers: Layers = "all",
     describe: Sequence[AttentionSpec] = (),
