@@ -1,6 +1,8 @@
 """Swaps for good: kept as names, numbers and tensors, put back by nobody but the caller."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +185,16 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"does not hold .*attention.self.clearhead_operator.gain"):
         load_swaps(model, tmp_path)
     assert find_swaps(model) == ()
+
+
+def test_a_model_that_was_saved_whole_works_where_nothing_was_swapped_yet(tmp_path: Path) -> None:
+    model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
+    swap(model, "symmetric")
+    torch.save((model, inputs, run(model, inputs)), tmp_path / "whole.pt")
+    code = (
+        "import clearhead, torch; clearhead.ensure_torchvision(); "
+        f"model, inputs, expected = torch.load({str(tmp_path / 'whole.pt')!r}, weights_only=False); "
+        "print(torch.equal(model(**inputs)[0], expected[0]), len(clearhead.find_swaps(model)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == ["True", "1"], ran.stderr

@@ -9,7 +9,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
-from clearhead.sockets.places import Place, being_watched, place_of
+from clearhead.sockets.places import Place, being_watched, crosses, place_of
 from clearhead.sockets.sdpa import heads_of, read_call, signature
 from clearhead.sockets.tap import AttentionNotSeenError, named_arguments
 
@@ -34,6 +34,9 @@ class SdpaDoor:
         if module.__dict__.get("fused_attn") is False:
             self.fused = False
             module.__dict__["fused_attn"] = True
+        place = place_of(module)
+        assert place is not None
+        place.cross = crosses(module, place.name.rpartition(".")[2], type(module).__name__)
         wrap_forward(module, self)
 
     def close(self, module: nn.Module) -> None:
