@@ -111,6 +111,13 @@ def test_cross_attention_of_equal_length_is_refused_by_name_in_all_layers_too() 
     model(**{**inputs, "decoder_input_ids": ids})
 
 
+def test_layers_that_are_none_are_refused(typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses it before the function can")
+    with pytest.raises(ValueError, match='expected "all", numbers or paths as layers; got None'):
+        swap(MODELS["bert"].make(), "softmax", layers=None)
+
+
 def test_masks_that_cannot_be_read_are_refused() -> None:
     model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
     model.set_attn_implementation("flex_attention")

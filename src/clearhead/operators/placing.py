@@ -1,5 +1,6 @@
 """What a place asks of an operator before it is put there, whether it is a drop-in or any function of q, k and v."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -44,9 +45,27 @@ def operator_called(operator: str | Callable[..., Tensor] | Builds) -> Callable[
         if operator not in DROP_INS:
             raise ValueError(f"there is no operator {operator!r}; there are {', '.join(DROP_INS)}")
         return DROP_INS[operator]()  # type: ignore[no-any-return]
+    expected = "expected an operator, its name, or a function (q, k, v, *, mask, scale)"
     if isinstance(operator, type) or not (callable(operator) or isinstance(operator, Builds)):
-        raise ValueError(f"expected an operator, its name, or a function (q, k, v, *, mask, scale); got {operator!r}")
+        raise ValueError(f"{expected}; got {operator!r}")
+    if not isinstance(operator, Builds) and not _is_called_so(operator):
+        raise ValueError(
+            f"{expected}; {traits_of(operator).name} takes other arguments: wrap it in one that is called so"
+        )
     return operator
+
+
+def _is_called_so(operator: Any) -> bool:
+    """Whether it takes what a place calls it with; built-in functions do not tell."""
+    try:
+        signature = inspect.signature(operator.forward if isinstance(operator, nn.Module) else operator)
+    except ValueError:
+        return True
+    try:
+        signature.bind(None, None, None, mask=None, scale=None)
+    except TypeError:
+        return False
+    return True
 
 
 def traits_of(operator: Any) -> Traits:
