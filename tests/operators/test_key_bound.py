@@ -8,7 +8,9 @@ from torch import Tensor
 
 from clearhead.axes import ShapeError
 from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
-from clearhead.operators.pursuit_options import PRESETS
+from clearhead.operators.pursuit_options import PRESETS, Pursuit
+from clearhead.operators.pursuit_trace import trace_pursuit
+from clearhead.operators.rpc import rpc_attention
 from tests.operators.test_symmetric import drawn
 
 CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
@@ -93,6 +95,24 @@ def test_nothing_overflows(preset: str) -> None:
         assert torch.autograd.grad(t.sum(), k)[0].isfinite().all()
     nobody = bound.of(drawn(1, 2, 5, 3), torch.zeros(5, dtype=torch.bool))
     assert nobody.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(331, 331), (2, 3, 331, 331)])
+def test_autocast_changes_neither_bound_nor_iterations(shape: tuple[int, ...]) -> None:
+    """mu under a causal mask is a product, which autocast would take in half precision."""
+    k, v = drawn(2, 3, 331, 7), drawn(2, 3, 331, 7, seed=1)
+    mask = torch.ones(shape, dtype=torch.bool).tril()
+    for pursuit in PRESETS.values():
+
+        def found(pursuit: Pursuit = pursuit) -> tuple[Tensor, ...]:
+            trace = trace_pursuit(k, v, pursuit=pursuit, mask=mask)
+            return trace.bound, trace.out, trace.steps[-1].diagonal, rpc_attention(k, v, pursuit=pursuit, mask=mask)
+
+        plain = found()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert (k @ k.mT).dtype is torch.bfloat16
+            cast = found()
+        assert all(torch.equal(one, other) for one, other in zip(plain, cast, strict=True))
 
 
 def test_gradients_reach_the_keys_unless_detached() -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from clearhead.axes import Bool, Float, ShapeError
+from clearhead.operators.symmetric_library import as_given
 
 __all__ = ["KeyBound", "KeyMu", "Scope", "Threshold", "Width"]
 
@@ -170,9 +171,10 @@ def _seen(
     mask = mask.expand(*mask.shape[:-1], size.shape[-1])
     if mask.shape[-2] > 1 and by_query:
         shown = mask.to(size.dtype)
-        if size.ndim > 1 and shown.shape[-3] == 1:  # one mask for all heads: no copy of it for each
-            shown = shown.squeeze(-3)
-            return size @ shown.mT, torch.ones_like(size) @ shown.mT
-        return (shown @ size[..., None])[..., 0], shown.sum(dim=-1).expand(size.shape)
+        with as_given(size):  # in half precision sums overflow, and counts beyond 256 are not whole
+            if size.ndim > 1 and shown.shape[-3] == 1:  # one mask for all heads: no copy of it for each
+                shown = shown.squeeze(-3)
+                return size @ shown.mT, torch.ones_like(size) @ shown.mT
+            return (shown @ size[..., None])[..., 0], shown.sum(dim=-1).expand(size.shape)
     there = mask.any(dim=-2).expand(size.shape)
     return torch.where(there, size, 0).sum(dim=-1, keepdim=True), there.sum(dim=-1, keepdim=True, dtype=size.dtype)
