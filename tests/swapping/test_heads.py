@@ -75,6 +75,35 @@ def test_folded_heads_are_heads(masked: bool) -> None:
         assert apart(run(folded, inputs), run(plain, inputs)) < ROUNDING
 
 
+class Windowed(nn.Module):
+    """Heads before windows, as Hiera has them, or after."""
+
+    def __init__(self, *, heads_first: bool = True) -> None:
+        super().__init__()
+        self.qkv, self.num_heads, self.heads_first = nn.Linear(WIDTH, 3 * WIDTH), HEADS, heads_first
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(2, 3) for part in self.qkv(x).chunk(3, dim=-1))
+        if not self.heads_first:
+            shown = None if mask is None else mask[:, None]
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=shown)
+        else:
+            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        return out.transpose(2, 3).flatten(3)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_windows_are_no_heads(masked: bool) -> None:
+    x = _drawn()[None].expand(2, -1, -1, -1) * torch.tensor([1.0, 1.5])[:, None, None, None]
+    mask = torch.rand(BATCH, TOKENS, TOKENS, generator=torch.Generator().manual_seed(3)) > 0.4 if masked else None
+    ours, plain = Windowed().eval(), Windowed(heads_first=False).eval()
+    plain.load_state_dict(ours.state_dict())
+    for model in (ours, plain):
+        swap(model, RPC())
+    assert apart(run(ours, {"x": x, "mask": mask}), run(plain, {"x": x, "mask": mask})) < ROUNDING
+
+
 OWN: dict[str, Callable[[], nn.Module]] = {
     "rpc": lambda: RPCAttention(WIDTH, heads=HEADS),
     "rpc, with queries": lambda: RPCAttention(WIDTH, heads=HEADS, queries="given", learned_mu=0.7),

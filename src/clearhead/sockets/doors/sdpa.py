@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from clearhead.sockets.call import Call
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
 from clearhead.sockets.places import Place, being_watched, crosses, place_of
 from clearhead.sockets.sdpa import heads_of, read_call, signature
@@ -73,7 +74,21 @@ class _Answering(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         self.asked = True
         call = read_call(named_arguments(signature, *args, **(kwargs or {})))
+        heads = heads_of(self.module)
         if call.q.ndim == 3:  # (b, n, d), or (b x heads, n, d)
-            heads = heads_of(self.module)
             call = replace(call, folded=heads if call.q.shape[0] % heads == 0 else 1)
+        if call.q.ndim == 5 and heads > 1 and call.q.shape[1] == heads:  # (b, heads, windows, n, d)
+            return self.place.answer(self.module, _windows_first(call)).transpose(1, 2)
         return self.place.answer(self.module, call)
+
+
+def _windows_first(call: Call) -> Call:
+    """The call with its heads before n, where operators look for them."""
+
+    def turned(x: Tensor | None) -> Tensor | None:
+        if x is None or x.ndim < 3:
+            return x
+        return x.reshape((1,) * (5 - x.ndim) + x.shape).transpose(1, 2)
+
+    q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v, mask=turned(call.mask), bias=turned(call.bias))
