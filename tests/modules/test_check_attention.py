@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 
 import pytest
 import torch
@@ -224,6 +225,10 @@ def test_the_text_of_a_result() -> None:
         "not checked: key_mask (why not)",
         "seen: it rains",
     ]
+    narrow = result.in_columns(23).splitlines()
+    assert max(len(line) for line in narrow) == 23
+    assert narrow[:2] == ["mine: 1 of 2 checks", "    fail"]
+    assert "".join("".join(narrow).split()) == "".join(str(result).split())
     assert not result.passed
     assert not ContractResult(subject="nothing", checks=()).passed
 
@@ -237,8 +242,8 @@ def no_tokens(x: Tensor) -> Tensor:
     [
         (7, {}, "expected an operator, called with .* or a module, called with .*; got 7"),
         (MultiHeadAttention, {}, "got the class MultiHeadAttention: make one of it first"),
-        (no_tokens, {}, r"no_tokens is called with \(x.*wrap it"),
-        (nn.MultiheadAttention(12, 3), {}, "MultiheadAttention is called with .*wrap it"),
+        (no_tokens, {}, r"no_tokens is called with \(x\): wrap it"),
+        (nn.MultiheadAttention(12, 3), {}, r"MultiheadAttention is called with \(query, key, value\): wrap it"),
         (softmax_attention, {"shape": (2, 7, 11)}, "shape: not for an operator"),
         (broken.Right(), {"twin": softmax_attention, "square": True}, "twin, square: not for a module"),
         (softmax_attention, {"without": ["no_such_check"]}, r"among output_shape, .*got \['no_such_check'\]"),
@@ -250,6 +255,17 @@ def test_what_is_neither_is_refused_in_words(attention: object, options: dict, w
         pytest.skip("the import hook refuses some of these before the function can")
     with pytest.raises(ValueError, match=words):
         check(attention, **options)
+
+
+def test_a_mask_that_is_not_taken_is_named() -> None:
+    def fussy(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        if mask is not None and mask.ndim < 2:
+            raise IndexError("too few axes")
+        return softmax_attention(q, k, v, mask=mask)
+
+    failed = {one.name: one.detail for one in check(fussy).failed}
+    assert list(failed) == ["mask_shapes"]
+    assert re.fullmatch(r"mask of shape \(\d+,\): IndexError: too few axes", failed["mask_shapes"])
 
 
 def test_whatever_an_attention_raises_is_a_result() -> None:

@@ -122,6 +122,8 @@ def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
         ({"form": "matrix", "tokens": 7, "heads": 3, "resize": "circle"}, 'resize as None, "line" or "grid"'),
         ({"form": "symmetric", "tokens": 7}, "only with form="),
         ({"form": "symmetric", "per_head": True}, "expected heads"),
+        ({"form": "symmetric", "per_head": "no"}, "per_head as True or False; got 'no'"),
+        ({"form": "matrix", "tokens": True, "heads": 3}, "expected one token and one head or more"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_words(options: dict, words: str, typechecked: bool) -> None:

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from clearhead.axes import ShapeError
 from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
-from clearhead.operators.pursuit_options import PRESETS
+from clearhead.operators.pursuit_options import PRESETS, Pursuit
+from clearhead.operators.pursuit_trace import trace_pursuit
+from clearhead.operators.rpc import rpc_attention
 from tests.operators.test_symmetric import drawn
 
 CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
@@ -95,6 +97,24 @@ def test_nothing_overflows(preset: str) -> None:
     assert nobody.isfinite().all()
 
 
+@pytest.mark.parametrize("shape", [(331, 331), (2, 3, 331, 331)])
+def test_autocast_changes_neither_bound_nor_iterations(shape: tuple[int, ...]) -> None:
+    """mu under a causal mask is a product, which autocast would take in half precision."""
+    k, v = drawn(2, 3, 331, 7), drawn(2, 3, 331, 7, seed=1)
+    mask = torch.ones(shape, dtype=torch.bool).tril()
+    for pursuit in PRESETS.values():
+
+        def found(pursuit: Pursuit = pursuit) -> tuple[Tensor, ...]:
+            trace = trace_pursuit(k, v, pursuit=pursuit, mask=mask)
+            return trace.bound, trace.out, trace.steps[-1].diagonal, rpc_attention(k, v, pursuit=pursuit, mask=mask)
+
+        plain = found()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert (k @ k.mT).dtype is torch.bfloat16
+            cast = found()
+        assert all(torch.equal(one, other) for one, other in zip(plain, cast, strict=True))
+
+
 def test_gradients_reach_the_keys_unless_detached() -> None:
     k = drawn(2, 3, 13, 7, dtype=torch.float64).requires_grad_()
     for mask in (None, CAUSAL):
@@ -124,3 +144,13 @@ def test_wrong_values_are_refused_in_words(typechecked: bool) -> None:
         pytest.skip("the import hook refuses what follows before the value can")
     with pytest.raises(ValueError, match="'rows' is not a valid Scope"):
         KeyMu(scope="rows")
+    for wrong in ("4", True, 10**400, [1.0]):
+        with pytest.raises(ValueError, match=r"strength, lambda, of zero or more; got ('4'|True|1000|\[1\.0\])"):
+            KeyBound(strength=wrong)
+    for wrong in ("0.5", None, [0.5, 0.5, 0.5], float("inf"), True, 10**400):
+        with pytest.raises(ValueError, match="mu above zero; got"):
+            KeyBound(mu=wrong)
+    with pytest.raises(ValueError, match="eps of zero or more; got 'x'"):
+        KeyMu(eps="x")
+    with pytest.raises(ValueError, match="detach as True or False; got 'no'"):
+        KeyMu(detach="no")

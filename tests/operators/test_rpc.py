@@ -150,6 +150,12 @@ def test_limits_of_lambda(path: str) -> None:
             assert torch.equal(largest, symmetric_attention(k, v))
             trace = trace_pursuit(k, v, pursuit=preset(name, strength=float("inf")))
             assert all(not step.sparse.any() for step in trace.steps)
+            for keys in (k, torch.zeros_like(k)):
+                leaf = keys.clone().requires_grad_()
+                out = rpc_attention(leaf, v, pursuit=preset(name, iterations=1, strength=float("inf")))
+                (ours,) = torch.autograd.grad(out.square().sum(), leaf)
+                (plain,) = torch.autograd.grad(symmetric_attention(leaf, v).square().sum(), leaf)
+                assert torch.equal(ours, plain)
 
 
 @pytest.mark.parametrize(
@@ -335,6 +341,10 @@ def test_wrong_options_are_refused_in_words(typechecked: bool) -> None:
         pytest.skip("the import hook refuses what follows before the operator can")
     with pytest.raises(ValueError, match="dual sign of -1 or 1; got 2"):
         Pursuit(dual_sign=2)
+    with pytest.raises(ValueError, match=r"centred as True or False; got .*'no'"):
+        Pursuit(centred="no")
+    with pytest.raises(ValueError, match="no options of a pursuit"):
+        Pursuit.from_json({**Pursuit().as_json(), "bound": "paper"})
     with pytest.raises(ValueError, match="'LYS' is not a valid Order"):
         Pursuit(order="LYS")
     with pytest.raises(ShapeError, match=r"one shape, as L is taken from K; got k \(2, 3, 13, 7\), v \(2, 3, 13, 5\)"):

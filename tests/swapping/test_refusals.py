@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 import clearhead
 from clearhead import AttentionSpec, swap
@@ -57,6 +58,64 @@ def test_cross_attention_of_equal_length_is_refused_too() -> None:
         layer(x, x.flip(1))
     with swap(layer, "symmetric"), pytest.raises(ValueError, match="multihead_attn: symmetric attends within one"):
         layer(x, x.flip(1))
+
+
+class Reading(nn.Module):
+    """Reads another sequence by torch's fused attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps = nn.Linear(24, 72)
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        q, k, v = (self.maps(y)[:, None, :, i : i + 24] for i, y in ((0, x), (24, other), (48, other)))
+        return functional.scaled_dot_product_attention(q, k, v)[:, 0]
+
+
+class CrossAttention(Reading):
+    """The same, and says so."""
+
+
+class Reader(nn.Module):
+    def __init__(self, layer: nn.Module, *, name: str = "layer", said: bool = False) -> None:
+        super().__init__()
+        self.name = name
+        layer.is_cross_attention = said
+        self.add_module(name, layer)
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return self.get_submodule(self.name)(x, other)
+
+
+def test_fused_cross_attention_of_equal_length_is_refused_where_it_says_what_it_is() -> None:
+    x = encoder_inputs(padded=False)["src"]
+    for model in (Reader(CrossAttention()), Reader(Reading(), name="cross_attn"), Reader(Reading(), said=True)):
+        with swap(model, "symmetric"), pytest.raises(ValueError, match="symmetric attends within one sequence"):
+            model.eval()(x, x.flip(1))
+        with swap(model, "softmax"):
+            model(x, x.flip(1))
+    control = Reader(Reading())
+    with swap(control, "symmetric"):
+        control.eval()(x, x.flip(1))
+
+
+def test_cross_attention_of_equal_length_is_refused_by_name_in_all_layers_too() -> None:
+    clearhead.register_huggingface()
+    model, inputs = FAMILIES["whisper"].make(), FAMILIES["whisper"].inputs()
+    frames = model(**inputs, output_hidden_states=True).encoder_last_hidden_state.shape[1]
+    ids = inputs["decoder_input_ids"][:, :1].expand(-1, frames)
+    model.set_attn_implementation("clearhead-symmetric")
+    with pytest.raises(ValueError, match=f"{frames} queries look at {frames} keys of another"):
+        model(**{**inputs, "decoder_input_ids": ids})
+    model.set_attn_implementation("clearhead-softmax")
+    model(**{**inputs, "decoder_input_ids": ids})
+
+
+def test_layers_that_are_none_are_refused(typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses it before the function can")
+    with pytest.raises(ValueError, match='expected "all", numbers or paths as layers; got None'):
+        swap(MODELS["bert"].make(), "softmax", layers=None)
 
 
 def test_masks_that_cannot_be_read_are_refused() -> None:

@@ -264,6 +264,9 @@ def test_operators_are_named_or_called(typechecked: bool) -> None:
     for wrong in (Softmax,) if typechecked else (Softmax, 3):
         with pytest.raises(ValueError, match="expected an operator, its name, or a function"):
             swap(model, wrong)
+    for wrong in (lambda q, k, v: v, nn.Linear(3, 3)):
+        with pytest.raises(ValueError, match=r"\(q, k, v, \*, mask, scale\); .* takes other arguments: wrap it"):
+            swap(model, wrong)
     with pytest.raises(ValueError, match="LayerNorm has no attention layer that could be found"):
         swap(nn.LayerNorm(3), "softmax")
     with swap(model, lambda q, k, v, *, mask, scale: v[..., :2]), pytest.raises(ValueError, match=r"expected .* got "):

@@ -68,6 +68,27 @@ def test_a_swap_that_does_not_take_never_passes_silently() -> None:
         written(x)
 
 
+@pytest.mark.parametrize("name", ["timm vit", "torch encoder"])
+def test_an_undone_swap_does_nothing_beneath_a_forward_that_was_put_over_it(name: str) -> None:
+    """As libraries do that move layers between devices."""
+    model, inputs = MODELS[name].make(), MODELS[name].inputs()
+    alone = run(model, inputs)
+    first = swap(model, "symmetric", layers=0)
+    layer = model.get_submodule(first.layers[0].path)
+    beneath = layer.forward
+
+    def over(*args: Any, **kwargs: Any) -> Any:
+        return beneath(*args, **kwargs)
+
+    layer.forward = over
+    assert not same(run(model, inputs), alone)
+    first.undo()
+    assert apart(run(model, inputs), alone) < 1e-5
+    with swap(model, "symmetric", layers=0):
+        assert not same(run(model, inputs), alone)
+    assert apart(run(model, inputs), alone) < 1e-5
+
+
 def test_what_calls_no_python_is_refused() -> None:
     model = MODELS["torch encoder"].make()
     with pytest.raises(ValueError, match=r"swap model\._orig_mod"):

@@ -1,6 +1,8 @@
 """The contract of attention modules, x -> y, and `check_attention`, which runs the contract on anybody's attention."""
 
 import inspect
+import shutil
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -85,7 +87,7 @@ def check_attention(
                 words=words,
             )
     if show:
-        print(result)
+        print(result.in_columns(shutil.get_terminal_size().columns) if sys.stdout.isatty() else result)
     return result
 
 
@@ -190,7 +192,8 @@ def _is_operator(attention: object) -> bool:
     else:
         if not module or needed[:3] == ["q", "k", "v"]:
             return True
-    raise ValueError(f"{expected}; {called(attention)} is called with {signature}: wrap it in one that is")
+    names = ", ".join(needed) or "nothing"
+    raise ValueError(f"{expected}; {called(attention)} is called with ({names}): wrap it in one that is")
 
 
 def _takes_mask(attention: object) -> bool:

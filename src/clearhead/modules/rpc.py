@@ -82,7 +82,7 @@ class RPCAttention(SymmetricAttention):
             options["queries"] = self._split(self.query(x))
         if self.training and self.dropout:
             options["dropout"] = self.dropout
-        return rpc_attention(k, v, pursuit=pursuit, **options)
+        return self.operator(k, v, pursuit=pursuit, **options)
 
     def extra_repr(self) -> str:
         """What the maps do not show."""

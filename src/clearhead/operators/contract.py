@@ -56,7 +56,7 @@ def check_operator(
     words: whether it must refuse wrong operands by `ShapeError` and ValueError, as ours do, or by any error
     """
     reasons = {} if twin is not None else dict.fromkeys(COMPARED, "pass twin=, another way of computing the same")
-    reasons |= {} if masks else dict.fromkeys(MASK_CHECKS, "it takes no mask")
+    reasons |= {} if masks else dict.fromkeys(MASK_CHECKS, "it takes no argument called mask")
     reasons = left_out(CHECKS, reasons, without=without, compiled=frozenset() if compile else COMPILED)
     subject = Subject(
         operator=operator,

@@ -76,8 +76,12 @@ def _mask_shapes(subject: Subject) -> None:
     for smaller in (mask[:1], mask[:, :1], mask[..., :1, :], mask[0, 0], mask[0, 0, 0]):
         operands = subject.draw()
         whole = smaller.expand(mask.shape)
-        got, want = subject.operator(*operands, mask=smaller), subject.operator(*operands, mask=whole)
         what = f"mask of shape {tuple(smaller.shape)}"
+        want = subject.operator(*operands, mask=whole)
+        try:
+            got = subject.operator(*operands, mask=smaller)
+        except Exception as error:
+            raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
         require_close(got, want, within=subject.tolerance(torch.float64), what=what)
 
 

@@ -1,7 +1,9 @@
 """What a run of a contract found: promises kept, promises broken, and promises not checked, with the reason."""
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 __all__ = ["Check", "ContractResult", "NotChecked", "attempt"]
 
@@ -59,6 +61,11 @@ class ContractResult:
             lines.append(f"not checked: {names} ({reason})")
         lines += [f"seen: {fact}" for fact in self.observed]
         return "\n".join(lines)
+
+    def in_columns(self, columns: int) -> str:
+        """The text for a screen so wide: long lines go on below, indented."""
+        fold = partial(textwrap.wrap, width=max(columns, 20), subsequent_indent="    ", break_on_hyphens=False)
+        return "\n".join(part for line in str(self).splitlines() for part in fold(line))
 
 
 def _one_line(detail: str) -> str:

@@ -218,10 +218,11 @@ def drop_in_as_json(operator: Any) -> dict[str, Any]:
 
 def drop_in_from_json(stored: Any) -> Any:
     """The operator that `drop_in_as_json` wrote. ValueError for anything else."""
-    if not isinstance(stored, Mapping) or stored.get("operator") not in DROP_INS:
+    name = stored.get("operator") if isinstance(stored, Mapping) else None
+    if not isinstance(name, str) or name not in DROP_INS:
         raise ValueError(f"expected an operator among {', '.join(DROP_INS)}; got {stored!r}")
     settings = {name: value for name, value in stored.items() if name != "operator"}
-    kind = DROP_INS[stored["operator"]]
+    kind = DROP_INS[name]
     unknown = settings.keys() - _settings(kind)
     if unknown:
         raise ValueError(f"{kind.name} has no setting {', '.join(sorted(unknown))}")

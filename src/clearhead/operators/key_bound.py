@@ -7,19 +7,29 @@ it. In the code of August 2024 mu is N d / (4 |K|_1) + 1e-8 and divides.
 """
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from clearhead.axes import Bool, Float, ShapeError
+from clearhead.operators.symmetric_library import as_given
 
 __all__ = ["KeyBound", "KeyMu", "Scope", "Threshold", "Width"]
 
 # mu of shorter keys than these is that of keys so short: the square of its inverse still fits single precision.
 _LEAST_MEAN = 1e-18
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number that fits a float, which what a file says may not be."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return isinstance(value, float) or -sys.float_info.max <= value <= sys.float_info.max  # type: ignore[operator]
 
 
 class Threshold(StrEnum):
@@ -49,7 +59,7 @@ class Width(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMu:
-    """mu of the keys themselves, N D / (4 |K|_1) + eps, for each head.
+    """mu of the keys themselves, N D / (4 |K|_1) + eps, for each head. Heads are the axis before n.
 
     detach: whether gradients stop here; the released code lets them through
     """
@@ -62,8 +72,10 @@ class KeyMu:
     def __post_init__(self) -> None:
         object.__setattr__(self, "width", Width(self.width))
         object.__setattr__(self, "scope", Scope(self.scope))
-        if not 0 <= self.eps < math.inf:
-            raise ValueError(f"expected eps of zero or more; got {self.eps}")
+        if not isinstance(self.detach, bool):
+            raise ValueError(f"expected detach as True or False; got {self.detach!r}")
+        if not _is_number(self.eps) or not 0 <= self.eps < math.inf:
+            raise ValueError(f"expected eps of zero or more; got {self.eps!r}")
 
     def inverse(self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*b #n 1"]:
         """1 / (mu - eps), single precision at least: 0 for keys that are 0, where mu is infinite.
@@ -84,7 +96,7 @@ class KeyMu:
 class KeyBound:
     """The bound of keys.
 
-    strength: lambda; None is 1/sqrt(max(N, D)), that of principal component pursuit
+    strength: lambda; None is 1/sqrt(max(N, D)), as in principal component pursuit; at infinity nothing is sparse
     threshold: how lambda and mu make the bound
     mu: taken from the keys, or a number, or a tensor that broadcasts to the leading axes of the keys and may be learned
     """
@@ -96,14 +108,17 @@ class KeyBound:
     def __post_init__(self) -> None:
         if not callable(self.threshold):
             object.__setattr__(self, "threshold", Threshold(self.threshold))
-        if self.strength is not None and not self.strength >= 0:
-            raise ValueError(f"expected a strength, lambda, of zero or more; got {self.strength}")
-        if isinstance(self.mu, int | float) and not self.mu > 0:
-            raise ValueError(f"expected a mu above zero; got {self.mu}")
+        if self.strength is not None and not (_is_number(self.strength) and self.strength >= 0):
+            raise ValueError(f"expected a strength, lambda, of zero or more; got {self.strength!r}")
+        learned = isinstance(self.mu, KeyMu | Tensor)
+        if not learned and not (_is_number(self.mu) and 0 < self.mu < math.inf):  # type: ignore[operator]
+            raise ValueError(f"expected a KeyMu, a tensor, or a mu above zero; got {self.mu!r}")
 
     def of(self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*b #n 1"]:
         """The bound of every head, (..., 1, 1), or of every token, (..., n, 1), single precision at least."""
         strength, inverse, eps = self._strength(k, mask), self._inverse(k, mask), self._eps
+        if self.strength == math.inf and isinstance(self.threshold, Threshold):
+            return torch.full_like(inverse, math.inf)  # of which there is no gradient, where inf * 0 would make one
         if self.threshold is Threshold.OVER_MU:
             return strength * inverse / (1 + eps * inverse)
         mu = 1 / inverse.clamp_min(_LEAST_MEAN) + eps
@@ -156,9 +171,10 @@ def _seen(
     mask = mask.expand(*mask.shape[:-1], size.shape[-1])
     if mask.shape[-2] > 1 and by_query:
         shown = mask.to(size.dtype)
-        if size.ndim > 1 and shown.shape[-3] == 1:  # one mask for all heads: no copy of it for each
-            shown = shown.squeeze(-3)
-            return size @ shown.mT, torch.ones_like(size) @ shown.mT
-        return (shown @ size[..., None])[..., 0], shown.sum(dim=-1).expand(size.shape)
+        with as_given(size):  # in half precision sums overflow, and counts beyond 256 are not whole
+            if size.ndim > 1 and shown.shape[-3] == 1:  # one mask for all heads: no copy of it for each
+                shown = shown.squeeze(-3)
+                return size @ shown.mT, torch.ones_like(size) @ shown.mT
+            return (shown @ size[..., None])[..., 0], shown.sum(dim=-1).expand(size.shape)
     there = mask.any(dim=-2).expand(size.shape)
     return torch.where(there, size, 0).sum(dim=-1, keepdim=True), there.sum(dim=-1, keepdim=True, dtype=size.dtype)

@@ -49,10 +49,12 @@ class Scaled:
         if self.form not in ("matrix", "symmetric", "asymmetric"):
             raise ValueError(f'expected a form "matrix", "symmetric" or "asymmetric"; got {self.form!r}')
         sizes = [size for size in (self.tokens, self.heads) if size is not None]
-        if any(not isinstance(size, int) or size < 1 for size in sizes):
+        if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
             raise ValueError(f"expected one token and one head or more; got {self}")
         if self.resize not in (None, "line", "grid") or not isinstance(self.apart, int) or self.apart < 0:
             raise ValueError(f'expected resize as None, "line" or "grid", and apart as zero or more; got {self}')
+        if not isinstance(self.per_head, bool):
+            raise ValueError(f"expected per_head as True or False; got {self.per_head!r}")
         matrix = self.form == "matrix"
         if matrix and (self.tokens is None or self.per_head):
             raise ValueError(f"expected tokens, for how many S is made, and no per_head, which it is; got {self}")

@@ -80,7 +80,9 @@ class Pursuit:
         if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(f"expected a whole number of iterations, one or more; got {self.iterations}")
         if self.dual_sign not in (-1, 1):
-            raise ValueError(f"expected a dual sign of -1 or 1; got {self.dual_sign}")
+            raise ValueError(f"expected a dual sign of -1 or 1; got {self.dual_sign!r}")
+        if not isinstance(self.bound, KeyBound) or not isinstance(self.centred, bool):
+            raise ValueError(f"expected a KeyBound, and centred as True or False; got {self.bound!r}, {self.centred!r}")
 
     @property
     def fused(self) -> bool:
@@ -109,7 +111,7 @@ class Pursuit:
     def from_json(cls, stored: Mapping[str, Any]) -> "Pursuit":
         """What `as_json` wrote. ValueError for anything else."""
         try:
-            written = dict(stored["bound"])
+            written = dict(**stored["bound"])
             mu = written["mu"]
             if isinstance(mu, Mapping):
                 mu = KeyMu(**{**mu, "width": Width(mu["width"]), "scope": Scope(mu["scope"])})

@@ -11,6 +11,7 @@ from clearhead.operators.pursuit_steps import Attending, iterate
 from clearhead.operators.rpc import check_pursued
 from clearhead.operators.softmax import as_rows
 from clearhead.operators.symmetric import checked_scale
+from clearhead.operators.symmetric_library import as_given
 
 __all__ = ["PursuitStep", "PursuitTrace", "trace_pursuit"]
 
@@ -82,7 +83,8 @@ def trace_pursuit(
             )
         )
 
-    iterate(k, v, bound, pursuit, Attending(queries=queries, mask=mask, scale=scale), note=note)
+    with as_given(k):
+        iterate(k, v, bound, pursuit, Attending(queries=queries, mask=mask, scale=scale), note=note)
     return PursuitTrace(mu=mu, bound=bound, steps=tuple(steps))
 
 

@@ -41,8 +41,9 @@ def rpc_attention(
 
     with t the bound of `pursuit`, and Q = K~ unless there are `queries`, which stay the same in all iterations. mask:
     boolean, broadcasts to (..., n, n), True where a token may look; hidden keys enter no norm and no count, and with
-    the presets' mu a token's output depends on nothing that it may not see. `dropout` is the probability with which
-    weights are dropped, in the iterations that `pursuit` names.
+    the presets' mu a token's output depends on nothing that it may not see, itself or through those that it sees: a
+    sliding window reaches back by one more window in each iteration. `dropout` is the probability with which weights
+    are dropped, in the iterations that `pursuit` names.
 
     This is no convex splitting, for attention is no proximal step: after the few iterations that are used, K = L + S
     does not hold. Values have the width of keys, since L is taken from K. Where the compiled kernel serves, with no

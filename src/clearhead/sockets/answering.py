@@ -26,6 +26,8 @@ def answer(operator: Callable[..., Tensor], traits: Traits, call: Call, name: st
     Queries that may look nowhere get zeros. ValueError if the layer has a bias, a soft cap or sinks and the operator
     does not take them, or if the operator attends within one sequence and the layer does not.
     """
+    if call.folded is not None and call.q.ndim > 2:
+        return answer(operator, traits, _unfolded(call, call.folded), name).flatten(-4, -3)
     for part, said in _SAID.items():
         if getattr(call, part) is not None and part not in traits.takes:
             raise ValueError(f"{name} has {said}, which {traits.name} does not take: leave it out of layers=")
@@ -44,6 +46,21 @@ def answer(operator: Callable[..., Tensor], traits: Traits, call: Call, name: st
             "(cross-attention, or keys made fewer): leave it out of layers="
         )
     return _run(operator, traits, call, name) if n == m else _within_cache(operator, traits, call, name)
+
+
+def _unfolded(call: Call, heads: int) -> Call:
+    """The call with an axis for its heads: an operator would take the batch for them."""
+
+    def unfolded(x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:-3], x.shape[-3] // heads, heads, *x.shape[-2:])
+
+    def beside(x: Tensor | None) -> Tensor | None:
+        if x is None or x.ndim < 3:
+            return x
+        return x.unsqueeze(-3) if x.shape[-3] == 1 else unfolded(x)
+
+    q, k, v = unfolded(call.q), unfolded(call.k), unfolded(call.v)
+    return replace(call, q=q, k=k, v=v, mask=beside(call.mask), bias=beside(call.bias), folded=None)
 
 
 def _run(operator: Callable[..., Tensor], traits: Traits, call: Call, name: str) -> Tensor:

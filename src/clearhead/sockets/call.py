@@ -17,6 +17,7 @@ class Call:
     causal: whether each query stands at the place of one of the keys and sees those up to it
     cross: whether keys and values come from another sequence than the queries
     window: how many keys a query sees at most, where the layer has a sliding window
+    folded: how many heads lie within the last axis before n, 1 if there are none; None if that axis is theirs
     """
 
     q: Float[Tensor, "*b n d"]
@@ -32,6 +33,7 @@ class Call:
     causal: bool = False
     cross: bool = False
     window: int | None = None
+    folded: int | None = None
 
     def seen(self, *, name: str, out: Float[Tensor, "b h n e"], windows: int, socket: str) -> Heads:
         """The call with its output, as theories get it; for calls of four axes."""

@@ -11,6 +11,9 @@ from torch import nn
 
 __all__ = ["Wrapper", "remove_wrapper", "wrap_forward"]
 
+_OVERRIDES = "_clearhead_overrides"
+"""Where a module keeps those that it has, its present forward or beneath it."""
+
 
 @runtime_checkable
 class Wrapper(Protocol):
@@ -65,18 +68,24 @@ def wrap_forward(module: nn.Module, wrapper: Wrapper) -> None:
     override = module.__dict__.get("forward")
     if not isinstance(override, _Override):
         override = module.__dict__["forward"] = _Override(module)
+        module.__dict__.setdefault(_OVERRIDES, []).append(override)
     override.wrappers.append(wrapper)
 
 
 def remove_wrapper(module: nn.Module, wrapper: Wrapper) -> None:
-    """Take the wrapper away; without any, the module is as it was."""
-    override = module.__dict__.get("forward")
-    if not isinstance(override, _Override):
-        return
-    override.wrappers = [other for other in override.wrappers if other is not wrapper]
-    if override.wrappers:
-        return
-    if override.own is None:
-        del module.__dict__["forward"]
-    else:
-        module.__dict__["forward"] = override.own
+    """Take the wrapper away; without any, the module is as it was.
+
+    Where somebody has put a forward of their own over it since, it no longer acts beneath.
+    """
+    overrides: list[_Override] = module.__dict__.pop(_OVERRIDES, [])
+    left = []
+    for override in overrides:
+        override.wrappers = [other for other in override.wrappers if other is not wrapper]
+        if override.wrappers:
+            left.append(override)
+        elif module.__dict__.get("forward") is override:
+            del module.__dict__["forward"]
+            if override.own is not None:
+                module.__dict__["forward"] = override.own
+    if left:
+        module.__dict__[_OVERRIDES] = left

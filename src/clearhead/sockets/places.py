@@ -1,5 +1,7 @@
 """The place that an operator takes in a layer. It lies on the layer's module, and is copied and saved with it."""
 
+import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +16,10 @@ from clearhead.sockets.call import Call
 from clearhead.sockets.sdpa import show_call
 from clearhead.sockets.tap import Tap
 
-__all__ = ["Place", "being_watched", "place_of", "put_into", "take_out", "watched_places"]
+__all__ = ["Place", "being_watched", "crosses", "place_of", "put_into", "take_out", "watched_places"]
 
 _KEY = "_clearhead_place"
+_CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
 _WATCHING: list[Tap] = []
 
@@ -40,6 +43,7 @@ class Place:
         self.reached = True
         if not torch.compiler.is_compiling():
             self.calls += 1
+        call = dataclasses.replace(call, cross=call.cross or self.cross)
         operator: Any = module._modules[CHILD] if self.operator is None else self.operator
         return answer(operator, self.traits, call, self.name)
 
@@ -51,6 +55,11 @@ class Place:
         with tap.busy():
             out = self.answer(module, call)
         return show_call(tap, module, call, out, f"swapped in: {self.traits.name}")
+
+
+def crosses(module: nn.Module, *names: str) -> bool:
+    """Whether the module, or one of its names, says that its keys come from another sequence than its queries."""
+    return getattr(module, "is_cross_attention", False) is True or any(_CROSS.search(name) for name in names)
 
 
 def place_of(module: nn.Module) -> Place | None:

@@ -13,7 +13,7 @@ from clearhead.operators import softmax
 from clearhead.sockets.call import Call
 from clearhead.sockets.tap import AttentionNotSeenError, Tap, causal_mask, named_arguments, split_mask
 
-__all__ = ["read_call", "sdpa_socket", "show_call", "signature"]
+__all__ = ["heads_of", "read_call", "sdpa_socket", "show_call", "signature"]
 
 _NAME = "scaled_dot_product_attention"
 
@@ -116,7 +116,8 @@ def read_call(call: dict[str, Any]) -> Call:
     )
 
 
-def _heads_of(module: nn.Module) -> int:
+def heads_of(module: nn.Module) -> int:
+    """How many heads the module says that it has, 1 if it says nothing."""
     for attribute in ("num_heads", "num_attention_heads", "n_heads", "heads", "n_head"):
         count = getattr(module, attribute, None)
         if isinstance(count, int) and count > 0:
@@ -157,7 +158,7 @@ def _layout(out: Tensor, module: nn.Module, inputs: int) -> _Layout:
     Three axes are (b, n, d), or (b x heads, n, d) if the first is a multiple of inputs x heads.
     Of five, the one as long as there are heads is theirs and the other counts windows.
     """
-    heads = _heads_of(module)
+    heads = heads_of(module)
     if out.ndim == 2:
         return _Layout()
     if out.ndim == 3:

@@ -26,7 +26,10 @@ def chosen_layers(model: nn.Module, found: Sequence[Layer], layers: Layers) -> l
                 "or describe where its q, k, v are"
             )
         return list(found)
-    wanted = [layers] if isinstance(layers, int | str) else list(layers)
+    try:
+        wanted = [layers] if isinstance(layers, int | str) else list(layers)
+    except TypeError:
+        raise ValueError(f'expected "all", numbers or paths as layers; got {layers!r}') from None
     chosen = {layer.path: layer for layer in (_layer(model, found, which) for which in wanted)}
     if not chosen:
         raise ValueError('expected "all", numbers or paths as layers; got none')

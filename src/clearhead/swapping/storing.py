@@ -95,7 +95,7 @@ def _stored_in(folder: Path) -> Any:
             continue
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"cannot read {path}: {error}") from None
         if isinstance(stored, dict) and stored.get(key) is not None:
             return stored[key]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.modules import SymmetricAttention
-from clearhead.operators.placing import operator_called, traits_of
+from clearhead.operators.placing import Builds, operator_called, traits_of
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, sockets_are_open
 from clearhead.sockets.answering import SwapWarning
 from clearhead.sockets.doors import Door
@@ -34,7 +34,7 @@ class SwappedLayer:
 
 def swap(
     model: nn.Module,
-    operator: str | Callable[..., Tensor],
+    operator: str | Callable[..., Tensor] | Builds,
     *,
     layers: Layers = "all",
     describe: Sequence[AttentionSpec] = (),
@@ -79,8 +79,7 @@ class Swap:
             self._close()
             raise
         self._watch = _Watch(self._places)
-        if all(layer.module is not model for layer in chosen):
-            wrap_forward(model, self._watch)
+        wrap_forward(model, self._watch)
         note(model, self)
 
     def _put(self, layer: Layer) -> None:
@@ -165,7 +164,11 @@ def _refuse_what_calls_no_python(model: nn.Module) -> None:
 
 def _warn_of_unused_queries(operator: Any, chosen: Sequence[Layer]) -> None:
     traits = traits_of(operator)
-    with_queries = [layer for layer in chosen if not isinstance(layer.module, SymmetricAttention)]
+    with_queries = [
+        layer
+        for layer in chosen
+        if not isinstance(layer.module, SymmetricAttention) or getattr(layer.module, "query", None) is not None
+    ]
     if traits.uses_queries or not with_queries:
         return
     groups = max(int(getattr(layer.module, "num_key_value_groups", 1)) for layer in with_queries)

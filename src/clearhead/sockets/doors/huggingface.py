@@ -6,7 +6,6 @@ the masks that the model builds and every other layer. The function finds its op
 
 import copy
 import importlib
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from clearhead.operators.placing import traits_of
 from clearhead.sockets.answering import answer
 from clearhead.sockets.call import Call
 from clearhead.sockets.huggingface import OWN_CONFIG, read_call, writes_masks_out
-from clearhead.sockets.places import place_of
+from clearhead.sockets.places import crosses, place_of
 
 __all__ = ["PREFIX", "HuggingFaceDoor", "register_huggingface"]
 
@@ -28,7 +27,6 @@ PREFIX = "clearhead-"
 
 _SWAPPED = f"{PREFIX}swapped"
 _IMPLEMENTATION = "_attn_implementation_internal"
-_CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
 
 class HuggingFaceDoor:
@@ -48,7 +46,7 @@ class HuggingFaceDoor:
         _register(_SWAPPED, _swapped)
         place = place_of(module)
         assert place is not None
-        place.cross = bool(_CROSS.search(".".join(place.name.split(".")[-2:])))
+        place.cross = crosses(module, *place.name.split(".")[-2:])
         config = copy.copy(own)
         # Past the property of that name, which would reach into the parts that both configs share.
         config.__dict__[_IMPLEMENTATION] = _SWAPPED
@@ -58,6 +56,15 @@ class HuggingFaceDoor:
     def close(self, module: nn.Module) -> None:
         """Give the module its own config back."""
         module.config = getattr(module.config, OWN_CONFIG)
+
+    def __reduce__(self) -> tuple[Callable[[], "HuggingFaceDoor"], tuple[()]]:
+        """A model that was saved whole finds our function in a process that has swapped nothing yet."""
+        return _registered_door, ()
+
+
+def _registered_door() -> HuggingFaceDoor:
+    _register(_SWAPPED, _swapped)
+    return HuggingFaceDoor()
 
 
 def register_huggingface() -> tuple[str, ...]:
@@ -96,7 +103,7 @@ def _swapped(
         raise ValueError(
             "this layer's config names a swap that is not there: swap models, and do not copy such a config"
         )
-    call = replace(_read(module, place.name, query, key, value, attention_mask, more), cross=place.cross)
+    call = _read(module, place.name, query, key, value, attention_mask, more)
     return place.answer(module, call).transpose(1, 2).contiguous(), None
 
 
@@ -110,8 +117,10 @@ def _everywhere(
     **more: Any,
 ) -> tuple[Tensor, None]:
     name = type(module).__name__
-    crosses = "CrossAttention" in name or getattr(module, "is_cross_attention", False)
-    call = replace(_read(module, name, query, key, value, attention_mask, more), cross=crosses)
+    # Bart's kind has one class for all: what stands in a decoder and is not causal looks at the encoder.
+    in_decoder = bool(getattr(module, "is_decoder", False)) and not getattr(module, "is_causal", True)
+    call = _read(module, name, query, key, value, attention_mask, more)
+    call = replace(call, cross=in_decoder or crosses(module, name))
     return answer(operator, traits_of(operator), call, name).transpose(1, 2).contiguous(), None
 
 

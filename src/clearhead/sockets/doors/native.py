@@ -4,13 +4,20 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from clearhead.modules import LearnedQueryAttention, MultiHeadAttention, SelfAttention, SymmetricAttention
+from clearhead.modules import (
+    LearnedQueryAttention,
+    MultiHeadAttention,
+    ScaledAttention,
+    SelfAttention,
+    SymmetricAttention,
+)
 from clearhead.sockets.call import Call
 from clearhead.sockets.places import place_of
 
 __all__ = ["NATIVE", "NativeDoor"]
 
-NATIVE = (MultiHeadAttention, SelfAttention, SymmetricAttention, LearnedQueryAttention)
+NATIVE = (MultiHeadAttention, SelfAttention, SymmetricAttention, LearnedQueryAttention, ScaledAttention)
+_ONE_HEAD = (SelfAttention, LearnedQueryAttention)
 
 
 class NativeDoor:
@@ -23,31 +30,47 @@ class NativeDoor:
 
     def open(self, module: nn.Module) -> None:
         """Put one there that asks the module's place."""
-        self.own = module.__dict__.get("operator")
-        module.__dict__["operator"] = _StandIn(module)
+        self.own = module.__dict__.get(_holds(module))
+        module.__dict__[_holds(module)] = _StandIn(module)
 
     def close(self, module: nn.Module) -> None:
         """Put the module's own operator back."""
-        del module.__dict__["operator"]
+        del module.__dict__[_holds(module)]
         if self.own is not None:  # else it is a module, and a child
-            module.__dict__["operator"] = self.own
+            module.__dict__[_holds(module)] = self.own
+
+
+def _holds(module: nn.Module) -> str:
+    """Under which name."""
+    return "scaling" if isinstance(module, ScaledAttention) else "operator"
 
 
 class _StandIn:
-    """Called as the module's own operator is: with (q, k, v), or with (k, v) where tokens ask by their keys."""
+    """Called as the module's own operator is: with (q, k, v), or with (k, v) where tokens ask by their keys.
+
+    `RPCAttention` gives its queries by name, and a pursuit, which is its own operator's alone.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
     def __call__(
-        self, *operands: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, scale: float | None = None
+        self,
+        *operands: Tensor,
+        queries: Tensor | None = None,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        pursuit: Any = None,
     ) -> Tensor:
         *_, k, v = operands
-        q = operands[0]
+        q = operands[0] if queries is None else queries
         place = place_of(self.module)
         assert place is not None
         call = Call(
             q=q, k=k, v=v, scale=q.shape[-1] ** -0.5 if scale is None else scale, mask=mask, bias=bias,
-            cross=isinstance(self.module, LearnedQueryAttention),
+            dropout=dropout, cross=isinstance(self.module, LearnedQueryAttention),
+            folded=1 if isinstance(self.module, _ONE_HEAD) else None,
         )  # fmt: skip
         return place.answer_shown(self.module, call)

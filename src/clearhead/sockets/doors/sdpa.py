@@ -1,15 +1,17 @@
 """The door of layers that call torch's scaled_dot_product_attention: its calls within their forward are answered."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from clearhead.sockets.call import Call
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
-from clearhead.sockets.places import Place, being_watched, place_of
-from clearhead.sockets.sdpa import read_call, signature
+from clearhead.sockets.places import Place, being_watched, crosses, place_of
+from clearhead.sockets.sdpa import heads_of, read_call, signature
 from clearhead.sockets.tap import AttentionNotSeenError, named_arguments
 
 __all__ = ["SdpaDoor"]
@@ -33,6 +35,9 @@ class SdpaDoor:
         if module.__dict__.get("fused_attn") is False:
             self.fused = False
             module.__dict__["fused_attn"] = True
+        place = place_of(module)
+        assert place is not None
+        place.cross = crosses(module, place.name.rpartition(".")[2], type(module).__name__)
         wrap_forward(module, self)
 
     def close(self, module: nn.Module) -> None:
@@ -68,4 +73,22 @@ class _Answering(TorchFunctionMode):
         if func is not _ATTENTION or being_watched():
             return func(*args, **(kwargs or {}))
         self.asked = True
-        return self.place.answer(self.module, read_call(named_arguments(signature, *args, **(kwargs or {}))))
+        call = read_call(named_arguments(signature, *args, **(kwargs or {})))
+        heads = heads_of(self.module)
+        if call.q.ndim == 3:  # (b, n, d), or (b x heads, n, d)
+            call = replace(call, folded=heads if call.q.shape[0] % heads == 0 else 1)
+        if call.q.ndim == 5 and heads > 1 and call.q.shape[1] == heads:  # (b, heads, windows, n, d)
+            return self.place.answer(self.module, _windows_first(call)).transpose(1, 2)
+        return self.place.answer(self.module, call)
+
+
+def _windows_first(call: Call) -> Call:
+    """The call with its heads before n, where operators look for them."""
+
+    def turned(x: Tensor | None) -> Tensor | None:
+        if x is None or x.ndim < 3:
+            return x
+        return x.reshape((1,) * (5 - x.ndim) + x.shape).transpose(1, 2)
+
+    q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v, mask=turned(call.mask), bias=turned(call.bias))

@@ -47,7 +47,8 @@ class TorchDoor:
         """The module's forward. There are no weights to return: who asks for them gets None, and a warning."""
         place = place_of(module)
         assert place is not None
-        arguments = named_arguments(proceed, *args, **kwargs)
+        # By the class's own forward: one that was put over it may take anything.
+        arguments = named_arguments(nn.MultiheadAttention.forward, module, *args, **kwargs)
         call = TorchCall.read(module, arguments)
         if arguments.get("need_weights", True) and not torch.compiler.is_compiling():
             warnings.warn(
