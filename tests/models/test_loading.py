@@ -258,6 +258,17 @@ def test_an_attention_backend_named_for_a_part_is_refused(folder: Path) -> None:
         load_model(str(folder), max_tokens=8)
 
 
+def test_a_model_saved_with_swapped_attention_is_not_taken_for_one_without(folder: Path) -> None:
+    _edit_config(folder, clearhead_swap=[{"operator": {"operator": "symmetric"}, "layers": ["encoder.layer.0"]}])
+    with pytest.raises(LoadError, match=r'notes swapped attention, .* remove "clearhead_swap" there'):
+        load_model(str(folder), max_tokens=8)
+    _edit_config(folder, clearhead_swap=None)
+    assert load_model(str(folder), max_tokens=8).model is not None
+    (folder / "clearhead-swap.json").write_text("{}")
+    with pytest.raises(LoadError, match=r"swapped attention, .* remove clearhead-swap\.json"):
+        load_model(str(folder), max_tokens=8)
+
+
 def test_code_in_a_folder_is_not_run(folder: Path) -> None:
     (folder / "modeling_own.py").write_text("raise SystemExit('code in the folder ran')")
     _edit_config(

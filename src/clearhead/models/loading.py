@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from clearhead.models.encoding import Encode, encoder
 from clearhead.models.native import is_native, load_native, untrained
-from clearhead.models.objects import LoadError, first_line, load_object
+from clearhead.models.objects import SWAP_FILE, SWAP_KEY, LoadError, first_line, load_object
 from clearhead.models.untrained import Draw, offline, quiet, untrained_twin
 
 __all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "load_model"]
@@ -88,6 +88,7 @@ def _load_from_object(path: str, max_tokens: int) -> LoadedModel:
 
 
 def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
+    _refuse_swapped(folder)
     if is_native(folder):
         native = load_native(folder)
         return LoadedModel(model=native, name=name, untrained=functools.partial(untrained, native))
@@ -123,6 +124,15 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     return LoadedModel(model=model, name=name, encode=encode, untrained=twin)
 
 
+def _refuse_swapped(folder: Path) -> None:
+    """A model that had another attention when it was saved would be loaded, and judged, without it."""
+    if (folder / SWAP_FILE).exists():
+        raise LoadError(
+            f"{folder} holds a model with swapped attention, which loading does not apply; "
+            f"remove {SWAP_FILE} to take it as it was without"
+        )
+
+
 def _check_folder(folder: Path) -> None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -135,6 +145,11 @@ def _check_folder(folder: Path) -> None:
     for backend in _attention_names(config):
         if backend not in SAFE_ATTENTION:
             raise LoadError(f"{folder / 'config.json'} names the attention backend {backend!r}, not trusted; remove it")
+    if config.get(SWAP_KEY) is not None:
+        raise LoadError(
+            f"{folder / 'config.json'} notes swapped attention, which loading does not apply; "
+            f'remove "{SWAP_KEY}" there to take the model as it was without'
+        )
     if any(_values(config, "use_pretrained_backbone")):
         raise LoadError(
             f"{folder / 'config.json'} asks for a pretrained backbone, which would have to be fetched; "

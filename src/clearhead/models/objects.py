@@ -7,7 +7,13 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["LoadError", "first_line", "load_batches", "load_object", "told"]
+__all__ = ["SWAP_FILE", "SWAP_KEY", "LoadError", "first_line", "load_batches", "load_object", "told"]
+
+
+SWAP_FILE = "clearhead-swap.json"
+"""Notes, beside a model's own files, which attention was swapped in."""
+SWAP_KEY = "clearhead_swap"
+"""Does so in a Hugging Face config."""
 
 
 class LoadError(ValueError):

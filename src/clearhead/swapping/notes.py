@@ -4,16 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from clearhead.models.objects import SWAP_KEY
 from clearhead.operators.drop_in import drop_in_as_json
 from clearhead.operators.placing import traits_of
 
 if TYPE_CHECKING:
     from clearhead.swapping.swap import Swap
 
-__all__ = ["CONFIG_KEY", "as_json", "find_swaps", "forget_stored", "note", "stored_in_config", "strike"]
-
-CONFIG_KEY = "clearhead_swap"
-"""Where a Hugging Face config notes the swaps."""
+__all__ = ["as_json", "find_swaps", "forget_stored", "note", "stored_in_config", "strike"]
 
 _KEY, _BEFORE = "_clearhead_swaps", "_clearhead_noted_before"
 
@@ -49,22 +47,22 @@ def strike(model: nn.Module, swap: "Swap") -> None:
     before = model.__dict__.pop(_BEFORE)
     config = _config(model)
     if config is not None and before is None:
-        config.__dict__.pop(CONFIG_KEY, None)
+        config.__dict__.pop(SWAP_KEY, None)
     elif config is not None:
-        config.__dict__[CONFIG_KEY] = before
+        config.__dict__[SWAP_KEY] = before
 
 
 def stored_in_config(model: nn.Module) -> Any:
     """What the model's config notes, None if nothing; not to be trusted, for it may come from a file."""
     config = _config(model)
-    return None if config is None else config.__dict__.get(CONFIG_KEY)
+    return None if config is None else config.__dict__.get(SWAP_KEY)
 
 
 def forget_stored(model: nn.Module) -> None:
     """Remove the note of a config that was read from a file."""
     config = _config(model)
     if config is not None:
-        config.__dict__.pop(CONFIG_KEY, None)
+        config.__dict__.pop(SWAP_KEY, None)
 
 
 def _config(model: nn.Module) -> Any:
@@ -76,7 +74,7 @@ def _config(model: nn.Module) -> Any:
 def _write(model: nn.Module) -> None:
     config = _config(model)
     if config is not None:
-        config.__dict__[CONFIG_KEY] = [_noted(swap) for swap in find_swaps(model)]
+        config.__dict__[SWAP_KEY] = [_noted(swap) for swap in find_swaps(model)]
 
 
 def _noted(swap: "Swap") -> dict[str, Any]:

@@ -9,15 +9,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from clearhead.models.objects import SWAP_FILE, SWAP_KEY
 from clearhead.operators.drop_in import drop_in_from_json
 from clearhead.operators.placing import CHILD
 from clearhead.sockets import AttentionSpec
-from clearhead.swapping.notes import CONFIG_KEY, as_json, find_swaps, forget_stored, stored_in_config
+from clearhead.swapping.notes import as_json, find_swaps, forget_stored, stored_in_config
 from clearhead.swapping.swap import Swap, swap
 
-__all__ = ["SWAP_FILE", "load_swaps", "save_swaps"]
+__all__ = ["load_swaps", "save_swaps"]
 
-SWAP_FILE, TENSORS_FILE = "clearhead-swap.json", "clearhead-swap.safetensors"
+TENSORS_FILE = "clearhead-swap.safetensors"
 CONFIG_FILE = "config.json"
 
 
@@ -72,7 +73,7 @@ def load_swaps(
         for one in made:
             one.undo()
         if noted is not None:
-            model.config.__dict__[CONFIG_KEY] = noted
+            model.config.__dict__[SWAP_KEY] = noted
         raise
     return tuple(made)
 
@@ -89,7 +90,7 @@ def _read(entry: Any) -> tuple[Any, list[str]]:
 
 
 def _stored_in(folder: Path) -> Any:
-    for file, key in ((SWAP_FILE, "swaps"), (CONFIG_FILE, CONFIG_KEY)):
+    for file, key in ((SWAP_FILE, "swaps"), (CONFIG_FILE, SWAP_KEY)):
         path = folder / file
         if not path.is_file():
             continue
