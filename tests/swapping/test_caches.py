@@ -12,7 +12,7 @@ from clearhead.operators.placing import traits_of
 from clearhead.sockets.answering import answer
 from clearhead.sockets.call import Call
 from tests.sockets.zoo import _GPT2, _GROUPED, _size
-from tests.swapping.operators import TwoSteps, uniform
+from tests.swapping.operators import TwoSteps, named, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 
@@ -60,7 +60,7 @@ def _generated(model: nn.Module, prompt: dict[str, Tensor], **options: Any) -> t
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize("operator", OPERATORS, ids=repr)
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_generation_with_a_cache_is_generation_without(
@@ -80,7 +80,7 @@ def test_generation_with_a_cache_is_generation_without(
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize("operator", [Symmetric(), TwoSteps(queries="given")], ids=repr)
+@pytest.mark.parametrize("operator", [Symmetric(), TwoSteps(queries="given")], ids=named)
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_prompt_in_chunks_is_the_prompt_in_one(name: str, operator: Any, padded: bool) -> None:
     import transformers
