@@ -2,7 +2,7 @@
 
 from fault import Fault
 
-RPC = ("tests/operators/test_rpc.py",)
+RPC = ("tests/operators/test_rpc.py", "tests/operators/test_pursuit_options.py")
 BOUND = ("tests/operators/test_key_bound.py",)
 NUMERICS = ("tests/numerics/test_shrinkage.py", "tests/numerics/test_component_pursuit.py")
 STEPS = "operators/pursuit_steps.py"

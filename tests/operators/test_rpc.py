@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import pursuit_steps
 from clearhead.operators.clamped import clamped_key_attention, clamped_key_attention_slow
@@ -158,26 +157,6 @@ def test_limits_of_lambda(path: str) -> None:
                 assert torch.equal(ours, plain)
 
 
-@pytest.mark.parametrize(
-    ("name", "rule", "width", "eps", "strength", "iterations", "order", "sign", "inner"),
-    [
-        ("paper", "lambda/mu", "head", 0.0, 4.0, 4, "SLY", -1, "shrink"),
-        ("code-2024-10", "lambda*mu", "model", 0.0, 4.0, 4, "SLY", -1, "shrink"),
-        ("code-2024-08-base", "lambda/mu", "head", 1e-8, 3.0, 1, "SLY", -1, "half"),
-        ("admm", "lambda/mu", "head", 0.0, None, 4, "LSY", 1, "shrink"),
-    ],
-)
-def test_presets_are_as_published(
-    name: str, rule: str, width: str, eps: float, strength: float, iterations: int, order: str, sign: int, inner: str
-) -> None:
-    chosen = PRESETS[name]
-    assert (chosen.bound.threshold, chosen.bound.mu.width, chosen.bound.mu.eps) == (rule, width, eps)
-    got = (chosen.bound.strength, chosen.iterations, chosen.order, chosen.dual_sign, chosen.inner)
-    assert got == (strength, iterations, order, sign, inner)
-    assert (chosen.shrink, chosen.dropout, chosen.centred) == ("soft", "last", False)
-    assert (chosen.bound.mu.scope, chosen.bound.mu.detach) == ("prefix", False)
-
-
 def test_iterations_of_the_released_code_go_as_specified() -> None:
     """On standard normal keys of ViT-tiny's shape: far from feasible, and attention collapses to the identity."""
     k, v = drawn(4, 3, 197, 64), drawn(4, 3, 197, 64, seed=1)
@@ -269,30 +248,6 @@ def test_parts_of_a_batch_are_worked_on_one_after_the_other(masked: bool, monkey
     assert all(relative(x, y.double()) <= 64 * tolerance(torch.float32) for x, y in zip(parts, whole, strict=True))
 
 
-@pytest.mark.parametrize("mask", [None, CAUSAL, torch.arange(13) < 11], ids=["all", "causal", "padding"])
-@pytest.mark.parametrize("order", list(Order))
-@pytest.mark.parametrize("asking", [False, True])
-def test_a_trace_is_what_happens(order: Order, asking: bool, mask: Tensor | None) -> None:
-    k, v, q = (drawn(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(3))
-    pursuit = Pursuit(iterations=3, bound=TIGHT, order=order)
-    options = {"pursuit": pursuit, "queries": q if asking else None, "mask": mask}
-    trace = trace_pursuit(k, v, **options)
-    torch.testing.assert_close(trace.out, rpc_attention(k, v, **options))
-    dual = torch.zeros_like(k)
-    for step in trace.steps:
-        before, dual = dual, dual + trace.mu * (k - step.low_rank - step.sparse)
-        torch.testing.assert_close(step.dual, dual)
-        if order is Order.LOW_RANK_FIRST:
-            left = k - step.low_rank + before / trace.mu
-            torch.testing.assert_close(step.sparse, left - left.clamp(-trace.bound, trace.bound))
-    there = torch.ones(13, dtype=torch.bool) if mask is None or mask.ndim == 2 else mask
-    last = trace.steps[-1]
-    gap = (k - last.low_rank - last.sparse)[..., there, :].norm(dim=(-2, -1))
-    torch.testing.assert_close(last.residual, gap / k[..., there, :].norm(dim=(-2, -1)))
-    torch.testing.assert_close(last.nonzeros, (last.sparse[..., there, :] != 0).double().mean(dim=(-2, -1)))
-    assert ((last.diagonal > 0) & (last.diagonal <= 1)).all()
-
-
 def test_weights_are_dropped_where_the_pursuit_says() -> None:
     k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
     there = torch.arange(13) < 11
@@ -312,42 +267,3 @@ def test_weights_are_dropped_where_the_pursuit_says() -> None:
     last = Pursuit(bound=TIGHT)
     mean = torch.stack([rpc_attention(k, v, pursuit=last, dropout=0.5) for _ in range(400)]).mean(dim=0)
     assert relative(mean, rpc_attention(k, v, pursuit=last).double()) < 0.15
-
-
-def test_options_can_be_written_down() -> None:
-    for chosen in (*PRESETS.values(), Pursuit(shrink=Shrink.HARD, bound=KeyBound(mu=0.3), centred=True)):
-        assert Pursuit.from_json(chosen.as_json()) == chosen
-    with pytest.raises(ValueError, match="function"):
-        Pursuit(bound=KeyBound(threshold=lambda lam, mu: lam / mu)).as_json()
-    more = {**Pursuit().as_json(), "more": 1}
-    for broken in ({}, {"bound": {}}, more):
-        with pytest.raises(ValueError, match="no options of a pursuit"):
-            Pursuit.from_json(broken)
-    stored = Pursuit().as_json()
-    stored["bound"]["threshold"] = "os.system"
-    with pytest.raises(ValueError, match=r"'os\.system' is not a valid Threshold"):
-        Pursuit.from_json(stored)
-
-
-def test_wrong_options_are_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="no preset is called papre; there is paper, code-2024-10"):
-        preset("papre")
-    with pytest.raises(ValueError, match="whole number of iterations, one or more; got 0"):
-        preset("paper", iterations=0)
-    k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
-    with pytest.raises(ValueError, match="their mean would leak"):
-        rpc_attention(k, v, pursuit=Pursuit(centred=True), mask=CAUSAL)
-    if typechecked:
-        pytest.skip("the import hook refuses what follows before the operator can")
-    with pytest.raises(ValueError, match="dual sign of -1 or 1; got 2"):
-        Pursuit(dual_sign=2)
-    with pytest.raises(ValueError, match=r"centred as True or False; got .*'no'"):
-        Pursuit(centred="no")
-    with pytest.raises(ValueError, match="no options of a pursuit"):
-        Pursuit.from_json({**Pursuit().as_json(), "bound": "paper"})
-    with pytest.raises(ValueError, match="'LYS' is not a valid Order"):
-        Pursuit(order="LYS")
-    with pytest.raises(ShapeError, match=r"one shape, as L is taken from K; got k \(2, 3, 13, 7\), v \(2, 3, 13, 5\)"):
-        rpc_attention(k, v[..., :5])
-    with pytest.raises(ShapeError, match=r"queries \(2, 3, 11, 7\)"):
-        rpc_attention(k, v, queries=k[..., :11, :])
