@@ -195,7 +195,11 @@ def test_a_model_that_was_saved_whole_works_where_nothing_was_swapped_yet(tmp_pa
     code = (
         "import clearhead, torch; clearhead.ensure_torchvision(); "
         f"model, inputs, expected = torch.load({str(tmp_path / 'whole.pt')!r}, weights_only=False); "
-        "print(torch.equal(model(**inputs)[0], expected[0]), len(clearhead.find_swaps(model)))"
+        "difference = (model(**inputs)[0] - expected[0]).abs().max() / expected[0].abs().max(); "
+        "print(float(difference), len(clearhead.find_swaps(model)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ran.stdout.split() == ["True", "1"], ran.stderr
+    difference, swaps = ran.stdout.split() or [ran.stderr, ""]
+    # Another process may have another number of threads, and then other last bits.
+    assert float(difference) < 1e-4
+    assert swaps == "1"
