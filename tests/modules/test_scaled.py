@@ -26,12 +26,12 @@ MASKS = ({}, {"causal": True}, {"key_mask": boolean(2, 7)}, {"mask": boolean(2, 
 def test_with_a_zero_s_it_is_multi_head_attention_to_the_bit(form: str) -> None:
     layer, other = ScaledAttention(12, heads=3, **FORMS[form]), MultiHeadAttention(12, heads=3)
     missing, unexpected = layer.load_state_dict(other.state_dict(), strict=False)
-    assert (missing, unexpected) == (["scaling.s"], [])
-    assert not layer.scaling.s.any()
+    assert (missing, unexpected) == (["operator.s"], [])
+    assert not layer.operator.s.any()
     x = normal(2, 7, 12, dtype=torch.float32)
     for options in MASKS:
         assert torch.equal(layer(x, **options), other(x, **options))
-    nn.init.constant_(layer.scaling.s, 0.1)
+    nn.init.constant_(layer.operator.s, 0.1)
     for options in MASKS:
         assert differ(layer(x, **options), other(x, **options))
 
@@ -44,7 +44,7 @@ def test_each_head_has_its_own_maps_and_s(form: str) -> None:
     for options in MASKS:
         heads = []
         for i in range(3):
-            s = layer.scaling.s[i if len(layer.scaling.s) > 1 else 0]
+            s = layer.operator.s[i if len(layer.operator.s) > 1 else 0]
             kind = {"matrix": SMatrix, "asymmetric": AlphaAsymmetric}.get(form, AlphaSymmetric)
             mask = torch.ones(2, 7, 7, dtype=torch.bool)
             mask = mask.tril() if "causal" in options else mask
@@ -59,7 +59,7 @@ def test_each_head_has_its_own_maps_and_s(form: str) -> None:
 def test_training_moves_s_and_lowers_the_loss(form: str) -> None:
     torch.manual_seed(0)
     layer, x, wanted = ScaledAttention(12, heads=3, **FORMS[form]), normal(5, 7, 12).float(), normal(5, 7, 12, seed=1)
-    optimiser = torch.optim.SGD([layer.scaling.s], lr=0.05)
+    optimiser = torch.optim.SGD([layer.operator.s], lr=0.05)
     losses = []
     for _ in range(4):
         loss = (layer(x) - wanted.float()).square().mean()
@@ -67,7 +67,7 @@ def test_training_moves_s_and_lowers_the_loss(form: str) -> None:
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    assert layer.scaling.s.abs().min() > 0
+    assert layer.operator.s.abs().min() > 0
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
 
@@ -78,9 +78,9 @@ def test_s_has_as_many_parameters_as_published() -> None:
         layers = {form: [ScaledAttention(192, heads=3, **options) for _ in range(12)] for form, options in {
             "matrix": {"form": "matrix", "tokens": 197}, "alpha": {"form": "symmetric"},
             "by head": {"form": "asymmetric", "per_head": True}}.items()}  # fmt: skip
-    counts = {form: sum(layer.scaling.s.numel() for layer in made) for form, made in layers.items()}
+    counts = {form: sum(layer.operator.s.numel() for layer in made) for form, made in layers.items()}
     assert counts == {"matrix": 1_397_124, "alpha": 12, "by head": 36}
-    assert {form: made[0].scaling.s.ndim for form, made in layers.items()} == {"matrix": 3, "alpha": 1, "by head": 1}
+    assert {form: made[0].operator.s.ndim for form, made in layers.items()} == {"matrix": 3, "alpha": 1, "by head": 1}
 
 
 def test_a_matrix_refuses_another_length_or_is_resized() -> None:

@@ -30,7 +30,7 @@ class RPCAttention(SymmetricAttention):
     dropout: probability with which attention weights are dropped in training, where the pursuit says
     learned_mu: where mu starts if it is learned, one for each head; None computes it from the keys
 
-    Keys and values are of one width. The other arguments are those of `SymmetricAttention`. One iteration in the
+    Keys and values are of one width. The other arguments are those of `TokenAttention`. One iteration in the
     published order is attention on clamped keys.
     """
 
@@ -79,7 +79,7 @@ class RPCAttention(SymmetricAttention):
         if self.log_mu is not None:
             pursuit = dataclasses.replace(pursuit, bound=dataclasses.replace(pursuit.bound, mu=self.log_mu.exp()))
         if self.query is not None:
-            options["queries"] = self._split(self.query(x))
+            options["queries"] = self.split(self.query(x))
         if self.training and self.dropout:
             options["dropout"] = self.dropout
         return self.operator(k, v, pursuit=pursuit, **options)

@@ -7,27 +7,22 @@ each has its own, as in the other modules.
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from clearhead.axes import Bool, Float
-from clearhead.modules.inputs import check_positive, check_tokens, visible_keys
+from clearhead.modules.token_attention import TokenAttention
 from clearhead.operators.symmetric import symmetric_attention
 
 __all__ = ["SymmetricAttention"]
 
 
-class SymmetricAttention(nn.Module):
+class SymmetricAttention(TokenAttention):
     r"""Several symmetric attentions side by side, and a map of all their outputs.
 
     .. math:: O = W_o\, [H_1; \dots; H_M], \qquad H_i = A(W_k^{(i)} X, W_v^{(i)} X)
 
-    width: of a token
-    heads: M, how many
-    head_width, value_width: of keys and of values inside each head; width / M, and head_width, if None
-    out_width: of the output; width if None
-    bias, out_bias: whether the maps of inputs, and that of outputs, add one
-    scale: 1/sqrt(head_width) if None
     operator: a function (k, v, *, mask, scale), called with those that are given
+
+    The other arguments are those of `TokenAttention`.
     """
 
     def __init__(
@@ -43,59 +38,18 @@ class SymmetricAttention(nn.Module):
         scale: float | None = None,
         operator: Callable[..., Tensor] = symmetric_attention,
     ) -> None:
-        super().__init__()
-        out_width = width if out_width is None else out_width
-        check_positive(width=width, heads=heads, out_width=out_width)
-        if head_width is None and width % heads:
-            raise ValueError(f"expected head_width, or heads that divide width; got {heads} and {width}")
-        head_width = width // heads if head_width is None else head_width
-        value_width = head_width if value_width is None else value_width
-        check_positive(head_width=head_width, value_width=value_width)
-        self.heads, self.scale, self.operator = heads, scale, operator
-        self.key = nn.Linear(width, heads * head_width, bias=bias)
-        self.value = nn.Linear(width, heads * value_width, bias=bias)
-        self.out = nn.Linear(heads * value_width, out_width, bias=out_bias)
-
-    def forward(
-        self,
-        x: Float[Tensor, "*b n c"],
-        *,
-        mask: Bool[Tensor, "..."] | None = None,
-        key_mask: Bool[Tensor, "*b n"] | None = None,
-        causal: bool = False,
-    ) -> Float[Tensor, "*b n o"]:
-        """The output of every token, (..., n, out_width).
-
-        mask: True where a token may look, broadcasts to (..., h, n, n)
-        key_mask: (..., n), True where there is a token, as `pad_sets` makes it
-        causal: whether a token sees only itself and those before it
-
-        A token that may look nowhere gets the bias of W_o, or zeros without one.
-        """
-        check_tokens({"x": x}, {"x": self.key})
-        n = x.shape[-2]
-        seen = visible_keys(
-            (*x.shape[:-2], self.heads, n, n),
-            mask=mask,
-            key_mask=key_mask,
-            causal=causal,
-            bias=None,
-            leading=x.ndim - 2,
-            device=x.device,
+        super().__init__(
+            width,
+            heads=heads,
+            head_width=head_width,
+            value_width=value_width,
+            out_width=out_width,
+            bias=bias,
+            out_bias=out_bias,
+            scale=scale,
+            operator=operator,
         )
-        options = {"mask": seen, "scale": self.scale}
-        given = {name: option for name, option in options.items() if option is not None}
-        attended = self.attend(x, self._split(self.key(x)), self._split(self.value(x)), **given)
-        joined: Tensor = self.out(attended.movedim(-3, -2).flatten(-2))
-        return joined
 
     def attend(self, x: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        """The operator on the keys and values of every head; x are the tokens that they were made from."""
+        """The operator on keys and values alone."""
         return self.operator(k, v, **options)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).movedim(-2, -3)
-
-    def extra_repr(self) -> str:
-        """What the maps do not show."""
-        return f"heads={self.heads}"

@@ -58,16 +58,15 @@ def principal_attention_pursuit(
     if fast and mask is not None:
         seen = padding(mask, k)
         fast = seen is not None
+    wide = torch.promote_types(k.dtype, torch.float32)
     if not fast:
         with as_given(k):
-            wide = torch.promote_types(k.dtype, torch.float32)
             attending = Attending(mask=mask, scale=scale)
             out = pursue_by_parts(
                 k.to(wide), v.to(wide), t[..., None, None], _STEPS[dual_sign], attending, iterations=int(iterations)
             )
             return out.to(v.dtype)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
-    wide = torch.promote_types(k.dtype, torch.float32)
     keys, values = four_axes(k.to(wide)), four_axes(v.to(wide))
     found: Tensor
     found, *_ = pursuit(keys, values, t.to(wide).reshape(keys.shape[:2]), seen, int(iterations), pull, scale, keep)

@@ -4,19 +4,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from clearhead.modules import (
-    LearnedQueryAttention,
-    MultiHeadAttention,
-    ScaledAttention,
-    SelfAttention,
-    SymmetricAttention,
-)
+from clearhead.modules import LearnedQueryAttention, MultiHeadAttention, SelfAttention
+from clearhead.modules.token_attention import TokenAttention
 from clearhead.sockets.call import Call
 from clearhead.sockets.places import place_of
 
 __all__ = ["NATIVE", "NativeDoor"]
 
-NATIVE = (MultiHeadAttention, SelfAttention, SymmetricAttention, LearnedQueryAttention, ScaledAttention)
+NATIVE = (MultiHeadAttention, SelfAttention, TokenAttention, LearnedQueryAttention)
 _ONE_HEAD = (SelfAttention, LearnedQueryAttention)
 
 
@@ -30,19 +25,14 @@ class NativeDoor:
 
     def open(self, module: nn.Module) -> None:
         """Put one there that asks the module's place."""
-        self.own = module.__dict__.get(_holds(module))
-        module.__dict__[_holds(module)] = _StandIn(module)
+        self.own = module.__dict__.get("operator")
+        module.__dict__["operator"] = _StandIn(module)
 
     def close(self, module: nn.Module) -> None:
         """Put the module's own operator back."""
-        del module.__dict__[_holds(module)]
+        del module.__dict__["operator"]
         if self.own is not None:  # else it is a module, and a child
-            module.__dict__[_holds(module)] = self.own
-
-
-def _holds(module: nn.Module) -> str:
-    """Under which name."""
-    return "scaling" if isinstance(module, ScaledAttention) else "operator"
+            module.__dict__["operator"] = self.own
 
 
 class _StandIn:
