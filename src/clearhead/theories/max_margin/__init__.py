@@ -1,0 +1,6 @@
+"""Attention as a support vector machine that selects tokens (Tarzanagh et al. 2023, arXiv 2308.16898, 2306.13596)."""
+
+from clearhead.theories.max_margin.attention_svm import attention_svm
+from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
+
+__all__ = ["Conflict", "MarginWarning", "MaxMargin", "Norm", "Status", "attention_svm"]

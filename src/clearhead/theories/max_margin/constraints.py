@@ -1,0 +1,109 @@
+r"""The constraints of an attention SVM, in factors.
+
+Token t of sequence i must score lower than the one selected, :math:`(x_{i\alpha_i} - x_{it})^T W z_i \ge b_{it}`. With
+:math:`\delta_{it} = x_{i\alpha_i} - x_{it}` the constraint is :math:`\langle A_{it}, W\rangle \ge b_{it}`,
+:math:`A_{it} = \delta_{it} z_i^T`, a matrix of rank one: a stack of them is never formed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clearhead.numerics.moments import Array
+
+__all__ = ["Constraints", "UnitGram"]
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """<A_j, W> >= bound_j, or = where `equal`, with A_j = delta_j z_i^T for i = sequence_j.
+
+    Rows of one sequence stand together. `token` is the token of the row that must not win.
+    """
+
+    delta: Array
+    z: Array
+    sequence: Indices
+    token: Indices
+    bound: Array
+    equal: NDArray[np.bool_]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.delta)
+
+    @property
+    def lengths(self) -> Array:
+        """Norms of the A_j."""
+        found: Array = np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.z, axis=1)[self.sequence]
+        return found
+
+    def values(self, W: Array) -> Array:
+        """<A_j, W> for every row."""
+        found: Array = np.einsum("jd,jd->j", self.delta, (self.z @ W.T)[self.sequence])
+        return found
+
+    def combined(self, weights: Array) -> Array:
+        """The sum of weights_j A_j."""
+        return self.by_sequence(weights).T @ self.z
+
+    def by_sequence(self, weights: Array) -> Array:
+        """(n, d): the sum of weights_j delta_j over the rows of each sequence, the other factor of `combined`."""
+        found = np.zeros((len(self.z), self.delta.shape[1]))
+        if self.count:
+            starts = np.flatnonzero(np.diff(self.sequence, prepend=-1))
+            found[self.sequence[starts]] = np.add.reduceat(weights[:, None] * self.delta, starts, axis=0)
+        return found
+
+    def at(self, rows: Indices) -> "Constraints":
+        """These rows alone, in their order."""
+        return Constraints(
+            delta=self.delta[rows],
+            z=self.z,
+            sequence=self.sequence[rows],
+            token=self.token[rows],
+            bound=self.bound[rows],
+            equal=self.equal[rows],
+        )
+
+
+class UnitGram:
+    """Inner products of the A_j after each is scaled to length one.
+
+    Up to `STORED` rows they are stored; beyond, products go through the factors, and memory does not grow with their
+    square.
+    """
+
+    STORED = 1500
+
+    def __init__(self, constraints: Constraints) -> None:
+        self._rows = constraints
+        self._inverse = 1 / constraints.lengths
+        self._queries = constraints.z @ constraints.z.T
+        stored = constraints.count <= self.STORED
+        self._matrix = self._gram(np.arange(constraints.count)) if stored else None
+
+    @property
+    def size(self) -> int:
+        """How many rows it has."""
+        return self._rows.count
+
+    def times(self, x: Array) -> Array:
+        """The matrix times x."""
+        if self._matrix is not None:
+            product: Array = self._matrix @ x
+            return product
+        inverse = self._inverse
+        return inverse * self._rows.values(self._rows.combined(inverse * x))
+
+    def block(self, where: Indices) -> Array:
+        """The rows and columns of these indices."""
+        return self._gram(where) if self._matrix is None else self._matrix[np.ix_(where, where)]
+
+    def _gram(self, where: Indices) -> Array:
+        delta, sequence = self._rows.delta[where] * self._inverse[where, None], self._rows.sequence[where]
+        return (delta @ delta.T) * self._queries[np.ix_(sequence, sequence)]

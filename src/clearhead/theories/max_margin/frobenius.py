@@ -1,0 +1,50 @@
+r"""The attention SVM of least Frobenius norm, through its dual.
+
+.. math:: \min_{\lambda \ge 0} \tfrac12 \lambda^T G \lambda - b^T \lambda, \qquad
+          G_{jk} = (\delta_j \cdot \delta_k)(z_j \cdot z_k), \qquad W = \sum_j \lambda_j \delta_j z_j^T.
+
+Rows are scaled to length one first, so tokens that are nearly equal and data of any scale do no harm. The same program
+with another right-hand side finds the nearest matrix that satisfies the constraints.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clearhead.numerics.moments import Array
+from clearhead.numerics.nonnegative_qp import nonnegative_qp
+from clearhead.theories.max_margin.constraints import Constraints, UnitGram
+
+__all__ = ["Least", "least_frobenius"]
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """A matrix, the multipliers of the constraints as they are (unscaled), and whether they are optimal to rounding."""
+
+    W: Array
+    multipliers: Array
+    converged: bool
+
+
+def least_frobenius(
+    constraints: Constraints, *, near: Array | None = None, start: Array | None = None, gram: UnitGram | None = None
+) -> Least:
+    """The matrix of least Frobenius norm, or the one nearest to `near`, that meets the constraints.
+
+    `start` are multipliers of a problem like it; `gram` the constraints' own, where it has been made before.
+    """
+    gram = UnitGram(constraints) if gram is None else gram
+    lengths = constraints.lengths
+    missing = constraints.bound if near is None else constraints.bound - constraints.values(near)
+    linear = missing / lengths
+    unit = float(np.abs(linear).max(initial=0.0)) or 1.0
+    found = nonnegative_qp(
+        gram,
+        linear / unit,
+        free=constraints.equal if constraints.equal.any() else None,
+        start=None if start is None else start * lengths / unit,
+    )
+    multipliers = found.x * unit / lengths
+    W = constraints.combined(multipliers)
+    return Least(W if near is None else near + W, multipliers, found.converged)
