@@ -10,7 +10,8 @@ from scipy import stats
 from clearhead.findings import Claim, Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
-from clearhead.theories.over_inputs import Control, OverInputs, Sample, Samples, sample_by_head
+from clearhead.theories.over_inputs import OverInputs, sample_by_head
+from clearhead.theories.tallies import Control, Sample, Samples
 
 FIRST, SECOND = (
     Claim(theory="t", statistic=name, statement="", formula="", citation="", exact=exact)
@@ -75,7 +76,7 @@ def test_kept_draws_call_one_of_their_own_different_at_the_rate_promised() -> No
     heads = 2000
     levels = _drawn(DRAWS + 1, heads)
     values, kept = np.repeat(levels[None, 0], 2, axis=0), np.repeat(levels[None, 1:], 2, axis=0)
-    from clearhead.theories.over_inputs import _outside
+    from clearhead.theories.tallies import _outside
 
     p = np.array([_outside(values[0, h], kept[0, :, h]) for h in range(heads)])
     assert abs((p <= 0.05).mean() - 0.05) < 4 * math.sqrt(0.05 * 0.95 / heads)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead.axes import Float
 from clearhead.heads import ValueMap
-from clearhead.theories.over_inputs import Control
+from clearhead.theories.tallies import Control
 
 __all__ = ["OTHER_HEADS", "PERMUTED", "RANDOM_MAP", "RANDOM_VALUES", "Draws", "other_heads", "random_maps"]
 

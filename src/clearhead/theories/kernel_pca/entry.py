@@ -30,7 +30,7 @@ from clearhead.theories.kernel_pca.published import (
 )
 from clearhead.theories.kernel_pca.space import KeySpace, Principal
 from clearhead.theories.kernel_pca.spans import held_variance, span_of, subspace_overlap
-from clearhead.theories.over_inputs import Control, Sample, Samples
+from clearhead.theories.tallies import Control, Sample, Samples
 
 __all__ = ["Entry"]
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from clearhead.axes import Bool, Float
 from clearhead.findings import Claim, Role
 from clearhead.heads import Heads
-from clearhead.theories.over_inputs import Control, OverInputs, Sample, Samples
+from clearhead.theories.over_inputs import OverInputs
+from clearhead.theories.tallies import Control, Sample, Samples
 
 __all__ = ["KERNEL", "distance_from_a_kernel", "kernel_over_inputs"]
 

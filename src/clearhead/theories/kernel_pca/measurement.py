@@ -22,7 +22,8 @@ from clearhead.theories.kernel_pca.entry import Entry
 from clearhead.theories.kernel_pca.kernels import kernel_over_inputs
 from clearhead.theories.kernel_pca.loss import seen_queries
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
-from clearhead.theories.over_inputs import Control, OverInputs, Samples, sample_by_head
+from clearhead.theories.over_inputs import OverInputs, sample_by_head
+from clearhead.theories.tallies import Control, Samples
 
 __all__ = ["KernelPCAClaims"]
 

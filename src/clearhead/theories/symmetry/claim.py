@@ -20,9 +20,10 @@ from clearhead.axes import Bool
 from clearhead.findings import Claim, Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.operators.softmax import softmax_attention
-from clearhead.theories.over_inputs import Control, OverInputs, Sample, Samples, sample_by_head
+from clearhead.theories.over_inputs import OverInputs, sample_by_head
 from clearhead.theories.symmetry.groups import drawn_permutations
 from clearhead.theories.symmetry.measure import equivariance_errors
+from clearhead.theories.tallies import Control, Sample, Samples
 
 __all__ = ["CLAIM", "PermutationSymmetry"]
 
