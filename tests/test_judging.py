@@ -132,6 +132,27 @@ def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not()
     assert np.mean(crude) > 0.15
 
 
+def test_a_head_of_which_the_theory_does_not_speak_keeps_its_value_and_is_not_tested() -> None:
+    spoken_of = finding(0.6, p=0.04)
+    silent = dataclasses.replace(finding(0.99, p=1e-9, head=1), applies=False, reason="not saturated")
+    judged = judge([spoken_of, silent])
+    assert [f.verdict for f in judged] == [Verdict.ABOVE, Verdict.NOT_APPLICABLE]
+    assert judged[1].value == 0.99
+    assert math.isnan(judged[1].p_value)
+    [summary] = summarise(judged)
+    assert (summary.measured, summary.verdict) == (1, str(Verdict.ABOVE))
+    assert summary.median == pytest.approx((0.6 + 0.99) / 2)
+    # The control: were it tested, it would be judged, and it would not raise the bar for the other.
+    assert judge([dataclasses.replace(silent, applies=True)])[0].verdict is Verdict.SUPPORTED
+
+
+def test_heads_of_which_the_theory_does_not_speak_do_not_raise_the_bar() -> None:
+    doubtful = [dataclasses.replace(finding(0.6, p=0.9, head=h), applies=False) for h in range(1, 9)]
+    assert judge([finding(0.6, p=0.04), *doubtful])[0].verdict is Verdict.ABOVE
+    tested = [dataclasses.replace(f, applies=True) for f in doubtful]
+    assert judge([finding(0.6, p=0.04), *tested])[0].verdict is Verdict.CHANCE
+
+
 def test_a_summary_is_of_medians_over_measured_heads() -> None:
     values = [0.1, 0.9, 0.35, 0.4, 0.95, 0.2, 0.33]
     given = [finding(v, chance=0.2 + 0.01 * i, head=i) for i, v in enumerate(values)]

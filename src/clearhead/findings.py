@@ -78,7 +78,10 @@ class Finding:
     """One claim measured on one head, beside its controls.
 
     `value` and `interval` are over inputs: the mean, and Student's 95 % interval of that mean; `exact` is what the
-    value would be if the theory were exact. `inputs` were used and `skipped` could not be, for `reason`.
+    value would be if the theory were exact. `inputs` were used and `skipped` could not be, for `reason`; one may be a
+    group of inputs, where the claim is one on several.
+
+    applies: whether the theory speaks of this head at all; if not, the value stands and is not tested, for `reason`
     """
 
     claim: Claim
@@ -93,6 +96,7 @@ class Finding:
     skipped: int = 0
     reason: str = ""
     verdict: Verdict = Verdict.UNDECIDED
+    applies: bool = True
 
     @property
     def chance(self) -> Chance:
@@ -105,13 +109,14 @@ class Finding:
 
     @property
     def p_value(self) -> float:
-        """Of the test that the head lies on one side of every decisive control; NaN if one of them cannot be tested.
+        """Of the test that the head lies on one side of every decisive control; NaN if one of them cannot be tested, or
+        the theory does not speak of the head.
 
         Lying beyond all of them is an intersection of claims, so the largest of the one-sided p-values needs no
         correction (Berger 1982); twice the smaller of the two sides' is two-sided. With one control it is that one's.
         """
         known = [chance for chance in self.controls if chance.decisive and not math.isnan(chance.value)]
-        if not known or any(math.isnan(chance.p_value) for chance in known):
+        if not self.applies or not known or any(math.isnan(chance.p_value) for chance in known):
             return math.nan
         above = max(_one_sided(chance, self.value > chance.value) for chance in known)
         below = max(_one_sided(chance, self.value < chance.value) for chance in known)

@@ -22,11 +22,11 @@ SUPPORT = 0.9
 def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
     """Give every finding its verdict, with false discoveries held to `rate` among the heads of each claim.
 
-    Not applicable where nothing could be measured; undecided with fewer than two inputs; not distinguishable from
-    chance unless the head lies on one side of every decisive control, with an adjusted p-value of at most `rate`; then
-    below chance, or above it, or in agreement with the theory, where its whole interval of agreement is at least 0.9,
-    and at most 1.1 where a value may pass the theory's. A theory whose own value lies among the controls is not told
-    from chance whatever the head does.
+    Not applicable where nothing could be measured or the theory does not speak of the head; undecided with fewer than
+    two inputs; not distinguishable from chance unless the head lies on one side of every decisive control, with an
+    adjusted p-value of at most `rate`; then below chance, or above it, or in agreement with the theory, where its whole
+    interval of agreement is at least 0.9, and at most 1.1 where a value may pass the theory's. A theory whose own value
+    lies among the controls is not told from chance whatever the head does.
     """
     findings = list(findings)
     families: dict[Claim, list[int]] = defaultdict(list)
@@ -42,7 +42,7 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
 def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
     if finding.verdict is Verdict.BY_CONSTRUCTION:
         return finding.verdict
-    if finding.inputs == 0 or not math.isfinite(finding.value):
+    if not finding.applies or finding.inputs == 0 or not math.isfinite(finding.value):
         return Verdict.NOT_APPLICABLE
     if not math.isfinite(p):
         return Verdict.UNDECIDED

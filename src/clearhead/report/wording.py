@@ -50,7 +50,8 @@ RULES = {
     Verdict.CHANCE: _ADJUSTED
     + "above 5 %: at least one control cannot be told from the head; or the theory's value lies among the controls.",
     Verdict.BELOW: _DIFFERS + "and the value does not lie on the theory's side of chance.",
-    Verdict.NOT_APPLICABLE: "Nothing could be measured on this head: no input was usable, or a value is not finite.",
+    Verdict.NOT_APPLICABLE: "The theory does not speak of this head, or nothing could be measured on it: no input was "
+    "usable, or a value is not finite.",
     Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
     Verdict.BY_CONSTRUCTION: "The statement holds for every head by the way it is computed, so it is not tested.",
 }

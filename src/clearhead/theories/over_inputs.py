@@ -15,7 +15,7 @@ from clearhead.findings import Claim, Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
-from clearhead.theories.tallies import Sample, Samples, Tallies
+from clearhead.theories.tallies import Layer, Sample, Samples, Tallies
 
 __all__ = ["OverInputs", "sample_by_head"]
 
@@ -90,7 +90,7 @@ class OverInputs:
             windows = found[first : first + heads.windows]
             measured = [window for window in windows if not isinstance(window, str)]
             reasons = [window for window in windows if isinstance(window, str)]
-            self._tallies.count(heads, self._averaged(measured) if measured else None, reasons=reasons)
+            self._tallies.count(Layer.of(heads), self._averaged(measured) if measured else None, reasons=reasons)
 
     def _averaged(self, windows: Sequence[Samples]) -> Samples:
         return {claim: _averaged([window[claim] for window in windows]) for claim in self.claims}

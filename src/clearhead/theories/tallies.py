@@ -14,7 +14,7 @@ from clearhead.findings import Chance, Claim, Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array, Interval, RunningMoments
 
-__all__ = ["Control", "Sample", "Samples", "Tallies"]
+__all__ = ["Control", "Layer", "Sample", "Samples", "Tallies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class _Tally:
                 control, _Drawn(RunningMoments(drawn.shape), RunningMoments(sample.value.shape))
             )
             moments.value.add(np.where(np.isfinite(sample.value), drawn, np.nan))
-            with np.errstate(invalid="ignore"):
-                moments.difference.add(sample.value - drawn.mean(axis=0))
+            moments.difference.add(sample.value - _mean_of_known(drawn))
 
     def chance(self, control: Control, h: int, seed: int) -> Chance:
         moments = self.controls[control]
-        drawn = np.where(moments.value.count[:, h] > 0, moments.value.mean[:, h], np.nan)
+        drawn = moments.value.mean[:, h][moments.value.count[:, h] > 0]
+        drawn = drawn if drawn.size else np.array([np.nan])
         low, high = np.quantile(drawn, [0.025, 0.975])
         p = _outside(float(self.value.mean[h]), drawn) if control.kept else float(moments.difference.p_value()[h])
         return Chance(
@@ -87,6 +87,13 @@ class _Tally:
         )
 
 
+def _mean_of_known(drawn: Array) -> Array:
+    """Over the draws in which the number is defined; NaN where it is in none."""
+    known = np.isfinite(drawn)
+    total = np.where(known, drawn, 0.0).sum(axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
 def _outside(value: float, drawn: Array) -> float:
     """Two-sided p-value that one more draw would lie as far out, if draws are normal (Student's prediction test)."""
     spread = float(drawn.std(ddof=1)) * np.sqrt(1 + 1 / len(drawn)) if len(drawn) > 1 else np.nan
@@ -96,12 +103,25 @@ def _outside(value: float, drawn: Array) -> float:
     return float(2 * stats.t.sf(apart / spread, len(drawn) - 1))
 
 
-@dataclass(slots=True)
-class _Layer:
-    """What was seen at one layer."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer by its place in the forward pass, its name, and how many heads it has."""
 
+    place: int
     name: str
     heads: int
+
+    @classmethod
+    def of(cls, heads: Heads) -> "Layer":
+        """The layer that made a call."""
+        return cls(heads.layer, heads.name, heads.q.shape[1])
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What was seen at one layer."""
+
+    layer: Layer
     tallies: dict[Claim, _Tally]
     samples: int = 0
     reasons: list[str] = field(default_factory=list)
@@ -117,28 +137,27 @@ class Tallies:
 
     def __init__(self, claims: tuple[Claim, ...], *, seed: int, undefined: Callable[[Claim], str]) -> None:
         self._claims, self._seed, self._undefined = claims, seed, undefined
-        self._layers: dict[int, _Layer] = {}
+        self._layers: dict[int, _Sums] = {}
 
     def samples(self, layer: int) -> int:
         """How many samples of the layer were counted."""
         return self._layers[layer].samples if layer in self._layers else 0
 
-    def count(self, heads: Heads, samples: Samples | None, *, reasons: Sequence[str] = ()) -> None:
-        """Count one sample of the layer that made this call: numbers, or None and why there are none."""
-        count = heads.q.shape[1]
-        layer = self._layers.setdefault(
-            heads.layer,
-            _Layer(name=heads.name, heads=count, tallies={claim: _Tally(count) for claim in self._claims}),
+    def count(self, layer: Layer, samples: Samples | None, *, reasons: Sequence[str] = ()) -> None:
+        """Count one sample of a layer: numbers, or None and why there are none."""
+        seen = self._layers.setdefault(
+            layer.place,
+            _Sums(layer=layer, tallies={claim: _Tally(layer.heads) for claim in self._claims}),
         )
-        layer.samples += 1
+        seen.samples += 1
         for reason in reasons:
-            layer.skip(reason)
+            seen.skip(reason)
         if samples is None:
             return
-        for claim, tally in layer.tallies.items():
+        for claim, tally in seen.tallies.items():
             tally.add(samples[claim])
             if not np.isfinite(samples[claim].value).all():
-                layer.undefined.add(claim)
+                seen.undefined.add(claim)
 
     def findings(self) -> list[Finding]:
         """What was found on every head seen, claim by claim, without verdicts."""
@@ -146,7 +165,7 @@ class Tallies:
             self._finding(claim, place, h)
             for claim in self._claims
             for place in sorted(self._layers)
-            for h in range(self._layers[place].heads)
+            for h in range(self._layers[place].layer.heads)
         ]
 
     def _finding(self, claim: Claim, place: int, h: int) -> Finding:
@@ -159,7 +178,7 @@ class Tallies:
         return Finding(
             claim=claim,
             layer=place,
-            name=layer.name,
+            name=layer.layer.name,
             head=h,
             value=float(tally.value.mean[h]) if used else float("nan"),
             interval=Interval(float(low[h]), float(high[h])),
