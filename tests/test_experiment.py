@@ -16,7 +16,7 @@ from clearhead.experiment import measuring, subjects, vision
 from clearhead.experiment.catalogue import EXPERIMENTS, find_experiment
 from clearhead.experiment.experiment import Request, last_outcome, write_outcome
 from clearhead.experiment.measuring import Measured, measure_all
-from clearhead.experiment.model_table import MODEL_TABLE
+from clearhead.experiment.model_table import KERNEL_PCA_TABLE
 from clearhead.experiment.subjects import Ready, Subject
 from clearhead.experiment.table import as_facts, as_markdown
 from clearhead.experiment.vision import DIGITS, FASHION_MNIST
@@ -54,12 +54,13 @@ def _lost() -> Ready:
 
 def test_the_catalogue_has_each_once_and_knows_its_names() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
-        "kernel-pca/models", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits", "rpc/step-time",
+        "kernel-pca/models",
+        "svm/models", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits", "rpc/step-time",
     ]  # fmt: skip
     assert find_experiment("vit/digits") is DIGITS
     fields = {field.name for field in dataclasses.fields(Request)}
     assert all(experiment.options <= fields for experiment in EXPERIMENTS)
-    with pytest.raises(ValueError, match="no experiment is called vit; there is kernel-pca/models, vit/fashion"):
+    with pytest.raises(ValueError, match="no experiment is called vit; there is kernel-pca/models, svm/models, "):
         find_experiment("vit")
 
 
@@ -86,8 +87,8 @@ def test_a_model_is_measured_once_for_the_same_inputs(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(measuring, "audit", counted)
     request = Request(out=tmp_path)
-    first = measure_all([_subject()], request, tmp_path)
-    again = measure_all([_subject()], request, tmp_path)
+    first = measure_all([_subject()], request, tmp_path, theory="kernel-pca")
+    again = measure_all([_subject()], request, tmp_path, theory="kernel-pca")
     assert audited == ["small"]
     assert first[0].record == again[0].record
     changed = {
@@ -96,14 +97,14 @@ def test_a_model_is_measured_once_for_the_same_inputs(tmp_path: Path, monkeypatc
         "weights": (_subject(load=lambda: Ready(model=_bert(1), batches=_batches(), source="drawn tokens")), request),
     }
     for subject, asked in changed.values():
-        measure_all([_subject()], request, tmp_path)
+        measure_all([_subject()], request, tmp_path, theory="kernel-pca")
         audited.clear()
-        measure_all([subject], asked, tmp_path)
+        measure_all([subject], asked, tmp_path, theory="kernel-pca")
         assert audited == ["small"]
-    measure_all([_subject()], request, tmp_path)
+    measure_all([_subject()], request, tmp_path, theory="kernel-pca")
     audited.clear()
     (tmp_path / "measured" / "small.json").write_text("{")
-    measure_all([_subject()], request, tmp_path)
+    measure_all([_subject()], request, tmp_path, theory="kernel-pca")
     assert audited == ["small"]
 
 
@@ -113,7 +114,7 @@ def test_the_untrained_model_is_measured_where_it_can_be_drawn(tmp_path: Path) -
             model=_bert(), batches=_batches(), source="drawn tokens", untrained=lambda seed: _bert(seed + 7)
         )
     )
-    [row] = measure_all([subject], Request(out=tmp_path), tmp_path)
+    [row] = measure_all([subject], Request(out=tmp_path), tmp_path, theory="kernel-pca")
     assert row.record is not None
     assert "the same head before training" in row.record["summaries"][0]["controls"]
 
@@ -129,6 +130,7 @@ def test_what_cannot_be_had_says_why_and_the_others_go_on(tmp_path: Path) -> Non
         ],
         Request(out=tmp_path),
         tmp_path,
+        theory="kernel-pca",
     )
     assert [row.record is None for row in rows] == [True, True, True, False]
     assert rows[0].reason == "not in models; pip download lost"
@@ -149,7 +151,9 @@ def _cells(text: str, start: str) -> list[str]:
 def test_the_table_says_what_the_record_says() -> None:
     row = _measured()
     assert row.record is not None
-    text = as_markdown([row, Measured(subject=_subject("lost"), reason="not here")], command="clearhead x", seed=3)
+    text = as_markdown(
+        [row, Measured(subject=_subject("lost"), reason="not here")], title="A theory", command="clearhead x", seed=3
+    )
     summary = row.record["summaries"][0]
     cells = _cells(text.split("## Other")[0], "small")
     assert cells[1:4] == ["2 x 4", "10", "190"]
@@ -183,7 +187,7 @@ def test_other_statistics_stand_in_rows_beside_chance() -> None:
     row, other = _measured(), _measured("other", summaries=[])
     assert row.record is not None
     by_name = {summary["statistic"]: summary for summary in row.record["summaries"]}
-    text = as_markdown([row, other], command="x", seed=0)
+    text = as_markdown([row, other], title="A theory", command="x", seed=0)
     following, published = text.split("## Other")[1].split("## As published")
     for claim in row.record["claims"]:
         part = {"secondary": following, "as published": published}.get(claim["role"])
@@ -206,7 +210,7 @@ def test_a_model_the_claim_does_not_apply_to_says_why() -> None:
              "controls": {}, "verdicts": {"not applicable": 8}, "interval": {"low": None, "high": None}}  # fmt: skip
     findings = [{**finding, "inputs": 0, "reason": "scores have a | bias"} for finding in row.record["findings"]]
     told = dataclasses.replace(row, record={**row.record, "summaries": [empty], "findings": findings})
-    text = as_markdown([told], command="x", seed=0)
+    text = as_markdown([told], title="A theory", command="x", seed=0)
     assert "| - | - | not applicable: scores have a \\| bias |" in text
 
 
@@ -232,7 +236,7 @@ def test_the_experiment_writes_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     folder = tmp_path / "kernel-pca-models"
     told: list[str] = []
     request = Request(out=tmp_path, inputs=5, seed=2, tell=lambda what, done, total: told.append(what))
-    outcome = MODEL_TABLE.run(request, folder)
+    outcome = KERNEL_PCA_TABLE.run(request, folder)
     assert outcome.headline == "1 of 2 models measured"
     text = (folder / "table.md").read_text()
     assert outcome.lines[0] == text.rstrip("\n")
@@ -252,7 +256,7 @@ def test_the_experiment_writes_the_table(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_table_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subjects, "PUBLISHED", [model for model in subjects.PUBLISHED if model.name == "antiberty"])
     with pytest.raises(ValueError, match="no model could be measured; antiberty: not in"):
-        MODEL_TABLE.run(Request(out=tmp_path), tmp_path / "table")
+        KERNEL_PCA_TABLE.run(Request(out=tmp_path), tmp_path / "table")
     assert list(tmp_path.rglob("*.md")) == []
 
 

@@ -1,13 +1,13 @@
 """What can be reproduced."""
 
 from clearhead.experiment.experiment import Experiment
-from clearhead.experiment.model_table import MODEL_TABLE
+from clearhead.experiment.model_table import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiment.vision import DIGITS, FASHION_MNIST
 
 __all__ = ["EXPERIMENTS", "find_experiment"]
 
-EXPERIMENTS = (MODEL_TABLE, FASHION_MNIST, DIGITS, ROBUSTNESS, DIGITS_ROBUSTNESS, STEP_TIME)
+EXPERIMENTS = (KERNEL_PCA_TABLE, MAX_MARGIN_TABLE, FASHION_MNIST, DIGITS, ROBUSTNESS, DIGITS_ROBUSTNESS, STEP_TIME)
 
 
 def find_experiment(name: str) -> Experiment:

@@ -1,7 +1,8 @@
 """Audit the subjects one by one, and keep what was measured: a measurement with the same inputs is not made again."""
 
+import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,6 @@ from clearhead.sockets import AttentionNotSeenError
 
 __all__ = ["Measured", "measure_all"]
 
-THEORY = "kernel-pca"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -33,23 +32,30 @@ class Measured:
     reason: str = ""
 
 
-def measure_all(subjects: Iterable[Subject], request: Request, folder: Path) -> list[Measured]:
-    """Measure each subject. What cannot be had or measured says why, and the others go on."""
+def measure_all(subjects: Iterable[Subject], request: Request, folder: Path, *, theory: str) -> list[Measured]:
+    """Measure a theory on each subject. What cannot be had or measured says why, and the others go on."""
     listed = list(subjects)
     measured = []
     for i, subject in enumerate(listed):
         request.tell(f"{subject.name}: loading", i, len(listed))
         try:
-            measured.append(_measure(subject, request, folder / "measured" / f"{subject.name}.json", i, len(listed)))
+            path = folder / "measured" / f"{subject.name}.json"
+            tell = functools.partial(_tell, request, subject.name, i, len(listed))
+            measured.append(_measure(subject, request, path, theory, tell))
         except (LoadError, AuditError, AttentionNotSeenError) as error:
             measured.append(Measured(subject=subject, reason=str(error)))
     return measured
 
 
-def _measure(subject: Subject, request: Request, path: Path, place: int, total: int) -> Measured:
+def _tell(request: Request, name: str, place: int, total: int, phase: str, done: int) -> None:
+    request.tell(f"{name}: {phase} {done}", place, total)
+
+
+def _measure(subject: Subject, request: Request, path: Path, theory: str, tell: Callable[[str, int], None]) -> Measured:
     ready = subject.load()
     key = {
         "version": __version__,
+        "theory": theory,
         "code": of_code(),
         "seed": request.seed,
         "contents": _contents(ready),
@@ -61,12 +67,12 @@ def _measure(subject: Subject, request: Request, path: Path, place: int, total: 
         record = audit(
             ready.model,
             ready.batches,
-            theories=[THEORY],
+            theories=[theory],
             seed=request.seed,
             untrained=None if ready.untrained is None else ready.untrained(request.seed),
             name=subject.name,
             data=ready.source,
-            progress=lambda phase, done: request.tell(f"{subject.name}: {phase} {done}", place, total),
+            progress=tell,
         )
         kept = audit_as_json(record)
         kept["tokens"] = ready.tokens or record.tokens

@@ -1,4 +1,4 @@
-"""The models of the kernel PCA table, each with its weights and its own kind of inputs."""
+"""The models of the tables of theories, each with its weights and its own kind of inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

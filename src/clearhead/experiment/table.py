@@ -18,11 +18,11 @@ RANDOM_VALUES = controls.RANDOM_VALUES.name
 ABOVE = (str(Verdict.SUPPORTED), str(Verdict.ABOVE))
 
 
-def as_markdown(measured: Sequence[Measured], *, command: str, seed: int) -> str:
+def as_markdown(measured: Sequence[Measured], *, title: str, command: str, seed: int) -> str:
     """The caption, the primary statistic beside every control, the other statistics, and the models."""
     shown = [row for row in measured if row.record is not None]
     missing = [row for row in measured if row.record is None]
-    parts = [f"# Kernel PCA on trained transformers\n\n{_caption(command=command, seed=seed)}"]
+    parts = [f"# {title}\n\n{_caption(command=command, seed=seed)}"]
     for statistic in _statistics(shown, Role.PRIMARY):
         parts += [f"## {statistic[:1].upper()}{statistic[1:]}", _primary_table(shown, statistic)]
     for role, title, beside in (
