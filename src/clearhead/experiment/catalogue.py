@@ -3,11 +3,12 @@
 from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import MODEL_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
+from clearhead.experiment.svm_local import LOCAL_CONVERGENCE
 from clearhead.experiment.vision import DIGITS, FASHION_MNIST
 
 __all__ = ["EXPERIMENTS", "find_experiment"]
 
-EXPERIMENTS = (MODEL_TABLE, FASHION_MNIST, DIGITS, ROBUSTNESS, DIGITS_ROBUSTNESS, STEP_TIME)
+EXPERIMENTS = (MODEL_TABLE, FASHION_MNIST, DIGITS, ROBUSTNESS, DIGITS_ROBUSTNESS, STEP_TIME, LOCAL_CONVERGENCE)
 
 
 def find_experiment(name: str) -> Experiment:
