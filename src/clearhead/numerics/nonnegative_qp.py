@@ -16,7 +16,7 @@ from scipy import linalg
 
 from clearhead.numerics.moments import Array
 
-__all__ = ["DenseQuadratic", "Quadratic", "QuadraticSolution", "nonnegative_qp"]
+__all__ = ["DenseQuadratic", "NonnegativeQP", "Quadratic", "QuadraticSolution", "nonnegative_qp"]
 
 EPSILON = float(np.finfo(np.float64).eps)
 FIRST_STEPS, ROUNDS, EXCHANGES = 25, 6, 12
@@ -24,6 +24,11 @@ REFINEMENTS = 4
 UNBOUNDED = 1e-6
 """Rounding of the slope, relative to the linear term, beyond which multipliers are taken to grow without bound."""
 RIDGE_GROWTH, RIDGES = 100.0, 4
+LARGEST = 5000
+"""Rows of the largest block that is factored: it takes 200 MB, and as much again beside it."""
+CROWDED = 2
+"""Rounds of descent in a row whose guess has more than twice as many rows as the matrix has rank: nearly always the
+program has no lowest value then, and more steps would not show it."""
 
 
 @runtime_checkable
@@ -33,6 +38,10 @@ class Quadratic(Protocol):
     @property
     def size(self) -> int:
         """How many rows it has."""
+
+    @property
+    def rank(self) -> int:
+        """A bound on its rank."""
 
     def times(self, x: Array) -> Array:
         """K x."""
@@ -50,6 +59,11 @@ class DenseQuadratic:
     @property
     def size(self) -> int:
         """How many rows it has."""
+        return len(self.matrix)
+
+    @property
+    def rank(self) -> int:
+        """A bound on its rank."""
         return len(self.matrix)
 
     def times(self, x: Array) -> Array:
@@ -78,19 +92,61 @@ def nonnegative_qp(
     quadratic: Quadratic, linear: Array, *, free: NDArray[np.bool_] | None = None, start: Array | None = None
 ) -> QuadraticSolution:
     """Solve the program of the module's docstring. `start` is a guess whose positive entries are tried first."""
-    size = quadratic.size
-    bound = ~free if free is not None else np.ones(size, dtype=bool)
-    if start is not None:
-        tried = _exchange(quadratic, linear, (start > 0) | ~bound, bound)
-        if tried is not None:
-            return QuadraticSolution(x=tried, converged=True)
-    descent = _Descent(quadratic, linear, bound, np.zeros(size) if start is None else start)
-    for turn in range(ROUNDS):
-        guess = descent.run(FIRST_STEPS * 2**turn)
-        exact = _exchange(quadratic, linear, guess | ~bound, bound)
-        if exact is not None:
-            return QuadraticSolution(x=exact, converged=True)
-    return QuadraticSolution(x=descent.x, converged=False)
+    return NonnegativeQP(quadratic, free=free).solve(linear, start=start)
+
+
+class NonnegativeQP:
+    """Programs that differ in their linear term alone: what was factored for one is used for the next."""
+
+    def __init__(self, quadratic: Quadratic, *, free: NDArray[np.bool_] | None = None) -> None:
+        self._quadratic = quadratic
+        self._bound = ~free if free is not None else np.ones(quadratic.size, dtype=bool)
+        self._factor: _Factor | None = None
+
+    def solve(self, linear: Array, *, start: Array | None = None) -> QuadraticSolution:
+        """As `nonnegative_qp`."""
+        if start is not None:
+            tried = self._exchange(linear, start > 0)
+            if tried is not None:
+                return QuadraticSolution(x=tried, converged=True)
+        descent = _Descent(self._quadratic, linear, self._bound, np.zeros(len(linear)) if start is None else start)
+        crowded = 0
+        for turn in range(ROUNDS):
+            guess = descent.run(FIRST_STEPS * 2**turn)
+            if int(guess.sum()) > 2 * self._quadratic.rank:
+                crowded += 1
+                if crowded == CROWDED:
+                    break
+                continue
+            exact = self._exchange(linear, guess)
+            if exact is not None:
+                return QuadraticSolution(x=exact, converged=True)
+        return QuadraticSolution(x=descent.x, converged=False)
+
+    def _exchange(self, linear: Array, positive: NDArray[np.bool_]) -> Array | None:
+        """Solve for the positive multipliers as if the others were zero, and exchange those of the wrong sign; None
+        where that does not settle."""
+        positive = positive | ~self._bound
+        for _ in range(EXCHANGES):
+            where = np.flatnonzero(positive)
+            if len(where) > LARGEST:
+                return None
+            if self._factor is None or not np.array_equal(self._factor.where, where):
+                self._factor = _Factor.of(self._quadratic, where)
+            found = None if self._factor is None else self._factor.solve(self._quadratic, linear)
+            if found is None:
+                return None
+            x, slope = found
+            # Entries of K are at most one, so the rounding of a slope is at most that of the sum of multipliers.
+            largest = float(np.abs(linear).max(initial=0.0))
+            rounding = 64 * EPSILON * (float(np.abs(x).sum()) + largest)
+            if rounding > UNBOUNDED * largest:
+                return None
+            wrong = np.where(positive, self._bound & (x < 0), slope < -rounding)
+            if not wrong.any():
+                return x
+            positive = positive ^ wrong
+        return None
 
 
 class _Descent:
@@ -132,57 +188,43 @@ def _largest_eigenvalue(quadratic: Quadratic, steps: int = 12) -> float:
     return 1.05 * value
 
 
-def _exchange(
-    quadratic: Quadratic, linear: Array, positive: NDArray[np.bool_], bound: NDArray[np.bool_]
-) -> Array | None:
-    """Solve for the positive multipliers as if the others were zero, and exchange those of the wrong sign; None where
-    that does not settle."""
-    for _ in range(EXCHANGES):
-        where = np.flatnonzero(positive)
-        x, slope = _solved(quadratic, linear, where)
-        if x is None:
-            return None
-        # Entries of K are at most one, so the rounding of a slope is at most that of the sum of multipliers.
-        largest = float(np.abs(linear).max(initial=0.0))
-        rounding = 64 * EPSILON * (float(np.abs(x).sum()) + largest)
-        if rounding > UNBOUNDED * largest:
-            return None
-        wrong = np.where(positive, bound & (x < 0), slope < -rounding)
-        if not wrong.any():
-            return x
-        positive = positive ^ wrong
-    return None
-
-
-def _solved(quadratic: Quadratic, linear: Array, where: NDArray[np.int64]) -> tuple[Array | None, Array]:
-    """K x = b on these rows, zero elsewhere, with the slope K x - b; None for x where K is too singular there.
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """The Cholesky factor of some rows and columns.
 
     Equal rows make K singular without harm: a ridge chooses among their multipliers, and refinement takes back what it
     changed in the solution.
     """
-    x = np.zeros(quadratic.size)
-    if not len(where):
-        return x, -linear
-    block = quadratic.block(where)
-    ridge = 4 * EPSILON * len(where)
-    for _ in range(RIDGES):
-        try:
-            factor = linalg.cho_factor(
-                block + ridge * np.eye(len(where)), lower=True, overwrite_a=True, check_finite=False
-            )
-            break
-        except linalg.LinAlgError:
-            ridge *= RIDGE_GROWTH
-    else:
-        return None, -linear
-    slope = -linear
-    allowed = 16 * EPSILON * np.abs(linear).max()
-    for _ in range(1 + REFINEMENTS):
-        x[where] -= linalg.cho_solve(factor, slope[where], check_finite=False)
-        slope = quadratic.times(x) - linear
-        if not np.isfinite(slope).all():
-            return None, slope
-        left = float(np.abs(slope[where]).max())
-        if left <= allowed + 4 * EPSILON * float(np.abs(x).sum()):
+
+    where: NDArray[np.int64]
+    lower: Array
+
+    @classmethod
+    def of(cls, quadratic: Quadratic, where: NDArray[np.int64]) -> "_Factor | None":
+        """None where K is too singular there."""
+        block = quadratic.block(where)
+        ridge = 4 * EPSILON * len(where)
+        for _ in range(RIDGES):
+            try:
+                lower = linalg.cholesky(block + ridge * np.eye(len(where)), lower=True, check_finite=False)
+                return cls(where, lower)
+            except linalg.LinAlgError:
+                ridge *= RIDGE_GROWTH
+        return None
+
+    def solve(self, quadratic: Quadratic, linear: Array) -> tuple[Array, Array] | None:
+        """K x = b on these rows, zero elsewhere, with the slope K x - b; None where refinement does not settle."""
+        where = self.where
+        x, slope = np.zeros(quadratic.size), -linear
+        if not len(where):
             return x, slope
-    return None, slope
+        allowed = 16 * EPSILON * np.abs(linear).max()
+        for _ in range(1 + REFINEMENTS):
+            x[where] -= linalg.cho_solve((self.lower, True), slope[where], check_finite=False)
+            slope = quadratic.times(x) - linear
+            if not np.isfinite(slope).all():
+                return None
+            left = float(np.abs(slope[where]).max())
+            if left <= allowed + 4 * EPSILON * float(np.abs(x).sum()):
+                return x, slope
+        return None

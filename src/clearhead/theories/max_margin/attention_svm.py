@@ -20,6 +20,7 @@ from clearhead.theories.max_margin.answer import certified, infeasible, trivial
 from clearhead.theories.max_margin.constraints import Constraints
 from clearhead.theories.max_margin.frobenius import least_frobenius
 from clearhead.theories.max_margin.infeasibility import conflict_of_void, decide
+from clearhead.theories.max_margin.nuclear import least_nuclear
 from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm
 
 __all__ = ["attention_svm", "selecting"]
@@ -115,4 +116,6 @@ def _solved(
         if decided is not None:
             least = least_frobenius(rows, start=decided.multipliers)
             least = least if least.converged else decided
+    if norm is Norm.NUCLEAR:
+        least = least_nuclear(rows, least, tolerance=tolerance)
     return certified(rows, shape, norm, least.W, least.multipliers, tolerance=tolerance)

@@ -92,6 +92,12 @@ class UnitGram:
         """How many rows it has."""
         return self._rows.count
 
+    @property
+    def rank(self) -> int:
+        """A bound on its rank: the matrices W have so many entries."""
+        rows = self._rows
+        return min(rows.count, int(rows.delta.shape[1]) * int(min(rows.z.shape)))
+
     def times(self, x: Array) -> Array:
         """The matrix times x."""
         if self._matrix is not None:

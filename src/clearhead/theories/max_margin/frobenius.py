@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from clearhead.numerics.moments import Array
-from clearhead.numerics.nonnegative_qp import nonnegative_qp
+from clearhead.numerics.nonnegative_qp import NonnegativeQP
 from clearhead.theories.max_margin.constraints import Constraints, UnitGram
 
-__all__ = ["Least", "least_frobenius"]
+__all__ = ["Least", "Projection", "least_frobenius"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +27,29 @@ class Least:
     converged: bool
 
 
-def least_frobenius(
-    constraints: Constraints, *, near: Array | None = None, start: Array | None = None, gram: UnitGram | None = None
-) -> Least:
+def least_frobenius(constraints: Constraints, *, near: Array | None = None, start: Array | None = None) -> Least:
     """The matrix of least Frobenius norm, or the one nearest to `near`, that meets the constraints.
 
-    `start` are multipliers of a problem like it; `gram` the constraints' own, where it has been made before.
+    `start` are multipliers of a problem like it.
     """
-    gram = UnitGram(constraints) if gram is None else gram
-    lengths = constraints.lengths
-    missing = constraints.bound if near is None else constraints.bound - constraints.values(near)
-    linear = missing / lengths
-    unit = float(np.abs(linear).max(initial=0.0)) or 1.0
-    found = nonnegative_qp(
-        gram,
-        linear / unit,
-        free=constraints.equal if constraints.equal.any() else None,
-        start=None if start is None else start * lengths / unit,
-    )
-    multipliers = found.x * unit / lengths
-    W = constraints.combined(multipliers)
-    return Least(W if near is None else near + W, multipliers, found.converged)
+    return Projection(constraints).nearest(near, start=start)
+
+
+class Projection:
+    """Nearest matrices that meet the same constraints: what is computed for one is used for the next."""
+
+    def __init__(self, constraints: Constraints) -> None:
+        self._constraints, self._lengths = constraints, constraints.lengths
+        self._program = NonnegativeQP(
+            UnitGram(constraints), free=constraints.equal if constraints.equal.any() else None
+        )
+
+    def nearest(self, near: Array | None = None, *, start: Array | None = None) -> Least:
+        """The one nearest to `near`, or to zero."""
+        rows, lengths = self._constraints, self._lengths
+        linear = (rows.bound if near is None else rows.bound - rows.values(near)) / lengths
+        unit = float(np.abs(linear).max(initial=0.0)) or 1.0
+        found = self._program.solve(linear / unit, start=None if start is None else start * lengths / unit)
+        multipliers = found.x * unit / lengths
+        W = rows.combined(multipliers)
+        return Least(W if near is None else near + W, multipliers, found.converged)

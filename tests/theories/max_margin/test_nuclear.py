@@ -1,0 +1,108 @@
+"""The matrix of least nuclear norm: proved on every drawn problem, by sums over constraints that are stored here."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clearhead.theories.max_margin import Norm, Status, attention_svm
+from clearhead.theories.max_margin.attention_svm import TOLERANCE, selecting
+from clearhead.theories.max_margin.constraints import Constraints
+from clearhead.theories.max_margin.frobenius import least_frobenius
+from clearhead.theories.max_margin.norms import bracket
+from clearhead.theories.max_margin.nuclear import least_nuclear
+from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored, size_of
+
+NUCLEAR = Norm.NUCLEAR
+seeds = st.integers(0, 2**31)
+sizes = st.sampled_from([(2, 3, 5), (5, 7, 11), (11, 5, 7), (3, 17, 5), (13, 11, 7)])
+
+
+@given(seeds, sizes)
+@settings(max_examples=15)
+def test_the_bracket_is_as_narrow_as_promised(seed: int, size: tuple[int, int, int]) -> None:
+    n, t, d = size
+    problem = scored(n, t, d, d + 2, seed=seed)
+    found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
+    assert found.status is Status.SOLVED
+    assert found.W is not None
+    low, high = reached(problem, found.W, NUCLEAR), proved(problem, found.multipliers, NUCLEAR)
+    assert 0 < low <= high * (1 + 1e-12)
+    assert high - low <= TOLERANCE[NUCLEAR] * high
+    assert found.objective == pytest.approx(size_of(found.W, NUCLEAR), rel=1e-12)
+
+
+def test_the_least_frobenius_norm_is_not_the_least_nuclear_norm() -> None:
+    """The control of the test above: the same bracket around the other norm's answer is far too wide."""
+    problem = scored(5, 7, 11, 13)
+    other = attention_svm(problem.x, problem.z, problem.selected)
+    best = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
+    assert other.W is not None
+    assert reached(problem, other.W, NUCLEAR) < 0.95 * best.margin.low
+    assert proved(problem, other.multipliers, NUCLEAR) > 1.05 * best.margin.high
+
+
+@given(seeds)
+@settings(max_examples=5)
+def test_rotations_of_tokens_and_queries_do_not_change_the_objective(seed: int) -> None:
+    problem = scored(5, 7, 11, 3, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.linalg.qr(torch.randn(w, w, generator=generator, dtype=torch.float64))[0] for w in (11, 3))
+    turned = Problem(problem.x @ left, problem.z @ right, problem.selected)
+    margins = [attention_svm(p.x, p.z, p.selected, norm=NUCLEAR).margin for p in (problem, turned)]
+    assert margins[0].low <= margins[1].high
+    assert margins[1].low <= margins[0].high
+
+
+def test_the_rank_is_exact_and_lower_than_that_of_the_frobenius_norm() -> None:
+    problem = drawn(11, 13, 17)
+    ranks = {}
+    for norm in (Norm.FROBENIUS, NUCLEAR):
+        W = attention_svm(problem.x, problem.z, problem.selected, norm=norm).W
+        assert W is not None
+        values = torch.linalg.svdvals(W)
+        ranks[norm] = int((values > 1e-12 * values.max()).sum())
+    assert ranks[NUCLEAR] < ranks[Norm.FROBENIUS] == 11
+
+
+def test_one_column_has_one_norm() -> None:
+    """A prompt has one singular value, so both norms ask for the same."""
+    problem = scored(5, 7, 11, 1)
+    answers = [attention_svm(problem.x, problem.z, problem.selected, norm=norm) for norm in (Norm.FROBENIUS, NUCLEAR)]
+    assert answers[0].W is not None
+    torch.testing.assert_close(answers[0].W, answers[1].W)
+
+
+def with_equalities(seed: int) -> Constraints:
+    problem = drawn(5, 7, 11, seed=seed)
+    rows, _ = selecting(problem.x, problem.z, problem.selected)
+    equal = np.arange(rows.count) % 4 == 0
+    return replace(rows, equal=equal, bound=np.where(equal, 0.0, 1.0))
+
+
+@given(seeds)
+@settings(max_examples=5)
+def test_scores_that_must_be_equal_are(seed: int) -> None:
+    rows = with_equalities(seed)
+    least = least_frobenius(rows)
+    found = least_nuclear(rows, least, tolerance=1e-6)
+    assert found.converged
+    values = rows.values(found.W)
+    assert np.abs(values[rows.equal]).max() < 1e-10
+    assert values[~rows.equal].min() > 1 - 1e-10
+    interval = bracket(rows, found.W, found.multipliers, NUCLEAR)
+    assert interval.high - interval.low <= 1e-6 * interval.high
+    assert np.linalg.norm(found.W, "nuc") < np.linalg.norm(least.W, "nuc")
+
+
+def test_equalities_cost_norm() -> None:
+    """Their control: without them the norm is lower, so they were heeded."""
+    rows = with_equalities(0)
+    loose = replace(rows.at(np.flatnonzero(~rows.equal)))
+    norms = [
+        float(np.linalg.norm(least_nuclear(r, least_frobenius(r), tolerance=1e-6).W, "nuc")) for r in (rows, loose)
+    ]
+    assert norms[1] < 0.99 * norms[0]
