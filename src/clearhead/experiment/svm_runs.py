@@ -1,0 +1,64 @@
+"""What the experiments on attention SVMs share: the SVM beside a trained run, and the head of a page of results."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clearhead.experiment.experiment import Request, installed_versions, write_text
+from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
+from clearhead.theories.max_margin.optimality import correlation
+
+__all__ = ["PICTURE", "ROOMS", "TABLE", "command_of", "nearness", "seeds_of", "solve_all", "write_page"]
+
+TABLE, PICTURE = "table.md", "picture.svg"
+ROOMS = ("theories/max_margin", "numerics")
+"""What every kept measurement hangs on."""
+
+
+def seeds_of(request: Request, default: int) -> list[int]:
+    """The seeds that are asked for, from the first on."""
+    return list(range(request.seed, request.seed + (request.seeds or default)))
+
+
+def command_of(name: str, request: Request) -> str:
+    """The command that makes the same numbers."""
+    options = {"--seeds": request.seeds, "--seed": request.seed or None}
+    return " ".join([f"clearhead reproduce {name}", *(f"{key} {value}" for key, value in options.items() if value)])
+
+
+def solve_all(
+    tokens: Tensor,
+    queries: Tensor,
+    selected: Tensor,
+    norm: Norm,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[MaxMargin]:
+    """The SVM of every run, for the tokens that it selects."""
+    found = []
+    for run in range(len(tokens)):
+        found.append(attention_svm(tokens[run], queries[run], selected[run], norm=norm))
+        if progress is not None:
+            progress(run + 1, len(tokens))
+    return found
+
+
+def nearness(W: Tensor, solutions: Sequence[MaxMargin]) -> list[float | None]:
+    """Cosines of every run's W to its SVM; None where there is none, or it is zero."""
+    found: list[float | None] = []
+    for own, solution in zip(W, solutions, strict=True):
+        cosine = float("nan") if solution.W is None else float(correlation(own, solution.W))
+        found.append(cosine if torch.isfinite(torch.tensor(cosine)) else None)
+    return found
+
+
+def write_page(folder: Path, *, title: str, command: str, setting: str, tables: Sequence[tuple[str, str]]) -> Path:
+    """Tables under their headings, and over them what made them and what they are of."""
+    versions = ", ".join(f"{name} {version}" for name, version in installed_versions("torch", "numpy", "scipy").items())
+    made = f"Made by `{command}` on {datetime.now(UTC).date().isoformat()}; {versions}. {setting}"
+    parts = [f"# {title}", made, *(part for heading, table in tables for part in (f"## {heading}", table))]
+    write_text(folder / TABLE, "\n\n".join(parts) + "\n")
+    return folder / TABLE

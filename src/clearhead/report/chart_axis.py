@@ -1,0 +1,78 @@
+"""An axis of a chart: what it reaches over, where its ticks stand, and what they say."""
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from clearhead.report.wording import number
+
+__all__ = ["Axis", "axis_over"]
+
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """From `low` to `high`, in equal steps or, where `logarithmic`, by powers of ten."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def share(self, value: float) -> float:
+        """How far along the axis a value stands: 0 at its low end, 1 at its high end."""
+        low, high, value = (self._scaled(x) for x in (self.low, self.high, value))
+        return (value - low) / (high - low)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round numbers within the axis, at most so many."""
+        return self._powers(most) if self.logarithmic else self._steps(most)
+
+    def labels(self, most: int = 6) -> list[tuple[float, str]]:
+        """The ticks and what they say, all with as many decimals as the finest needs."""
+        ticks = self.ticks(most)
+        if self.logarithmic:
+            return [(tick, _power(tick)) for tick in ticks]
+        step = min((b - a for a, b in itertools.pairwise(ticks)), default=1.0)
+        largest = max(abs(self.low), abs(self.high))
+        if largest >= 1e5 or step < 1e-4:
+            digits = max(math.ceil(math.log10(largest / step)) + 2, 2)
+            return [(tick, number(tick, digits=digits)) for tick in ticks]
+        decimals = next(k for k in range(7) if math.isclose(step, round(step, k), rel_tol=1e-9))
+        return [(tick, f"{tick:,.{decimals}f}") for tick in ticks]
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(value) if self.logarithmic else value
+
+    def _steps(self, most: int) -> list[float]:
+        rough = (self.high - self.low) / max(most - 1, 1)
+        size = 10.0 ** math.floor(math.log10(rough))
+        step = next(size * k for k in STEPS if size * k >= rough * (1 - 1e-9))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [round(i * step, 12) for i in range(first, last + 1)]
+
+    def _powers(self, most: int) -> list[float]:
+        first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+        powers = list(range(first, last + 1))
+        if len(powers) < 2:
+            between = (10.0**k * part for k in range(first - 1, last + 1) for part in (1, 2, 5))
+            return [tick for tick in between if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9)]
+        every = math.ceil(len(powers) / most)
+        return [10.0**k for k in powers[::every]]
+
+
+def axis_over(values: Iterable[float], *, logarithmic: bool = False, room: float = 0.04) -> Axis:
+    """An axis on which all finite values (positive ones, by powers) have their place, with a little room beyond."""
+    known = [v for v in values if math.isfinite(v) and (v > 0 or not logarithmic)]
+    low, high = min(known, default=1.0), max(known, default=1.0)
+    if logarithmic:
+        factor = (high / low) ** room if high > low else 2.0
+        return Axis(low=low / factor, high=high * factor, logarithmic=True)
+    beyond = (high - low) * room or abs(high) * 0.1 or 1.0
+    return Axis(low=low - beyond, high=high + beyond)
+
+
+def _power(tick: float) -> str:
+    """1000 as 1,000, and beyond as a power."""
+    return f"{tick:,.0f}" if 1 <= tick < 1e5 else number(tick, digits=2)

@@ -1,0 +1,74 @@
+r"""From the output of attention to a loss: prediction heads and losses of the sources, with their derivatives.
+
+Tarzanagh et al. 2023 have a fixed linear head, :math:`h(o) = v^T o`, and in section 6 of arXiv 2308.16898 one that is
+not linear, :math:`h(o) = 1^T \mathrm{relu}(V^T o)`. Losses fall in the margin y h(o).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float
+
+__all__ = ["CORRELATION", "EXPONENTIAL", "LOGISTIC", "LinearHead", "Loss", "PredictionHead", "ReluHead"]
+
+
+@runtime_checkable
+class PredictionHead(Protocol):
+    """A number for every output o, and its derivative; r runs have a head each."""
+
+    def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
+        """h(o)."""
+
+    def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
+        """The gradient of h at o."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearHead:
+    """h(o) = v.o"""
+
+    v: Float[Tensor, "r c"]
+
+    def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
+        """h(o)."""
+        return (outputs @ self.v.unsqueeze(-1)).squeeze(-1)
+
+    def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
+        """The vector v, whatever o is."""
+        return self.v.unsqueeze(1).expand(outputs.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ReluHead:
+    """h(o) = the sum of relu(V^T o), whose slope depends on the mixture of tokens, not on the tokens one by one."""
+
+    V: Float[Tensor, "r c k"]
+
+    def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
+        """h(o)."""
+        return (outputs @ self.V).clamp(min=0).sum(dim=-1)
+
+    def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
+        """The sum of the columns of V that o is on the positive side of."""
+        return ((outputs @ self.V) > 0).to(outputs.dtype) @ self.V.mT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A decreasing function of the margin and its derivative, entry by entry."""
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+LOGISTIC = Loss(name="logistic", value=lambda x: -torch.nn.functional.logsigmoid(x), slope=lambda x: -torch.sigmoid(-x))
+r""":math:`\log(1 + e^{-x})`"""
+EXPONENTIAL = Loss(name="exponential", value=lambda x: torch.exp(-x), slope=lambda x: -torch.exp(-x))
+r""":math:`e^{-x}`"""
+CORRELATION = Loss(name="correlation", value=torch.neg, slope=lambda x: -torch.ones_like(x))
+r""":math:`-x`"""
