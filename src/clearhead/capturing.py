@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from clearhead.heads import Heads, ValueMap
+from clearhead.heads import Heads, LinearMap
 from clearhead.record import LayerRecord
 from clearhead.sockets import SOCKETS, AttentionNotSeenError, AttentionSpec, Tap, open_sockets
 from clearhead.sockets.expected import expected_modules
@@ -57,7 +57,7 @@ class Tape:
 
 
 def _detached(heads: Heads) -> Heads:
-    made = heads.values_from
+    """The call, and what its parts were made from, without the graph that autograd keeps."""
     return dataclasses.replace(
         heads,
         q=heads.q.detach(),
@@ -66,14 +66,17 @@ def _detached(heads: Heads) -> Heads:
         out=heads.out.detach(),
         bias=None if heads.bias is None else heads.bias.detach(),
         sinks=None if heads.sinks is None else heads.sinks.detach(),
-        values_from=None
-        if made is None
-        else ValueMap(
-            x=made.x.detach(),
-            weight=made.weight.detach(),
-            bias=None if made.bias is None else made.bias.detach(),
-        ),
+        queries_from=_detached_map(heads.queries_from),
+        keys_from=_detached_map(heads.keys_from),
+        values_from=_detached_map(heads.values_from),
     )
+
+
+def _detached_map(made: LinearMap | None) -> LinearMap | None:
+    if made is None:
+        return None
+    bias = None if made.bias is None else made.bias.detach()
+    return LinearMap(x=made.x.detach(), weight=made.weight.detach(), bias=bias)
 
 
 @contextmanager
@@ -94,7 +97,7 @@ def capture(
     """
     refuse_compiled(model)
     tape = Tape(keep)
-    tap = Tap(model, lambda heads: tape.receive(heads, tap), trace_values=True)
+    tap = Tap(model, lambda heads: tape.receive(heads, tap), trace_maps=True)
     with expected_modules(model) as expected, open_sockets(tap, describe):
         yield tape
     tape.passes = tap.passes

@@ -6,19 +6,20 @@ from torch import Tensor
 
 from clearhead.axes import Bool, Float
 
-__all__ = ["Heads", "ValueMap"]
+__all__ = ["Heads", "LinearMap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueMap:
-    """What a layer's values were made from: v[b, h] = x[b] weight[h] + bias[h], to rounding.
+class LinearMap:
+    """What a layer's queries, keys or values y were made from: y[b, h] = x[b] weight[h] + bias[h], to rounding.
 
-    These are the model's own tensors and not copies, as q, k and v are. Heads that share values share the map.
+    These are the model's own tensors and not copies, as q, k and v are, unless the model multiplied the map's output by
+    a constant: weight and bias then carry it. Heads that share keys or values share the map.
     """
 
-    x: Float[Tensor, "b m c"]
-    weight: Float[Tensor, "h c e"]
-    bias: Float[Tensor, "h e"] | None = None
+    x: Float[Tensor, "b t c"]
+    weight: Float[Tensor, "h c f"]
+    bias: Float[Tensor, "h f"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,12 @@ class Heads:
     """How many consecutive entries of b belong to one input, as the windows of an image do."""
     socket: str = ""
     """The door through which the layer was seen."""
-    values_from: ValueMap | None = None
-    """The linear map that made the values; None where they are no linear map's output, or it was not seen."""
+    queries_from: LinearMap | None = None
+    """The linear map that made the queries; None where they are no linear map's output, or it was not seen."""
+    keys_from: LinearMap | None = None
+    """That which made the keys, in the same way. Rotary codes and norms leave queries and keys none."""
+    values_from: LinearMap | None = None
+    """That which made the values, in the same way."""
 
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:

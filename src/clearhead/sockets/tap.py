@@ -1,6 +1,5 @@
 """What every socket shares: the model being watched, who receives its calls, and how a layer's tensors are laid out."""
 
-import dataclasses
 import functools
 import inspect
 import threading
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.heads import Heads
-from clearhead.sockets.value_maps import ValueTrace
+from clearhead.sockets.linear_maps import MapTrace
 
 __all__ = [
     "AttentionNotSeenError",
@@ -44,11 +43,11 @@ class Tap:
     Face's dispatcher ends in torch's fused kernel) is left alone: `inside` tells, and `claimed` holds the modules that
     a description speaks for. `passes` counts forward passes, `running` tells whether one is under way, `inputs` how
     many inputs it has; `unseen` holds modules that ran without showing their attention. `receiving` is the thread in
-    which a call is being received. `trace_values` asks for what the values were made from.
+    which a call is being received. `trace_maps` asks for what queries, keys and values were made from.
     """
 
     def __init__(
-        self, model: nn.Module, receive: Receiver, *, replaces: bool = False, trace_values: bool = False
+        self, model: nn.Module, receive: Receiver, *, replaces: bool = False, trace_maps: bool = False
     ) -> None:
         self.model = model
         self.replaces = replaces
@@ -62,13 +61,13 @@ class Tap:
         self.unseen: dict[str, str] = {}
         self.receiving: int | None = None
         self._receive = receive
-        self._values = ValueTrace() if trace_values else None
+        self._maps = MapTrace() if trace_maps else None
 
     def emit(self, heads: Heads) -> Tensor | None:
         """Hand one call to the receiver, whose own use of an operator is no call of the model."""
         self.calls += 1
-        if self._values is not None:
-            heads = dataclasses.replace(heads, values_from=self._values.origin(heads))
+        if self._maps is not None:
+            heads = self._maps.with_origins(heads)
         self.receiving = threading.get_ident()
         try:
             with self.busy():
@@ -89,12 +88,12 @@ class Tap:
                 return original(*args, **kwargs)
             finally:
                 self.running = False
-                if self._values is not None:
-                    self._values.forget()
+                if self._maps is not None:
+                    self._maps.forget()
 
         with ExitStack() as stack:
-            if self._values is not None:
-                stack.enter_context(self._values.watched(lambda: self.running))
+            if self._maps is not None:
+                stack.enter_context(self._maps.watched(lambda: self.running))
             stack.enter_context(overridden_forward(self.model, forward))
             yield
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.findings import Finding, Role, Verdict
-from clearhead.heads import Heads, ValueMap
+from clearhead.heads import Heads, LinearMap
 from clearhead.judging import judge
 from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, KernelPCAClaims
 from clearhead.theories.kernel_pca import claims as c
@@ -33,7 +33,7 @@ def _mapped(seed: int = 0, *, bias: bool = True, batch: int = BATCH) -> Heads:
     x, weight = drawn(batch, TOKENS, INPUT, seed=seed + 1), drawn(HEADS, INPUT, VALUES, seed=seed + 2)
     shift = drawn(HEADS, VALUES, seed=seed + 3) if bias else None
     v = x.unsqueeze(1) @ weight + (0 if shift is None else shift.unsqueeze(-2))
-    return call(v, k, values_from=ValueMap(x=x, weight=weight, bias=shift))
+    return call(v, k, values_from=LinearMap(x=x, weight=weight, bias=shift))
 
 
 def _found(*calls: Heads, seed: int = 0, **options: object) -> dict[str, list[Finding]]:
@@ -107,7 +107,7 @@ def test_values_that_beat_random_ones_as_any_map_does_are_at_chance() -> None:
     x = torch.cat([_theorems_values(k).mean(dim=1), 0.01 * drawn(12, TOKENS, 2, seed=9)], dim=-1)
     x = x / x.norm(dim=-2, keepdim=True)
     weight = drawn(HEADS, x.shape[-1], VALUES, seed=1)
-    layer = call(x.unsqueeze(1) @ weight, k, values_from=ValueMap(x=x, weight=weight))
+    layer = call(x.unsqueeze(1) @ weight, k, values_from=LinearMap(x=x, weight=weight))
     random_only = Draws(random_values=6, random_map=0, permuted=0, other_heads=0)
     weak = _found(layer, claims=[CAPTURED], draws=random_only)[CAPTURED.statistic]
     strong = _found(layer, claims=[CAPTURED])[CAPTURED.statistic]
@@ -140,7 +140,7 @@ def test_random_maps_have_the_models_singular_values_and_are_the_same_on_every_i
         assert not torch.allclose(maps, other)
     many = random_maps(made, draws=60, seed=0, layer=0) @ torch.linalg.inv(torch.linalg.qr(made.weight).R)
     assert 0.4 < float((many[..., 0, 0] > 0).double().mean()) < 0.6, "uniform directions have either sign"
-    narrow = ValueMap(x=drawn(BATCH, TOKENS, 3, seed=0), weight=drawn(HEADS, 3, VALUES, seed=1))
+    narrow = LinearMap(x=drawn(BATCH, TOKENS, 3, seed=0), weight=drawn(HEADS, 3, VALUES, seed=1))
     assert random_maps(narrow, draws=2, seed=0, layer=0).shape == (2, HEADS, 3, VALUES)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.axes import Float
-from clearhead.heads import ValueMap
+from clearhead.heads import LinearMap
 from clearhead.theories.tallies import Control
 
 __all__ = ["OTHER_HEADS", "PERMUTED", "RANDOM_MAP", "RANDOM_VALUES", "Draws", "other_heads", "random_maps"]
@@ -30,7 +30,7 @@ class Draws:
     """With fewer draws, the spread of a control that is kept over inputs says nothing: it is left out."""
 
 
-def random_maps(made: ValueMap, *, draws: int, seed: int, layer: int) -> Float[Tensor, "t h c e"]:
+def random_maps(made: LinearMap, *, draws: int, seed: int, layer: int) -> Float[Tensor, "t h c e"]:
     """Value maps drawn at random with the singular values of the model's own.
 
     The model's W = U C, U with orthonormal columns, becomes U' C with U' drawn uniformly: the same spectrum and the

@@ -1,4 +1,4 @@
-"""What a layer's values were made from: found wherever they are a linear map's output, and nowhere else."""
+"""What queries, keys and values were made from: found wherever they are a linear map's output, and nowhere else."""
 
 import gc
 import weakref
@@ -11,89 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clearhead.capturing import capture
-from clearhead.fidelity import replaced, tensors
+from clearhead.fidelity import replaced
 from clearhead.heads import Heads
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from tests.sockets.test_torch_mha import BATCH as MHA_BATCH
-from tests.sockets.test_torch_mha import RUNS, VARIANTS
-from tests.sockets.zoo import EITHER_IMPLEMENTATION, FAMILIES, drawn_large
+from tests.sockets.made_from import ROLES, assert_found, identity_error, made_of
+from tests.sockets.zoo import FAMILIES
 
 BATCH, TOKENS, WIDTH, HEADS, FEATURES = 3, 11, 23, 5, 7
-
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True"
-)
-
-
-def _identity_error(heads: Heads) -> float:
-    """Largest difference of x W + b, in double precision, to the values; relative to the largest of them."""
-    made = heads.values_from
-    assert made is not None
-    values = torch.einsum("bmc,hce->bhme", made.x.double(), made.weight.double())
-    if made.bias is not None:
-        values = values + made.bias.double().unsqueeze(1)
-    return float((values - heads.v).abs().max() / heads.v.abs().max())
-
-
-def _assert_found(heads: Heads, roundings: float = 0.0) -> None:
-    made = heads.values_from
-    assert made is not None, heads.name
-    assert _identity_error(heads) <= max(roundings, tolerance(torch.float32, terms=made.x.shape[-1])), heads.name
-    assert not any(x is not None and x.requires_grad for x in (made.x, made.weight, made.bias))
-
-
-CASES = [*((name, None) for name in FAMILIES), *((name, "eager") for name in EITHER_IMPLEMENTATION)]
-
-
-@pytest.mark.parametrize(("name", "implementation"), CASES)
-def test_every_family_shows_its_map_and_keeps_every_bit(name: str, implementation: str | None) -> None:
-    """The second pass takes the quick way, by the columns that the first one found."""
-    family = FAMILIES[name]
-    model, inputs = family.make(), family.inputs()
-    if implementation:
-        model.set_attn_implementation(implementation)
-    with torch.no_grad():
-        alone = list(tensors(model(**inputs)))
-        with capture(model) as tape:
-            watched = [list(tensors(model(**inputs))) for _ in range(2)]
-    assert len(tape.heads) == 2 * family.calls
-    for heads in tape.heads:
-        _assert_found(heads)
-    assert all(torch.equal(a, b) for outputs in watched for a, b in zip(alone, outputs, strict=True))
-
-
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("name", RUNS)
-def test_torchs_encoder_and_decoder(name: str, gradients: bool) -> None:
-    make, run, calls = RUNS[name]
-    model = make().eval()
-    with torch.set_grad_enabled(gradients):
-        alone = run(model)
-        with capture(model) as tape:
-            watched = [run(model) for _ in range(2)]
-    assert len(tape.heads) == 2 * calls
-    for heads in tape.heads:
-        _assert_found(heads)
-    assert all(torch.equal(alone, output) for output in watched)
-
-
-APPENDS_VALUES = {"learned key", "zero key", "all"}
-"""Variants of torch's module that append a value which comes from no token."""
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_of_torchs_module(variant: str) -> None:
-    options = {"batch_first": True, **VARIANTS[variant]}
-    model = drawn_large(nn.MultiheadAttention(24, 4, **options)).eval()
-    inputs = [torch.randn(MHA_BATCH, n, w) for n, w in ((11, 24), (5, options.get("kdim", 24)))]
-    inputs.append(torch.randn(MHA_BATCH, 5, options.get("vdim", 24)))
-    with torch.no_grad(), capture(model) as tape:
-        model(*inputs)
-    if variant in APPENDS_VALUES:
-        assert tape.heads[0].values_from is None
-    else:
-        _assert_found(tape.heads[0])
-        assert torch.equal(tape.heads[0].values_from.x, inputs[2])
 
 
 def _x(seed: int = 0, batch: int = BATCH, tokens: int = TOKENS) -> Tensor:
@@ -101,20 +25,22 @@ def _x(seed: int = 0, batch: int = BATCH, tokens: int = TOKENS) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attention whose values are `lay(self, x)`, (b, h, m, e), made with a projection of `width` columns."""
+    """Attention whose `role` is `lay(self, x)`, (b, h, t, f), made with a projection of `width` columns."""
 
-    def __init__(self, lay: Callable[["Attention", Tensor], Tensor], width: int = 3 * HEADS * FEATURES) -> None:
+    def __init__(
+        self, lay: Callable[["Attention", Tensor], Tensor], width: int = 3 * HEADS * FEATURES, role: str = "v"
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.lay = lay
+        self.lay, self.role = lay, role
         self.project = nn.Linear(WIDTH, width)
         self.others = nn.ModuleList(nn.Linear(WIDTH, HEADS * FEATURES) for _ in range(2))
         self.norm = nn.LayerNorm(FEATURES)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k = (_heads(other(x)) for other in self.others)
-        v = self.lay(self, x)
-        return functional.scaled_dot_product_attention(q, k, v)
+        parts = [_heads(other(x)) for other in self.others]
+        parts.insert(ROLES.index(self.role), self.lay(self, x))
+        return functional.scaled_dot_product_attention(*parts)
 
 
 def _heads(x: Tensor) -> Tensor:
@@ -180,27 +106,33 @@ def _with(x: Tensor, act: Callable[[Tensor], Any]) -> Tensor:
     return x
 
 
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("case", COLUMNS)
-def test_the_columns_are_found_in_any_order(case: str) -> None:
+def test_the_columns_are_found_in_any_order(case: str, role: str) -> None:
     lay, width, columns = COLUMNS[case]
-    model = Attention(lay, width)
+    model = Attention(lay, width, role)
     for heads in _captured(model, _x(), _x(1)):
-        _assert_found(heads)
-        assert torch.equal(heads.values_from.weight, model.project.weight[columns].mT)
-        assert torch.equal(heads.values_from.bias, model.project.bias[columns])
-    assert torch.equal(heads.values_from.x, _x(1))
+        for each in ROLES:
+            assert_found(heads, each)
+        made = made_of(heads, role)
+        assert torch.equal(made.weight, model.project.weight[columns].mT)
+        assert torch.equal(made.bias, model.project.bias[columns])
+    assert torch.equal(made.x, _x(1))
 
 
 def test_a_batch_of_other_sizes_is_served_by_the_same_columns() -> None:
     model = Attention(COLUMNS["head by head"][0])
     for heads in _captured(model, _x(), _x(1, batch=2, tokens=13), _x(2, batch=1, tokens=1)):
-        _assert_found(heads)
+        assert_found(heads)
 
 
 NO_MAP: dict[str, Callable[[Attention, Tensor], Tensor]] = {
     "through a nonlinearity": lambda m, x: _heads(functional.gelu(m.project(x))),
     "through a norm": lambda m, x: m.norm(_heads(m.project(x))),
-    "scaled": lambda m, x: _heads(m.project(x) * 1.01),
+    "scaled token by token": lambda m, x: _heads(m.project(x) * torch.linspace(1, 1.01, TOKENS)[:, None]),
+    "scaled head by head": lambda m, x: _heads(m.project(x)) * torch.linspace(1, 1.01, HEADS)[:, None, None],
+    "scaled and shifted": lambda m, x: _heads(m.project(x) * 1.01 + 1e-5),
+    "one entry scaled more": lambda m, x: _heads(_with(m.project(x) * 1.01, lambda y: y[1, 3, 2].mul_(1.0001))),
     "scaled in place": lambda m, x: _heads(m.project(x).mul_(1.01)),
     "one entry scaled in place": lambda m, x: _heads(_with(m.project(x), lambda y: y[1, 3, 2].mul_(1.5))),
     "input written into": lambda m, x: _heads(_with(m.project(y := x.clone()), lambda _: y.mul_(1.01))),
@@ -212,11 +144,48 @@ NO_MAP: dict[str, Callable[[Attention, Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("case", NO_MAP)
-def test_values_that_no_linear_map_made_have_none(case: str) -> None:
-    """Controls. All heads and features but one may fit: the whole must."""
-    for heads in _captured(Attention(NO_MAP[case], ALL), _x(), _x(1)):
-        assert heads.values_from is None
+def test_what_no_linear_map_made_has_none(case: str, role: str) -> None:
+    """Controls. All heads and features but one may fit: the whole must. The other two keep their maps."""
+    for heads in _captured(Attention(NO_MAP[case], ALL, role), _x(), _x(1)):
+        assert [made_of(heads, each) is None for each in ROLES] == [each == role for each in ROLES]
+
+
+MULTIPLIED: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "by a number": (lambda y: y * 1.01, 1.01),
+    "by the root of the width": (lambda y: y * FEATURES**-0.5, FEATURES**-0.5),
+    "divided": (lambda y: y / FEATURES**0.5, FEATURES**-0.5),
+    "by a power of two": (lambda y: y * 0.125, 0.125),
+    "by a negative number": (lambda y: -3 * y, -3.0),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("case", MULTIPLIED)
+def test_a_constant_is_carried_by_the_map(case: str, role: str) -> None:
+    multiply, constant = MULTIPLIED[case]
+    lay, width, columns = COLUMNS["head by head"]
+    model = Attention(lambda m, x: multiply(lay(m, x)), width, role)
+    for heads in _captured(model, _x(), _x(1), _x(2, batch=1, tokens=1)):
+        assert_found(heads, role)
+        made = made_of(heads, role)
+        expected = model.project.weight[columns].mT * constant
+        torch.testing.assert_close(made.weight, expected, rtol=2 * machine_epsilon(torch.float32), atol=0)
+        expected = model.project.bias[columns] * constant
+        torch.testing.assert_close(made.bias, expected, rtol=2 * machine_epsilon(torch.float32), atol=0)
+
+
+def test_zeros_are_not_everything_times_zero() -> None:
+    zeros = Attention(lambda m, x: torch.zeros_like(_heads(m.project(x))), ALL)
+    assert all(heads.values_from is None for heads in _captured(zeros, _x(), _x(1)))
+    mapped = Attention(lambda m, x: _heads(m.project(x)), ALL)
+    with torch.no_grad():
+        for parameter in mapped.project.parameters():
+            parameter.zero_()
+    for heads in _captured(mapped, _x(), _x(1)):
+        assert heads.values_from is not None
+        assert torch.equal(heads.values_from.x, heads.keys_from.x)
 
 
 @pytest.mark.parametrize("case", NO_MAP)
@@ -241,7 +210,7 @@ def test_of_two_equal_maps_either_is_the_map() -> None:
         model.project.weight[3:6] = model.project.weight[9:12]
         model.project.bias[3:6] = model.project.bias[9:12]
     for heads in _captured(model, _x(), _x(1)):
-        _assert_found(heads)
+        assert_found(heads)
         assert torch.equal(heads.values_from.weight.mT.flatten(0, 1), model.project.weight)
 
 
@@ -260,7 +229,7 @@ def test_columns_that_differ_on_few_tokens_are_not_taken_for_each_other() -> Non
     x[..., 0] = 0
     x[1, 2, 0] = 1e-3
     for heads in _captured(model, x):
-        assert heads.values_from is None or _identity_error(heads) <= tolerance(torch.float32)
+        assert heads.values_from is None or identity_error(heads) <= tolerance(torch.float32)
 
 
 def test_dead_features_and_empty_tokens() -> None:
@@ -271,7 +240,7 @@ def test_dead_features_and_empty_tokens() -> None:
     x = torch.zeros_like(_x())
     x[1, 2], x[2, 3] = _x()[0, :2]
     (heads,) = _captured(model, x)
-    _assert_found(heads)
+    assert_found(heads)
 
 
 def test_generation_shows_it_while_no_value_comes_from_a_cache() -> None:
@@ -281,16 +250,19 @@ def test_generation_shows_it_while_no_value_comes_from_a_cache() -> None:
         cache = model(ids, use_cache=True).past_key_values
         model(ids[:, :1], past_key_values=cache)
     assert [heads.values_from is not None for heads in tape.heads] == [True] * 3 + [False] * 3
+    assert [heads.keys_from is not None for heads in tape.heads] == [True] * 3 + [False] * 3
+    assert all(heads.queries_from is not None for heads in tape.heads)
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "timm vit"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "timm vit", "whisper"])
 def test_half_precision(name: str) -> None:
     model = FAMILIES[name].make().to(torch.bfloat16)
     inputs = {k: x.bfloat16() if x.is_floating_point() else x for k, x in FAMILIES[name].inputs().items()}
     with torch.no_grad(), capture(model) as tape:
         model(**inputs)
     for heads in tape.heads:
-        _assert_found(heads, roundings=machine_epsilon(torch.bfloat16))
+        for role in "v" if name == "llama" else ROLES:
+            assert_found(heads, role, roundings=2 * machine_epsilon(torch.bfloat16))
 
 
 def test_autocast_and_inference_mode_and_training() -> None:
@@ -305,7 +277,8 @@ def test_autocast_and_inference_mode_and_training() -> None:
     assert tape.heads[0].v.dtype is torch.bfloat16
     assert len(tape.heads) == 3 * family.calls
     for heads in tape.heads:
-        _assert_found(heads, roundings=8 * machine_epsilon(heads.v.dtype))
+        for role in ROLES:
+            assert_found(heads, role, roundings=8 * machine_epsilon(heads.v.dtype))
 
 
 def test_inference_mode_is_not_believed_either() -> None:
@@ -339,13 +312,13 @@ def test_a_swap_does_not_ask() -> None:
     seen = []
 
     def operator(heads: Heads) -> Tensor:
-        seen.append((heads.values_from, functional.linear is linear))
+        seen.append((heads.queries_from, heads.keys_from, heads.values_from, functional.linear is linear))
         return heads.out
 
     model = Attention(COLUMNS["v alone"][0], ALL)
     with torch.no_grad(), replaced(model, operator):
         model(_x())
-    assert seen == [(None, True)]
+    assert seen == [(None, None, None, True)]
 
 
 def _outputs_alive(model: nn.Module) -> Callable[[], int]:
@@ -384,19 +357,20 @@ def test_a_pass_with_many_maps_keeps_few() -> None:
             super().__init__()
             self.deep = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(29))
             self.last = Attention(COLUMNS["v alone"][0], ALL)
+            self.after = nn.Linear(FEATURES, 2)
 
         def forward(self, x: Tensor) -> Tensor:
             for layer in self.deep:
                 x = layer(x)
             kept.append(alive())
-            out = self.last(x)
+            out = self.after(self.last(x))
             kept.append(alive())
             return out
 
     kept: list[int] = []
     model = Deep()
     alive = _outputs_alive(model)
-    with torch.no_grad(), capture(model, keep=_assert_found):
+    with torch.no_grad(), capture(model, keep=assert_found):
         model(_x())
     assert 1 < kept[0] <= 9
-    assert kept[1] == 1  # x itself, which the model holds
+    assert kept[1] == 2  # x and the output, which the model holds

@@ -1,0 +1,79 @@
+"""One linear map as a model called it, and whether it made what a layer's attention got."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.axes import Float
+from clearhead.heads import LinearMap
+from clearhead.numerics.precision import machine_epsilon, tolerance
+
+__all__ = ["LinearCall", "by_token", "holds", "is_plain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearCall:
+    """out = x weight^T + bias, as it was called."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    out: Tensor
+    versions: tuple[int, ...] | None
+
+    @classmethod
+    def noted(cls, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> "LinearCall":
+        """The call, with how often its tensors have been written to so far."""
+        return cls(x=x, weight=weight, bias=bias, out=out, versions=_versions(x, weight, bias, out))
+
+    def unwritten(self) -> bool:
+        """Whether the tensors are certainly those of the call still."""
+        return self.versions is not None and self.versions == _versions(self.x, self.weight, self.bias, self.out)
+
+    def fits(self, y: Float[Tensor, "b h t f"]) -> bool:
+        """Whether it has one output for every token of y, and numbers that can be compared with them."""
+        if self.out.dtype != y.dtype or self.out.numel() != y.shape[0] * y.shape[2] * self.out.shape[-1]:
+            return False
+        given = [part for part in (self.x, self.weight, self.bias, self.out) if part is not None]
+        plain = all(is_plain(part) and part.device == y.device for part in given)
+        return plain and self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1)
+
+
+def _versions(*tensors: Tensor | None) -> tuple[int, ...] | None:
+    """How often each was written to in place; None in inference mode, where torch does not count."""
+    try:
+        return tuple([x._version for x in tensors if x is not None])
+    except RuntimeError:
+        return None
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether its numbers can be compared: those of subclasses (quantised, sharded) and sparse tensors may not."""
+    strided = type(x) in (Tensor, nn.Parameter) and x.layout is torch.strided
+    return strided and x.is_floating_point() and not (x.is_nested or x.is_meta)
+
+
+def by_token(x: Tensor, y: Float[Tensor, "b h t f"], tokens_first: bool) -> Tensor:
+    """x as (b, t, ...), in the order of y."""
+    b, t = y.shape[0], y.shape[2]
+    return x.reshape(t, b, -1).transpose(0, 1) if tokens_first else x.reshape(b, t, -1)
+
+
+def holds(found: LinearMap, y: Float[Tensor, "b h t f"], tokens: tuple[Tensor, Tensor] | None = None) -> bool:
+    """Whether x W + b is y to rounding, entry by entry, on the tokens given or on all.
+
+    Rounding of a sum of products is measured by the root of the sum of their squares, and by the sum itself. The sum is
+    taken in single precision at least, so a shorter dtype adds the roundings of its own numbers and not their walk.
+    """
+    dtype = torch.promote_types(y.dtype, torch.float32)
+    with torch.autocast(y.device.type, enabled=False):
+        x, expected = found.x, y.movedim(1, 2).flatten(2)
+        if tokens is not None:
+            x, expected = x[tokens], expected[tokens]
+        x, expected = x.to(dtype), expected.to(dtype)
+        weight = found.weight.to(dtype).movedim(0, 1).flatten(1)
+        bias = torch.zeros((), dtype=dtype, device=y.device) if found.bias is None else found.bias.to(dtype).flatten()
+        size = (x.square() @ weight.square() + bias.square()).sqrt() + expected.abs()
+        allowed = 8 * machine_epsilon(y.dtype) + tolerance(dtype, terms=x.shape[-1])
+        return bool(((x @ weight + bias - expected).abs() <= allowed * size).all())
