@@ -17,7 +17,10 @@ from clearhead.training.augmentation import shifted, shifted_and_mirrored
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Augment, Recipe, train
 
-__all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "FASHION_MNIST", "MODEL_FOLDER", "fashion_mnist", "pixel_moments"]
+__all__ = [
+    "DEBIAN_FASHION_MNIST", "DIGITS", "DIGITS_PLAN", "FASHION_MNIST", "MODEL_FOLDER", "Plan", "fashion_mnist",
+    "pixel_moments", "vit_config",
+]  # fmt: skip
 
 MODEL_FOLDER = "model"
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -25,7 +28,7 @@ DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class Plan:
     """Sizes of the model and of the run, for one set of images."""
 
     patch_size: int
@@ -37,7 +40,7 @@ class _Plan:
     augment: Augment
 
 
-FASHION_PLAN = _Plan(
+FASHION_PLAN = Plan(
     patch_size=4,
     width=128,
     layers=6,
@@ -46,7 +49,7 @@ FASHION_PLAN = _Plan(
     recipe=Recipe(epochs=8, learning_rate=1e-3, label_smoothing=0.1),
     augment=shifted_and_mirrored,
 )
-DIGITS_PLAN = _Plan(
+DIGITS_PLAN = Plan(
     patch_size=2,
     width=32,
     layers=3,
@@ -67,12 +70,10 @@ def fashion_mnist(folder: Path | None) -> ImageSet:
     return read_images(DEBIAN_FASHION_MNIST if folder is None else folder)
 
 
-def _train(images: ImageSet, plan: _Plan, request: Request, folder: Path) -> Outcome:
-    epochs = request.epochs or plan.recipe.epochs
-    warmup = min(plan.recipe.warmup, epochs / 4)
-    recipe = dataclasses.replace(plan.recipe, epochs=epochs, warmup=warmup, seed=request.seed)
+def vit_config(images: ImageSet, plan: Plan) -> VisionTransformerConfig:
+    """The model of a plan, for these images."""
     mean, spread = pixel_moments(images.train_images)
-    config = VisionTransformerConfig(
+    return VisionTransformerConfig(
         image_size=images.train_images.shape[-1],
         patch_size=plan.patch_size,
         channels=images.train_images.shape[1],
@@ -84,6 +85,13 @@ def _train(images: ImageSet, plan: _Plan, request: Request, folder: Path) -> Out
         pixel_mean=mean,
         pixel_spread=spread,
     )
+
+
+def _train(images: ImageSet, plan: Plan, request: Request, folder: Path) -> Outcome:
+    epochs = request.epochs or plan.recipe.epochs
+    warmup = min(plan.recipe.warmup, epochs / 4)
+    recipe = dataclasses.replace(plan.recipe, epochs=epochs, warmup=warmup, seed=request.seed)
+    config = vit_config(images, plan)
     model = VisionTransformer(config, generator=torch.Generator().manual_seed(recipe.seed))
 
     def evaluate(trained: nn.Module) -> Mapping[str, Any]:

@@ -1,6 +1,27 @@
-"""Attention as a support vector machine that selects tokens (Tarzanagh et al. 2023, arXiv 2308.16898, 2306.13596)."""
+"""Attention as a support vector machine that selects tokens (Tarzanagh et al. 2023, arXiv 2308.16898, 2306.13596).
+
+Gradient descent on W leads to the matrix of least norm that selects some tokens with a margin: in the Frobenius norm
+where W itself is trained, in the nuclear norm where its factors are. `attention_svm` solves for it.
+"""
 
 from clearhead.theories.max_margin.attention_svm import attention_svm
+from clearhead.theories.max_margin.claims import CLAIMS
+from clearhead.theories.max_margin.measurement import MaxMarginClaims
 from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
+from clearhead.theories.max_margin.theorems import theorems
+from clearhead.theories.theory import Theory
 
-__all__ = ["Conflict", "MarginWarning", "MaxMargin", "Norm", "Status", "attention_svm"]
+__all__ = [
+    "CLAIMS",
+    "THEORY",
+    "Conflict",
+    "MarginWarning",
+    "MaxMargin",
+    "MaxMarginClaims",
+    "Norm",
+    "Status",
+    "attention_svm",
+    "theorems",
+]
+
+THEORY = Theory(name="max-margin", title="max margin", begin=MaxMarginClaims, theorems=theorems)

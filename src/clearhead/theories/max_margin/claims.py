@@ -1,0 +1,148 @@
+"""What the theory claims of a trained head, from the weakest to the strongest: whether it applies, and what follows."""
+
+import dataclasses
+
+from clearhead.findings import Claim, Role
+from clearhead.theories.tallies import Control
+
+__all__ = [
+    "ANY_TOKENS",
+    "CLAIMS",
+    "COSINE",
+    "COSINE_MAX_ENTRY",
+    "COSINE_NUCLEAR",
+    "COSINE_SPAN",
+    "EVERY_TOKEN",
+    "HEBBIAN",
+    "HELD_OUT",
+    "LOCAL",
+    "LOW_RATIO",
+    "MAJORITY",
+    "OTHER_PLACES",
+    "OTHER_QUERIES",
+    "OTHER_TOKENS",
+    "RANDOM_HEAD",
+    "RATIO",
+    "RIDGE",
+    "SATURATION",
+    "SEPARABLE",
+    "TURNED_HEAD",
+    "in_head_space",
+    "undefined",
+]  # fmt: skip
+
+PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
+
+RANDOM_HEAD = Control(name="a random head", kept=True)
+TURNED_HEAD = Control(name="the head turned at random", kept=True)
+OTHER_TOKENS = Control(name="random tokens")
+OTHER_PLACES = Control(name="tokens of other sequences")
+OTHER_QUERIES = Control(name="queries of other sequences")
+HEBBIAN = Control(name="the Hebbian matrix")
+RIDGE = Control(name="ridge regression")
+MAJORITY = Control(name="the commonest place")
+EVERY_TOKEN = Control(name="all tokens")
+ANY_TOKENS = Control(name="as many random tokens")
+
+
+def _claim(
+    statistic: str, statement: str, formula: str, where: str, *, role: Role = Role.SECONDARY, note: str = ""
+) -> Claim:
+    return Claim(
+        theory="max margin",
+        statistic=statistic,
+        statement=statement,
+        formula=formula,
+        citation=f"{PAPER}, {where}",
+        exact=1.0,
+        role=role,
+        note=note,
+    )
+
+
+RATIO = _claim(
+    "margin ratio",
+    "the head selects its tokens by the largest margin that a matrix of its norm can have",
+    "ρ = [min ⟨A_it, W⟩ / ‖W‖] · ‖Wᵐᵐ‖,  A_it = (x_iα − x_it) z_iᵀ,  Wᵐᵐ the attention SVM of the head's own selection",
+    "problem (Att-SVM)",
+    role=Role.PRIMARY,
+    note="one sample is a group of inputs with some queries each; W and Wᵐᵐ are compared on the tokens drawn of these",
+)
+SATURATION = _claim(
+    "saturated queries",
+    "queries give one token nearly all of their attention, the limit in which the theory speaks",
+    "share of queries with max_t softmax(X W z)_t > .99",
+    "problem (Att-SVM)",
+    note="a condition: the other claims are judged only in heads in which most queries are saturated",
+)
+SEPARABLE = _claim(
+    "separated by itself",
+    "a matrix separates the selected tokens from all others: the head's own does",
+    "share of groups with min ⟨A_it, W⟩ > 0",
+    "problem (Att-SVM)",
+    note="true of any head and its own argmax, trained or not. Random tokens are separable too while constraints are "
+    "fewer than some four times the entries of W",
+)
+LOW_RATIO = _claim(
+    "margin ratio, 5% quantile",
+    "nearly all of the head's margins are as large as the best matrix's",
+    "the same with the 5 % quantile of the margins of W and of Wᵐᵐ in place of the least",
+    "problem (Att-SVM)",
+)
+COSINE = _claim(
+    "cosine, Frobenius",
+    "the head's matrix points where gradient descent on W leads, to the SVM of least Frobenius norm",
+    "⟨W, Wᵐᵐ⟩ / ‖W‖ ‖Wᵐᵐ‖",
+    "problem (Att-SVM)",
+)
+COSINE_SPAN = _claim(
+    "cosine in the span",
+    "the part of the head's matrix that these scores depend on points there",
+    "⟨PW, Wᵐᵐ⟩ / ‖PW‖ ‖Wᵐᵐ‖,  P the projection on the span of the A_it",
+    "problem (Att-SVM)",
+)
+COSINE_NUCLEAR = _claim(
+    "cosine, nuclear",
+    "the head's matrix points where gradient descent on keys and queries leads, to the SVM of least nuclear norm",
+    "⟨W, W⋆ᵐᵐ⟩ / ‖W‖ ‖W⋆ᵐᵐ‖",
+    "problem (Att-SVM⋆)",
+)
+COSINE_MAX_ENTRY = _claim(
+    "cosine, max-entry",
+    "the head's matrix points where descent by signs of gradients leads, to the SVM of least largest entry",
+    "⟨W, W∞ᵐᵐ⟩ / ‖W‖ ‖W∞ᵐᵐ‖",
+    "problem (Att-SVM), in another norm",
+    note="depends on the coordinates of tokens; measured where W is small",
+)
+HELD_OUT = _claim(
+    "held-out selection",
+    "the SVM of some inputs selects the tokens that the head selects in others",
+    "share of queries of the group before in which argmax_t x_tᵀ Wᵐᵐ z is the head's own token, of those drawn",
+    "problem (Att-SVM)",
+)
+LOCAL = _claim(
+    "local optimality",
+    "the loss falls more towards the selected token than towards the tokens that support the margin",
+    "share of support tokens t with γ_α > γ_t,  γ_t = −⟨∂L/∂o, v_t⟩",
+    "locally optimal tokens",
+    note="needs the gradient of a loss at the head's output",
+)
+
+CLAIMS = (
+    RATIO, SATURATION, SEPARABLE, LOW_RATIO, COSINE, COSINE_SPAN, COSINE_NUCLEAR, COSINE_MAX_ENTRY, HELD_OUT, LOCAL,
+)  # fmt: skip
+
+
+def in_head_space(claim: Claim) -> Claim:
+    """The same claim where the maps to keys and queries are not known: tokens are keys, and W is a multiple of one."""
+    note = "tokens are the head's keys and z its query, as their maps are not known, and W is the identity times s"
+    return dataclasses.replace(claim, note=f"{claim.note}; {note}" if claim.note else note)
+
+
+def undefined(claim: Claim) -> str:
+    """Why a number may be missing."""
+    if claim.statistic == HELD_OUT.statistic:
+        return "the first group of inputs has none before it"
+    if claim.statistic == LOCAL.statistic:
+        return "no gradient was given"
+    return "no matrix separates these tokens"

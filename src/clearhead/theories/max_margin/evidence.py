@@ -1,0 +1,169 @@
+"""What one group of inputs says: every claim's number for each head, beside heads and tokens of chance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clearhead.findings import Claim
+from clearhead.numerics.moments import Array
+from clearhead.numerics.threads import one_thread_each
+from clearhead.theories.max_margin import claims as c
+from clearhead.theories.max_margin.choices import OWN, RANDOM, TURNED, Choice
+from clearhead.theories.max_margin.constraints import Indices
+from clearhead.theories.max_margin.held_out import Matrix, Place, Trial, hebbian, majority, margin, ridge
+from clearhead.theories.max_margin.problems import Fit, Group, Problem, fitted
+from clearhead.theories.tallies import Control, Sample, Samples
+
+__all__ = ["Mistake", "drawn_mistakes", "group_samples"]
+
+Numbers = Mapping[Claim, float]
+OfHead = Mapping[Control | None, Sequence[Numbers]]
+"""A head's own numbers, under None, and those of each control by draw."""
+OF_FIT = {c.RATIO: Fit.margin_ratio, c.LOW_RATIO: Fit.low_margin_ratio, c.COSINE: Fit.cosine}
+UNTRAINED = {RANDOM: c.RANDOM_HEAD, TURNED: c.TURNED_HEAD}
+IN_SPAN = 3
+"""How many random heads the cosine in the span stands beside: it takes as long as the rest together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is not a head's own: a token drawn in each sequence, another sequence for each, and a seed for the rest."""
+
+    tokens: Indices
+    others: Indices
+    seed: int
+
+
+def drawn_mistakes(group: Sequence[Choice], count: int, generator: np.random.Generator) -> list[Mistake]:
+    """Draw them. Another sequence is some way off, so that it is of another input where there are several."""
+    least, most = len(group) // 4 + 1, max(len(group) * 3 // 4, len(group) // 4 + 1)
+    return [
+        Mistake(
+            np.array([generator.integers(choice.drawn) for choice in group]),
+            np.roll(np.arange(len(group)), int(generator.integers(least, most + 1))),
+            int(generator.integers(2**31)),
+        )
+        for _ in range(count)
+    ]
+
+
+def group_samples(choices: Sequence[Choice], before: Sequence[Choice], mistakes: Sequence[Mistake] | None) -> Samples:
+    """Every claim on every head of one layer. Rules fitted on the group are tried on those `before`, if any.
+
+    Without `mistakes` (None) there are no controls but those that the choices hold.
+    """
+    heads = choices[0].selected[OWN].shape[1]
+    sides = choices[0].x.shape[0]
+    benches = one_thread_each(lambda side: _Bench(choices, before, side), range(sides))
+    own = one_thread_each(lambda h: benches[h % sides].own(h, mistakes), range(heads))
+    untrained = {}
+    for kind in (kind for kind in UNTRAINED if kind in choices[0].selected):
+        shape = choices[0].selected[kind].shape
+        places = [(kind, int(draw), int(h)) for draw, h in np.ndindex(*shape)]
+        found = one_thread_each(lambda place: benches[place[2] % sides].other(*place), places)
+        untrained[kind] = {claim: np.array([n[claim] for n in found]).reshape(shape) for claim in found[0]}
+        untrained[kind][c.SATURATION] = np.mean([choice.saturated[kind] for choice in choices], axis=0)
+    return {claim: _sample(claim, own, untrained) for claim in c.CLAIMS}
+
+
+def _sample(claim: Claim, own: Sequence[OfHead], untrained: Mapping[str, Mapping[Claim, Array]]) -> Sample:
+    controls = {
+        control: np.array([[numbers[claim] for numbers in head[control]] for head in own]).T
+        for control, drawn in own[0].items()
+        if control is not None and claim in drawn[0]
+    }
+    for kind, numbers in untrained.items():
+        if claim in numbers:
+            drawn = numbers[claim][:IN_SPAN] if claim is c.COSINE_SPAN else numbers[claim]
+            controls[UNTRAINED[kind]] = np.broadcast_to(drawn, (len(drawn), len(own)))
+    return Sample(value=np.array([head[None][0].get(claim, np.nan) for head in own]), controls=controls)
+
+
+class _Bench:
+    """The group and the group before in the space of one head, or of all."""
+
+    def __init__(self, choices: Sequence[Choice], before: Sequence[Choice], side: int) -> None:
+        self._choices = choices
+        self._group = Group(choices, side)
+        self._trial = Trial(self._group, Group(before, side)) if before else None
+        # Made before threads share it.
+        self._group.tokens, self._group.queries  # noqa: B018
+
+    def other(self, kind: str, draw: int, h: int) -> Numbers:
+        """Numbers of a head that nobody trained, on its own selection."""
+        group, norm = self._group, float(self._choices[0].norms[kind][draw, h])
+        fit = fitted(Problem.of(group, group.selected(kind, draw, h), group.scores(kind, draw, h), norm))
+        numbers = {**_of_fit(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
+        if kind == RANDOM:
+            numbers[c.COSINE_SPAN] = float("nan") if fit is None or draw >= IN_SPAN else fit.cosine_in_span()
+        return numbers
+
+    def own(self, h: int, mistakes: Sequence[Mistake] | None) -> OfHead:
+        """Numbers of one of the layer's heads, and of its controls."""
+        group, norm = self._group, float(self._choices[0].norms[OWN][0, h])
+        selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, h)
+        fit = fitted(Problem.of(group, selected, scores, norm))
+        assert fit is not None, "the head's own matrix separates what it selects"
+        own = {
+            **_of_fit(fit),
+            **self._held_out(margin(fit), OWN, 0, h),
+            c.SATURATION: float(np.mean([choice.saturated[OWN][0, h] for choice in self._choices])),
+            c.SEPARABLE: float(fit.separates),
+            c.COSINE_SPAN: fit.cosine_in_span(),
+        }
+        better = self._better(fit, h)
+        if better is not None:
+            own[c.LOCAL] = float(better[fit.supports()].mean())
+        if mistakes is None:
+            return {None: [own]}
+        found: dict[Control | None, list[Numbers]] = {
+            None: [own],
+            c.HEBBIAN: [{c.COSINE: fit.hebbian_cosine(), **self._held_out(hebbian(fit.problem), OWN, 0, h)}],
+            c.RIDGE: [self._held_out(ridge(fit.problem), OWN, 0, h)],
+            c.MAJORITY: [self._held_out(majority(fit.problem), OWN, 0, h)],
+        }
+        if better is not None:
+            count = len(fit.supports())
+            found[c.EVERY_TOKEN] = [{c.LOCAL: float(better.mean())}]
+            drawn = [np.random.default_rng(m.seed).choice(better, size=count, replace=False) for m in mistakes]
+            found[c.ANY_TOKENS] = [{c.LOCAL: float(some.mean())} for some in drawn]
+        for mistake in mistakes:
+            for control, problem in self._mistaken(fit.problem, mistake, h).items():
+                wrong = fitted(problem)
+                rule = None if wrong is None else margin(wrong)
+                numbers = {c.SEPARABLE: float(wrong is not None), **_of_fit(wrong), **self._held_out(rule, OWN, 0, h)}
+                found.setdefault(control, []).append(numbers)
+        return found
+
+    def _mistaken(self, right: Problem, mistake: Mistake, h: int) -> dict[Control, Problem]:
+        """Problems in which something is not the head's own."""
+        group, norm, at = self._group, right.norm, right.selected - self._group.start
+        scores = group.scores(OWN, 0, h)
+        places = np.array([choice.places[token] for choice, token in zip(self._choices, at, strict=True)])
+        nearest = [
+            np.abs(choice.places[: choice.drawn] - place).argmin()
+            for choice, place in zip(self._choices, places[mistake.others], strict=True)
+        ]
+        pulls = np.stack([choice.pull[h] for choice in self._choices])[mistake.others]
+        asked = np.einsum("jc,jc->j", group.x, pulls[group.sequence])
+        return {
+            c.OTHER_TOKENS: Problem.of(group, group.start + mistake.tokens, scores, norm),
+            c.OTHER_PLACES: Problem.of(group, group.start + np.array(nearest), scores, norm),
+            c.OTHER_QUERIES: Problem.of(group, right.selected, asked, norm, order=mistake.others),
+        }
+
+    def _held_out(self, rule: Matrix | Place | None, kind: str, draw: int, h: int) -> Numbers:
+        return {} if self._trial is None else {c.HELD_OUT: self._trial.share_right(rule, kind, draw, h)}
+
+    def _better(self, fit: Fit, h: int) -> Array | None:
+        """For every constraint, whether the loss falls more towards the selected token than towards the other."""
+        gains = [choice.gains[h] for choice in self._choices if choice.gains is not None]
+        if not gains:
+            return None
+        of_tokens, problem = np.concatenate(gains), fit.problem
+        return np.asarray(of_tokens[problem.selected[problem.sequence]] > of_tokens[problem.rows], dtype=np.float64)
+
+
+def _of_fit(fit: Fit | None) -> dict[Claim, float]:
+    return {claim: float("nan") if fit is None else number(fit) for claim, number in OF_FIT.items()}

@@ -1,0 +1,196 @@
+r"""The attention SVM of one head on a group of choices, and what it says of the head's own matrix.
+
+All of it is inner products: with :math:`G` those of tokens and :math:`Q` those of queries, constraints have
+:math:`\langle A_j, A_k\rangle = (\delta_j \cdot \delta_k)(z_j \cdot z_k)`, and :math:`\langle A_j, W\rangle` is a
+difference of the head's scores. G is made once for a group and serves every head and every control.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import linalg
+
+from clearhead.numerics.moments import Array
+from clearhead.numerics.nonnegative_qp import DenseQuadratic, nonnegative_qp
+from clearhead.theories.max_margin.choices import Choice
+from clearhead.theories.max_margin.constraints import Constraints, Indices
+from clearhead.theories.max_margin.infeasibility import decide
+from clearhead.theories.max_margin.solution import Conflict
+
+__all__ = ["Fit", "Group", "Problem", "fitted"]
+
+COPY = 1e-9
+"""A token so near to the selected one, relative to the farthest, is the same token: no score can tell them apart."""
+LOW = 0.05
+
+
+class Group:
+    """The choices of some inputs, in the space of one head or of all: their tokens in one list, and inner products."""
+
+    def __init__(self, choices: Sequence[Choice], side: int) -> None:
+        self.choices = choices
+        self.x = np.concatenate([choice.x[side] for choice in choices])
+        self.z = np.stack([choice.z[side] for choice in choices])
+        counts = [choice.x.shape[1] for choice in choices]
+        self.start = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        self.sequence = np.repeat(np.arange(len(choices)), counts)
+        self.drawn = np.concatenate([np.arange(choice.x.shape[1]) < choice.drawn for choice in choices])
+
+    @cached_property
+    def tokens(self) -> Array:
+        """Inner products of all tokens."""
+        return np.asarray(self.x @ self.x.T)
+
+    @cached_property
+    def queries(self) -> Array:
+        """Inner products of all queries."""
+        return np.asarray(self.z @ self.z.T)
+
+    def selected(self, kind: str, draw: int, h: int) -> Indices:
+        """Which token of the list each sequence selects."""
+        return np.asarray(self.start + np.array([choice.selected[kind][draw, h] for choice in self.choices]))
+
+    def scores(self, kind: str, draw: int, h: int) -> Array:
+        """Of every token of the list."""
+        return np.concatenate([choice.scores[kind][draw, h] for choice in self.choices])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Each sequence must select a token of the list rather than those drawn for it.
+
+    rows: the tokens that must not win; met: <A_j, W> of the head's own W, and norm: |W|
+    order: whose query each sequence has
+    """
+
+    group: Group
+    selected: Indices
+    rows: Indices
+    order: Indices
+    met: Array
+    norm: float
+
+    @classmethod
+    def of(
+        cls, group: Group, selected: Indices, scores: Array, norm: float, *, order: Indices | None = None
+    ) -> "Problem":
+        """The problem in which a head with these scores selects these tokens."""
+        own = selected[group.sequence]
+        square = np.diagonal(group.tokens)
+        away = square + square[own] - 2 * group.tokens[np.arange(len(own)), own]
+        rows = np.flatnonzero(group.drawn & (away > COPY**2 * away.max()))
+        met = (scores[own] - scores)[rows]
+        unmoved = np.arange(len(selected)) if order is None else order
+        return cls(group=group, selected=selected, rows=rows, order=unmoved, met=met, norm=norm)
+
+    @property
+    def sequence(self) -> Indices:
+        """The sequence of each constraint."""
+        return self.group.sequence[self.rows]
+
+    @cached_property
+    def gram(self) -> Array:
+        """Inner products of the A_j."""
+        tokens, sequence = self.group.tokens, self.sequence
+        mixed = tokens[np.ix_(self.selected, self.rows)][sequence]
+        delta = tokens[np.ix_(self.rows, self.rows)] - mixed - mixed.T
+        delta += tokens[np.ix_(self.selected, self.selected)][np.ix_(sequence, sequence)]
+        queries = self.group.queries[np.ix_(self.order, self.order)]
+        return np.asarray(delta * queries[np.ix_(sequence, sequence)])
+
+    @cached_property
+    def lengths(self) -> Array:
+        """Norms of the A_j."""
+        return np.sqrt(np.diagonal(self.gram))
+
+    def constraints(self) -> Constraints:
+        """The same in factors."""
+        sequence = self.sequence
+        return Constraints(
+            delta=self.group.x[self.selected][sequence] - self.group.x[self.rows],
+            z=self.group.z[self.order],
+            sequence=sequence,
+            token=self.rows - self.group.start[sequence],
+            bound=np.ones(len(sequence)),
+            equal=np.zeros(len(sequence), dtype=bool),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A problem solved in the Frobenius norm: W^mm is the sum of multipliers_j A_j."""
+
+    problem: Problem
+    multipliers: Array
+
+    @property
+    def separates(self) -> bool:
+        """Whether the head's own W selects these tokens: true by construction of its own argmax."""
+        return bool(self.problem.met.min() > 0)
+
+    @cached_property
+    def margins(self) -> Array:
+        """<A_j, W^mm>."""
+        return np.asarray(self.problem.gram @ self.multipliers)
+
+    @property
+    def size(self) -> float:
+        """|W^mm|, the inverse of the best margin."""
+        return float(np.sqrt(self.multipliers @ self.margins))
+
+    def margin_ratio(self) -> float:
+        """The margin of W relative to the best one."""
+        return float(self.problem.met.min()) * self.size / self.problem.norm
+
+    def low_margin_ratio(self) -> float:
+        """The same at the 5 % quantile of both margins."""
+        best = np.quantile(self.margins, LOW) / self.size
+        return float(np.quantile(self.problem.met, LOW) / self.problem.norm / best)
+
+    def cosine(self) -> float:
+        """<W, W^mm> / |W| |W^mm|, through the multipliers: <W, sum l A> = sum l <A, W>."""
+        return float(self.multipliers @ self.problem.met) / (self.size * self.problem.norm)
+
+    def cosine_in_span(self) -> float:
+        """The same for the part of W that these scores depend on, its projection on the span of the A_j."""
+        lengths = self.problem.lengths
+        met = self.problem.met / lengths
+        unit = self.problem.gram / np.outer(lengths, lengths)
+        unit[np.diag_indices_from(unit)] += 1e-10
+        factor = linalg.cho_factor(unit, lower=True, overwrite_a=True, check_finite=False)
+        part = float(met @ linalg.cho_solve(factor, met, check_finite=False))
+        return float(self.cosine() * self.problem.norm / np.sqrt(part))
+
+    def hebbian_cosine(self) -> float:
+        """<W, H> / |W| |H| of the Hebbian matrix H = sum of all A_j."""
+        return float(self.problem.met.sum()) / (float(np.sqrt(self.problem.gram.sum())) * self.problem.norm)
+
+    def supports(self) -> Indices:
+        """The constraints that hold the margin."""
+        weights = self.multipliers * self.problem.lengths
+        return np.flatnonzero(weights > 1e-9 * weights.max())
+
+
+def fitted(problem: Problem) -> Fit | None:
+    """Solve it; None where no matrix selects these tokens."""
+    found = _multipliers(problem, None)
+    if found is None:
+        # The gram says too little of infeasible problems; the arbiter sees the constraints themselves.
+        decided = decide(problem.constraints(), np.ones(len(problem.rows)))
+        if decided is None or isinstance(decided, Conflict):
+            return None
+        found = _multipliers(problem, decided.multipliers)
+    return None if found is None else Fit(problem=problem, multipliers=found)
+
+
+def _multipliers(problem: Problem, start: Array | None) -> Array | None:
+    lengths = problem.lengths
+    unit = float(1 / lengths.min())
+    found = nonnegative_qp(
+        DenseQuadratic(problem.gram / np.outer(lengths, lengths)),
+        1 / (lengths * unit),
+        start=None if start is None else start * lengths / unit,
+    )
+    return found.x * unit / lengths if found.converged else None

@@ -1,0 +1,205 @@
+"""The ladder of claims on heads whose answers are known: one that is a max-margin head, and ones that are not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.findings import Finding, Verdict
+from clearhead.heads import Heads
+from clearhead.judging import judge
+from clearhead.theories.max_margin import attention_svm
+from clearhead.theories.max_margin import claims as c
+from clearhead.theories.max_margin.choices import Sampling
+from clearhead.theories.max_margin.measurement import MaxMarginClaims
+from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
+
+INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 4
+EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, turned=4, mistaken=1)
+
+
+def tokens() -> Tensor:
+    return drawn(INPUTS, TOKENS, WIDTH, seed=3)
+
+
+def identity() -> Tensor:
+    return torch.eye(WIDTH, dtype=torch.float64).expand(HEADS, -1, -1)
+
+
+def max_margin_head(size: float) -> Heads:
+    """Both heads are the SVM of what the first drawn matrix selects, on every query of the inputs."""
+    x = tokens()
+    start = drawn(WIDTH, WIDTH, seed=5)
+    sequences = x.repeat_interleave(TOKENS, dim=0)
+    queries = x.flatten(0, 1)
+    selected = torch.einsum("nmc,ce,ne->nm", sequences, start, queries).argmax(dim=-1)
+    W = attention_svm(sequences, queries, selected).W
+    assert W is not None
+    return call(x, identity(), size * W.mT.expand(HEADS, -1, -1))
+
+
+def measured(head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHING) -> dict[str, list[Finding]]:
+    """Every group sees the same inputs, with all of their queries and tokens."""
+    measurement = MaxMarginClaims(0, sampling=sampling)
+    for _ in range(groups):
+        measurement.observe(head)
+    found: dict[str, list[Finding]] = {}
+    for finding in judge(measurement.findings()):
+        found.setdefault(finding.claim.statistic, []).append(finding)
+    return found
+
+
+def test_a_max_margin_head_reaches_every_claim_exactly() -> None:
+    found = measured(max_margin_head(30.0))
+    for claim in (c.RATIO, c.LOW_RATIO, c.COSINE, c.COSINE_SPAN, c.SEPARABLE, c.SATURATION, c.HELD_OUT):
+        for finding in found[claim.statistic]:
+            assert finding.value == pytest.approx(1, abs=1e-7), claim.statistic
+            assert finding.inputs == GROUPS - (claim is c.HELD_OUT)
+    assert {f.verdict for f in found[c.RATIO.statistic]} == {Verdict.SUPPORTED}
+    assert {f.verdict for f in found[c.SEPARABLE.statistic]} == {Verdict.BY_CONSTRUCTION}
+
+
+def test_a_random_head_is_separated_by_itself_and_reaches_no_other_claim() -> None:
+    found = measured(call(tokens(), identity(), 30 * drawn(HEADS, WIDTH, WIDTH, seed=7)))
+    assert all(f.value == 1 for f in found[c.SEPARABLE.statistic])
+    for claim in (c.RATIO, c.COSINE, c.COSINE_SPAN):
+        for finding in found[claim.statistic]:
+            assert finding.value < 0.9
+            assert finding.verdict is Verdict.CHANCE
+
+
+def test_a_head_that_is_not_saturated_is_not_judged_and_keeps_its_numbers() -> None:
+    found = measured(max_margin_head(1.0))
+    [first, _] = found[c.RATIO.statistic]
+    assert first.value == pytest.approx(1, abs=1e-7)
+    assert (first.verdict, first.reason) == (Verdict.NOT_APPLICABLE, "attention is not saturated")
+    assert found[c.SATURATION.statistic][0].value < 0.5
+    assert found[c.SEPARABLE.statistic][0].verdict is Verdict.BY_CONSTRUCTION
+
+
+def by_hand(head: Heads, h: int) -> tuple[float, float, float]:
+    """Margin ratio, cosine and Hebbian cosine of one head by the definitions, on all queries and tokens."""
+    assert head.queries_from is not None
+    W = matrix(head, h)
+    x = head.queries_from.x
+    z = x.flatten(0, 1)
+    if head.queries_from.bias is not None:
+        z = torch.cat([z, torch.ones(len(z), 1, dtype=torch.float64)], dim=-1)
+    sequences = x.repeat_interleave(x.shape[1], dim=0)
+    scores = torch.einsum("nmc,ce,ne->nm", sequences, W, z)
+    selected = scores.argmax(dim=-1)
+    best = attention_svm(sequences, z, selected)
+    assert best.W is not None
+    margins = scores.gather(1, selected[:, None]) - scores
+    least = margins[margins > 0].min()
+    ratio = float(least / W.norm() * best.W.norm())
+    delta = sequences[torch.arange(len(z)), selected].unsqueeze(1) - sequences
+    hebbian = torch.einsum("nmc,ne->ce", delta, z)
+    return ratio, *(float((W * other).sum() / W.norm() / other.norm()) for other in (best.W, hebbian))
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_numbers_are_those_of_the_definitions(with_bias: bool) -> None:
+    bias = drawn(HEADS, 3, seed=13) if with_bias else None
+    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), bias=bias, scale=0.3)
+    found = measured(head)
+    for h in range(HEADS):
+        ratio, cosine, hebbian = by_hand(head, h)
+        assert found[c.RATIO.statistic][h].value == pytest.approx(ratio, rel=1e-7)
+        assert found[c.COSINE.statistic][h].value == pytest.approx(cosine, rel=1e-7)
+        [beside] = [x for x in found[c.COSINE.statistic][h].controls if x.control == c.HEBBIAN.name]
+        assert beside.value == pytest.approx(hebbian, rel=1e-7)
+    # The control: the heads differ, so another's numbers would not do.
+    assert by_hand(head, 0)[0] != pytest.approx(by_hand(head, 1)[0], rel=1e-3)
+
+
+def test_without_maps_keys_and_queries_are_the_tokens_and_the_claims_say_so() -> None:
+    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), scale=0.3, known=False)
+    found = measured(head)
+    [first, _] = found[c.RATIO.statistic]
+    assert "as their maps are not known" in first.claim.note
+    sequences, z = head.k[:, 0].repeat_interleave(TOKENS, dim=0), head.q[:, 0].flatten(0, 1)
+    scores = torch.einsum("nmd,nd->nm", sequences, z)
+    best = attention_svm(sequences, z, scores.argmax(dim=-1))
+    assert best.W is not None
+    cosine = float(best.W.trace() / best.W.norm() / np.sqrt(3))
+    assert found[c.COSINE.statistic][0].value == pytest.approx(cosine, rel=1e-7)
+
+
+def test_a_loss_shows_whether_the_selected_token_is_locally_optimal() -> None:
+    head = max_margin_head(30.0)
+    chosen = torch.einsum("bhnd,bhmd->bhnm", head.q, head.k).argmax(dim=-1)
+    values = head.v.gather(2, chosen.unsqueeze(-1).expand(-1, -1, -1, WIDTH))
+    centre = head.v.mean(dim=2, keepdim=True)
+    # Down the loss lies the selected value, from where the others are: it has the largest gain by far.
+    found = measured(dataclasses.replace(head, out_gradient=-(values - centre) * 1e3))
+    against = measured(dataclasses.replace(head, out_gradient=(values - centre) * 1e3))
+    assert found[c.LOCAL.statistic][0].value > 0.9
+    assert against[c.LOCAL.statistic][0].value < 0.1
+    names = {x.control for x in found[c.LOCAL.statistic][0].controls}
+    assert names == {c.EVERY_TOKEN.name, c.ANY_TOKENS.name}
+    assert c.LOCAL.statistic not in measured(head)
+
+
+def test_padding_and_what_a_causal_mask_hides_are_never_selected_nor_compared() -> None:
+    loud = tokens()
+    loud[:, -1] *= 1e3
+    mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+    mask[:, -1] = False
+    maps = drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11)
+    masked = measured(call(loud, *maps, mask=mask.expand(INPUTS, 1, -1, -1)))
+    quiet = loud.clone()
+    quiet[:, -1] = 0
+    again = measured(call(quiet, *maps, mask=mask.expand(INPUTS, 1, -1, -1)))
+    for statistic in (c.RATIO.statistic, c.COSINE.statistic, c.SATURATION.statistic):
+        assert [f.value for f in masked[statistic]] == pytest.approx([f.value for f in again[statistic]])
+    seen = measured(call(loud, *maps))
+    assert masked[c.COSINE.statistic][0].value != pytest.approx(seen[c.COSINE.statistic][0].value)
+
+
+def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
+    x = drawn(12, 11, WIDTH, seed=17)
+    maps = drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11)
+    sampling = Sampling(inputs=3, queries=2, tokens=4, random=3, turned=3, mistaken=1)
+
+    def values(sizes: list[int]) -> list[float]:
+        measurement = MaxMarginClaims(0, sampling=sampling)
+        for part in torch.split(x, sizes):
+            measurement.observe(call(part, *maps))
+        found = [f for f in measurement.findings() if f.inputs]
+        return [number for f in found for number in (f.value, *(chance.value for chance in f.controls))]
+
+    assert values([12]) == pytest.approx(values([5, 4, 3]), rel=1e-9, nan_ok=True)
+    assert len(values([12])) > 50
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"bias": torch.zeros(1, 1, TOKENS, TOKENS)}, "a bias on the scores knows places"),
+        ({"q": torch.full((INPUTS, HEADS, TOKENS, 3), torch.nan)}, "queries or keys are not finite"),
+        ({"mask": torch.eye(TOKENS, dtype=torch.bool)[None, None]}, "no query sees 3 tokens"),
+    ],
+)
+def test_what_the_theory_says_nothing_of_is_named(change: dict[str, Tensor], reason: str) -> None:
+    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11))
+    found = measured(dataclasses.replace(head, **change))
+    for findings in found.values():
+        assert all(f.verdict is Verdict.NOT_APPLICABLE and reason in f.reason for f in findings)
+
+
+def test_fewer_inputs_than_make_a_problem_are_named() -> None:
+    measurement = MaxMarginClaims(0)
+    measurement.observe(call(tokens(), identity(), identity()))
+    assert {f.reason for f in measurement.findings()} == {"fewer than 6 inputs, which make one problem"}
+
+
+def test_controls_can_be_left_out() -> None:
+    head = max_margin_head(30.0)
+    measurement = MaxMarginClaims(0, controls=False, sampling=EVERYTHING)
+    measurement.observe(head)
+    found = measurement.findings()
+    assert all(not f.controls for f in found)
+    assert next(f.value for f in found if f.claim == c.RATIO) == pytest.approx(1, abs=1e-7)
