@@ -115,8 +115,9 @@ def audit(
         findings = beside_untrained(findings, before, seed=seed)
     findings = judge(findings)
     open_to_doubt = [finding for finding in findings if finding.verdict is not Verdict.BY_CONSTRUCTION]
-    if open_to_doubt and all(finding.inputs == 0 and "tokens" in finding.reason for finding in open_to_doubt):
-        raise AuditError(f"every input is too short to say anything, {open_to_doubt[0].reason}; give longer inputs")
+    too_short = [finding.reason for finding in open_to_doubt if "tokens" in finding.reason]
+    if too_short and all(finding.inputs == 0 for finding in open_to_doubt):
+        raise AuditError(f"every input is too short to say anything, {too_short[0]}; give longer inputs")
     ended = time.perf_counter()
     return AuditRecord(
         model=name or type(model).__name__,
@@ -124,7 +125,7 @@ def audit(
         version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
-        inputs=max(finding.inputs + finding.skipped for finding in findings),
+        inputs=max(seen.inputs, *(finding.inputs + finding.skipped for finding in findings)),
         tokens=seen.tokens,
         fidelity=fidelity,
         findings=tuple(findings),

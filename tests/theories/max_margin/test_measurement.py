@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.findings import Finding, Verdict
+from clearhead.findings import Claim, Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.judging import judge
-from clearhead.theories.max_margin import attention_svm
+from clearhead.theories.max_margin import Norm, attention_svm
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import Sampling
+from clearhead.theories.max_margin.choices import RANDOM, Sampling, choices_of
 from clearhead.theories.max_margin.measurement import MaxMarginClaims
+from clearhead.theories.max_margin.other_norms import Matrices
+from clearhead.theories.max_margin.random_heads import space_of
 from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 4
@@ -28,14 +30,14 @@ def identity() -> Tensor:
     return torch.eye(WIDTH, dtype=torch.float64).expand(HEADS, -1, -1)
 
 
-def max_margin_head(size: float) -> Heads:
+def max_margin_head(size: float, norm: Norm = Norm.FROBENIUS) -> Heads:
     """Both heads are the SVM of what the first drawn matrix selects, on every query of the inputs."""
     x = tokens()
     start = drawn(WIDTH, WIDTH, seed=5)
     sequences = x.repeat_interleave(TOKENS, dim=0)
     queries = x.flatten(0, 1)
     selected = torch.einsum("nmc,ce,ne->nm", sequences, start, queries).argmax(dim=-1)
-    W = attention_svm(sequences, queries, selected).W
+    W = attention_svm(sequences, queries, selected, norm=norm).W
     assert W is not None
     return call(x, identity(), size * W.mT.expand(HEADS, -1, -1))
 
@@ -59,6 +61,67 @@ def test_a_max_margin_head_reaches_every_claim_exactly() -> None:
             assert finding.inputs == GROUPS - (claim is c.HELD_OUT)
     assert {f.verdict for f in found[c.RATIO.statistic]} == {Verdict.SUPPORTED}
     assert {f.verdict for f in found[c.SEPARABLE.statistic]} == {Verdict.BY_CONSTRUCTION}
+
+
+@pytest.mark.parametrize(
+    ("norm", "claim"),
+    [
+        (Norm.FROBENIUS, c.COSINE),
+        (Norm.NUCLEAR, c.COSINE_NUCLEAR),
+        (Norm.MAX_ENTRY, c.COSINE_MAX_ENTRY),
+    ],
+)
+def test_a_head_of_each_norm_is_told_by_its_own_cosine(norm: Norm, claim: Claim) -> None:
+    found = measured(max_margin_head(60.0, norm))
+    cosines = (c.COSINE, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
+    values = {one.statistic: found[one.statistic][0].value for one in cosines}
+    assert values.pop(claim.statistic) == pytest.approx(1, abs=1e-3)
+    assert all(value < 0.97 for value in values.values())
+    names = {x.control for x in found[c.COSINE_NUCLEAR.statistic][0].controls}
+    assert names == {c.RANDOM_HEAD.name}
+
+
+def test_other_norms_are_measured_in_saturated_heads_and_everywhere_if_asked() -> None:
+    quiet = max_margin_head(1.0)
+    assert np.isnan(measured(quiet)[c.COSINE_NUCLEAR.statistic][0].value)
+    measurement = MaxMarginClaims(0, sampling=EVERYTHING, everywhere=True)
+    measurement.observe(quiet)
+    [first, _] = [f for f in measurement.findings() if f.claim == c.COSINE_NUCLEAR]
+    assert 0 < first.value < 1
+
+
+def test_the_matrices_of_random_heads_are_those_that_chose() -> None:
+    head = call(
+        tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), bias=drawn(HEADS, 3, seed=13)
+    )
+    for given in (head, dataclasses.replace(head, keys_from=None)):
+        space, kept = space_of(given), np.random.SeedSequence([3, 5])
+        sampling = Sampling(inputs=1, queries=2, tokens=4, random=3, turned=1, mistaken=1)
+        [choices] = choices_of(given, space, [(1, np.random.default_rng(0))], sampling, kept=kept)
+        for draw, W in enumerate(Matrices(space, kept, 3).random()):
+            for choice in choices:
+                for h in range(choice.scores[RANDOM].shape[1]):
+                    expected = choice.x[h % len(choice.x)] @ W @ choice.z[h % len(choice.z)]
+                    assert choice.scores[RANDOM][draw, h] == pytest.approx(expected)
+                    assert choice.norms[RANDOM][draw, h] == pytest.approx(np.linalg.norm(W))
+
+
+def test_turned_heads_have_the_singular_values_of_the_head() -> None:
+    head = call(
+        tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), bias=drawn(HEADS, 3, seed=13)
+    )
+    for given in (head, dataclasses.replace(head, keys_from=None)):
+        space = space_of(given)
+        width = space.matrix(0).shape[1]
+        units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
+        units = units if space.shared else units.expand(-1, HEADS, -1)
+        turned = space.turned(units, torch.Generator().manual_seed(1))
+        for h in range(HEADS):
+            W = turned.vectors[:, h].mT
+            values = torch.linalg.svdvals(space.matrix(h))
+            torch.testing.assert_close(torch.linalg.svdvals(W)[:3], values[:3])
+            assert float(turned.norms[h]) == pytest.approx(float(values.norm()))
+            assert float((W * space.matrix(h)).sum() / values.square().sum()) < 0.9
 
 
 def test_a_random_head_is_separated_by_itself_and_reaches_no_other_claim() -> None:

@@ -14,10 +14,12 @@ from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.constraints import Indices
 from clearhead.theories.max_margin.random_heads import Pull, Space
 
-__all__ = ["OWN", "RANDOM", "TURNED", "Choice", "Sampling", "choices_of", "obstacle"]
+__all__ = ["MOST", "OWN", "RANDOM", "TURNED", "Choice", "Sampling", "choices_of", "obstacle"]
 
 OWN, RANDOM, TURNED = "own", "random", "turned"
-SATURATED = 0.99
+SATURATED, MOST = 0.99, 0.5
+"""A query is saturated if a token has more than the first of its attention, a head if at least the second of queries
+are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,4 +145,6 @@ def undefined(claim: Claim) -> str:
         return "the first group of inputs has none before it"
     if claim.statistic == LOCAL.statistic:
         return "no gradient was given"
+    if claim.statistic in (COSINE_NUCLEAR.statistic, COSINE_MAX_ENTRY.statistic):
+        return "measured in saturated heads, and the largest entry in small matrices, as it takes long"
     return "no matrix separates these tokens"

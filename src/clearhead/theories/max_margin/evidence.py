@@ -9,9 +9,10 @@ from clearhead.findings import Claim
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import OWN, RANDOM, TURNED, Choice
+from clearhead.theories.max_margin.choices import MOST, OWN, RANDOM, TURNED, Choice
 from clearhead.theories.max_margin.constraints import Indices
 from clearhead.theories.max_margin.held_out import Matrix, Place, Trial, hebbian, majority, margin, ridge
+from clearhead.theories.max_margin.other_norms import Matrices, other_cosines
 from clearhead.theories.max_margin.problems import Fit, Group, Problem, fitted
 from clearhead.theories.tallies import Control, Sample, Samples
 
@@ -22,8 +23,8 @@ OfHead = Mapping[Control | None, Sequence[Numbers]]
 """A head's own numbers, under None, and those of each control by draw."""
 OF_FIT = {c.RATIO: Fit.margin_ratio, c.LOW_RATIO: Fit.low_margin_ratio, c.COSINE: Fit.cosine}
 UNTRAINED = {RANDOM: c.RANDOM_HEAD, TURNED: c.TURNED_HEAD}
-IN_SPAN = 3
-"""How many random heads the cosine in the span stands beside: it takes as long as the rest together."""
+FEW, BESIDE_FEW = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
+"""What takes longer than the rest together stands beside so many random heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +49,33 @@ def drawn_mistakes(group: Sequence[Choice], count: int, generator: np.random.Gen
     ]
 
 
-def group_samples(choices: Sequence[Choice], before: Sequence[Choice], mistakes: Sequence[Mistake] | None) -> Samples:
+def group_samples(
+    choices: Sequence[Choice],
+    before: Sequence[Choice],
+    mistakes: Sequence[Mistake] | None,
+    matrices: Matrices,
+    *,
+    everywhere: bool = False,
+) -> Samples:
     """Every claim on every head of one layer. Rules fitted on the group are tried on those `before`, if any.
 
-    Without `mistakes` (None) there are no controls but those that the choices hold.
+    Without `mistakes` (None) there are no controls but those that the choices hold. Other norms than Frobenius take
+    far longer, and are left to saturated heads unless they are asked for everywhere.
     """
     heads = choices[0].selected[OWN].shape[1]
     sides = choices[0].x.shape[0]
+    shares = np.mean([choice.saturated[OWN][0] for choice in choices], axis=0)
+    sought = [everywhere or share >= MOST for share in shares]
     benches = one_thread_each(lambda side: _Bench(choices, before, side), range(sides))
-    own = one_thread_each(lambda h: benches[h % sides].own(h, mistakes), range(heads))
+    own = one_thread_each(
+        lambda h: benches[h % sides].own(h, mistakes, matrices.own(h) if sought[h] else None), range(heads)
+    )
+    drawn = matrices.random() if any(sought) and RANDOM in choices[0].selected else []
     untrained = {}
     for kind in (kind for kind in UNTRAINED if kind in choices[0].selected):
         shape = choices[0].selected[kind].shape
         places = [(kind, int(draw), int(h)) for draw, h in np.ndindex(*shape)]
-        found = one_thread_each(lambda place: benches[place[2] % sides].other(*place), places)
+        found = one_thread_each(lambda place: benches[place[2] % sides].other(*place, drawn), places)
         untrained[kind] = {claim: np.array([n[claim] for n in found]).reshape(shape) for claim in found[0]}
         untrained[kind][c.SATURATION] = np.mean([choice.saturated[kind] for choice in choices], axis=0)
     return {claim: _sample(claim, own, untrained) for claim in c.CLAIMS}
@@ -75,7 +89,7 @@ def _sample(claim: Claim, own: Sequence[OfHead], untrained: Mapping[str, Mapping
     }
     for kind, numbers in untrained.items():
         if claim in numbers:
-            drawn = numbers[claim][:IN_SPAN] if claim is c.COSINE_SPAN else numbers[claim]
+            drawn = numbers[claim][:FEW] if claim in BESIDE_FEW else numbers[claim]
             controls[UNTRAINED[kind]] = np.broadcast_to(drawn, (len(drawn), len(own)))
     return Sample(value=np.array([head[None][0].get(claim, np.nan) for head in own]), controls=controls)
 
@@ -90,17 +104,19 @@ class _Bench:
         # Made before threads share it.
         self._group.tokens, self._group.queries  # noqa: B018
 
-    def other(self, kind: str, draw: int, h: int) -> Numbers:
-        """Numbers of a head that nobody trained, on its own selection."""
+    def other(self, kind: str, draw: int, h: int, matrices: Sequence[Array]) -> Numbers:
+        """Numbers of a head that nobody trained, on its own selection; in other norms where its matrix is given."""
         group, norm = self._group, float(self._choices[0].norms[kind][draw, h])
         fit = fitted(Problem.of(group, group.selected(kind, draw, h), group.scores(kind, draw, h), norm))
         numbers = {**_of_fit(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
         if kind == RANDOM:
-            numbers[c.COSINE_SPAN] = float("nan") if fit is None or draw >= IN_SPAN else fit.cosine_in_span()
+            few = fit is not None and draw < FEW
+            numbers[c.COSINE_SPAN] = fit.cosine_in_span() if fit is not None and few else float("nan")
+            numbers |= other_cosines(fit if few else None, matrices[draw]) if matrices else {}
         return numbers
 
-    def own(self, h: int, mistakes: Sequence[Mistake] | None) -> OfHead:
-        """Numbers of one of the layer's heads, and of its controls."""
+    def own(self, h: int, mistakes: Sequence[Mistake] | None, matrix: Array | None) -> OfHead:
+        """Numbers of one of the layer's heads, and of its controls; in other norms where its matrix is given."""
         group, norm = self._group, float(self._choices[0].norms[OWN][0, h])
         selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, h)
         fit = fitted(Problem.of(group, selected, scores, norm))
@@ -111,6 +127,7 @@ class _Bench:
             c.SATURATION: float(np.mean([choice.saturated[OWN][0, h] for choice in self._choices])),
             c.SEPARABLE: float(fit.separates),
             c.COSINE_SPAN: fit.cosine_in_span(),
+            **({} if matrix is None else other_cosines(fit, matrix)),
         }
         better = self._better(fit, h)
         if better is not None:

@@ -8,16 +8,15 @@ import numpy as np
 from clearhead.findings import Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import Choice, Sampling, choices_of, obstacle
+from clearhead.theories.max_margin.choices import MOST, Choice, Sampling, choices_of, obstacle
 from clearhead.theories.max_margin.evidence import drawn_mistakes, group_samples
+from clearhead.theories.max_margin.other_norms import Matrices
 from clearhead.theories.max_margin.random_heads import space_of
 from clearhead.theories.tallies import Layer, Tallies
 
 __all__ = ["MaxMarginClaims"]
 
 SAMPLING = Sampling()
-MOST = 0.5
-"""The theory is judged in heads in which at least so many queries are saturated."""
 KEPT = 2**31
 """Tells the draws that are kept over inputs from those of the inputs, which are numbered."""
 
@@ -40,10 +39,14 @@ class MaxMarginClaims:
 
     Of every input some queries are drawn, and of every query some of the tokens that it sees; the head's own choice is
     that among all of them. A group of inputs makes one problem and one sample. The choices of two groups are kept.
+
+    everywhere: solve in other norms than Frobenius for all heads, and not only for those to which the theory applies
     """
 
-    def __init__(self, seed: int, *, controls: bool = True, sampling: Sampling = SAMPLING) -> None:
-        self._seed = seed
+    def __init__(
+        self, seed: int, *, controls: bool = True, sampling: Sampling = SAMPLING, everywhere: bool = False
+    ) -> None:
+        self._seed, self._everywhere = seed, everywhere
         self._sampling = sampling if controls else dataclasses.replace(sampling, random=0, turned=0, mistaken=0)
         self._controls = controls
         self._layers: dict[int, _Seen] = {}
@@ -82,7 +85,8 @@ class MaxMarginClaims:
                 number = self._tallies[space.shared].samples(heads.layer)
                 generator = np.random.default_rng([self._seed, heads.layer, KEPT, number])
                 mistakes = drawn_mistakes(group, self._sampling.mistaken, generator) if self._controls else None
-                found = group_samples(group, seen.before, mistakes)
+                matrices = Matrices(space, kept, self._sampling.random)
+                found = group_samples(group, seen.before, mistakes, matrices, everywhere=self._everywhere)
                 labelled = (
                     found if space.shared else {c.in_head_space(claim): sample for claim, sample in found.items()}
                 )

@@ -1,0 +1,60 @@
+"""How near a head's matrix is to the SVMs of least nuclear norm and of least largest entry."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from clearhead.findings import Claim
+from clearhead.numerics.moments import Array
+from clearhead.theories.max_margin import claims as c
+from clearhead.theories.max_margin.frobenius import Least
+from clearhead.theories.max_margin.max_entry import least_max_entry
+from clearhead.theories.max_margin.nuclear import least_nuclear
+from clearhead.theories.max_margin.problems import Fit
+from clearhead.theories.max_margin.random_heads import Space
+
+__all__ = ["Matrices", "other_cosines"]
+
+GAP = 1e-4
+"""Cosines to an answer that is proved to this differ from those to the exact one in their third digit at most."""
+ENTRIES = 2048
+"""Of the largest W that is compared with the max-entry SVM: a linear program of more takes seconds for each head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """W of the layer's own heads, and of the random heads beside them, made when they are asked for."""
+
+    space: Space
+    kept: np.random.SeedSequence
+    draws: int
+
+    def own(self, h: int) -> Array:
+        """W of one of the layer's heads."""
+        return self.space.matrix(h).numpy()
+
+    def random(self) -> list[Array]:
+        """W of the random heads: those that `choices_of` draws from the same seeds."""
+        generator = torch.Generator().manual_seed(int(self.kept.generate_state(1)[0]))
+        width = self.space.matrix(0).shape[1]
+        units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
+        return [self.space.random(units, generator).vectors[:, 0].mT.numpy() for _ in range(self.draws)]
+
+
+def other_cosines(fit: Fit | None, W: Array) -> Mapping[Claim, float]:
+    """<W, W^mm> / |W| |W^mm| in both norms; NaN where no matrix separates, or W has too many entries for a program."""
+    if fit is None:
+        return {c.COSINE_NUCLEAR: float("nan"), c.COSINE_MAX_ENTRY: float("nan")}
+    rows = fit.problem.constraints()
+    least = Least(rows.combined(fit.multipliers), fit.multipliers, converged=True)
+    found = {c.COSINE_NUCLEAR: _cosine(W, least_nuclear(rows, least, tolerance=GAP)), c.COSINE_MAX_ENTRY: float("nan")}
+    if W.size <= ENTRIES:
+        found[c.COSINE_MAX_ENTRY] = _cosine(W, least_max_entry(rows, least, tolerance=GAP))
+    return found
+
+
+def _cosine(W: Array, least: Least) -> float:
+    sizes = float(np.linalg.norm(W) * np.linalg.norm(least.W))
+    return float((W * least.W).sum()) / sizes if least.converged else float("nan")
