@@ -140,7 +140,7 @@ def test_a_head_of_which_the_theory_does_not_speak_keeps_its_value_and_is_not_te
     assert judged[1].value == 0.99
     assert math.isnan(judged[1].p_value)
     [summary] = summarise(judged)
-    assert (summary.measured, summary.verdict) == (1, str(Verdict.ABOVE))
+    assert (summary.measured, summary.verdict) == (1, f"{Verdict.ABOVE} in the only head judged")
     assert summary.median == pytest.approx((0.6 + 0.99) / 2)
     # The control: were it tested, it would be judged, and it would not raise the bar for the other.
     assert judge([dataclasses.replace(silent, applies=True)])[0].verdict is Verdict.SUPPORTED

@@ -129,7 +129,9 @@ class Summary:
         if not counts:
             return str(Verdict.NOT_APPLICABLE)
         verdict, count = max(counts.items(), key=lambda item: item[1])
-        return str(verdict) if count == self.measured else f"{verdict} in {count} of {self.measured} heads"
+        if count < self.measured:
+            return f"{verdict} in {count} of {self.measured} heads"
+        return str(verdict) if count == self.heads or count > 1 else f"{verdict} in the only head judged"
 
 
 def summarise(findings: Iterable[Finding]) -> list[Summary]:

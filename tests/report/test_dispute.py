@@ -119,4 +119,14 @@ def test_the_hardest_control_is_the_one_nearest_to_the_theory(summary: Summary) 
 def test_a_sentence_needs_neither_controls_nor_an_exact_value(summary: Summary) -> None:
     bare = dataclasses.replace(with_counts(summary, open=2), controls={}, decisive=(), exact=float("nan"), median=0.25)
     assert sentence(bare) == "Captured variance is 0.250 in the median head: undecided in all 2 heads."
-    assert sentence(with_counts(summary, missing=3)) == "In no head could captured variance be measured."
+    unmeasured = dataclasses.replace(with_counts(summary, missing=3), median=float("nan"))
+    assert sentence(unmeasured) == "In no head could captured variance be measured."
+
+
+def test_a_sentence_says_of_how_many_heads_a_theory_speaks(summary: Summary) -> None:
+    silent = with_counts(summary, missing=3)
+    assert sentence(silent).endswith("exact: the theory speaks of none of the 3 heads.")
+    only = with_counts(summary, missing=3, open=1)
+    assert sentence(only).endswith("exact: undecided in the only head judged.")
+    some = with_counts(summary, missing=3, open=2)
+    assert sentence(some).endswith("exact: undecided in all 2 heads judged.")

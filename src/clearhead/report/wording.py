@@ -61,11 +61,8 @@ RULES = {
 def sentence(summary: Summary) -> str:
     """Say in one sentence what the median head gives, beside the hardest control, and what most heads show."""
     statistic = clean(summary.claim.statistic)
-    counts = {v: c for v, c in summary.verdicts.items() if v is not Verdict.NOT_APPLICABLE and c}
-    if not counts:
+    if not math.isfinite(summary.median) and not summary.measured:
         return f"In no head could {statistic} be measured."
-    verdict, count = max(counts.items(), key=lambda item: item[1])
-    heads = f"all {count}" if count == summary.measured else f"{count} of {summary.measured}"
     control = hardest(summary)
     spread = summary.spreads.get(control, math.nan)
     around = f" ± {number(spread)}" if math.isfinite(spread) else ""
@@ -74,7 +71,21 @@ def sentence(summary: Summary) -> str:
         beside.append(f"{number(summary.exact)} if the theory were exact")
     against = f", beside {' and '.join(beside)}" if beside else ""
     said = f"{statistic[:1].upper()}{statistic[1:]} is {number(summary.median)} in the median head{against}"
-    return f"{said}: {str(verdict).split(':')[0]} in {heads} heads."
+    return f"{said}: {_judged(summary)}."
+
+
+def _judged(summary: Summary) -> str:
+    """The verdict that most heads share, and how many do, of those that the theory speaks of."""
+    counts = {v: c for v, c in summary.verdicts.items() if v is not Verdict.NOT_APPLICABLE and c}
+    if not counts:
+        return f"the theory speaks of none of the {summary.heads} heads"
+    verdict, count = max(counts.items(), key=lambda item: item[1])
+    if summary.measured == 1:
+        heads = "the only head judged"
+    else:
+        shared = f"all {count}" if count == summary.measured else f"{count} of {summary.measured}"
+        heads = f"{shared} heads" + (" judged" if summary.measured < summary.heads else "")
+    return f"{str(verdict).split(':')[0]} in {heads}"
 
 
 def hardest(summary: Summary) -> str:
