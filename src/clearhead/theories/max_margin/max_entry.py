@@ -10,6 +10,7 @@ interior points of HiGHS (Huangfu and Hall 2018).
 import numpy as np
 from scipy import optimize, sparse
 
+from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.constraints import Constraints
 from clearhead.theories.max_margin.frobenius import Least
 from clearhead.theories.max_margin.norms import bracket
@@ -46,7 +47,7 @@ def least_max_entry(constraints: Constraints, least: Least, *, tolerance: float)
     multipliers = np.zeros(rows.count)
     multipliers[~rows.equal] = np.maximum(-found.ineqlin.marginals, 0)
     multipliers[rows.equal] = -found.eqlin.marginals[n * d :]
-    W, multipliers = found.x[: d * e].reshape(d, e), multipliers / rows.lengths
+    W, multipliers = found.x[: d * e].reshape(d, e), multipliers / rows.units
     margin = bracket(rows, W, multipliers, Norm.MAX_ENTRY)
     return Least(W, multipliers, converged=margin.high - margin.low <= tolerance * margin.high)
 
@@ -57,9 +58,7 @@ def _program(rows: Constraints, known: float) -> dict[str, object]:
     Tolerances of the solver are absolute: so scaled, they are relative ones, however near two tokens are.
     """
     (n, e), (m, d) = rows.z.shape, rows.delta.shape
-    lengths = np.linalg.norm(rows.z, axis=1)
-    queries = rows.z / np.where(lengths > 0, lengths, 1.0)[:, None]
-    directions = rows.delta / np.linalg.norm(rows.delta, axis=1)[:, None]
+    queries, directions = _directions(rows.z), _directions(rows.delta)
     # Columns: W by rows; then g, of all sequences for its first coordinate, and so on; then s.
     made = sparse.hstack(
         [sparse.kron(sparse.identity(d), queries), -sparse.identity(n * d), sparse.csr_array((n * d, 1))]
@@ -68,7 +67,7 @@ def _program(rows: Constraints, known: float) -> dict[str, object]:
     scores = sparse.csr_array(
         (directions.ravel(), (np.repeat(np.arange(m), d), place.ravel())), shape=(m, d * e + n * d + 1)
     )
-    margin = sparse.csr_array((known / rows.lengths, (np.arange(m), np.full(m, d * e + n * d))), shape=scores.shape)
+    margin = sparse.csr_array((known / rows.units, (np.arange(m), np.full(m, d * e + n * d))), shape=scores.shape)
     must, equal = np.flatnonzero(~rows.equal), np.flatnonzero(rows.equal)
     cost, high = np.zeros(d * e + n * d + 1), np.full(d * e + n * d + 1, np.inf)
     cost[-1], high[: d * e] = -1, 1
@@ -82,3 +81,8 @@ def _program(rows: Constraints, known: float) -> dict[str, object]:
         "b_eq": np.zeros(n * d + len(equal)),
         "bounds": np.stack([low, high], axis=1),
     }
+
+
+def _directions(vectors: Array) -> Array:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths > 0, lengths, 1.0)
