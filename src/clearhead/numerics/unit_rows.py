@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from clearhead.numerics.moments import Array
 
-__all__ = ["StoredRows", "UnitRows"]
+__all__ = ["GramRows", "StoredRows", "UnitRows"]
 
 
 @runtime_checkable
@@ -74,3 +74,41 @@ class StoredRows:
     def columns(self, where: NDArray[np.int64]) -> Array:
         """These vectors, as columns."""
         return self.rows[where].T
+
+
+@dataclass(frozen=True, slots=True)
+class GramRows:
+    """Vectors that are known by their inner products alone; a vector w of their span is known by its products with them."""
+
+    products_of_pairs: Array
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.products_of_pairs)
+
+    @property
+    def rank(self) -> int:
+        """A bound on how many are independent."""
+        return self.size
+
+    def combined(self, x: Array) -> Array:
+        """The sum of x_j f_j, by its products."""
+        return np.asarray(self.products_of_pairs @ x)
+
+    def values(self, w: Array) -> Array:
+        """f_j . w for every j: w itself."""
+        return w
+
+    def products(self, x: Array) -> Array:
+        """f_j . (sum of x_k f_k) for every j."""
+        return self.combined(x)
+
+    def gram(self, where: NDArray[np.int64]) -> Array:
+        """f_j . f_k for these j and k."""
+        return self.products_of_pairs[np.ix_(where, where)]
+
+    def columns(self, where: NDArray[np.int64]) -> Array:
+        """These vectors, as columns, from a square root of their products, which halves the digits of short ones."""
+        squares, basis = np.linalg.eigh(self.gram(where))
+        return np.asarray(np.sqrt(np.maximum(squares, 0))[:, None] * basis.T)

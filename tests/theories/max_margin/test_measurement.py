@@ -18,7 +18,7 @@ from clearhead.theories.max_margin.other_norms import Matrices
 from clearhead.theories.max_margin.random_heads import space_of
 from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
 
-INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 4
+INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
 EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, turned=4, mistaken=1)
 
 
@@ -251,6 +251,18 @@ def test_what_the_theory_says_nothing_of_is_named(change: dict[str, Tensor], rea
     found = measured(dataclasses.replace(head, **change))
     for findings in found.values():
         assert all(f.verdict is Verdict.NOT_APPLICABLE and reason in f.reason for f in findings)
+
+
+def test_a_call_whose_maps_were_not_found_is_left_out_where_others_were() -> None:
+    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11))
+    blind = dataclasses.replace(head, keys_from=None)
+    mixed, alone = MaxMarginClaims(0, sampling=EVERYTHING), MaxMarginClaims(0, sampling=EVERYTHING)
+    for given in (head, blind, head):
+        mixed.observe(given)
+    for given in (head, head):
+        alone.observe(given)
+    assert [f.inputs for f in mixed.findings()] == [f.inputs for f in alone.findings()]
+    assert {f.claim.note for f in mixed.findings()} == {f.claim.note for f in alone.findings()}
 
 
 def test_fewer_inputs_than_make_a_problem_are_named() -> None:

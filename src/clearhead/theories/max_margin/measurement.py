@@ -11,7 +11,7 @@ from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.choices import MOST, Choice, Sampling, choices_of, obstacle
 from clearhead.theories.max_margin.evidence import drawn_mistakes, group_samples
 from clearhead.theories.max_margin.other_norms import Matrices
-from clearhead.theories.max_margin.random_heads import space_of
+from clearhead.theories.max_margin.random_heads import HeadSpace, space_of
 from clearhead.theories.tallies import Layer, Tallies
 
 __all__ = ["MaxMarginClaims"]
@@ -32,6 +32,10 @@ class _Seen:
     before: list[Choice] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     gradients: bool = False
+
+    def skip(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
 
 
 class MaxMarginClaims:
@@ -59,39 +63,48 @@ class MaxMarginClaims:
 
     def observe(self, heads: Heads) -> None:
         """Take one call of one layer."""
-        space = space_of(heads)
-        seen = self._layers.setdefault(heads.layer, _Seen(Layer.of(heads), space.shared))
-        if seen.shared != space.shared:
-            raise ValueError(f"{heads.name}: the maps to queries and keys are known in one call and not in another")
+        known = heads.keys_from is not None and heads.queries_from is not None
+        seen = self._layers.setdefault(heads.layer, _Seen(Layer.of(heads), known))
         seen.gradients |= heads.out_gradient is not None
-        numbered = []
+        numbered = self._numbered(heads, seen)
+        if seen.shared and not known:
+            seen.skip("the maps to queries and keys were not found in every call")
+        elif numbered:
+            kept = np.random.SeedSequence([self._seed, heads.layer, KEPT])
+            space = space_of(heads) if seen.shared else HeadSpace(heads)
+            for choices in choices_of(heads, space, numbered, self._sampling, kept=kept):
+                seen.waiting.append(choices)
+                if len(seen.waiting) == self._sampling.inputs:
+                    self._measure(seen, Matrices(space, kept, self._sampling.random))
+
+    def _numbered(self, heads: Heads, seen: _Seen) -> list[tuple[int, np.random.Generator]]:
+        """Entries of the batch that can be measured, one of each input, with the generator of its draws.
+
+        It depends on the input's number, and not on how inputs were batched.
+        """
+        found = []
         for first in range(0, heads.q.shape[0], heads.windows):
             seen.inputs += 1
             generator = np.random.default_rng([self._seed, heads.layer, seen.inputs])
             index = first + int(generator.integers(heads.windows))
             blocked = obstacle(heads, index)
-            if not blocked:
-                numbered.append((index, generator))
-            elif blocked not in seen.reasons:
-                seen.reasons.append(blocked)
-        if not numbered:
-            return
-        kept = np.random.SeedSequence([self._seed, heads.layer, KEPT])
-        for choices in choices_of(heads, space, numbered, self._sampling, kept=kept):
-            seen.waiting.append(choices)
-            if len(seen.waiting) == self._sampling.inputs:
-                group = [choice for waiting in seen.waiting for choice in waiting]
-                seen.waiting = []
-                number = self._tallies[space.shared].samples(heads.layer)
-                generator = np.random.default_rng([self._seed, heads.layer, KEPT, number])
-                mistakes = drawn_mistakes(group, self._sampling.mistaken, generator) if self._controls else None
-                matrices = Matrices(space, kept, self._sampling.random)
-                found = group_samples(group, seen.before, mistakes, matrices, everywhere=self._everywhere)
-                labelled = (
-                    found if space.shared else {c.in_head_space(claim): sample for claim, sample in found.items()}
-                )
-                self._tallies[space.shared].count(seen.layer, labelled)
-                seen.before = group
+            if blocked:
+                seen.skip(blocked)
+            else:
+                found.append((index, generator))
+        return found
+
+    def _measure(self, seen: _Seen, matrices: Matrices) -> None:
+        """Count the group that is complete."""
+        group = [choice for choices in seen.waiting for choice in choices]
+        tallies, place = self._tallies[seen.shared], seen.layer.place
+        generator = np.random.default_rng([self._seed, place, KEPT, tallies.samples(place)])
+        mistakes = drawn_mistakes(group, self._sampling.mistaken, generator) if self._controls else None
+        found = group_samples(group, seen.before, mistakes, matrices, everywhere=self._everywhere)
+        if not seen.shared:
+            found = {c.in_head_space(claim): sample for claim, sample in found.items()}
+        tallies.count(seen.layer, found)
+        seen.before, seen.waiting = group, []
 
     def findings(self) -> list[Finding]:
         """What was found on every head seen, without verdicts but two: the selection is separable by construction, and

@@ -13,7 +13,8 @@ import numpy as np
 from scipy import linalg
 
 from clearhead.numerics.moments import Array
-from clearhead.numerics.nonnegative_qp import DenseQuadratic, nonnegative_qp
+from clearhead.numerics.nonnegative_qp import nonnegative_qp
+from clearhead.numerics.unit_rows import GramRows
 from clearhead.theories.max_margin.choices import Choice
 from clearhead.theories.max_margin.constraints import Constraints, Indices
 from clearhead.theories.max_margin.infeasibility import decide
@@ -189,7 +190,7 @@ def _multipliers(problem: Problem, start: Array | None) -> Array | None:
     lengths = problem.lengths
     unit = float(1 / lengths.min())
     found = nonnegative_qp(
-        DenseQuadratic(problem.gram / np.outer(lengths, lengths)),
+        GramRows(problem.gram / np.outer(lengths, lengths)),
         1 / (lengths * unit),
         start=None if start is None else start * lengths / unit,
     )
