@@ -78,7 +78,7 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class GramRows:
-    """Vectors that are known by their inner products alone; a vector w of their span is known by its products with them."""
+    """Vectors known by their inner products alone; a vector w of their span is known by its products with them."""
 
     products_of_pairs: Array
 
