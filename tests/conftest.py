@@ -11,7 +11,9 @@ TYPECHECKED = os.environ.get("CLEARHEAD_TYPECHECK") == "1"
 if TYPECHECKED:  # before anything imports the package
     from jaxtyping import install_import_hook
 
-    install_import_hook("clearhead", "beartype.beartype")
+    import tests.annotations  # noqa: F401
+
+    install_import_hook("clearhead", "tests.annotations.checked")
 
 from clearhead.sockets.torchvision_shim import ensure_torchvision  # noqa: E402
 

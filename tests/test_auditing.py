@@ -1,5 +1,6 @@
 """The whole corridor in Python: model and batches in, a record out."""
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,9 +95,7 @@ def test_batches_are_taken_one_at_a_time_and_not_kept() -> None:
         pass
 
     def batches() -> Iterator[Tensor]:
-        import gc
-
-        for batch in _batches(6):
+        for batch in _batches(6, size=2):
             gc.collect()
             alive.append(sum(isinstance(x, Counted) for x in gc.get_objects()))
             yield batch.as_subclass(Counted)
@@ -109,7 +108,12 @@ def test_batches_are_taken_one_at_a_time_and_not_kept() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.inner(x.as_subclass(torch.Tensor))
 
-    audit(drawn_large(Plain()).double(), batches())
+    gc.collect()
+    gc.freeze()  # what was there before is not looked through
+    try:
+        audit(drawn_large(Plain()).double(), batches())
+    finally:
+        gc.unfreeze()
     assert len(alive) == 6
     assert alive[5] <= alive[1] + 1, "batches pile up"
 
@@ -143,22 +147,23 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
             return iter(self.left)
 
     with pytest.raises(AuditError, match="did not see the same inputs"):
-        audit(model, Once(), untrained=untrained)
+        audit(model, Once(), untrained=untrained, theories="symmetry")
 
 
 def test_modes_and_gradients_come_back_as_they_were() -> None:
     model = drawn_large(Projecting()).double()
     model.train()
     model.layers[0].eval()
-    audit(model, _batches())
+    audit(model, _batches(1))
     assert [model.training, model.layers[0].training, model.layers[1].training] == [True, False, True]
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
 def test_mappings_and_tuples_are_batches_too(record: AuditRecord) -> None:
     model = drawn_large(Projecting()).double()
-    assert repr(audit(model, ({"x": x} for x in _batches())).findings) == repr(record.findings)
-    assert repr(audit(model, ((x,) for x in _batches())).findings) == repr(record.findings)
+    expected = repr(tuple(f for f in record.findings if f.claim.theory == "symmetry"))
+    for batches in (({"x": x} for x in _batches()), ((x,) for x in _batches())):
+        assert repr(audit(model, batches, theories="symmetry").findings) == expected
 
 
 def test_text_models_count_their_tokens() -> None:
@@ -252,7 +257,7 @@ def test_a_model_that_fails_on_a_later_batch_is_told_so() -> None:
     model = drawn_large(Projecting()).double()
     batches = [*_batches(2), torch.ones(4, TOKENS, WIDTH + 1, dtype=torch.float64)]
     with pytest.raises(AuditError, match=r"the model fails on the batch after 8 inputs: .*; do the inputs fit it\?"):
-        audit(model, batches)
+        audit(model, batches, theories="symmetry")
 
 
 def test_a_model_that_fails_on_one_input_alone_is_told_so() -> None:
@@ -310,6 +315,6 @@ def test_a_layer_that_the_check_did_not_see_is_not_reported_on() -> None:
 
     batches = list(_batches())
     model = drawn_large(Skips()).double()
-    assert len(audit(model, batches).findings) == CLAIMS * (1 + HEADS + HEADS)
+    assert len(audit(model, batches, theories="symmetry").findings) == 1 + HEADS + HEADS
     with pytest.raises(AttentionNotSeenError, match="runs on a later batch and not on the first"):
-        audit(model, [batches[0][:, :13], *batches])
+        audit(model, [batches[0][:, :13], *batches], theories="symmetry")

@@ -23,6 +23,7 @@ from clearhead.experiment.vision import DIGITS, FASHION_MNIST
 from clearhead.models.native import save_native
 from clearhead.models.objects import LoadError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.record import AuditRecord
 from clearhead.report.json_file import audit_as_json
 
 
@@ -48,6 +49,12 @@ def _subject(name: str = "small", **changes: Any) -> Subject:
     return Subject(**{**fields, **changes})
 
 
+@pytest.fixture(scope="module")
+def record() -> AuditRecord:
+    """What the audit of the subject gives."""
+    return audit(_bert(), _batches(), theories=["kernel-pca"])
+
+
 def _lost() -> Ready:
     raise LoadError("not in models; pip download lost")
 
@@ -65,7 +72,7 @@ def test_the_catalogue_has_each_once_and_knows_its_names() -> None:
 
 
 def test_the_last_outcome_is_found_again(tmp_path: Path) -> None:
-    request = Request(out=tmp_path, epochs=4, seed=2)
+    request = Request(out=tmp_path, epochs=1, seed=2)
     folder = DIGITS.folder(tmp_path)
     assert last_outcome(folder) is None
     outcome = DIGITS.run(request, folder)
@@ -78,12 +85,14 @@ def test_the_last_outcome_is_found_again(tmp_path: Path) -> None:
     assert last_outcome(folder) is None
 
 
-def test_a_model_is_measured_once_for_the_same_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_measured_once_for_the_same_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: AuditRecord
+) -> None:
     audited: list[str] = []
 
-    def counted(*args: Any, **options: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> AuditRecord:
         audited.append(options["name"])
-        return audit(*args, **options)
+        return record
 
     monkeypatch.setattr(measuring, "audit", counted)
     request = Request(out=tmp_path)
@@ -138,9 +147,8 @@ def test_what_cannot_be_had_says_why_and_the_others_go_on(tmp_path: Path) -> Non
     assert "no attention" in rows[2].reason
 
 
-def _measured(name: str = "small", **changes: Any) -> Measured:
-    record = audit_as_json(audit(_bert(), _batches(), theories=["kernel-pca"]))
-    return Measured(subject=_subject(name), source="drawn tokens", record={**record, **changes})
+def _measured(record: AuditRecord, name: str = "small", **changes: Any) -> Measured:
+    return Measured(subject=_subject(name), source="drawn tokens", record={**audit_as_json(record), **changes})
 
 
 def _cells(text: str, start: str) -> list[str]:
@@ -148,8 +156,8 @@ def _cells(text: str, start: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
-def test_the_table_says_what_the_record_says() -> None:
-    row = _measured()
+def test_the_table_says_what_the_record_says(record: AuditRecord) -> None:
+    row = _measured(record)
     assert row.record is not None
     text = as_markdown(
         [row, Measured(subject=_subject("lost"), reason="not here")], title="A theory", command="clearhead x", seed=3
@@ -183,8 +191,8 @@ def test_the_table_says_what_the_record_says() -> None:
     ]
 
 
-def test_other_statistics_stand_in_rows_beside_chance() -> None:
-    row, other = _measured(), _measured("other", summaries=[])
+def test_other_statistics_stand_in_rows_beside_chance(record: AuditRecord) -> None:
+    row, other = _measured(record), _measured(record, "other", summaries=[])
     assert row.record is not None
     by_name = {summary["statistic"]: summary for summary in row.record["summaries"]}
     text = as_markdown([row, other], title="A theory", command="x", seed=0)
@@ -203,8 +211,8 @@ def test_other_statistics_stand_in_rows_beside_chance() -> None:
         assert numbers == pytest.approx(expected, rel=0.06, abs=1e-12), claim["statistic"]
 
 
-def test_a_model_the_claim_does_not_apply_to_says_why() -> None:
-    row = _measured()
+def test_a_model_the_claim_does_not_apply_to_says_why(record: AuditRecord) -> None:
+    row = _measured(record)
     assert row.record is not None
     empty = {**row.record["summaries"][0], "median": None, "chance": None, "measured": 0, "verdict": "not applicable",
              "controls": {}, "verdicts": {"not applicable": 8}, "interval": {"low": None, "high": None}}  # fmt: skip
@@ -214,8 +222,8 @@ def test_a_model_the_claim_does_not_apply_to_says_why() -> None:
     assert "| - | - | not applicable: scores have a \\| bias |" in text
 
 
-def test_the_facts_are_plain_and_whole() -> None:
-    facts = as_facts([_measured(), Measured(subject=_subject("lost"), reason="not here")], command="x", seed=3)
+def test_the_facts_are_plain_and_whole(record: AuditRecord) -> None:
+    facts = as_facts([_measured(record), Measured(subject=_subject("lost"), reason="not here")], command="x", seed=3)
     stored = json.loads(json.dumps(facts, allow_nan=False))
     assert stored["format"] == "clearhead-model-table/1"
     assert stored["versions"]["clearhead"] == "0.1.0"

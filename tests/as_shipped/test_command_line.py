@@ -1,4 +1,7 @@
-"""The command as a person runs it: its own process, its exit code, its one line on bad input."""
+"""The command as a person runs it: its own process, its exit code, its one line on bad input.
+
+`clearhead` starts a process as a person does, `warm` copies one that has its imports behind it.
+"""
 
 import json
 import os
@@ -7,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from clearhead.theories import kernel_pca
 from clearhead.theories.kernel_pca.controls import OTHER_HEADS, PERMUTED, RANDOM_MAP, RANDOM_VALUES
+from tests.as_shipped.warm import SECONDS, WarmCommand, environment
 
 SMALL = """
 import torch
@@ -72,10 +77,18 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmCommand]:
+    command = WarmCommand(tmp_path_factory.mktemp("warm"))
+    yield command
+    command.close()
+
+
 def clearhead(*arguments: str, here: Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *arguments]
-    environment = os.environ | {"COLUMNS": str(columns), "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=here, env=environment(columns), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
 
 
 def files(folder: Path) -> set[str]:
@@ -106,8 +119,8 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     assert "holds by construction in all 8 heads" in done.stdout
 
 
-def test_json_is_all_that_standard_output_holds(here: Path) -> None:
-    done = clearhead(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
+def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -> None:
+    done = warm(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
     claims = len(kernel_pca.CLAIMS) + 1
@@ -116,22 +129,25 @@ def test_json_is_all_that_standard_output_holds(here: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [44, 80])
-def test_narrow_terminals_get_no_wrapped_soup(here: Path, columns: int) -> None:
-    done = clearhead(*SMALL_AUDIT, here=here, columns=columns)
+def test_narrow_terminals_get_no_wrapped_soup(here: Path, warm: WarmCommand, columns: int) -> None:
+    done = warm(*SMALL_AUDIT, here=here, columns=columns)
     printed = [line for line in done.stdout.splitlines() if "clearhead-report" not in line]
     assert max(map(len, printed)) <= columns
 
 
-def test_the_seed_is_the_only_chance(here: Path) -> None:
-    runs = [json.loads(clearhead(*SMALL_AUDIT, "--json", "--seed", seed, here=here).stdout) for seed in "001"]
-    findings = [run["findings"] for run in runs]
+def test_the_seed_is_the_only_chance(here: Path, warm: WarmCommand) -> None:
+    # One of them is started: a process has an order of hashes of its own, and copies have that of the first.
+    runs = [
+        run(*SMALL_AUDIT, "--json", "--seed", s, here=here) for run, s in ((clearhead, "0"), (warm, "0"), (warm, "1"))
+    ]
+    findings = [json.loads(run.stdout)["findings"] for run in runs]
     assert findings[0] == findings[1] != findings[2]
 
 
-def test_verify_prints_each_theorem_and_exits_with_zero(here: Path) -> None:
+def test_verify_prints_each_theorem_and_exits_with_zero(here: Path, warm: WarmCommand) -> None:
     done = clearhead("verify", here=here)
     assert (done.returncode, done.stderr) == (0, "")
-    rows = json.loads(clearhead("verify", "--json", here=here).stdout)["theorems"]
+    rows = json.loads(warm("verify", "--json", here=here).stdout)["theorems"]
     assert all(row["holds"] and row["control_residual"] > row["tolerance"] for row in rows)
     assert sum(row["source"] == "kernel PCA" for row in rows) == 25
     assert sum(row["source"] == "general attention" for row in rows) >= 28
@@ -139,16 +155,20 @@ def test_verify_prints_each_theorem_and_exits_with_zero(here: Path) -> None:
     assert files(here) == {"small.py"}
 
 
-def test_verify_exits_with_one_if_a_theorem_fails(here: Path) -> None:
+def _with_a_theorem_that_fails(here: Path) -> list[str]:
+    """The command with the rows of one theory alone, which are quick."""
     (here / "broken.py").write_text(
         "import dataclasses, clearhead.theories.catalogue as c\n"
-        "whole = c.all_theorems()\n"
+        "whole = c.THEORIES['kernel-pca'].theorems()\n"
         "c.all_theorems = lambda: [dataclasses.replace(whole[0], residual=1.0), *whole[1:]]\n"
         "from clearhead.cli.main import run\nrun()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "broken.py", "verify"], cwd=here, capture_output=True, text=True, timeout=300, check=False
-    )
+    return [sys.executable, "broken.py", "verify"]
+
+
+def test_verify_exits_with_one_if_a_theorem_fails(here: Path) -> None:
+    command = _with_a_theorem_that_fails(here)
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 1
     assert done.stdout.endswith(" hold, 1 do not\n")
 
@@ -243,13 +263,12 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_exit_code_two(here: Path, case: str) -> None:
+def _refused_in_one_line(run: Callable[..., subprocess.CompletedProcess[str]], here: Path, case: str) -> None:
     arguments, content, message = BAD[case]
     if "folder" in " ".join(arguments):
         _folder(here, **content)
     before = files(here)
-    done = clearhead(*arguments, here=here)
+    done = run(*arguments, here=here)
     assert done.returncode == 2
     assert done.stdout == ""
     lines = done.stderr.splitlines()
@@ -259,12 +278,23 @@ def test_bad_input_is_one_line_and_exit_code_two(here: Path, case: str) -> None:
     assert files(here) == before
 
 
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_exit_code_two(here: Path, warm: WarmCommand, case: str) -> None:
+    _refused_in_one_line(warm, here, case)
+
+
+@pytest.mark.parametrize("case", ["weights that are no weights", "one-word text", "unknown option"])
+def test_no_import_adds_a_line(here: Path, case: str) -> None:
+    """The imports for a model's folder, for the demo model and its text, and none."""
+    _refused_in_one_line(clearhead, here, case)
+
+
 def test_a_closed_pipe(here: Path) -> None:
     command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *SMALL_AUDIT]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        command, cwd=here, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+        command, cwd=here, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
     )
     os.close(writing)
     assert done.returncode == 2
@@ -275,48 +305,42 @@ def test_a_closed_pipe(here: Path) -> None:
 @pytest.mark.parametrize("arguments", [("verify",), SMALL_AUDIT])
 def test_closed_standard_output(here: Path, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *arguments]
+    if arguments == ("verify",):
+        command = _with_a_theorem_that_fails(here)
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    done = subprocess.run(closed, cwd=here, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    done = subprocess.run(closed, cwd=here, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 2
     assert done.stderr == "clearhead: standard output is closed; nothing could be printed\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the full device is Linux's")
-def test_a_full_disk_behind_standard_output(here: Path) -> None:
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "verify"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, cwd=here, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False
-        )
+def test_a_full_disk_behind_standard_output(here: Path, warm: WarmCommand) -> None:
+    done = warm("reproduce", "--list", here=here, out=Path("/dev/full"))
     assert done.returncode == 2
     assert done.stderr == "clearhead: cannot print to standard output: No space left on device\n"
 
 
 def test_closed_standard_error_does_not_move_errors_to_standard_output(here: Path) -> None:
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "audit", "nowhere"]
+    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "audit", "--out", ""]
     closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
-    done = subprocess.run(closed, cwd=here, stdout=subprocess.PIPE, text=True, timeout=300, check=False)
+    done = subprocess.run(closed, cwd=here, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
     assert (done.returncode, done.stdout) == (2, "")
 
 
 @pytest.mark.parametrize("out", ["[bold]o", "ou[red]t[/bold]x", ":smile:"])
-def test_the_path_of_the_report_is_printed_as_it_is(here: Path, out: str) -> None:
-    done = clearhead(*SMALL_AUDIT, "--theory", "kernel-pca", "--out", out, here=here)
+def test_the_path_of_the_report_is_printed_as_it_is(here: Path, warm: WarmCommand, out: str) -> None:
+    done = warm(*SMALL_AUDIT, "--theory", "symmetry", "--out", out, here=here)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"report    {out}/index.html\nfindings  {out}/findings.json\n" in done.stdout
     assert (here / out / "index.html").exists()
 
 
-def test_the_command_is_offline_unless_told_otherwise(here: Path) -> None:
+def test_the_command_is_offline_unless_told_otherwise(here: Path, warm: WarmCommand) -> None:
     (here / "told.py").write_text(
         "import os, torch\ndef model():\n    raise RuntimeError(f\"offline is {os.environ['HF_HUB_OFFLINE']}\")\n"
     )
-    kept = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "audit", "told:model"]
-    for said, heard in (({}, "1"), ({"HF_HUB_OFFLINE": "0"}, "0")):
-        done = subprocess.run(
-            command, cwd=here, env=kept | said, capture_output=True, text=True, timeout=300, check=False
-        )
+    for said, heard in ((None, "1"), ("0", "0")):
+        done = warm("audit", "told:model", here=here, HF_HUB_OFFLINE=said)
         assert done.returncode == 2
         assert f"RuntimeError: offline is {heard}" in done.stderr
 
@@ -397,7 +421,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
 
 
-def test_an_experiment_is_run_listed_and_continued(here: Path) -> None:
+def test_an_experiment_is_run_listed_and_continued(here: Path, warm: WarmCommand) -> None:
     command = ("reproduce", "vit/digits", "--epochs", "4", "--out", "runs")
     done = clearhead(*command, here=here)
     assert (done.returncode, done.stderr) == (0, "")
@@ -405,14 +429,14 @@ def test_an_experiment_is_run_listed_and_continued(here: Path) -> None:
     assert files(here) == {"small.py", "runs", *(f"runs/vit-digits{name}" for name in (
         "", "/checkpoint.safetensors", "/log.jsonl", "/result.json", "/model", "/model/config.json",
         "/model/model.safetensors"))}  # fmt: skip
-    assert clearhead(*command, here=here).stdout == done.stdout
-    longer = clearhead("reproduce", "vit/digits", "--epochs", "5", "--out", "runs", here=here)
+    assert warm(*command, here=here).stdout == done.stdout
+    longer = warm("reproduce", "vit/digits", "--epochs", "5", "--out", "runs", here=here)
     assert longer.returncode == 2
     assert "is of another run, of which epochs, warmup differ" in longer.stderr
-    listed = clearhead("reproduce", "--list", "--out", "runs", here=here, columns=140).stdout
+    listed = warm("reproduce", "--list", "--out", "runs", here=here, columns=140).stdout
     assert done.stdout.splitlines()[0].removeprefix("vit/digits: ") in listed
     assert re.search(r"^kernel-pca/models +\S.* +- +- *$", listed, flags=re.MULTILINE)
-    narrow = clearhead("reproduce", "--list", "--out", "runs", here=here, columns=44).stdout
+    narrow = warm("reproduce", "--list", "--out", "runs", here=here, columns=44).stdout
     assert max(map(len, narrow.splitlines())) <= 44
-    audited = clearhead("audit", "runs/vit-digits/model", here=here)
+    audited = warm("audit", "runs/vit-digits/model", here=here)
     assert "has no tokenizer, so it cannot read text" in audited.stderr

@@ -11,9 +11,11 @@ import pytest
 
 from clearhead.compiled.build import LIBRARY, SOURCES
 from tests.compiled.small_sources import needs_compiler, write_sources
+from tests.once import once
 
 pytest.importorskip("hatchling", reason="hatchling, which builds wheels, is not installed here")
 
+pytestmark = once
 ROOT = Path(__file__).parents[2]
 PLACE = f"clearhead/compiled/{LIBRARY}"
 WHEEL = "from hatchling.build import build_wheel as make; make('made')"

@@ -11,6 +11,7 @@ from clearhead.compiled import build as building
 from clearhead.compiled.build import LIBRARY, SOURCES
 from clearhead.compiled.library import INSTRUCTIONS, load
 from tests.compiled.small_sources import needs_compiler
+from tests.once import once
 
 FEATURES = {
     "generic": set(),
@@ -33,6 +34,7 @@ def openmp() -> tuple[str, ...]:
     return ("-fopenmp",) if taken("-fopenmp") else ("-Wno-unknown-pragmas",)
 
 
+@once
 @needs_compiler
 @pytest.mark.parametrize("name", building._VARIANTS)
 def test_every_variant_compiles_without_a_warning(name: str) -> None:
@@ -43,6 +45,7 @@ def test_every_variant_compiles_without_a_warning(name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@once
 @needs_compiler
 @pytest.mark.parametrize("has", [(), ("AVX2",), ("AVX2", "AVX512")])
 def test_the_interface_compiles_without_a_warning_whatever_was_built(has: tuple[str, ...]) -> None:

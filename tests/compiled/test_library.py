@@ -13,6 +13,7 @@ from clearhead.compiled import library
 from clearhead.compiled.build import LIBRARY, SOURCES, build
 from clearhead.compiled.library import ABI, INSTRUCTIONS, KernelStatus, load
 from tests.compiled.small_sources import INTERFACE, needs_compiler, write_sources
+from tests.once import once
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,7 @@ def _python(code: str) -> str:
     return done.stdout.strip()
 
 
+@once
 def test_the_variable_is_read_when_the_kernel_is_first_asked_for() -> None:
     code = (
         "import os; from clearhead.compiled.library import status\n"
@@ -114,6 +116,7 @@ def test_the_variable_is_read_when_the_kernel_is_first_asked_for() -> None:
     assert first.startswith("switched off")
 
 
+@once
 @needs_compiler
 def test_torch_and_the_kernel_share_one_openmp_runtime(built: Path) -> None:
     code = (
@@ -128,6 +131,7 @@ def test_torch_and_the_kernel_share_one_openmp_runtime(built: Path) -> None:
     assert shown == "True ['libgomp']"
 
 
+@once
 def test_importing_clearhead_and_its_operators_does_not_load_it() -> None:
     code = (
         "import clearhead.operators, clearhead.modules, pathlib\n"

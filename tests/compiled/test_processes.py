@@ -17,6 +17,7 @@ import torch
 from clearhead.compiled.calls import Schedule, attend, attend_backward, pursue, pursue_backward
 from clearhead.compiled.library import Kernel
 from clearhead.numerics.precision import tolerance
+from tests.once import once
 
 # Three heads on two threads: two are dealt out, and one, long enough for it, is worked on together.
 HEADS, TOKENS, WIDTH = 3, 307, 11
@@ -133,6 +134,7 @@ def test_a_fork_of_a_fork(compiled: Kernel) -> None:
         assert in_a_fork(lambda: in_a_fork(lambda: same_bits(all_four(compiled, 1), alone), seconds=SECONDS / 2))
 
 
+@once
 @needs_fork
 def test_a_fork_that_loads_the_kernel_itself_after_its_parent_used_threads() -> None:
     """In a process of its own: here the kernel is loaded."""
@@ -178,6 +180,7 @@ def test_the_control_denormal_numbers_can_be_lost(compiled: Kernel) -> None:
         torch.set_flush_denormal(False)
 
 
+@once
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells how much memory there is")
 def test_where_there_is_no_memory(compiled: Kernel) -> None:
     text = f"""

@@ -1,6 +1,5 @@
 """The kernel on some drawn shapes under sanitizers; `make sanitize` does the same for ten thousand."""
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -10,11 +9,8 @@ import pytest
 from clearhead.compiled.build import SOURCES, BuildError
 from tests.compiled import sanitize
 from tests.compiled.small_sources import needs_compiler
+from tests.once import once
 
-once = pytest.mark.skipif(
-    os.environ.get("CLEARHEAD_TYPECHECK") == "1" or os.environ.get("CLEARHEAD_KERNEL") == "off",
-    reason="it is a program of its own: one session of the tests runs it",
-)
 pytestmark = [needs_compiler, once]
 FLAGS = (*sanitize.SANITIZERS, "-O0")  # slower to run than with -O1, and much quicker to compile
 LANES = 8

@@ -13,6 +13,7 @@ from clearhead.record import Dispute, Position
 from clearhead.report import render_html
 from clearhead.report.folder import write_report
 from clearhead.report.wording import number
+from tests.once import once
 from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP, record_of
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}</title>&amp;\ud800"""
@@ -222,6 +223,7 @@ def test_a_switch_only_where_there_is_a_choice(record, disputed):
     ]
 
 
+@once
 def test_many_claims_on_many_heads_make_files_that_open(tmp_path):
     """28 claims on 270 heads, as of a vision model with 18 layers."""
     further = [dataclasses.replace(OVERLAP, statistic=f"consequence {i}") for i in range(10)]

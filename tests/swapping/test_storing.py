@@ -14,6 +14,7 @@ from clearhead import find_swaps, load_swaps, save_swaps, swap
 from clearhead.models.loading import load_model
 from clearhead.models.native import load_native, save_native
 from clearhead.operators import drop_in
+from tests.once import once
 from tests.swapping.models import MODELS, run, same, trace
 from tests.swapping.operators import Gained, uniform
 
@@ -188,6 +189,7 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
     assert find_swaps(model) == ()
 
 
+@once
 def test_a_model_that_was_saved_whole_works_where_nothing_was_swapped_yet(tmp_path: Path) -> None:
     model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
     swap(model, "symmetric")

@@ -6,21 +6,24 @@ import math
 
 import pytest
 
-from clearhead.theories.catalogue import all_theorems, find_theories
+from clearhead.theories.catalogue import find_theories
 from clearhead.theories.kernel_pca import theorems
+from tests.theorems.conftest import Verified
+
+IDS = [f"K{number}" for number in range(1, 26)]
 
 
-@pytest.mark.parametrize("theorem", theorems(), ids=lambda theorem: theorem.id)
-def test_every_row_holds_and_its_control_fails(theorem: object) -> None:
+@pytest.mark.parametrize("row", IDS)
+def test_every_row_holds_and_its_control_fails(verified: Verified, row: str) -> None:
+    theorem = verified.of("kernel PCA")[row]
     assert theorem.holds
     assert theorem.residual <= 1e-12
     assert theorem.control_residual > 1e-3
 
 
-def test_every_row_of_every_theory_has_an_identifier_of_its_own() -> None:
-    rows = all_theorems()
-    assert [row.id for row in rows if row.source == "kernel PCA"] == [f"K{number}" for number in range(1, 26)]
-    assert len({row.id for row in rows} - {""}) == len(rows)
+def test_every_row_of_every_theory_has_an_identifier_of_its_own(verified: Verified) -> None:
+    assert [row.id for row in verified.rows if row.source == "kernel PCA"] == IDS
+    assert len({row.id for row in verified.rows} - {""}) == len(verified.rows)
 
 
 def test_a_row_that_needs_a_missing_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,8 +36,8 @@ def test_a_row_that_needs_a_missing_package_says_so(monkeypatch: pytest.MonkeyPa
     assert not row.holds
 
 
-def test_a_row_can_fail() -> None:
-    theorem = theorems()[0]
+def test_a_row_can_fail(verified: Verified) -> None:
+    theorem = verified.rows[0]
     assert not dataclasses.replace(theorem, residual=2 * theorem.tolerance).holds
     assert not dataclasses.replace(theorem, residual_single=2 * theorem.tolerance_single).holds
     assert not dataclasses.replace(theorem, control_residual=theorem.tolerance).holds

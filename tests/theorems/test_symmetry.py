@@ -14,7 +14,7 @@ from clearhead.numerics.precision import tolerance
 from clearhead.operators.general import dot_product, embedded_gaussian, general_attention
 from clearhead.report.json_file import theorems_as_json
 from clearhead.report.terminal import print_theorems
-from clearhead.theories.catalogue import all_theorems
+from tests.theorems.conftest import Verified
 
 SEEDS = st.integers(0, 2**31)
 EXACT = tolerance(torch.float64, terms=1024)
@@ -89,9 +89,9 @@ IDS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def rows() -> dict[str, Theorem]:
-    return {row.id: row for row in all_theorems() if row.source == "general attention"}
+@pytest.fixture
+def rows(verified: Verified) -> dict[str, Theorem]:
+    return verified.of("general attention")
 
 
 def test_every_statement_of_the_source_has_its_row(rows: dict[str, Theorem]) -> None:
@@ -110,10 +110,8 @@ def test_every_row_holds_and_its_control_fails(rows: dict[str, Theorem], row: st
     assert rows[row].control_residual > 0.05
 
 
-def test_the_rows_do_not_touch_the_callers_randomness() -> None:
-    state = torch.get_rng_state()
-    all_theorems()
-    assert torch.equal(state, torch.get_rng_state())
+def test_the_rows_do_not_touch_the_callers_randomness(verified: Verified) -> None:
+    assert torch.equal(verified.before, verified.after)
 
 
 @pytest.mark.parametrize("width", [44, 80, 120, 300])

@@ -13,6 +13,7 @@ from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.training.augmentation import shifted_and_mirrored
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Recipe, read_log, train
+from tests.once import once
 
 CONFIG = VisionTransformerConfig(
     image_size=6, patch_size=3, channels=1, classes=2, width=10, layers=2, heads=5, mlp_width=11
@@ -92,6 +93,7 @@ def test_the_seed_and_nothing_else_is_chance(tmp_path: Path) -> None:
     assert not _same(_run(tmp_path / "d", augment=None), _run(tmp_path / "e", augment=None, recipe=other))
 
 
+@once
 def test_it_learns_what_can_be_learned(tmp_path: Path) -> None:
     recipe = dataclasses.replace(RECIPE, epochs=30)
     _run(tmp_path, recipe=recipe, augment=None)

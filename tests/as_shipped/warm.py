@@ -1,0 +1,84 @@
+"""The command in a process of its own that does not start anew: a copy of one that has its imports behind it.
+
+A run has an exit code, a folder, an environment, streams and modules of its own, as if it had been started; it only
+spends no seconds on importing torch and transformers. What a start does by itself, such as a warning of an import or
+another order of hashes, is seen by the runs of `test_command_line.py` that do start.
+"""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+SECONDS = 300
+
+
+def environment(columns: int) -> dict[str, str]:
+    """Of a run of the command, warm or not."""
+    return os.environ | {"COLUMNS": str(columns), "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+
+
+class WarmCommand:
+    """Each call is a run of `clearhead`, forked from one process in which nothing runs but imports."""
+
+    def __init__(self, folder: Path) -> None:
+        self._streams = {"out": folder / "out", "err": folder / "err"}
+        self._server = subprocess.Popen(
+            [sys.executable, __file__], cwd=folder, env=environment(80) | {"HF_HUB_OFFLINE": "1"}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def __call__(
+        self, *arguments: str, here: Path, columns: int = 100, out: Path | None = None, **settings: str | None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it in a folder, with settings of the environment, of which those that are None are not there."""
+        wanted = {name: value for name, value in (environment(columns) | settings).items() if value is not None}
+        streams = [str(out or self._streams["out"]), str(self._streams["err"])]
+        request = {"arguments": arguments, "here": str(here), "settings": wanted, "streams": streams}
+        print(json.dumps(request), file=self._server.stdin, flush=True)
+        code = int(self._server.stdout.readline())
+        printed = "" if out else self._streams["out"].read_text()
+        return subprocess.CompletedProcess(arguments, code, printed, self._streams["err"].read_text())
+
+    def close(self) -> None:
+        """End the process that all runs were copies of."""
+        self._server.communicate(timeout=SECONDS)
+
+
+def _import_what_commands_do() -> None:
+    from clearhead.sockets.torchvision_shim import ensure_torchvision
+
+    ensure_torchvision()
+    commands = (f"clearhead.cli.{name}_command" for name in ("audit", "reproduce", "verify"))
+    for module in ("sklearn.decomposition", *commands):
+        importlib.import_module(module)
+    from transformers import AutoModel, AutoTokenizer, BertModel  # noqa: F401
+
+
+def _become(arguments: list[str], here: str, settings: dict[str, str], streams: list[str]) -> None:
+    for number, stream in enumerate((os.devnull, *streams)):
+        os.dup2(os.open(stream, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+    signal.alarm(SECONDS)
+    os.chdir(here)
+    os.environ.clear()
+    os.environ.update(settings)
+    sys.argv = ["clearhead", *arguments]
+    from clearhead.cli.main import run
+
+    run()  # leaves by SystemExit, as it does where it was started
+
+
+if __name__ == "__main__":
+    _import_what_commands_do()
+    gc.collect()
+    gc.freeze()  # or every run would go through all that was imported once more when it leaves
+    answers = os.fdopen(os.dup(1), "w")
+    while request := sys.stdin.readline():
+        run = os.fork()
+        if not run:
+            _become(**json.loads(request))
+        print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), file=answers, flush=True)
