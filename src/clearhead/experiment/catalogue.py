@@ -4,11 +4,27 @@ from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import MODEL_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiment.svm_local import LOCAL_CONVERGENCE
+from clearhead.experiment.svm_multi import MULTI_TOKEN
+from clearhead.experiment.svm_rank import RANK
+from clearhead.experiment.svm_trajectories import TRAJECTORIES
+from clearhead.experiment.svm_types import CONVERGENCE_TYPE
 from clearhead.experiment.vision import DIGITS, FASHION_MNIST
 
 __all__ = ["EXPERIMENTS", "find_experiment"]
 
-EXPERIMENTS = (MODEL_TABLE, FASHION_MNIST, DIGITS, ROBUSTNESS, DIGITS_ROBUSTNESS, STEP_TIME, LOCAL_CONVERGENCE)
+EXPERIMENTS = (
+    MODEL_TABLE,
+    FASHION_MNIST,
+    DIGITS,
+    ROBUSTNESS,
+    DIGITS_ROBUSTNESS,
+    STEP_TIME,
+    LOCAL_CONVERGENCE,
+    CONVERGENCE_TYPE,
+    RANK,
+    MULTI_TOKEN,
+    TRAJECTORIES,
+)
 
 
 def find_experiment(name: str) -> Experiment:
