@@ -3,8 +3,12 @@
 from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import MODEL_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
+from clearhead.experiment.svm_drift import DRIFT
 from clearhead.experiment.svm_local import LOCAL_CONVERGENCE
 from clearhead.experiment.svm_multi import MULTI_TOKEN
+from clearhead.experiment.svm_optimisers import OPTIMISERS
+from clearhead.experiment.svm_path import REGULARISATION_PATH
+from clearhead.experiment.svm_prompt import PROMPT
 from clearhead.experiment.svm_rank import RANK
 from clearhead.experiment.svm_trajectories import TRAJECTORIES
 from clearhead.experiment.svm_types import CONVERGENCE_TYPE
@@ -24,6 +28,10 @@ EXPERIMENTS = (
     RANK,
     MULTI_TOKEN,
     TRAJECTORIES,
+    PROMPT,
+    OPTIMISERS,
+    REGULARISATION_PATH,
+    DRIFT,
 )
 
 
