@@ -12,13 +12,15 @@ from clearhead.theories.max_margin.constraints import Constraints
 from clearhead.theories.max_margin.norms import bracket
 from clearhead.theories.max_margin.solution import Conflict, MaxMargin, Norm, Status
 
-__all__ = ["certified", "infeasible", "trivial"]
+__all__ = ["certified", "infeasible", "trivial", "unfound"]
 
 EPSILON = float(np.finfo(np.float64).eps)
 NEAR = 1e-6
 """A constraint so much shorter than the longest decides the margin alone, and by the last digits of its tokens."""
 ACTIVE = 1e-7
-"""A constraint is active if it is met by no more than this, or ten times the gap."""
+"""A constraint is active if it is met by no more than this and ten times the gap, which counts as no more than COARSE.
+With a bound on the rank the gap is no measure of how exact W is, and the tolerance takes its place."""
+COARSE = 1e-3
 
 
 def trivial(rows: Constraints, shape: tuple[int, int], norm: Norm) -> MaxMargin:
@@ -36,10 +38,11 @@ def trivial(rows: Constraints, shape: tuple[int, int], norm: Norm) -> MaxMargin:
 
 
 def infeasible(rows: Constraints, shape: tuple[int, int], norm: Norm, conflict: Conflict) -> MaxMargin:
-    """No matrix does it. The weights of the conflict are its multipliers: they prove that the margin is zero."""
+    """No matrix does it. The weights of the conflict, for constraints as they are, prove that the margin is zero."""
+    units = _placed(rows, rows.units, shape)
     multipliers = torch.zeros(shape, dtype=torch.float64)
-    for (sequence, token), weight in zip(conflict.tokens, conflict.weights, strict=True):
-        multipliers[sequence, token] = weight
+    for place, weight in zip(conflict.tokens, conflict.weights, strict=True):
+        multipliers[place] = weight / units[place]
     return MaxMargin(
         norm=norm,
         status=Status.INFEASIBLE,
@@ -49,6 +52,20 @@ def infeasible(rows: Constraints, shape: tuple[int, int], norm: Norm, conflict: 
         support=multipliers > 0,
         query_rank=_rank(rows.z),
         conflict=conflict,
+    )
+
+
+def unfound(rows: Constraints, shape: tuple[int, int], norm: Norm, multipliers: Array, remark: str) -> MaxMargin:
+    """No matrix was found, though there may be one; the multipliers still prove what none passes."""
+    return MaxMargin(
+        norm=norm,
+        status=Status.UNFINISHED,
+        W=None,
+        multipliers=_placed(rows, multipliers, shape),
+        margin=Interval(0.0, bracket(rows, np.zeros((rows.delta.shape[1], rows.z.shape[1])), multipliers, norm).high),
+        support=torch.zeros(shape, dtype=torch.bool),
+        query_rank=_rank(rows.z),
+        remarks=(*_remarks(rows), remark),
     )
 
 
@@ -74,7 +91,7 @@ def certified(
     rounding = 8 * EPSILON * float(np.linalg.norm(W) * rows.lengths.max()) / least if least > 0 else 0.0
     status = Status.SOLVED if gap <= max(tolerance, rounding) else Status.LOCAL if local else Status.UNFINISHED
     scaled = values / least if least > 0 else np.full_like(values, np.nan)
-    active = ~rows.equal & (scaled <= 1 + ACTIVE + 10 * gap)
+    active = ~rows.equal & (scaled <= 1 + ACTIVE + 10 * (tolerance if local else min(gap, COARSE)))
     return MaxMargin(
         norm=norm,
         status=status if least > 0 else Status.UNFINISHED,

@@ -16,10 +16,13 @@ from torch import Tensor
 from clearhead.axes import Bool, Float, Int, ShapeError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.max_margin.answer import certified, infeasible, trivial
+from clearhead.theories.max_margin.answer import certified, infeasible, trivial, unfound
 from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.frobenius import least_frobenius
+from clearhead.theories.max_margin.frobenius import Least, least_frobenius
 from clearhead.theories.max_margin.infeasibility import conflict_of_void, decide
+from clearhead.theories.max_margin.low_rank import least_nuclear_of_rank, truncated
+from clearhead.theories.max_margin.max_entry import least_max_entry
+from clearhead.theories.max_margin.norms import bracket
 from clearhead.theories.max_margin.nuclear import least_nuclear
 from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm
 
@@ -49,10 +52,12 @@ def attention_svm(
     tolerance: how narrow the bracket of the margin shall be, relative to its high end
     """
     norm = Norm(norm)
+    if rank is not None and (rank < 1 or norm is not Norm.NUCLEAR):
+        raise ValueError(f"a rank is 1 or more and goes with the nuclear norm; got rank {rank} with norm {norm}")
     rows, chosen = selecting(x, z, selected, keep=keep)
     shape = (x.shape[0], x.shape[1])
     with one_thread():
-        found = _solved(rows, chosen, shape, norm, TOLERANCE[norm] if tolerance is None else tolerance)
+        found = _solved(rows, chosen, shape, norm, TOLERANCE[norm] if tolerance is None else tolerance, rank)
     for remark in found.remarks:
         warnings.warn(MarginWarning(remark), stacklevel=2)
     return found
@@ -72,16 +77,17 @@ def selecting(
     wrong_z = z is not None and (z.ndim != 2 or z.shape[0] != n)
     if n < 0 or wrong_z or selected.shape != (n,) or (keep is not None and keep.shape != (n, t)):
         raise ShapeError(f"expected x (n, t, d), z (n, e), selected (n), keep (n, t); got {got}")
+    if selected.is_floating_point():
+        raise ValueError(f"expected selected of an integer dtype; got {selected.dtype}")
     tokens = _double(x, "x")
     queries = np.ones((n, 1)) if z is None else _double(z, "z")
     chosen: NDArray[np.int64] = selected.detach().cpu().numpy().astype(np.int64)
     there = np.ones((n, t), dtype=bool) if keep is None else keep.detach().cpu().numpy().astype(bool).copy()
     present = there.any(axis=1)
-    if ((chosen < 0) | (chosen >= t))[present].any() or not there[np.arange(n), np.clip(chosen, 0, t - 1)][
-        present
-    ].all():
+    inside = (chosen >= 0) & (chosen < t)
+    if not inside[present].all() or not there[present, chosen[present]].all():
         raise ValueError("a selected token is out of range or hidden by keep; select a token that is there")
-    there[np.arange(n), np.clip(chosen, 0, max(t - 1, 0))] = False
+    there[present, chosen[present]] = False
     sequence, token = np.nonzero(there)
     delta = tokens[sequence, chosen[sequence]] - tokens[sequence, token]
     count = len(sequence)
@@ -101,21 +107,51 @@ def _double(given: Tensor, name: str) -> Array:
 
 
 def _solved(
-    rows: Constraints, chosen: NDArray[np.int64], shape: tuple[int, int], norm: Norm, tolerance: float
+    rows: Constraints,
+    chosen: NDArray[np.int64],
+    shape: tuple[int, int],
+    norm: Norm,
+    tolerance: float,
+    rank: int | None = None,
 ) -> MaxMargin:
-    if rows.count == 0:
+    if rows.equal.all():
         return trivial(rows, shape, norm)
-    conflict = conflict_of_void(rows, chosen)
-    if conflict is not None:
-        return infeasible(rows, shape, norm, conflict)
-    least = least_frobenius(rows)
-    if not least.converged:
-        decided = decide(rows, least.multipliers)
-        if isinstance(decided, Conflict):
-            return infeasible(rows, shape, norm, decided)
-        if decided is not None:
-            least = least_frobenius(rows, start=decided.multipliers)
-            least = least if least.converged else decided
-    if norm is Norm.NUCLEAR:
+    least = conflict_of_void(rows, chosen) or _separating(rows)
+    if isinstance(least, Conflict):
+        return infeasible(rows, shape, norm, least)
+    separates = rows.values(least.W)[~rows.equal].min() > 0
+    if separates and norm is Norm.MAX_ENTRY:
+        least = least_max_entry(rows, least, tolerance=tolerance)
+    elif separates and norm is Norm.NUCLEAR:
         least = least_nuclear(rows, least, tolerance=tolerance)
+        if rank is not None:
+            return _of_rank(rows, shape, least, rank, tolerance)
     return certified(rows, shape, norm, least.W, least.multipliers, tolerance=tolerance)
+
+
+def _separating(rows: Constraints) -> Conflict | Least:
+    """The matrix of least Frobenius norm, or why there is none: whether there is one does not depend on the norm.
+
+    Where neither can be had, a matrix that separates, or, that failing too, the last that was tried.
+    """
+    least = least_frobenius(rows)
+    if least.converged:
+        return least
+    decided = decide(rows, least.multipliers)
+    if decided is None or isinstance(decided, Conflict):
+        return decided or least
+    exact = least_frobenius(rows, start=decided.multipliers)
+    return exact if exact.converged else decided
+
+
+def _of_rank(rows: Constraints, shape: tuple[int, int], least: Least, rank: int, tolerance: float) -> MaxMargin:
+    """The answer if it has that rank already, or a local one, beside what `least` proves for all matrices."""
+    cut = truncated(least.W, rank)
+    margin = bracket(rows, cut, least.multipliers, Norm.NUCLEAR)
+    if margin.high - margin.low > tolerance * margin.high:
+        found = least_nuclear_of_rank(rows, least, rank)
+        if found is None:
+            remark = f"no matrix of rank {rank} was found that separates, and none was proved not to exist; raise rank"
+            return unfound(rows, shape, Norm.NUCLEAR, least.multipliers, remark)
+        cut = found
+    return certified(rows, shape, Norm.NUCLEAR, cut, least.multipliers, tolerance=tolerance, local=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import linalg
 
 from clearhead.numerics.moments import Array
 
-__all__ = ["Constraints", "UnitGram"]
+__all__ = ["Constraints", "UnitConstraints"]
 
 Indices = NDArray[np.int64]
 
@@ -41,6 +42,12 @@ class Constraints:
         """Norms of the A_j."""
         found: Array = np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.z, axis=1)[self.sequence]
         return found
+
+    @property
+    def units(self) -> Array:
+        """What the A_j are divided by to have length one: their norms, and one where a norm is zero."""
+        lengths = self.lengths
+        return np.where(lengths > 0, lengths, 1.0)
 
     def values(self, W: Array) -> Array:
         """<A_j, W> for every row."""
@@ -71,45 +78,59 @@ class Constraints:
         )
 
 
-class UnitGram:
-    """Inner products of the A_j after each is scaled to length one.
+class UnitConstraints:
+    """The A_j after each is scaled to length one.
 
-    Up to `STORED` rows they are stored; beyond, products go through the factors, and memory does not grow with their
-    square.
+    Up to `STORED` of them their inner products are stored; beyond, products go through the factors, and memory does not
+    grow with their square.
     """
 
     STORED = 1500
 
     def __init__(self, constraints: Constraints) -> None:
         self._rows = constraints
-        self._inverse = 1 / constraints.lengths
+        self._inverse = 1 / constraints.units
         self._queries = constraints.z @ constraints.z.T
         stored = constraints.count <= self.STORED
-        self._matrix = self._gram(np.arange(constraints.count)) if stored else None
+        self._gram = self._made(np.arange(constraints.count)) if stored else None
 
     @property
     def size(self) -> int:
-        """How many rows it has."""
+        """How many there are."""
         return self._rows.count
 
     @property
     def rank(self) -> int:
-        """A bound on its rank: the matrices W have so many entries."""
+        """A bound on how many are independent: the matrices W have so many entries."""
         rows = self._rows
         return min(rows.count, int(rows.delta.shape[1]) * int(min(rows.z.shape)))
 
-    def times(self, x: Array) -> Array:
-        """The matrix times x."""
-        if self._matrix is not None:
-            product: Array = self._matrix @ x
-            return product
-        inverse = self._inverse
-        return inverse * self._rows.values(self._rows.combined(inverse * x))
+    def combined(self, x: Array) -> Array:
+        """The sum of x_j A_j."""
+        return self._rows.combined(self._inverse * x)
 
-    def block(self, where: Indices) -> Array:
-        """The rows and columns of these indices."""
-        return self._gram(where) if self._matrix is None else self._matrix[np.ix_(where, where)]
+    def values(self, w: Array) -> Array:
+        """<A_j, w> for every j."""
+        return self._inverse * self._rows.values(w)
 
-    def _gram(self, where: Indices) -> Array:
+    def products(self, x: Array) -> Array:
+        """<A_j, sum of x_k A_k> for every j."""
+        return self.values(self.combined(x)) if self._gram is None else np.asarray(self._gram @ x)
+
+    def gram(self, where: Indices) -> Array:
+        """<A_j, A_k> for these j and k."""
+        return self._made(where) if self._gram is None else self._gram[np.ix_(where, where)]
+
+    def columns(self, where: Indices) -> Array:
+        """These A_j, as columns, in coordinates of what they span: at most as many as there are columns."""
+        delta, sequence = self._rows.delta[where] * self._inverse[where, None], self._rows.sequence[where]
+        left = linalg.qr(delta.T, mode="r")[0][: min(delta.shape)].T
+        used, place = np.unique(sequence, return_inverse=True)
+        z = self._rows.z[used]
+        right = linalg.qr(z.T, mode="r")[0][: min(z.shape)].T[place]
+        found = np.einsum("ja,jb->abj", left, right).reshape(-1, len(where))
+        return np.asarray(linalg.qr(found, mode="r")[0][: len(where)] if len(found) > len(where) else found)
+
+    def _made(self, where: Indices) -> Array:
         delta, sequence = self._rows.delta[where] * self._inverse[where, None], self._rows.sequence[where]
         return (delta @ delta.T) * self._queries[np.ix_(sequence, sequence)]

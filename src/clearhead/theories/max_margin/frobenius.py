@@ -13,7 +13,7 @@ import numpy as np
 
 from clearhead.numerics.moments import Array
 from clearhead.numerics.nonnegative_qp import NonnegativeQP
-from clearhead.theories.max_margin.constraints import Constraints, UnitGram
+from clearhead.theories.max_margin.constraints import Constraints, UnitConstraints
 
 __all__ = ["Least", "Projection", "least_frobenius"]
 
@@ -39,9 +39,9 @@ class Projection:
     """Nearest matrices that meet the same constraints: what is computed for one is used for the next."""
 
     def __init__(self, constraints: Constraints) -> None:
-        self._constraints, self._lengths = constraints, constraints.lengths
+        self._constraints, self._lengths = constraints, constraints.units
         self._program = NonnegativeQP(
-            UnitGram(constraints), free=constraints.equal if constraints.equal.any() else None
+            UnitConstraints(constraints), free=constraints.equal if constraints.equal.any() else None
         )
 
     def nearest(self, near: Array | None = None, *, start: Array | None = None) -> Least:
@@ -50,6 +50,5 @@ class Projection:
         linear = (rows.bound if near is None else rows.bound - rows.values(near)) / lengths
         unit = float(np.abs(linear).max(initial=0.0)) or 1.0
         found = self._program.solve(linear / unit, start=None if start is None else start * lengths / unit)
-        multipliers = found.x * unit / lengths
-        W = rows.combined(multipliers)
-        return Least(W if near is None else near + W, multipliers, found.converged)
+        W = found.w * unit
+        return Least(W if near is None else near + W, found.x * unit / lengths, found.converged)

@@ -1,25 +1,20 @@
 r"""Whether any matrix selects the tokens, decided exactly.
 
-No W has :math:`\langle A_j, W\rangle > 0` for all j just if zero is a convex combination of the A_j. That is a least
-squares problem over weights that are not negative (Lawson and Hanson 1974, chapter 23): with rows of length one,
-minimise :math:`|\sum_j u_j A_j|^2 + (1 - \sum_j u_j)^2` over :math:`u \ge 0`. The residual is zero just if there is no
-W, and the weights then name the tokens that contradict each other; otherwise it gives a W.
-
-Rows are taken as they are needed: those that the W of the rows so far does not satisfy join them.
+No W has :math:`\langle A_j, W\rangle > 0` for all j just if zero is a convex combination of the A_j. With rows of
+length one that is a question of least distances: whether there is a W with :math:`\langle A_j, W\rangle \ge 1`. If
+not, the weights of the combination name the tokens that contradict each other, and they do not without any one of them.
 """
 
 import numpy as np
-from scipy import linalg, optimize
 
+from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.constraints import Constraints, Indices
+from clearhead.theories.max_margin.constraints import Constraints, Indices, UnitConstraints
 from clearhead.theories.max_margin.frobenius import Least
 from clearhead.theories.max_margin.solution import Conflict
 
 __all__ = ["conflict_of_void", "decide"]
 
-EPSILON = float(np.finfo(np.float64).eps)
-FIRST_ROWS, ADDED_ROWS = 400, 200
 NEGLIGIBLE = 1e-13
 """Weights that are rounding errors of larger ones."""
 
@@ -45,55 +40,16 @@ def decide(constraints: Constraints, guess: Array) -> Conflict | Least | None:
 
     `guess`: multipliers, of which the largest are looked at first: they grow without bound where there is a conflict.
     """
-    lengths = np.where(constraints.lengths > 0, constraints.lengths, 1.0)
-    order = np.argsort(-np.abs(guess * lengths), kind="stable")
-    rows = np.union1d(order[:FIRST_ROWS], np.flatnonzero(constraints.equal))
-    while True:
-        found = _among(constraints.at(rows))
-        if found is None or isinstance(found, Conflict):
-            return found
-        multipliers = np.zeros(constraints.count)
-        multipliers[rows] = found
-        W = constraints.combined(multipliers)
-        failing = (constraints.values(W) <= 0) & ~constraints.equal
-        failing[rows] = False
-        if not failing.any():
-            return Least(W, multipliers, converged=False)
-        worst = np.flatnonzero(failing)
-        worst = worst[np.argsort((constraints.values(W) / lengths)[worst], kind="stable")[:ADDED_ROWS]]
-        rows = np.union1d(rows, worst)
-
-
-def _among(constraints: Constraints) -> Conflict | Array | None:
-    """The same for a few rows: a conflict, or multipliers of a W."""
-    equal, lengths = constraints.equal, constraints.lengths
-    lengths = np.where(lengths > 0, lengths, 1.0)
-    columns = _columns(constraints) / lengths
-    system = np.vstack([columns, np.where(equal, 0.0, 1.0)])
-    system = np.hstack([system, -system[:, equal]])
-    wanted = np.zeros(len(system))
-    wanted[-1] = 1.0
-    try:
-        weights, residual = optimize.nnls(system, wanted, maxiter=30 * system.shape[1])
-    except RuntimeError:
+    lengths, equal = constraints.units, constraints.equal
+    found = least_distance(
+        UnitConstraints(constraints), np.where(equal, 0.0, 1.0), free=equal, guess=guess * lengths, enough=0.0
+    )
+    if found is None:
         return None
-    signed = weights[: constraints.count].copy()
-    signed[equal] -= weights[constraints.count :]
-    if residual <= 64 * EPSILON * np.sqrt(len(system)):
-        return _conflict(constraints, signed / lengths)
-    return np.asarray(signed / lengths)
-
-
-def _columns(constraints: Constraints) -> Array:
-    """The A_j as columns, in coordinates of what they span: at most as many as there are rows."""
-    left = linalg.qr(constraints.delta.T, mode="r")[0][: min(constraints.delta.shape)].T
-    used, place = np.unique(constraints.sequence, return_inverse=True)
-    z = constraints.z[used]
-    right = linalg.qr(z.T, mode="r")[0][: min(z.shape)].T[place]
-    columns = np.einsum("ja,jb->abj", left, right).reshape(-1, constraints.count)
-    if len(columns) > constraints.count:
-        columns = linalg.qr(columns, mode="r")[0][: constraints.count]
-    return np.asarray(columns)
+    multipliers = found.weights / lengths
+    if not found.exists:
+        return _conflict(constraints, multipliers)
+    return Least(constraints.combined(multipliers), multipliers, converged=False)
 
 
 def _conflict(constraints: Constraints, weights: Array) -> Conflict:

@@ -1,0 +1,80 @@
+r"""Least distance programming: the shortest w with :math:`f_j \cdot w \ge b_j`, or that there is none.
+
+It is a least squares problem over weights that are not negative (Lawson and Hanson 1974, chapter 23): minimise
+:math:`|\sum_j u_j f_j|^2 + (1 - b^T u)^2` over :math:`u \ge 0`. The residual is zero just if there is no w, and the
+weights then are a combination that excludes it; otherwise :math:`w = \sum_j u_j f_j / (1 - b^T u)`.
+
+Slower than descent and exchange for many vectors, but it ends whatever their angles are, and on independent ones. Few
+are taken at a time: those that the w of the others does not satisfy join them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from clearhead.numerics.moments import Array
+from clearhead.numerics.unit_rows import UnitRows
+
+__all__ = ["LeastDistance", "least_distance"]
+
+EPSILON = float(np.finfo(np.float64).eps)
+FIRST, ADDED = 400, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastDistance:
+    """The multipliers of the shortest w, or, if there is none, weights u with sum u f = 0 and b.u = 1."""
+
+    weights: Array
+    exists: bool
+
+
+def least_distance(
+    rows: UnitRows, bound: Array, *, free: NDArray[np.bool_] | None = None, guess: Array, enough: float = 1.0
+) -> LeastDistance | None:
+    """Solve the problem of the module's docstring, f.w = b where free; None where the least squares do not end.
+
+    bound: best of such a size that w is about as long as the f_j
+    guess: of these the largest are looked at first
+    enough: end as soon as a w has this part of the bounds
+    """
+    equal = np.zeros(rows.size, dtype=bool) if free is None else free
+    order = np.argsort(-np.abs(guess), kind="stable")
+    where = np.union1d(order[:FIRST], np.flatnonzero(equal))
+    while True:
+        found = _among(rows.columns(where), bound[where], equal[where])
+        if found is None:
+            return None
+        weights = np.zeros(rows.size)
+        weights[where] = found.weights
+        if not found.exists:
+            return LeastDistance(weights=weights, exists=False)
+        w = rows.combined(weights)
+        missing = enough * bound - rows.values(w)
+        failing = (missing >= 64 * EPSILON * np.linalg.norm(w)) & ~equal
+        failing[where] = False
+        if not failing.any():
+            return LeastDistance(weights=weights, exists=True)
+        worst = np.flatnonzero(failing)
+        where = np.union1d(where, worst[np.argsort(-missing[worst], kind="stable")[:ADDED]])
+
+
+def _among(columns: Array, bound: Array, equal: NDArray[np.bool_]) -> LeastDistance | None:
+    """The same for a few vectors."""
+    system = np.vstack([columns, bound])
+    system = np.hstack([system, -system[:, equal]])
+    wanted = np.zeros(len(system))
+    wanted[-1] = 1.0
+    try:
+        weights, residual = optimize.nnls(system, wanted, maxiter=30 * system.shape[1])
+    except RuntimeError:
+        return None
+    count = len(bound)
+    signed = weights[:count].copy()
+    signed[equal] -= weights[count:]
+    rest = 1 - float(bound @ signed)
+    if residual <= 64 * EPSILON * np.sqrt(len(system)) or rest <= 0:
+        return LeastDistance(weights=signed, exists=False)
+    return LeastDistance(weights=signed / rest, exists=True)
