@@ -25,7 +25,6 @@ from torch import Tensor
 from clearhead.axes import Bool, Float, ShapeError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.max_margin.answer import trivial
 from clearhead.theories.max_margin.attention_svm import TOLERANCE, _double, _solved
 from clearhead.theories.max_margin.constraints import Constraints
 from clearhead.theories.max_margin.frobenius import least_frobenius
@@ -110,10 +109,7 @@ def multi_token_svm(
     with one_thread():
         finite, reason = _finite(replace(rows, bound=np.where(rows.equal, ratios, rows.bound)))
         rows = rows.at(np.flatnonzero(~rows.equal | (rows.lengths > 0)))
-        if rows.equal.all():
-            direction = trivial(rows, shape, Norm.FROBENIUS)
-        else:
-            direction = _solved(rows, first, shape, Norm.FROBENIUS, TOLERANCE[Norm.FROBENIUS])
+        direction = _solved(rows, first, shape, Norm.FROBENIUS, TOLERANCE[Norm.FROBENIUS])
     for remark in direction.remarks:
         warnings.warn(MarginWarning(remark), stacklevel=2)
     return MultiToken(
