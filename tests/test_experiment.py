@@ -61,13 +61,14 @@ def _lost() -> Ready:
 
 def test_the_catalogue_has_each_once_and_knows_its_names() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
-        "kernel-pca/models", "svm/models", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits",
-        "rpc/step-time", "svm/local-convergence",
+        "kernel-pca/models", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits", "rpc/step-time",
+        "svm/models", "svm/local-convergence", "svm/convergence-type", "svm/rank", "svm/multi-token",
+        "svm/trajectories", "svm/prompt", "svm/optimisers", "svm/regularisation-path", "svm/drift", "svm/training",
     ]  # fmt: skip
     assert find_experiment("vit/digits") is DIGITS
     fields = {field.name for field in dataclasses.fields(Request)}
     assert all(experiment.options <= fields for experiment in EXPERIMENTS)
-    with pytest.raises(ValueError, match="no experiment is called vit; there is kernel-pca/models, svm/models, "):
+    with pytest.raises(ValueError, match="no experiment is called vit; there is kernel-pca/models, vit/fashion"):
         find_experiment("vit")
 
 

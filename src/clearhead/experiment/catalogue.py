@@ -3,20 +3,38 @@
 from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
+from clearhead.experiment.svm_drift import DRIFT
 from clearhead.experiment.svm_local import LOCAL_CONVERGENCE
+from clearhead.experiment.svm_multi import MULTI_TOKEN
+from clearhead.experiment.svm_optimisers import OPTIMISERS
+from clearhead.experiment.svm_path import REGULARISATION_PATH
+from clearhead.experiment.svm_prompt import PROMPT
+from clearhead.experiment.svm_rank import RANK
+from clearhead.experiment.svm_training import TRAINING
+from clearhead.experiment.svm_trajectories import TRAJECTORIES
+from clearhead.experiment.svm_types import CONVERGENCE_TYPE
 from clearhead.experiment.vision import DIGITS, FASHION_MNIST
 
 __all__ = ["EXPERIMENTS", "find_experiment"]
 
 EXPERIMENTS = (
     KERNEL_PCA_TABLE,
-    MAX_MARGIN_TABLE,
     FASHION_MNIST,
     DIGITS,
     ROBUSTNESS,
     DIGITS_ROBUSTNESS,
     STEP_TIME,
+    MAX_MARGIN_TABLE,
     LOCAL_CONVERGENCE,
+    CONVERGENCE_TYPE,
+    RANK,
+    MULTI_TOKEN,
+    TRAJECTORIES,
+    PROMPT,
+    OPTIMISERS,
+    REGULARISATION_PATH,
+    DRIFT,
+    TRAINING,
 )
 
 

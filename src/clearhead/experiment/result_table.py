@@ -28,16 +28,19 @@ class Field:
 
 
 def as_columns(fields: Sequence[Field]) -> tuple[Sequence[Column], ...]:
-    """Sets of columns for the terminal, the widest first."""
-    sets = [_columns(fields, narrow=False)]
-    for most in range(max(field.rank for field in fields), -1, -1):
-        sets.append(_columns([field for field in fields if field.rank <= most], narrow=True))
+    """Sets of columns for the terminal, the widest first; cells become shorter before columns go."""
+    sets = [_columns(fields, shortened=frozenset())]
+    ranks = range(max(field.rank for field in fields) + 1)
+    for most in reversed(ranks):
+        shown = [field for field in fields if field.rank <= most]
+        sets += [_columns(shown, shortened=frozenset(ranks[1:])), _columns(shown, shortened=frozenset(ranks))]
     return tuple(sets)
 
 
-def _columns(fields: Sequence[Field], *, narrow: bool) -> list[Column]:
+def _columns(fields: Sequence[Field], *, shortened: frozenset[int]) -> list[Column]:
     return [
-        text_column(f.short or f.title, f.narrow if narrow and f.narrow else f.cells, right=not f.words) for f in fields
+        text_column(f.short or f.title, f.narrow if f.rank in shortened and f.narrow else f.cells, right=not f.words)
+        for f in fields
     ]
 
 

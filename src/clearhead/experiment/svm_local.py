@@ -23,13 +23,14 @@ from clearhead.experiment.svm_runs import (
     PICTURE,
     ROOMS,
     command_of,
+    line_over_runs,
     nearness,
     seeds_of,
     solve_all,
     write_page,
 )
 from clearhead.report.chart_axis import Axis
-from clearhead.report.line_chart import Line, Panel, picture
+from clearhead.report.line_chart import Panel, picture
 from clearhead.theories.max_margin import Norm
 from clearhead.theories.max_margin.drawn_tasks import draw_start, draw_tasks
 from clearhead.theories.max_margin.dynamics import train
@@ -171,20 +172,10 @@ def _selections(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
 def _picture(found: Mapping[str, Mapping[str, Any]]) -> str:
     panels = []
     for trained, one in found.items():
-        lines = []
-        for colour, norm in enumerate((Norm.FROBENIUS, Norm.NUCLEAR)):
-            each = [over_runs(cosines) for cosines in one["near"][norm]]
-            known = [(step, e) for step, e in zip(one["steps"], each, strict=True) if e is not None and e.interval]
-            lines.append(
-                Line(
-                    name=f"cosine to the SVM of least {norm} norm",
-                    x=[step for step, _ in known],
-                    y=[e.mean for _, e in known],
-                    low=[e.interval.low for _, e in known if e.interval],
-                    high=[e.interval.high for _, e in known if e.interval],
-                    colour=colour,
-                )
-            )
+        lines = [
+            line_over_runs(f"cosine to the SVM of least {norm} norm", one["steps"], one["near"][norm], colour=colour)
+            for colour, norm in enumerate((Norm.FROBENIUS, Norm.NUCLEAR))
+        ]
         panels.append(
             Panel(
                 title=f"{trained} trained by normalised descent",

@@ -8,10 +8,24 @@ import torch
 from torch import Tensor
 
 from clearhead.experiment.experiment import Request, installed_versions, write_text
+from clearhead.experiment.result_table import over_runs
+from clearhead.numerics.proportion import wilson_interval
+from clearhead.report.line_chart import Line
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
 from clearhead.theories.max_margin.optimality import correlation
 
-__all__ = ["PICTURE", "ROOMS", "TABLE", "command_of", "nearness", "seeds_of", "solve_all", "write_page"]
+__all__ = [
+    "PICTURE",
+    "ROOMS",
+    "TABLE",
+    "command_of",
+    "line_of_shares",
+    "line_over_runs",
+    "nearness",
+    "seeds_of",
+    "solve_all",
+    "write_page",
+]
 
 TABLE, PICTURE = "table.md", "picture.svg"
 ROOMS = ("theories/max_margin", "numerics")
@@ -53,6 +67,35 @@ def nearness(W: Tensor, solutions: Sequence[MaxMargin]) -> list[float | None]:
         cosine = float("nan") if solution.W is None else float(correlation(own, solution.W))
         found.append(cosine if torch.isfinite(torch.tensor(cosine)) else None)
     return found
+
+
+def line_over_runs(name: str, x: Sequence[float], runs: Sequence[Sequence[float | None]], *, colour: int) -> Line:
+    """Means over runs at every x, in a band of their intervals."""
+    each = [(at, over_runs(values)) for at, values in zip(x, runs, strict=True)]
+    known = [(at, one.mean, one.interval) for at, one in each if one is not None]
+    ends = [(mean, mean) if interval is None else (interval.low, interval.high) for _, mean, interval in known]
+    return Line(
+        name=name,
+        x=[at for at, _, _ in known],
+        y=[mean for _, mean, _ in known],
+        low=[low for low, _ in ends],
+        high=[high for _, high in ends],
+        colour=colour,
+    )
+
+
+def line_of_shares(name: str, x: Sequence[float], runs: Sequence[Sequence[bool]], *, colour: int) -> Line:
+    """Per cent of the runs at every x, in a band of Wilson's intervals."""
+    known = [(at, flags) for at, flags in zip(x, runs, strict=True) if flags]
+    bounds = [wilson_interval(sum(flags), len(flags)) for _, flags in known]
+    return Line(
+        name=name,
+        x=[at for at, _ in known],
+        y=[100 * sum(flags) / len(flags) for _, flags in known],
+        low=[100 * bound.low for bound in bounds],
+        high=[100 * bound.high for bound in bounds],
+        colour=colour,
+    )
 
 
 def write_page(folder: Path, *, title: str, command: str, setting: str, tables: Sequence[tuple[str, str]]) -> Path:

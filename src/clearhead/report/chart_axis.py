@@ -53,13 +53,14 @@ class Axis:
         return [round(i * step, 12) for i in range(first, last + 1)]
 
     def _powers(self, most: int) -> list[float]:
-        first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-        powers = list(range(first, last + 1))
-        if len(powers) < 2:
-            between = (10.0**k * part for k in range(first - 1, last + 1) for part in (1, 2, 5))
-            return [tick for tick in between if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9)]
-        every = math.ceil(len(powers) / most)
-        return [10.0**k for k in powers[::every]]
+        """1, 2 and 5 times powers of ten where there is room for them, else the powers alone, or some of them."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        each = [10.0**k * part for k in range(first, last + 1) for part in (1, 2, 5)]
+        within = [tick for tick in each if self.low * (1 - 1e-9) <= tick <= self.high * (1 + 1e-9)]
+        if len(within) <= most:
+            return within
+        powers = [tick for tick in within if math.isclose(math.log10(tick), round(math.log10(tick)), abs_tol=1e-9)]
+        return powers[:: math.ceil(len(powers) / most)]
 
 
 def axis_over(values: Iterable[float], *, logarithmic: bool = False, room: float = 0.04) -> Axis:
@@ -74,5 +75,7 @@ def axis_over(values: Iterable[float], *, logarithmic: bool = False, room: float
 
 
 def _power(tick: float) -> str:
-    """1000 as 1,000, and beyond as a power."""
-    return f"{tick:,.0f}" if 1 <= tick < 1e5 else number(tick, digits=2)
+    """1000 as 1,000 and a tenth as 0.1; farther off as a power."""
+    if 1 <= tick < 1e5:
+        return f"{tick:,.0f}"
+    return f"{tick:g}" if 1e-4 < tick < 1 else number(tick, digits=2)

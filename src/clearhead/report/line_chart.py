@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from clearhead.report.chart_axis import Axis, axis_over
 from clearhead.report.svg import Box, circle, document, group, path, polygon, segment, text, text_width
 
-__all__ = ["Chart", "Frame", "Line", "Panel", "picture"]
+__all__ = ["Chart", "Frame", "Line", "Panel", "Sample", "picture"]
 
 PANEL_WIDTH, PANEL_HEIGHT = 430.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 16.0, 34.0, 46.0
@@ -20,7 +20,7 @@ class Line:
     """A line through (x, y), within a band from `low` to `high` where these are given; gaps where y is not finite.
 
     colour: its place among the colours, from 0 to 5; lines that mean the same have the same in every chart
-    points: mark its points rather than draw a line
+    points: mark its points rather than draw a line; solid: without the dashes that go with its colour
     """
 
     name: str
@@ -30,6 +30,21 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     points: bool = False
+    solid: bool = False
+
+    @property
+    def sample(self) -> "Sample":
+        """Its entry in the legend."""
+        return Sample(self.name, self.colour, "dot" if self.points else "solid" if self.solid else "line")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An entry of the legend: what a colour and a shape stand for."""
+
+    name: str
+    colour: int
+    shape: Literal["line", "solid", "ray", "dot", "ring"] = "line"
 
 
 class Chart(Protocol):
@@ -39,8 +54,8 @@ class Chart(Protocol):
         """Its parts; `place` is its number in the picture."""
 
     @property
-    def legend(self) -> list[tuple[str, int, bool]]:
-        """Names, colours, and whether each is a mark rather than a line."""
+    def legend(self) -> list[Sample]:
+        """What its colours and shapes stand for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +67,20 @@ class Panel:
     y_label: str
     lines: Sequence[Line]
     x_log: bool = False
+    y_log: bool = False
     x_axis: Axis | None = None
     y_axis: Axis | None = None
 
     @property
-    def legend(self) -> list[tuple[str, int, bool]]:
+    def legend(self) -> list[Sample]:
         """Of every line."""
-        return [(line.name, line.colour, line.points) for line in self.lines]
+        return [line.sample for line in self.lines]
 
     def draw(self, box: Box, place: int) -> list[str]:
         """Axes, bands, lines."""
         across = self.x_axis or axis_over((x for line in self.lines for x in line.x), logarithmic=self.x_log)
-        up = self.y_axis or axis_over(v for line in self.lines for v in (*line.y, *line.low, *line.high))
+        heights = (v for line in self.lines for v in (*line.y, *line.low, *line.high))
+        up = self.y_axis or axis_over(heights, logarithmic=self.y_log)
         frame = Frame(box=box, across=across, up=up)
         parts = [part for line in self.lines for part in (*_band(line, frame), *_drawn(line, frame))]
         return [
@@ -132,17 +149,21 @@ def picture(charts: Sequence[Chart], *, title: str, columns: int = 2) -> str:
 def _legend(charts: Sequence[Chart], width: float) -> tuple[list[str], float]:
     """The entries, broken where the picture ends, and the height below them."""
     parts, x, y = [], MARGIN, MARGIN + 8
-    for name, colour, marked in dict.fromkeys(entry for chart in charts for entry in chart.legend):
-        needed = SAMPLE + 6 + text_width(name) + 14
+    for sample in dict.fromkeys(sample for chart in charts for sample in chart.legend):
+        needed = SAMPLE + 6 + text_width(sample.name) + 14
         if x > MARGIN and x + needed > width:
             x, y = MARGIN, y + LEGEND_LINE
-        if marked:
-            parts.append(circle(x + SAMPLE / 2, y - 4, 4, kind=f"f{colour}"))
-        else:
-            parts.append(path([(x, y - 4), (x + SAMPLE, y - 4)], kind=f"line s{colour}"))
-        parts.append(text(x + SAMPLE + 6, y, name))
+        parts += [_shape(sample, x, y - 4), text(x + SAMPLE + 6, y, sample.name)]
         x += needed
     return parts, y + LEGEND_LINE
+
+
+def _shape(sample: Sample, x: float, y: float) -> str:
+    if sample.shape in ("dot", "ring"):
+        kind = f"f{sample.colour}" if sample.shape == "dot" else f"ring o{sample.colour}"
+        return circle(x + SAMPLE / 2, y, 4, kind=kind)
+    kind = f"line s{sample.colour}" + ("" if sample.shape == "line" else f" {sample.shape}")
+    return path([(x, y), (x + SAMPLE, y)], kind=kind)
 
 
 def _band(line: Line, frame: Frame) -> list[str]:
@@ -164,8 +185,9 @@ def _drawn(line: Line, frame: Frame) -> list[str]:
             pieces.append([])
     if line.points:
         return [circle(x, y, 3.2, kind=f"f{line.colour}") for piece in pieces for x, y in piece]
+    kind = f"line s{line.colour}" + (" solid" if line.solid else "")
     return [
-        path(piece, kind=f"line s{line.colour}") if len(piece) > 1 else circle(*piece[0], 3, kind=f"f{line.colour}")
+        path(piece, kind=kind) if len(piece) > 1 else circle(*piece[0], 3, kind=f"f{line.colour}")
         for piece in pieces
         if piece
     ]

@@ -93,7 +93,7 @@ def _style() -> str:
         f"text{{font:{_n(FONT)}px system-ui,sans-serif;fill:var(--ink)}}.title{{font-weight:600;font-size:14px}}"
         ".small{font-size:11px;fill:var(--dim)}.page{fill:var(--page)}.axis{stroke:var(--dim);stroke-width:1}"
         ".rule{stroke:var(--rule);stroke-width:1}.line{fill:none;stroke-width:2;stroke-linejoin:round}"
-        ".band{stroke:none;opacity:.18}.ring{fill:var(--page);stroke-width:1.8}.mark{fill:var(--dim);stroke:none}"
+        ".band{stroke:none;opacity:.18}.ring{fill:var(--page);stroke-width:1.6}"
     )
     return (
         f":root{{--ink:#1c1f24;--dim:#5f6672;--rule:#e3e5e9;--page:#ffffff;{_colours(LIGHT)}}}"
@@ -104,6 +104,7 @@ def _style() -> str:
             f".s{i}{{stroke:var(--c{i});stroke-dasharray:{dash}}}.f{i}{{fill:var(--c{i})}}.o{i}{{stroke:var(--c{i})}}"
             for i, dash in enumerate(DASHES)
         )
+        + ".solid{stroke-dasharray:none}.ray{stroke-width:1.3;stroke-dasharray:3 4}"
     )
 
 

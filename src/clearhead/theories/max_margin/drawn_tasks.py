@@ -14,7 +14,7 @@ from clearhead.axes import Float
 from clearhead.theories.max_margin.attention_task import AttentionTask
 from clearhead.theories.max_margin.prediction import LinearHead, ReluHead
 
-__all__ = ["draw_relu_tasks", "draw_start", "draw_tasks"]
+__all__ = ["draw_relu_tasks", "draw_small_start", "draw_start", "draw_tasks"]
 
 START = 1 << 32
 """Starts are drawn from generators of their own, so that they do not depend on the task's sizes."""
@@ -55,6 +55,15 @@ def draw_start(seeds: Sequence[int], *shapes: tuple[int, int]) -> tuple[Float[Te
         generator = torch.Generator().manual_seed(START + seed)
         starts.append([_uniform(shape, generator) for shape in shapes])
     return tuple(torch.stack(column) for column in zip(*starts, strict=True))
+
+
+def draw_small_start(seeds: Sequence[int], shape: tuple[int, int]) -> tuple[Float[Tensor, "r _ _"], ...]:
+    """K with normal entries of spread 0.1 and Q of zeros, so that W begins at zero, as their pictures have it."""
+    drawn = [
+        torch.randn(shape, generator=torch.Generator().manual_seed(START + seed), dtype=torch.float64) for seed in seeds
+    ]
+    keys = 0.1 * torch.stack(drawn)
+    return keys, torch.zeros_like(keys)
 
 
 def _uniform(shape: tuple[int, int], generator: torch.Generator) -> Tensor:

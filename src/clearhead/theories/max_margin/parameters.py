@@ -1,5 +1,6 @@
 r"""How W is made of what is trained: W itself, or K and Q with :math:`W = K Q^T`."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -24,6 +25,9 @@ class Parameterisation(Protocol):
     def gradients(self, parameters: Parameters, gradient: Float[Tensor, "r d e"]) -> Parameters:
         """By the chain rule."""
 
+    def length(self, radius: float) -> float:
+        """How long the parameters may be together, for W to be within that radius of the norm they favour."""
+
 
 @dataclass(frozen=True, slots=True)
 class Direct:
@@ -36,6 +40,10 @@ class Direct:
     def gradients(self, parameters: Parameters, gradient: Float[Tensor, "r d e"]) -> Parameters:
         """The gradient itself."""
         return (gradient,)
+
+    def length(self, radius: float) -> float:
+        """The Frobenius norm."""
+        return radius
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +64,7 @@ class Factored:
         """By the chain rule, with the penalty's own."""
         K, Q = parameters
         return gradient @ Q + 2 * self.penalty * K, gradient.mT @ K + 2 * self.penalty * Q
+
+    def length(self, radius: float) -> float:
+        r"""As :math:`\|K\|_F^2 + \|Q\|_F^2 \ge 2 \|K Q^T\|_*`, the root of twice the nuclear norm."""
+        return math.sqrt(2 * radius)
