@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import __version__
-from clearhead.capturing import capture
+from clearhead.capturing import GradientTape, Tape, capture, capture_gradients
 from clearhead.fidelity import check_fidelity
 from clearhead.findings import Verdict
 from clearhead.heads import Heads
@@ -47,6 +47,7 @@ def audit(
     describe: Sequence[AttentionSpec] = (),
     allow_unseen: bool = False,
     untrained: nn.Module | None = None,
+    loss: Callable[[Any, Any], Tensor] | None = None,
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -56,11 +57,14 @@ def audit(
     `batches` are what the model is called with: a mapping of keyword arguments, a tuple of positional ones, or one
     tensor. They are taken one at a time and only sums over them are kept, so memory does not grow with their number.
     `layers` are places in the forward pass, from 0; all by default. `theories` are names, or one name; all by default.
-    The model is put into evaluation mode and comes
-    back as it was. Before anything is measured, the captured tensors are proved to be what the model computes.
+    The model is put into evaluation mode and comes back as it was. Before anything is measured, the captured tensors
+    are proved to be what the model computes.
 
     `untrained` is the same model with weights as they were before training: each of its heads becomes one more control
     for the same head of the model. The batches are then gone through twice, so they must not be a one-time iterator.
+
+    `loss` takes the model's output and the batch, as it was given, and returns one number to differentiate. Every batch
+    is then run with gradients, and measurements see those at each layer's output (`Heads.out_gradient`).
 
     `progress` is told a phase ("check", "measure", "untrained") and how many inputs it has done.
     """
@@ -99,7 +103,9 @@ def audit(
             )
             clock[SYMMETRY.title] += time.perf_counter() - begun
         names = [layer.name for layer in fidelity.layers]
-        watch = functools.partial(_watch, layers=layers, checked=names, describe=describe, allow_unseen=allow_unseen)
+        watch = functools.partial(
+            _watch, layers=layers, checked=names, describe=describe, allow_unseen=allow_unseen, loss=loss
+        )
         seen = watch(model, chain([first], stream), chosen, clock, lambda done: tell("measure", done))
     findings = [finding for _, measurement in chosen for finding in measurement.findings()]
     if untrained is not None:
@@ -158,14 +164,20 @@ def _watch(
     checked: Sequence[str],
     describe: Sequence[AttentionSpec],
     allow_unseen: bool,
+    loss: Callable[[Any, Any], Tensor] | None,
 ) -> _Seen:
     """Show the measurements every attention call of the model on the batches."""
     seen = _Seen(0, 0)
     observer = _Observer(chosen, layers, clock, checked)
-    with capture(model, describe=describe, keep=observer, allow_unseen=allow_unseen):
+    captured = capture if loss is None else capture_gradients
+    with captured(model, describe=describe, keep=observer, allow_unseen=allow_unseen) as tape:
         for batch in batches:
             tell(seen.inputs)
-            _run(model, batch, f"the batch after {seen.inputs} inputs", observer)
+            which = f"the batch after {seen.inputs} inputs"
+            if loss is None:
+                _run(model, batch, which, observer)
+            else:
+                _differentiate(tape, loss, _run(model, batch, which, observer), batch, which)
             inputs, tokens = _size(batch)
             seen = _Seen(seen.inputs + inputs, seen.tokens + tokens)
     tell(seen.inputs)
@@ -233,6 +245,18 @@ def _run(model: nn.Module, batch: Any, which: str, observer: _Observer | None = 
     if observer is not None and observer.failure is not None:
         raise observer.failure
     return output
+
+
+def _differentiate(tape: Tape, loss: Callable[[Any, Any], Tensor], output: Any, batch: Any, which: str) -> None:
+    """Show the observer the calls of one batch, which waited for the loss."""
+    assert isinstance(tape, GradientTape)
+    try:
+        value = loss(output, batch)
+    except Exception as error:
+        raise AuditError(
+            f"the loss fails on {which}: {error}; it is called with the model's output and the batch"
+        ) from error
+    tape.differentiate(value)
 
 
 def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:

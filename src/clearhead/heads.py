@@ -64,6 +64,8 @@ class Heads:
     """That which made the keys, in the same way. Rotary codes and norms leave queries and keys none."""
     values_from: LinearMap | None = None
     """That which made the values, in the same way."""
+    out_gradient: Float[Tensor, "b h n e"] | None = None
+    """Gradient of the caller's loss at `out`, where one was asked for; None also where `out` does not reach it."""
 
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:

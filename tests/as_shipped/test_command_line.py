@@ -66,6 +66,14 @@ def breaks():
 def needs(size):
     return size
 
+def loss(output, batch):
+    return output.last_hidden_state[batch["input_ids"] > 5].square().mean()
+
+def loss_of_labels(output, batch):
+    return output.loss[batch["labels"]]
+
+not_a_loss = 3
+
 def wrong():
     return [{"pixel_values": torch.ones(2, 3, 8, 8)}]
 """
@@ -126,6 +134,24 @@ def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -
     claims = len(kernel_pca.CLAIMS) + 1
     assert [(f["layer"], f["head"]) for f in printed["findings"]] == claims * [(1, h) for h in range(4)]
     assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
+
+
+def test_a_loss_is_differentiated_and_named_when_it_cannot_be(here: Path) -> None:
+    command = (*SMALL_AUDIT, "--inputs", "1", "--layers", "1", "--theory", "symmetry", "--json")
+    plain, done = clearhead(*command, here=here), clearhead(*command, "--loss", "small:loss", here=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    values = [[f["value"] for f in json.loads(run.stdout)["findings"]] for run in (plain, done)]
+    assert values[1] == pytest.approx(values[0], abs=1e-12)
+    for name, message in {
+        "small:nothing": "cannot import small:nothing: AttributeError",
+        "small:not_a_loss": "small:not_a_loss is a int, not a function",
+        "small:loss_of_labels": "the loss fails on the batch after 0 inputs: .* called with the model's output and the",
+        "small:needs": "the loss fails on the batch after 0 inputs: .*takes 1 positional argument",
+    }.items():
+        failed = clearhead(*command, "--loss", name, here=here)
+        assert failed.returncode == 2
+        assert re.search(f"^clearhead: {message}", failed.stderr), failed.stderr
+        assert failed.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("columns", [44, 80])
@@ -411,7 +437,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
         "--allow-unseen", "--batch-size", "--batches", "--describe", "--help", "--inputs", "--json", "--layers",
-        "--max-tokens", "--out", "--seed", "--text", "--theory", "--untrained",
+        "--loss", "--max-tokens", "--out", "--seed", "--text", "--theory", "--untrained",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from clearhead.models.loading import DEFAULT_MODEL, TOKENIZER_FILES, load_model
-from clearhead.models.objects import LoadError, load_batches, load_object
+from clearhead.models.objects import LoadError, load_batches, load_function, load_object
 
 
 @pytest.fixture
@@ -125,6 +125,16 @@ def test_batches_of_others(module: types.ModuleType) -> None:
     assert next(stream) == 1
     with pytest.raises(LoadError, match="somebodys_models:breaks fails at batch 1: KeyError: 'next'"):
         next(stream)
+
+
+def test_functions_of_others_are_not_called(module: types.ModuleType) -> None:
+    module.fails = lambda output, batch: _raises(KeyError("labels"))
+    module.number = 3
+    assert load_function("somebodys_models:fails") is module.fails
+    with pytest.raises(LoadError, match="somebodys_models:number is a int, not a function; name one"):
+        load_function("somebodys_models:number")
+    with pytest.raises(LoadError, match="cannot import somebodys_models:nothing"):
+        load_function("somebodys_models:nothing")
 
 
 class Tokenizer:

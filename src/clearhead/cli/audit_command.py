@@ -16,7 +16,7 @@ from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError
 from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.objects import load_batches
+from clearhead.models.objects import load_batches, load_function
 from clearhead.record import AuditRecord
 from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
@@ -44,6 +44,7 @@ class AuditRequest:
     describe: Path | None
     allow_unseen: bool
     untrained: bool
+    loss: str | None
     out: Path
     json: bool
 
@@ -81,6 +82,7 @@ def audit_command(request: AuditRequest) -> None:
                 f"--untrained needs a model folder; what {request.model} was before training is not known"
             )
         inputs = _inputs(request, loaded, passages)
+        loss = None if request.loss is None else load_function(request.loss)
         with _progress(inputs.count) as tell:
             record = audit(
                 loaded.model,
@@ -91,6 +93,7 @@ def audit_command(request: AuditRequest) -> None:
                 describe=describe,
                 allow_unseen=request.allow_unseen,
                 untrained=loaded.untrained(request.seed) if request.untrained and loaded.untrained else None,
+                loss=loss,
                 name=loaded.name,
                 data=inputs.name,
                 progress=tell,

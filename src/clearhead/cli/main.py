@@ -78,6 +78,13 @@ def audit(
         bool,
         typer.Option("--untrained", help="Measure the same architecture with drawn weights too, as one more control."),
     ] = False,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="package.module:function of the model's output and the batch, differentiated for theories that need "
+            "gradients. Runs that code."
+        ),
+    ] = None,
     out: Annotated[str, typer.Option(metavar="PATH", help="Folder for index.html and findings.json.")] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of the table.")] = False,
 ) -> None:
@@ -101,6 +108,7 @@ def audit(
             describe=describe,
             allow_unseen=allow_unseen,
             untrained=untrained,
+            loss=loss,
             out=Path(out),
             json=json,
         )

@@ -2,12 +2,12 @@
 
 import importlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
 
-__all__ = ["SWAP_FILE", "SWAP_KEY", "LoadError", "first_line", "load_batches", "load_object", "told"]
+__all__ = ["SWAP_FILE", "SWAP_KEY", "LoadError", "first_line", "load_batches", "load_function", "load_object", "told"]
 
 
 SWAP_FILE = "clearhead-swap.json"
@@ -22,17 +22,30 @@ class LoadError(ValueError):
 
 def load_object(path: str) -> Any:
     """Import `package.module:function` and call it. This runs that code."""
-    module_name, _, attribute = path.partition(":")
-    try:
-        made = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # a module's own code may raise anything, or end the process
-        raise LoadError(f"cannot import {path}: {told(error)}") from error
+    made = _imported(path)
     if isinstance(made, nn.Module) or not callable(made):
         return made
     try:
         return made()
     except (Exception, SystemExit) as error:
         raise LoadError(f"{path} fails when it is called without arguments: {told(error)}") from error
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """Import `package.module:function`, to be called by others. This runs the module's code."""
+    made = _imported(path)
+    if not callable(made):
+        raise LoadError(f"{path} is a {type(made).__name__}, not a function; name one")
+    function: Callable[..., Any] = made
+    return function
+
+
+def _imported(path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # a module's own code may raise anything, or end the process
+        raise LoadError(f"cannot import {path}: {told(error)}") from error
 
 
 def load_batches(path: str) -> Iterator[Any]:

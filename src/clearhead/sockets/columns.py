@@ -20,9 +20,6 @@ COMPARED = 2**22
 ROUNDINGS = 2
 """Spacings of the dtype by which a product with a constant may be off: the model's, ours, and the constant's own."""
 
-_Output = tuple[int, bool, Tensor]
-"""Place of a call among others, whether its output has tokens first, and some tokens of it, (tokens, width)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
@@ -72,7 +69,10 @@ class Sampled:
 
     tokens: tuple[Tensor, Tensor]
     """As places in b and in t."""
-    outputs: list[_Output]
+    outputs: Float[Tensor, "tokens width"]
+    """Side by side."""
+    parts: list[tuple[int, bool, int]]
+    """Place of each call, whether its output has tokens first, and how wide that is."""
 
     @classmethod
     def of(cls, calls: Sequence[LinearCall], y: Float[Tensor, "b h t f"]) -> "Sampled":
@@ -86,48 +86,46 @@ class Sampled:
         places = torch.cat([longest, spread])
         tokens = (places // t, places % t)
         fitting = [(i, first) for i, call in enumerate(calls) if call.fits(y) for first in _orders(call.out, y)]
+        outputs = [by_token(calls[i].out, y, first)[tokens] for i, first in fitting]
         return cls(
-            tokens=tokens, outputs=[(i, first, by_token(calls[i].out, y, first)[tokens]) for i, first in fitting]
+            tokens=tokens,
+            outputs=torch.cat(outputs, dim=1) if outputs else y.new_empty(len(places), 0),
+            parts=[(i, first, output.shape[1]) for (i, first), output in zip(fitting, outputs, strict=True)],
         )
 
     def find(self, y: Float[Tensor, "b h t f"]) -> Iterator[tuple[int, Columns]]:
         """Places of calls with columns that equal y on these tokens; after those, with columns times one constant."""
         inputs, places = self.tokens
         wanted = y[inputs, :, places]
-        promising = self._promising(wanted)
+        features = wanted.flatten(1)
+        longest = features[:, features.abs().sum(dim=0).argmax()]
+        widths = [width for _, _, width in self.parts]
         for exact in (True, False):
-            for (place, tokens_first, output), constant in promising:
-                factor = 1.0 if exact else constant
+            alike = (self.outputs == longest[:, None]).all(dim=0) if exact else _multiples(self.outputs, longest)
+            split = zip(self.parts, torch.split(self.outputs, widths, 1), torch.split(alike, widths), strict=True)
+            for (place, tokens_first, width), output, fits in split:
+                if not bool(fits.any()):
+                    continue
+                factor = 1.0 if exact else _ratio(output[:, fits.to(torch.uint8).argmax()], longest)
                 index = _index(output if exact else output * factor, wanted, exact=exact)
                 if index is not None:
-                    width = output.shape[1]
                     yield (
                         place,
                         Columns(index=index, step=_step(index), width=width, tokens_first=tokens_first, factor=factor),
                     )
 
-    def _promising(self, wanted: Float[Tensor, "tokens h f"]) -> list[tuple[_Output, float]]:
-        """Outputs with a column that is the longest of y times a constant, to rounding, and that constant.
 
-        Of zeros, which are everything times zero, only zeros are promising, and by no constant: 0 / 0 equals nothing.
-        """
-        if not self.outputs:
-            return []
-        columns = wanted.flatten(1).cpu().double()
-        y = columns[:, columns.square().sum(dim=0).argmax()]
-        given = torch.cat([output for _, _, output in self.outputs], dim=1).cpu().double()
-        at = y.abs().argmax()
-        multiple = _alike(given * (y[at] / given[at]), y[:, None], machine_epsilon(wanted.dtype)).all(dim=0)
-        alike = multiple if bool(y.any()) else (given == 0).all(dim=0)
-        widths = [output.shape[1] for _, _, output in self.outputs]
-        promising = []
-        for output, fits, part in zip(
-            self.outputs, torch.split(alike, widths), torch.split(given, widths, dim=1), strict=True
-        ):
-            if bool(fits.any()):
-                column = part[:, fits.to(torch.uint8).argmax()]
-                promising.append((output, float(column @ y / (column @ column))))
-        return promising
+def _multiples(columns: Float[Tensor, "tokens width"], y: Float[Tensor, "tokens"]) -> Tensor:
+    """Which columns are y, times some constant, to rounding; none if y is zeros, which are everything times zero."""
+    columns, spacing, y = columns.cpu().double(), machine_epsilon(y.dtype), y.cpu().double()
+    at = y.abs().argmax()
+    return _alike(columns * (y[at] / columns[at]), y[:, None], spacing).all(dim=0) & (y[at] != 0)
+
+
+def _ratio(column: Float[Tensor, "tokens"], y: Float[Tensor, "tokens"]) -> float:
+    """The constant that is nearest, in squares, to what y is of the column."""
+    column, y = column.cpu().double(), y.cpu().double()
+    return float(column @ y / (column @ column))
 
 
 def _orders(out: Tensor, y: Tensor) -> tuple[bool, ...]:

@@ -61,19 +61,20 @@ def by_token(x: Tensor, y: Float[Tensor, "b h t f"], tokens_first: bool) -> Tens
 
 
 def holds(found: LinearMap, y: Float[Tensor, "b h t f"], tokens: tuple[Tensor, Tensor] | None = None) -> bool:
-    """Whether x W + b is y to rounding, entry by entry, on the tokens given or on all.
+    """Whether x W + b is y to rounding, entry by entry: in the first head on the tokens given, or everywhere.
 
     Rounding of a sum of products is measured by the root of the sum of their squares, and by the sum itself. The sum is
     taken in single precision at least, so a shorter dtype adds the roundings of its own numbers and not their walk.
     """
     dtype = torch.promote_types(y.dtype, torch.float32)
     with torch.autocast(y.device.type, enabled=False):
-        x, expected = found.x, y.movedim(1, 2).flatten(2)
+        heads = slice(None) if tokens is None else slice(1)
+        x, expected = found.x, y[:, heads].movedim(1, 2)
         if tokens is not None:
             x, expected = x[tokens], expected[tokens]
-        x, expected = x.to(dtype), expected.to(dtype)
-        weight = found.weight.to(dtype).movedim(0, 1).flatten(1)
-        bias = torch.zeros((), dtype=dtype, device=y.device) if found.bias is None else found.bias.to(dtype).flatten()
+        x, expected = x.to(dtype), expected.to(dtype).flatten(-2)
+        weight = found.weight[heads].to(dtype).movedim(0, 1).flatten(1)
+        bias = x.new_zeros(()) if found.bias is None else found.bias[heads].to(dtype).flatten()
         size = (x.square() @ weight.square() + bias.square()).sqrt() + expected.abs()
         allowed = 8 * machine_epsilon(y.dtype) + tolerance(dtype, terms=x.shape[-1])
         return bool(((x @ weight + bias - expected).abs() <= allowed * size).all())

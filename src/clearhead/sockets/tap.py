@@ -64,14 +64,20 @@ class Tap:
         self._maps = MapTrace() if trace_maps else None
 
     def emit(self, heads: Heads) -> Tensor | None:
-        """Hand one call to the receiver, whose own use of an operator is no call of the model."""
+        """Hand one call to the receiver."""
         self.calls += 1
         if self._maps is not None:
             heads = self._maps.with_origins(heads)
+        with self.received():
+            return self._receive(heads)
+
+    @contextmanager
+    def received(self) -> Iterator[None]:
+        """While somebody looks at calls of the model, operators that they use are no calls of it."""
         self.receiving = threading.get_ident()
         try:
             with self.busy():
-                return self._receive(heads)
+                yield
         finally:
             self.receiving = None
 

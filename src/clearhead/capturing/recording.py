@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.heads import Heads, LinearMap
 from clearhead.record import LayerRecord
 from clearhead.sockets import SOCKETS, AttentionNotSeenError, AttentionSpec, Tap, open_sockets
 from clearhead.sockets.expected import expected_modules
 
-__all__ = ["Tape", "capture"]
+__all__ = ["Tape", "capture", "recording"]
 
 
 class Tape:
@@ -33,12 +33,19 @@ class Tape:
         self._places: dict[tuple[str, int], int] = {}
         self._calls: Counter[str] = Counter()
 
-    def receive(self, heads: Heads, tap: Tap) -> None:
-        """Take one call and number it. Calls outside a forward pass of the model, as in a second computation for
-        gradients, are noted and not kept."""
+    def receive(self, heads: Heads, tap: Tap) -> Tensor | None:
+        """Take one call, number it and keep it; the model goes on with its own output."""
+        numbered = self.numbered(heads, tap)
+        if numbered is not None:
+            self._keep(numbered)
+        return None
+
+    def numbered(self, heads: Heads, tap: Tap) -> Heads | None:
+        """The call with its layer's number and name, detached. Calls outside a forward pass of the model, as in a
+        second computation for gradients, are noted and None."""
         if not tap.running:
             self.outside.add(heads.name)
-            return
+            return None
         if tap.passes != self.passes:
             self.passes = tap.passes
             self._calls.clear()
@@ -53,7 +60,7 @@ class Tape:
             raise AttentionNotSeenError(
                 f"{name} had {self.layers[place].heads} heads and now has {count}; heads and inputs are not told apart"
             )
-        self._keep(dataclasses.replace(_detached(heads), layer=place, name=name))
+        return dataclasses.replace(_detached(heads), layer=place, name=name)
 
 
 def _detached(heads: Heads) -> Heads:
@@ -95,11 +102,20 @@ def capture(
     `AttentionNotSeenError` is raised if the model ran and no attention was seen, or if a module that looks like
     attention ran unseen; `allow_unseen` turns the latter into `tape.unseen`.
     """
-    refuse_compiled(model)
     tape = Tape(keep)
-    tap = Tap(model, lambda heads: tape.receive(heads, tap), trace_maps=True)
-    with expected_modules(model) as expected, open_sockets(tap, describe):
+    with recording(model, tape, describe=describe, allow_unseen=allow_unseen):
         yield tape
+
+
+@contextmanager
+def recording(
+    model: nn.Module, tape: Tape, *, describe: Sequence[AttentionSpec], allow_unseen: bool, replaces: bool = False
+) -> Iterator[Tap]:
+    """Let the tape receive every attention call of the model; on leaving, say what ran unseen."""
+    refuse_compiled(model)
+    tap = Tap(model, lambda heads: tape.receive(heads, tap), replaces=replaces, trace_maps=True)
+    with expected_modules(model) as expected, open_sockets(tap, describe):
+        yield tap
     tape.passes = tap.passes
     expected.ran |= tap.unseen
     tape.unseen = expected.unseen({*(layer.name.split(", call ")[0] for layer in tape.layers), *tape.outside})

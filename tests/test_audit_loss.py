@@ -1,0 +1,164 @@
+"""An audit with a loss: measurements see gradients, and nothing else changes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead.auditing import AuditError, audit
+from clearhead.capturing import capture_gradients
+from clearhead.heads import Heads
+from clearhead.numerics.precision import tolerance
+from clearhead.sockets import AttentionNotSeenError
+from clearhead.theories import kernel_pca
+from tests.capturing.models import CASES, layers, loss_of, tokens
+
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
+
+def _loss(output: Any, _: Any) -> Tensor:
+    return loss_of(output)
+
+
+def _batches(count: int = 3) -> Iterator[Tensor]:
+    return (tokens(seed) for seed in range(count))
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
+    """What the theory is shown."""
+    shown: list[Heads] = []
+    kind = type(kernel_pca.THEORY.begin(0))
+    observe = kind.observe
+
+    def spied(self: Any, heads: Heads) -> None:
+        shown.append(heads)
+        observe(self, heads)
+
+    monkeypatch.setattr(kind, "observe", spied)
+    return shown
+
+
+def test_measurements_see_the_gradients_of_every_batch(seen: list[Heads]) -> None:
+    model = layers(2)
+    audit(model, _batches(), theories="kernel-pca", loss=_loss)
+    with capture_gradients(model) as tape:
+        for batch in _batches():
+            tape.differentiate(_loss(model(batch), batch))
+    assert [(heads.layer, heads.name) for heads in seen] == [(0, "0"), (1, "1")] * 3
+    for ours, theirs in zip(seen, tape.heads, strict=True):
+        assert torch.equal(ours.out_gradient, theirs.out_gradient)
+        assert ours.queries_from is not None
+    seen.clear()
+    audit(model, _batches(), theories="kernel-pca")
+    assert all(heads.out_gradient is None for heads in seen)
+
+
+@pytest.mark.parametrize("name", ["bert", "torch encoder, padded", "own vision transformer"])
+def test_findings_are_the_same_to_rounding(name: str) -> None:
+    case = CASES[name]
+    model = _Run(case)
+    plain, with_loss = (audit(model, [torch.zeros(3, 1)], layers=[1], loss=loss) for loss in (None, _loss))
+    assert len(plain.findings) == len(with_loss.findings) > 0
+    for ours, theirs in zip(with_loss.findings, plain.findings, strict=True):
+        assert (ours.claim, ours.layer, ours.head, ours.inputs) == (
+            theirs.claim, theirs.layer, theirs.head, theirs.inputs,
+        )  # fmt: skip
+        assert ours.verdict is theirs.verdict
+        assert ours.value == pytest.approx(theirs.value, rel=1e-6, abs=1e3 * tolerance(torch.float64), nan_ok=True)
+
+
+class _Run(nn.Module):
+    """A model on its own inputs, whatever it is called with."""
+
+    def __init__(self, case: Any) -> None:
+        super().__init__()
+        self.case, self.model = case, case.make()
+
+    def forward(self, _: Tensor) -> Any:
+        return self.case.run(self.model)
+
+
+def test_the_loss_gets_the_batch_that_was_given() -> None:
+    """So it may carry what the model does not take, such as labels."""
+    given = []
+
+    def batches() -> Iterator[Tensor]:
+        for number, batch in enumerate(_batches()):
+            batch.labels = torch.full((3,), number)
+            yield batch
+
+    def loss(output: Tensor, batch: Tensor) -> Tensor:
+        given.append(int(batch.labels[0]))
+        return nn.functional.cross_entropy(output[:, 0], batch.labels)
+
+    audit(layers(1), batches(), theories="kernel-pca", loss=loss)
+    assert given == [0, 1, 2]
+
+
+def test_the_untrained_model_is_differentiated_too(seen: list[Heads]) -> None:
+    audit(layers(1), list(_batches()), theories="kernel-pca", loss=_loss, untrained=layers(1))
+    assert len(seen) == 6
+    assert all(heads.out_gradient is not None for heads in seen)
+
+
+def test_the_model_comes_back_as_it_was() -> None:
+    model = layers(2).train()
+    model[0].requires_grad_(False)
+    before = model(tokens())
+    with torch.no_grad():
+        audit(model, _batches(), theories="kernel-pca", loss=_loss)
+        assert not torch.is_grad_enabled()
+    assert [part.training for part in model.modules()] == [True] * len(list(model.modules()))
+    assert all(p.grad is None for p in model.parameters())
+    assert [p.requires_grad for p in model.parameters()] == [False] * 4 + [True] * 4
+    assert torch.equal(model(tokens()), before)
+
+
+def _fails(output: Tensor, batch: Tensor) -> Tensor:
+    raise KeyError("labels")
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "message"),
+    [
+        (_fails, AuditError, r"the loss fails on the batch after 0 inputs: 'labels'; it is called with the model's"),
+        (lambda output: output.mean(), AuditError, "the loss fails on the batch after 0 inputs: .*takes 1 positional"),
+        (lambda output, _: output.mean(-1), ValueError, "the loss must be one number"),
+        (lambda output, _: output.detach().mean(), ValueError, "the loss has no gradient"),
+        (3, AuditError, "the loss fails on the batch after 0 inputs: 'int' object is not callable"),
+    ],
+)
+def test_what_is_no_loss(loss: Any, error: type[Exception], message: str, typechecked: bool) -> None:
+    if typechecked and not callable(loss):
+        pytest.skip("the annotations refuse it first")
+    with pytest.raises(error, match=message):
+        audit(layers(1), _batches(), loss=loss)
+
+
+def test_inputs_made_in_inference_mode_are_refused_in_words() -> None:
+    with torch.inference_mode():
+        batches = list(_batches())
+    with pytest.raises(AuditError, match=r"the batch after 0 inputs: Inference tensors .* make a clone"):
+        audit(layers(1), batches, loss=_loss)
+
+
+def test_a_layer_without_gradients_by_its_own_doing_is_named() -> None:
+    model = layers(1)
+    model[0].forward = torch.inference_mode()(model[0].forward)
+    with pytest.raises(AttentionNotSeenError, match=r"^0 runs in torch.inference_mode"):
+        audit(model, _batches(), loss=_loss)
+
+
+def test_a_defect_of_a_theory_is_not_blamed_on_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    defect = IndexError("a defect of ours")
+
+    def fails(*_: object) -> None:
+        raise defect
+
+    monkeypatch.setattr(type(kernel_pca.THEORY.begin(0)), "observe", fails)
+    with pytest.raises(IndexError) as caught:
+        audit(layers(1), _batches(), theories="kernel-pca", loss=_loss)
+    assert caught.value is defect
