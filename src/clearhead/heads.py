@@ -56,8 +56,6 @@ class Heads:
     """How many consecutive entries of b belong to one input, as the windows of an image do."""
     socket: str = ""
     """The door through which the layer was seen."""
-    out_gradient: Float[Tensor, "b h n e"] | None = None
-    """Gradient of a loss at `out`, where one was asked for."""
     queries_from: LinearMap | None = None
     """The linear map that made the queries; None where they are no linear map's output, or it was not seen."""
     keys_from: LinearMap | None = None

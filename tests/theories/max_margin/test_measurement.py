@@ -12,9 +12,11 @@ from clearhead.heads import Heads
 from clearhead.judging import judge
 from clearhead.theories.max_margin import Norm, attention_svm
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import RANDOM, Sampling, choices_of
+from clearhead.theories.max_margin.choices import OWN, RANDOM, Sampling, choices_of
+from clearhead.theories.max_margin.held_out import Place, Trial
 from clearhead.theories.max_margin.measurement import MaxMarginClaims
 from clearhead.theories.max_margin.other_norms import Matrices
+from clearhead.theories.max_margin.problems import Group
 from clearhead.theories.max_margin.random_heads import space_of
 from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
 
@@ -142,8 +144,19 @@ def test_a_head_that_is_not_saturated_is_not_judged_and_keeps_its_numbers() -> N
     assert found[c.SEPARABLE.statistic][0].verdict is Verdict.BY_CONSTRUCTION
 
 
-def by_hand(head: Heads, h: int) -> tuple[float, float, float]:
-    """Margin ratio, cosine and Hebbian cosine of one head by the definitions, on all queries and tokens."""
+@dataclasses.dataclass(frozen=True)
+class ByHand:
+    """One head by the definitions, on all queries and tokens."""
+
+    ratio: float
+    low_ratio: float
+    cosine: float
+    hebbian: float
+    selected: Tensor
+    support: Tensor
+
+
+def by_hand(head: Heads, h: int) -> ByHand:
     assert head.queries_from is not None
     W = matrix(head, h)
     x = head.queries_from.x
@@ -155,12 +168,22 @@ def by_hand(head: Heads, h: int) -> tuple[float, float, float]:
     selected = scores.argmax(dim=-1)
     best = attention_svm(sequences, z, selected)
     assert best.W is not None
-    margins = scores.gather(1, selected[:, None]) - scores
-    least = margins[margins > 0].min()
-    ratio = float(least / W.norm() * best.W.norm())
+    others = torch.ones_like(scores, dtype=torch.bool).scatter(1, selected[:, None], False)
+    own, ideal = (
+        (found.gather(1, selected[:, None]) - found)[others]
+        for found in (scores, torch.einsum("nmc,ce,ne->nm", sequences, best.W, z))
+    )
     delta = sequences[torch.arange(len(z)), selected].unsqueeze(1) - sequences
     hebbian = torch.einsum("nmc,ne->ce", delta, z)
-    return ratio, *(float((W * other).sum() / W.norm() / other.norm()) for other in (best.W, hebbian))
+    cosine, to_hebbian = (float((W * other).sum() / W.norm() / other.norm()) for other in (best.W, hebbian))
+    return ByHand(
+        ratio=float(own.min() / W.norm() * best.W.norm()),
+        low_ratio=float(own.quantile(0.05) / W.norm() / ideal.quantile(0.05) * best.W.norm()),
+        cosine=cosine,
+        hebbian=to_hebbian,
+        selected=selected,
+        support=best.support,
+    )
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -169,13 +192,48 @@ def test_numbers_are_those_of_the_definitions(with_bias: bool) -> None:
     head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), bias=bias, scale=0.3)
     found = measured(head)
     for h in range(HEADS):
-        ratio, cosine, hebbian = by_hand(head, h)
-        assert found[c.RATIO.statistic][h].value == pytest.approx(ratio, rel=1e-7)
-        assert found[c.COSINE.statistic][h].value == pytest.approx(cosine, rel=1e-7)
+        expected = by_hand(head, h)
+        assert found[c.RATIO.statistic][h].value == pytest.approx(expected.ratio, rel=1e-7)
+        assert found[c.LOW_RATIO.statistic][h].value == pytest.approx(expected.low_ratio, rel=1e-7)
+        assert found[c.COSINE.statistic][h].value == pytest.approx(expected.cosine, rel=1e-7)
         [beside] = [x for x in found[c.COSINE.statistic][h].controls if x.control == c.HEBBIAN.name]
-        assert beside.value == pytest.approx(hebbian, rel=1e-7)
+        assert beside.value == pytest.approx(expected.hebbian, rel=1e-7)
     # The control: the heads differ, so another's numbers would not do.
-    assert by_hand(head, 0)[0] != pytest.approx(by_hand(head, 1)[0], rel=1e-3)
+    assert by_hand(head, 0).ratio != pytest.approx(by_hand(head, 1).ratio, rel=1e-3)
+
+
+def test_local_optimality_counts_support_tokens_and_no_others() -> None:
+    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11))
+    slope = drawn(INPUTS, HEADS, TOKENS, WIDTH, seed=19)
+    found = measured(dataclasses.replace(head, out_gradient=slope))
+    for h in range(HEADS):
+        expected = by_hand(head, h)
+        gains = -torch.einsum("bne,bme->bnm", slope[:, h], head.v[:, h]).flatten(0, 1)
+        better = gains.gather(1, expected.selected[:, None]) > gains
+        share = float(better[expected.support].double().mean())
+        assert found[c.LOCAL.statistic][h].value == pytest.approx(share)
+        [every] = [x for x in found[c.LOCAL.statistic][h].controls if x.control == c.EVERY_TOKEN.name]
+        assert every.value != pytest.approx(share, abs=1e-3)
+
+
+def test_a_token_that_was_not_drawn_can_be_selected_where_the_head_selects_it() -> None:
+    x = drawn(2, 5, WIDTH, seed=23)
+    # Scores are products of first entries: all queries select token 3, whether it is among the two drawn or not.
+    x[..., 0] = 1
+    x[:, 3, 0] = 9
+    first = torch.zeros(1, WIDTH, WIDTH, dtype=torch.float64)
+    first[0, 0, 0] = 1
+    sampling = Sampling(inputs=2, queries=5, tokens=2, random=0, turned=0, mistaken=0)
+    head = call(x, first, first)
+    numbered = [(index, np.random.default_rng(index)) for index in range(2)]
+    kept = np.random.SeedSequence(0)
+    choices = [choice for found in choices_of(head, space_of(head), numbered, sampling, kept=kept) for choice in found]
+    group = Group(choices, 0)
+    selected = group.selected(OWN, 0, 0)
+    assert {choice.places[at] for choice, at in zip(choices, selected - group.start, strict=True)} == {3}
+    assert not group.drawn[selected].all()
+    assert Trial(group, group).share_right(Place(3), OWN, 0, 0) == 1
+    assert Trial(group, group).share_right(Place(0), OWN, 0, 0) == 0
 
 
 def test_without_maps_keys_and_queries_are_the_tokens_and_the_claims_say_so() -> None:
