@@ -105,13 +105,6 @@ MARGIN_FAULTS = (
         HEADS,
     ),
     Fault(
-        "margin: quantile of one side only",
-        f"{WHERE}/problems.py",
-        "best = np.quantile(self.margins, LOW) / self.size",
-        "best = 1 / self.size",
-        HEADS,
-    ),
-    Fault(
         "margin: Hebbian norm of the sum of norms",
         f"{WHERE}/problems.py",
         "float(np.sqrt(self.problem.gram.sum()))",

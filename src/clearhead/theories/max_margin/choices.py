@@ -71,7 +71,7 @@ class Choice:
 def obstacle(heads: Heads, index: int, *, fewest: int = 3) -> str:
     """Why an entry of the batch has no queries that choose, if so."""
     if heads.bias is not None:
-        return "a bias on the scores knows places, which no matrix of tokens does"
+        return "a bias on the scores knows places, which no W does"
     if not all(bool(torch.isfinite(x[index]).all()) for x in (heads.q, heads.k)):
         return "queries or keys are not finite"
     if not len(_choosing(heads, index, fewest)):
