@@ -13,11 +13,12 @@ from torch import Tensor
 
 from clearhead.axes import check_attention_operands
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, COMPILED, Subject
+from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.kernel_pca import ByExplained, ByRank, kernel_pca
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.softmax import softmax_attention
 from tests.operators.test_kernel_pca import EXACT, allowed, centred_twice, gram_of, normal, relative
+from tests.operators.unhooked import UNHOOKED
 
 HOME = importlib.import_module("clearhead.operators.kernel_pca_attention")  # by its name the package has the function
 
@@ -56,8 +57,8 @@ OF_GRADIENTS = {"twin_backward", "gradcheck", "padding_mask", "causal_mask", "bo
 @pytest.mark.parametrize("check", [name for name in CHECKS if name not in LEFT_OUT])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_contract(variant: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in COMPILED:
-        pytest.skip("torch.compile is tested in the session without the import hook")
+    if typechecked and check in UNHOOKED:
+        pytest.skip("it is run in the session without the import hook")
     if variant == "constant axes" and check in OF_GRADIENTS:
         pytest.skip("constant axes have another gradient than the whole map")
     chosen = VARIANTS[variant]

@@ -12,13 +12,14 @@ from torch import Tensor
 from clearhead.axes import ShapeError
 from clearhead.compiled.library import status
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, COMPILED, Subject
+from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.contract_subject import VALUE_WIDTH, WIDTH
 from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.symmetric import symmetric_attention
 from tests.operators.paths import PATHS, forced
 from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
+from tests.operators.unhooked import UNHOOKED
 
 
 def widened(attention, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -49,8 +50,8 @@ LEFT_OUT = {"masked_keys_have_no_influence": "loud keys at 2^20 are clamped, so 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("path", PATHS)
 def test_contract(path: str, variant: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in COMPILED:
-        pytest.skip("torch.compile is tested in the session without the import hook")
+    if typechecked and check in UNHOOKED:
+        pytest.skip("it is run in the session without the import hook")
     with forced(path):
         CHECKS[check](VARIANTS[variant])
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.axes import ShapeError, check_attention_operands
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, COMPILED, Subject
+from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.contract_checks import PLAIN_CHECKS
 from clearhead.operators.contract_subject import HEADS, KEYS, QUERIES
 from clearhead.operators.resizing import resized
@@ -23,6 +23,7 @@ from clearhead.operators.scaled import (
 )
 from clearhead.operators.softmax import softmax_attention
 from tests.operators.paths import PATHS, forced
+from tests.operators.unhooked import UNHOOKED
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -64,24 +65,24 @@ ONE_LENGTH = {"leading_axes", "single_token"}
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("form", ["matrix", "symmetric", "asymmetric"])
 def test_contract(form: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in COMPILED:
-        pytest.skip("torch.compile is tested in the session without the import hook")
+    if typechecked and check in UNHOOKED:
+        pytest.skip("it is run in the session without the import hook")
     CHECKS[check](subject(FORMS[form](QUERIES), square=True, scale=0.6))
 
 
 @pytest.mark.parametrize("check", [*PLAIN_CHECKS, "padding_mask", "masked_keys_have_no_influence"])
 @pytest.mark.parametrize("form", ["matrix", "symmetric"])
 def test_contract_with_other_numbers_of_queries(form: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in COMPILED:
-        pytest.skip("torch.compile is tested in the session without the import hook")
+    if typechecked and check in UNHOOKED:
+        pytest.skip("it is run in the session without the import hook")
     CHECKS[check](subject(FORMS[form](KEYS), square=False))
 
 
 @pytest.mark.parametrize("check", [name for name in CHECKS if name not in ONE_LENGTH | {"gradcheck"}])
 @pytest.mark.parametrize("form", BY_HEAD)
 def test_contract_with_one_for_each_head(form: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in COMPILED:
-        pytest.skip("torch.compile is tested in the session without the import hook")
+    if typechecked and check in UNHOOKED:
+        pytest.skip("it is run in the session without the import hook")
     CHECKS[check](subject(BY_HEAD[form](QUERIES), square=True))
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from clearhead.axes import ShapeError, check_attention_operands
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.operators.contract import CHECKS, COMPILED, Subject
+from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.operators.symmetric import padding, symmetric_attention, symmetric_attention_slow
 from clearhead.operators.symmetric_library import symmetric
 from tests.operators.paths import PATHS, forced
+from tests.operators.unhooked import UNHOOKED
 
 
 def with_queries(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -38,8 +39,8 @@ def subject(**options) -> Subject:
 @pytest.mark.parametrize("scale", [None, 0.7])
 @pytest.mark.parametrize("path", PATHS)
 def test_contract(path: str, scale: float | None, check: str, typechecked: bool) -> None:
-    if typechecked and check in COMPILED:
-        pytest.skip("torch.compile is tested in the session without the import hook")
+    if typechecked and check in UNHOOKED:
+        pytest.skip("it is run in the session without the import hook")
     with forced(path):
         CHECKS[check](subject(scale=scale))
 

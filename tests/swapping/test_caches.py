@@ -11,6 +11,7 @@ from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.operators.placing import traits_of
 from clearhead.sockets.answering import answer
 from clearhead.sockets.call import Call
+from tests.once import once
 from tests.sockets.zoo import _GPT2, _GROUPED, _size
 from tests.swapping.operators import TwoSteps, named, uniform
 
@@ -61,7 +62,7 @@ def _generated(model: nn.Module, prompt: dict[str, Tensor], **options: Any) -> t
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("operator", OPERATORS, ids=named)
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=once), True])
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_generation_with_a_cache_is_generation_without(
     name: str, operator: Any, padded: bool, implementation: str

@@ -60,26 +60,40 @@ def _same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in zip(one.parameters(), other.parameters(), strict=True))
 
 
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A run that was not killed, and its folder."""
+
+    model: VisionTransformer
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("whole")
+    return Whole(_run(folder), folder)
+
+
 # 5 steps to an epoch, a checkpoint at every even step: killed before the first, off one, on one, and as an epoch ends.
 @pytest.mark.parametrize("die_at", [1, 4, 7, 10, 14])
-def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, die_at: int) -> None:
-    whole = _run(tmp_path / "whole")
+def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, whole: Whole, die_at: int) -> None:
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", die_at=die_at)
     steps: list[int] = []
     continued = _run(tmp_path / "killed", progress=lambda step, steps_, loss: steps.append(step))
     saved = max(step for step in (0, 2, 4, 5, 6, 8, 10, 12, 14) if step < die_at)
     assert steps == list(range(saved + 1, 16))
-    assert _same(whole, continued)
-    assert _facts(tmp_path / "killed") == _facts(tmp_path / "whole")
+    assert _same(whole.model, continued)
+    assert _facts(tmp_path / "killed") == _facts(whole.folder)
 
 
-def test_a_run_that_lost_its_optimizer_would_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _run(tmp_path / "whole")
+def test_a_run_that_lost_its_optimizer_would_show(
+    tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", die_at=8)
     monkeypatch.setattr(torch.optim.AdamW, "load_state_dict", lambda self, state: None)
-    assert not _same(whole, _run(tmp_path / "killed"))
+    assert not _same(whole.model, _run(tmp_path / "killed"))
 
 
 def test_the_seed_and_nothing_else_is_chance(tmp_path: Path) -> None:
@@ -131,13 +145,12 @@ def test_a_broken_checkpoint_is_said_in_one_line(tmp_path: Path) -> None:
         _run(tmp_path)
 
 
-def test_a_half_written_log_line_is_dropped(tmp_path: Path) -> None:
-    whole = _run(tmp_path / "whole")
+def test_a_half_written_log_line_is_dropped(tmp_path: Path, whole: Whole) -> None:
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", die_at=12)
     with (tmp_path / "killed" / "log.jsonl").open("a") as file:
         file.write('{"epoch": 3, "st')
-    assert _same(whole, _run(tmp_path / "killed"))
+    assert _same(whole.model, _run(tmp_path / "killed"))
     lines = (tmp_path / "killed" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 

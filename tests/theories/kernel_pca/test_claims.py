@@ -46,6 +46,12 @@ def _found(*calls: Heads, seed: int = 0, **options: object) -> dict[str, list[Fi
     return by_statistic
 
 
+@pytest.fixture(scope="module")
+def mapped() -> dict[str, list[Finding]]:
+    """What is found in the layer whose values are a map of its input."""
+    return _found(_mapped())
+
+
 def _theorems_values(k: Tensor) -> Tensor:
     return principal_axes(key_space(k, scale=SCALE), VALUES).values
 
@@ -77,13 +83,12 @@ def test_published_likeness_takes_eigenvectors_of_length_one() -> None:
         assert [f.value for f in found[claim.statistic]] == pytest.approx([1] * HEADS, abs=1e-6)
 
 
-def test_controls_by_claim() -> None:
-    found = _found(_mapped())
+def test_controls_by_claim(mapped: dict[str, list[Finding]]) -> None:
     all_controls = {RANDOM_VALUES.name, RANDOM_MAP.name, PERMUTED.name, OTHER_HEADS.name}
     for claim in CLAIMS:
-        names = {chance.control for chance in found[claim.statistic][0].controls}
+        names = {chance.control for chance in mapped[claim.statistic][0].controls}
         assert names == ({RANDOM_VALUES.name} if claim.role is Role.PUBLISHED else all_controls), claim.statistic
-        for chance in found[claim.statistic][0].controls:
+        for chance in mapped[claim.statistic][0].controls:
             assert math.isfinite(chance.value), (claim.statistic, chance.control)
             assert 0 <= chance.p_value <= 1
 
@@ -162,19 +167,20 @@ def test_other_heads_come_in_a_circle() -> None:
     assert other_heads(v[:1], most=3).shape == (0, 1, TOKENS, VALUES)
 
 
-def test_a_control_that_cannot_be_made_is_left_out() -> None:
+def test_a_control_that_cannot_be_made_is_left_out(mapped: dict[str, list[Finding]]) -> None:
     layer = _mapped()
     unknown = dataclasses.replace(layer, values_from=None)
     few = dataclasses.replace(layer, **{n: getattr(layer, n)[:, :3] for n in ("q", "k", "v", "out")}, values_from=None)
-    names = [{ch.control for ch in _found(x)[CAPTURED.statistic][0].controls} for x in (layer, unknown, few)]
+    found = (mapped, *(_found(x, claims=[CAPTURED]) for x in (unknown, few)))
+    names = [{ch.control for ch in x[CAPTURED.statistic][0].controls} for x in found]
     assert names[0] - names[1] == {RANDOM_MAP.name}
     assert names[1] - names[2] == {OTHER_HEADS.name}
 
 
-def test_without_controls_the_values_are_the_same_and_nothing_is_decided() -> None:
-    full, plain = _found(_mapped()), _found(_mapped(), controls=False)
+def test_without_controls_the_values_are_the_same_and_nothing_is_decided(mapped: dict[str, list[Finding]]) -> None:
+    plain = _found(_mapped(), controls=False)
     for claim in CLAIMS:
-        for a, b in zip(full[claim.statistic], plain[claim.statistic], strict=True):
+        for a, b in zip(mapped[claim.statistic], plain[claim.statistic], strict=True):
             assert a.value == pytest.approx(b.value, rel=1e-12, nan_ok=True)
             assert b.controls == ()
             assert b.verdict is Verdict.UNDECIDED
