@@ -211,6 +211,8 @@ def test_ties_are_selected_together() -> None:
     assert tied_tokens(scores, tolerance=0.0).tolist() == [[False, True, False], [True, False, False]]
     keep = torch.tensor([[True, False, False], [False, True, True]])
     assert tied_tokens(scores, tolerance=1e-6, keep=keep).tolist() == [[True, False, False], [False, False, True]]
+    keep[0] = False
+    assert tied_tokens(scores, tolerance=1e-6, keep=keep).tolist() == [[False] * 3, [False, False, True]]
     assert likely_tokens(torch.tensor([[0.998, 0.001, 0.0009]], dtype=torch.float64)).tolist() == [[True, True, False]]
 
 
