@@ -24,7 +24,8 @@ from clearhead.numerics.unit_rows import UnitRows
 __all__ = ["NonnegativeQP", "QuadraticSolution", "nonnegative_qp"]
 
 EPSILON = float(np.finfo(np.float64).eps)
-FIRST_STEPS, ROUNDS = 25, 6
+FIRST_STEPS, ROUNDS, FEW_ROUNDS = 25, 6, 3
+"""Rounds of descent, each twice as long as the one before; few where least distances can follow."""
 EXCHANGES, CHANCES = 60, 3
 """How often signs are exchanged, and how often in a row without fewer wrong ones; then one at a time, the last, which
 ends for independent vectors (Judice and Pires 1994)."""
@@ -34,9 +35,10 @@ UNBOUNDED = 1e-6
 RIDGE_GROWTH, RIDGES = 100.0, 4
 LARGEST = 5000
 """Multipliers that are solved for at once: their matrix takes 200 MB, and as much again beside it."""
-CROWDED, SMALL = 2, 200
+CROWDED = 2
 """Rounds in a row whose guess holds more than twice as many multipliers as vectors can be independent, and no small
 number: nearly always w grows without bound then, and more steps would not show it."""
+SMALL = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,8 @@ class NonnegativeQP:
                 return tried
         descent = _Descent(self._rows, linear, self._bound, np.zeros(len(linear)) if start is None else start)
         crowded = 0
-        for turn in range(ROUNDS):
+        small = self._rows.rank <= SMALL
+        for turn in range(FEW_ROUNDS if small else ROUNDS):
             guess = descent.run(FIRST_STEPS * 2**turn)
             if int(guess.sum()) > max(2 * self._rows.rank, SMALL):
                 crowded += 1
@@ -86,7 +89,7 @@ class NonnegativeQP:
             if exact is not None:
                 return exact
         last = QuadraticSolution(x=descent.x, w=self._rows.combined(descent.x), converged=False)
-        return (self._slowly(linear, last) or last) if self._rows.rank <= SMALL else last
+        return (self._slowly(linear, last) or last) if small else last
 
     def _slowly(self, linear: Array, last: QuadraticSolution) -> QuadraticSolution | None:
         """By least distances, which find the positive multipliers of few or nearly dependent vectors surely."""
@@ -153,8 +156,8 @@ class _Descent:
 def _largest_eigenvalue(rows: UnitRows, steps: int = 12) -> float:
     """Of the products of the vectors, from a dozen power steps, and a little more, as they approach it from below. The
     restarts forgive a low one."""
-    x, value = np.ones(rows.size) / np.sqrt(rows.size), 1.0
-    for _ in range(steps):
+    x, value = np.ones(rows.size) / np.sqrt(max(rows.size, 1)), 1.0
+    for _ in range(steps if rows.size else 0):
         y = rows.products(x)
         value = float(np.linalg.norm(y))
         if value == 0:
@@ -182,9 +185,9 @@ class _Factor:
         gram = rows.gram(where)
         ridge = 4 * EPSILON * len(where)
         for _ in range(RIDGES):
+            gram.flat[:: len(where) + 1] += ridge
             try:
-                lower = linalg.cholesky(gram + ridge * np.eye(len(where)), lower=True, check_finite=False)
-                return cls(where, lower)
+                return cls(where, linalg.cholesky(gram, lower=True, check_finite=False))
             except linalg.LinAlgError:
                 ridge *= RIDGE_GROWTH
         return None

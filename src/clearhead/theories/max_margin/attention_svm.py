@@ -47,7 +47,8 @@ def attention_svm(
     x, z: the tokens and the query of each sequence. Self-attention has z = x[:, place], cross-attention any z; without
         z the variable is a prompt p, (d, 1), with the scores x p (Tarzanagh et al. 2023, arXiv 2306.13596)
     selected: the token that each sequence selects
-    keep: True for the tokens that are there; the others (padding, what a causal mask hides) have no constraint
+    keep: True for the tokens that are there; the others (padding, what a causal mask hides) have no constraint, and
+        what they hold does not matter
     norm: which norm is least; rank: an upper bound on the rank of W, with the nuclear norm
     tolerance: how narrow the bracket of the margin shall be, relative to its high end
     """
@@ -79,8 +80,10 @@ def selecting(
         raise ShapeError(f"expected x (n, t, d), z (n, e), selected (n), keep (n, t); got {got}")
     if selected.is_floating_point():
         raise ValueError(f"expected selected of an integer dtype; got {selected.dtype}")
-    tokens = _double(x, "x")
-    queries = np.ones((n, 1)) if z is None else _double(z, "z")
+    shown = x if keep is None else x.masked_fill(~keep[:, :, None], 0)
+    asked = z if keep is None or z is None else z.masked_fill(~keep.any(dim=1)[:, None], 0)
+    tokens = _double(shown, "x")
+    queries = np.ones((n, 1)) if asked is None else _double(asked, "z")
     chosen: NDArray[np.int64] = selected.detach().cpu().numpy().astype(np.int64)
     there = np.ones((n, t), dtype=bool) if keep is None else keep.detach().cpu().numpy().astype(bool).copy()
     present = there.any(axis=1)

@@ -6,6 +6,7 @@ Token t of sequence i must score lower than the one selected, :math:`(x_{i\alpha
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ __all__ = ["Constraints", "UnitConstraints"]
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Constraints:
     """<A_j, W> >= bound_j, or = where `equal`, with A_j = delta_j z_i^T for i = sequence_j.
 
@@ -37,13 +38,13 @@ class Constraints:
         """How many there are."""
         return len(self.delta)
 
-    @property
+    @cached_property
     def lengths(self) -> Array:
         """Norms of the A_j."""
         found: Array = np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.z, axis=1)[self.sequence]
         return found
 
-    @property
+    @cached_property
     def units(self) -> Array:
         """What the A_j are divided by to have length one: their norms, and one where a norm is zero."""
         lengths = self.lengths
@@ -61,9 +62,11 @@ class Constraints:
     def by_sequence(self, weights: Array) -> Array:
         """(n, d): the sum of weights_j delta_j over the rows of each sequence, the other factor of `combined`."""
         found = np.zeros((len(self.z), self.delta.shape[1]))
-        if self.count:
-            starts = np.flatnonzero(np.diff(self.sequence, prepend=-1))
-            found[self.sequence[starts]] = np.add.reduceat(weights[:, None] * self.delta, starts, axis=0)
+        rows = np.flatnonzero(weights)
+        if len(rows):
+            sequence = self.sequence[rows]
+            starts = np.flatnonzero(np.concatenate([[True], sequence[1:] != sequence[:-1]]))
+            found[sequence[starts]] = np.add.reduceat(weights[rows, None] * self.delta[rows], starts, axis=0)
         return found
 
     def at(self, rows: Indices) -> "Constraints":

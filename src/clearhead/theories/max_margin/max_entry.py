@@ -46,7 +46,7 @@ def least_max_entry(constraints: Constraints, least: Least, *, tolerance: float)
         return Least(least.W, least.multipliers, converged=False)
     multipliers = np.zeros(rows.count)
     multipliers[~rows.equal] = np.maximum(-found.ineqlin.marginals, 0)
-    multipliers[rows.equal] = -found.eqlin.marginals[n * d :]
+    multipliers[rows.equal] = found.eqlin.marginals[n * d :]
     W, multipliers = found.x[: d * e].reshape(d, e), multipliers / rows.units
     margin = bracket(rows, W, multipliers, Norm.MAX_ENTRY)
     return Least(W, multipliers, converged=margin.high - margin.low <= tolerance * margin.high)

@@ -1,0 +1,150 @@
+"""Quadratic programs over multipliers: the conditions of optimality, computed here from the stored matrix."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clearhead.numerics import nonnegative_qp as module
+from clearhead.numerics.moments import Array
+from clearhead.numerics.nonnegative_qp import NonnegativeQP, nonnegative_qp
+from clearhead.numerics.precision import tolerance
+from clearhead.numerics.unit_rows import StoredRows, UnitRows
+
+EXACT = 8 * tolerance(torch.float64)
+seeds = st.integers(0, 2**31)
+sizes = st.sampled_from([(2, 3), (7, 5), (13, 11), (31, 7), (53, 29)])
+
+
+def unit(rows: Array) -> Array:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def drawn(count: int, width: int, seed: int, *, free: int = 0) -> tuple[Array, Array, np.ndarray]:
+    """Rows, and a linear term that some w meets, f.w >= b, and = for the first few: so there is a lowest value."""
+    generator = np.random.default_rng(seed)
+    rows = unit(generator.standard_normal((count, width)))
+    equal = np.arange(count) < free
+    slack = np.where(equal, 0.0, generator.exponential(size=count))
+    return rows, rows @ generator.standard_normal(width) * 3 - slack, equal
+
+
+def violation(rows: Array, linear: Array, equal: np.ndarray, x: Array) -> float:
+    """By how much x, as a part of the largest number met, misses the conditions that only solutions meet."""
+    slope = rows @ (rows.T @ x) - linear
+    missed = np.concatenate(
+        [np.abs(slope[equal]), np.maximum(-x[~equal], 0), np.maximum(-slope[~equal], 0), np.abs(x * slope)[~equal]]
+    )
+    return float(missed.max(initial=0.0) / (np.abs(x).sum() + np.abs(linear).max()) / max(np.abs(x).max(), 1.0))
+
+
+@given(seeds, sizes, st.sampled_from([0, 1, 2]))
+def test_solutions_meet_the_conditions_of_optimality(seed: int, size: tuple[int, int], free: int) -> None:
+    rows, linear, equal = drawn(*size, seed, free=free)
+    found = nonnegative_qp(StoredRows(rows), linear, free=equal)
+    assert found.converged
+    assert violation(rows, linear, equal, found.x) < EXACT
+    np.testing.assert_allclose(found.w, rows.T @ found.x, atol=EXACT * (1 + np.abs(found.x).sum()))
+
+
+@given(seeds)
+def test_other_vectors_do_not_meet_them(seed: int) -> None:
+    """The control of the test above."""
+    rows, linear, equal = drawn(13, 11, seed)
+    x = nonnegative_qp(StoredRows(rows), linear).x
+    generator = np.random.default_rng(seed)
+    assert violation(rows, linear, equal, generator.exponential(size=13)) > 1e-6
+    if x.any():
+        assert violation(rows, linear, equal, 1.001 * x) > 1e-9
+
+
+@given(seeds, sizes)
+def test_repeated_rows_leave_w_as_it_was(seed: int, size: tuple[int, int]) -> None:
+    rows, linear, _ = drawn(*size, seed)
+    once = nonnegative_qp(StoredRows(rows), linear)
+    again = nonnegative_qp(StoredRows(np.repeat(rows, 3, axis=0)), np.repeat(linear, 3))
+    assert once.converged
+    assert again.converged
+    np.testing.assert_allclose(once.w, again.w, atol=1e3 * EXACT * (1 + np.linalg.norm(once.w)))
+
+
+@given(seeds, sizes)
+@settings(max_examples=20)
+def test_a_program_without_a_lowest_value_does_not_converge(seed: int, size: tuple[int, int]) -> None:
+    """Two rows that contradict each other: their multipliers can grow together for ever."""
+    rows, linear, _ = drawn(*size, seed)
+    rows[1] = -rows[0]
+    linear[:2] = 1.0
+    found = nonnegative_qp(StoredRows(rows), linear)
+    assert not found.converged
+    assert (found.x >= 0).all()
+    linear[:2] = -1.0, 1.0  # their control: these two agree, the others were met by one w before
+    assert nonnegative_qp(StoredRows(rows[:2]), linear[:2]).converged
+
+
+@given(seeds, seeds)
+@settings(max_examples=30)
+def test_where_it_starts_does_not_matter(seed: int, other: int) -> None:
+    rows, linear, equal = drawn(31, 7, seed, free=1)
+    best = nonnegative_qp(StoredRows(rows), linear, free=equal)
+    start = np.random.default_rng(other).standard_normal(31)
+    for guess in (best.x, np.where(equal, start, np.maximum(start, 0))):
+        found = nonnegative_qp(StoredRows(rows), linear, free=equal, start=guess)
+        assert found.converged
+        np.testing.assert_allclose(found.w, best.w, atol=1e3 * EXACT * (1 + np.linalg.norm(best.w)))
+
+
+def test_one_solver_for_many_linear_terms() -> None:
+    """What is kept from one program must not show in the next."""
+    rows, first, equal = drawn(31, 11, 0, free=2)
+    solver = NonnegativeQP(StoredRows(rows), free=equal)
+    start = None
+    for seed in range(5):
+        linear = first + rows @ np.random.default_rng(seed).standard_normal(11) * 0.1
+        found = solver.solve(linear, start=start)
+        assert violation(rows, linear, equal, found.x) < EXACT
+        start = found.x
+
+
+@pytest.mark.parametrize("angle", [1e-2, 1e-4, 1e-6])
+def test_nearly_parallel_rows_do_not_cost_digits_of_w(angle: float) -> None:
+    """Rows that nearly contradict each other: multipliers are of the size 1 / angle^2, w of 1 / angle, and f.w is right
+    to the digits of w."""
+    signs = np.array([1.0, -1.0, 1.0, -1.0, 1.0])[:, None]
+    rows = unit(signs * np.ones((5, 7)) + angle * np.random.default_rng(0).standard_normal((5, 7)))
+    linear = np.array([1.0, 2.0, 1.0, 3.0, 1.0])
+    found = nonnegative_qp(StoredRows(rows), linear)
+    assert found.converged
+    assert found.x.max() > 0.01 / angle**2
+    missing = np.abs(linear - rows @ found.w)[found.x > 0].max()
+    assert missing < EXACT * np.linalg.norm(found.w)
+    if angle < 1e-3:  # the control: from the multipliers, w has lost these digits
+        assert np.abs(linear - rows @ (rows.T @ found.x))[found.x > 0].max() > 100 * missing
+
+
+def test_more_multipliers_than_are_solved_for_are_said_to_be_unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, linear, _ = drawn(53, 29, 1)
+    assert nonnegative_qp(StoredRows(rows), linear).converged
+    monkeypatch.setattr(module, "LARGEST", 2)
+    found = nonnegative_qp(StoredRows(rows), linear)
+    assert not found.converged
+    assert (found.x >= 0).all()
+    np.testing.assert_allclose(found.w, rows.T @ found.x, atol=EXACT * np.abs(found.x).sum())
+
+
+def test_stored_rows_are_unit_rows() -> None:
+    rows, _, _ = drawn(7, 5, 0)
+    stored, where = StoredRows(rows), np.array([4, 1])
+    assert isinstance(stored, UnitRows)
+    assert (stored.size, stored.rank) == (7, 5)
+    x = np.arange(7.0)
+    np.testing.assert_allclose(stored.products(x), rows @ rows.T @ x)
+    np.testing.assert_allclose(stored.gram(where), (rows @ rows.T)[np.ix_(where, where)])
+    np.testing.assert_allclose(stored.columns(where), rows[where].T)
+
+
+def test_nothing_to_solve() -> None:
+    found = nonnegative_qp(StoredRows(np.zeros((0, 3))), np.zeros(0))
+    assert found.converged
+    assert found.w.shape == (3,)

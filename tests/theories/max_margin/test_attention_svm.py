@@ -1,0 +1,279 @@
+"""The door of the attention SVM: what may come in, and what comes out at the edges, for every norm."""
+
+import numpy as np
+import pytest
+import torch
+
+from clearhead.axes import ShapeError
+from clearhead.theories.max_margin import MarginWarning, MaxMargin, Norm, Status, attention_svm
+from clearhead.theories.max_margin.attention_svm import TOLERANCE
+from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored, size_of
+
+norms = pytest.mark.parametrize("norm", list(Norm))
+
+
+def solved(problem: Problem, norm: Norm, **more: object) -> MaxMargin:
+    return attention_svm(problem.x, problem.z, problem.selected, norm=norm, **more)  # type: ignore[arg-type]
+
+
+def is_trivial(found: MaxMargin) -> bool:
+    assert found.W is not None
+    return (
+        found.status is Status.TRIVIAL
+        and not found.W.any()
+        and found.margin.low == found.margin.high == np.inf
+        and found.gap == found.objective == 0
+        and not found.support.any()
+    )
+
+
+@norms
+def test_one_token_is_trivial(norm: Norm) -> None:
+    assert is_trivial(solved(scored(3, 1, 5, 2), norm))
+
+
+@norms
+@pytest.mark.parametrize("shape", [(0, 5, 3), (7, 0, 3)], ids=["no sequences", "no tokens"])
+def test_nothing_is_trivial(norm: Norm, shape: tuple[int, int, int]) -> None:
+    x, z = torch.zeros(shape), torch.zeros(shape[0], 2)
+    assert is_trivial(attention_svm(x, z, torch.zeros(shape[0], dtype=torch.int64), norm=norm))
+
+
+@norms
+def test_everything_hidden_is_trivial(norm: Norm) -> None:
+    problem = scored(3, 5, 7, 2)
+    assert is_trivial(solved(problem, norm, keep=torch.zeros(3, 5, dtype=torch.bool)))
+    only_selected = torch.nn.functional.one_hot(problem.selected, 5).bool()
+    assert is_trivial(solved(problem, norm, keep=only_selected))
+
+
+@norms
+def test_a_copy_of_the_selected_token_is_named(norm: Norm) -> None:
+    problem = scored(3, 5, 7, 2)
+    x, other = problem.x.clone(), int(problem.selected[1] + 2) % 5
+    x[1, other] = x[1, problem.selected[1]]
+    found = solved(Problem(x, problem.z, problem.selected), norm)
+    assert found.status is Status.INFEASIBLE
+    assert found.conflict is not None
+    assert found.conflict.tokens == ((1, other),)
+    assert (
+        f"token {other} of sequence 1 is a copy of the selected token {int(problem.selected[1])}"
+        == found.conflict.reason
+    )
+
+
+@norms
+def test_a_query_of_zeros_is_named(norm: Norm) -> None:
+    problem = scored(3, 5, 7, 2)
+    z = problem.z.clone()
+    z[2] = 0
+    found = solved(Problem(problem.x, z, problem.selected), norm)
+    assert found.status is Status.INFEASIBLE
+    assert found.conflict is not None
+    assert found.conflict.reason == "the query of sequence 2 is zero"
+    assert {sequence for sequence, _ in found.conflict.tokens} == {2}
+    assert len(found.conflict.tokens) == 4
+
+
+@norms
+def test_copies_of_other_tokens_change_nothing(norm: Norm) -> None:
+    problem = scored(5, 7, 11, 3)
+    once = solved(problem, norm)
+    others = torch.stack([problem.x[i, [t for t in range(7) if t != s]] for i, s in enumerate(problem.selected)])
+    twice = solved(Problem(torch.cat([problem.x, others], dim=1), problem.z, problem.selected), norm)
+    assert twice.status is Status.SOLVED
+    assert twice.objective == pytest.approx(once.objective, rel=2 * TOLERANCE[norm])
+    if norm is Norm.FROBENIUS:
+        assert once.W is not None
+        torch.testing.assert_close(twice.W, once.W, rtol=0, atol=1e-9 * float(once.W.norm()))
+
+
+@norms
+def test_a_near_copy_is_solved_with_a_warning(norm: Norm) -> None:
+    problem = drawn(5, 7, 11)
+    x, other = problem.x.clone(), int(problem.selected[3] + 1) % 7
+    x[3, other] = x[3, problem.selected[3]] + 1e-9 * torch.randn(11, generator=torch.Generator().manual_seed(0))
+    near = Problem(x, problem.z, problem.selected)
+    with pytest.warns(MarginWarning, match=f"token {other} of sequence 3 is nearly the selected one"):
+        found = solved(near, norm)
+    assert found.status is Status.SOLVED
+    assert found.W is not None
+    assert found.gap < 1e-6
+    assert 0 < found.margin.low < 1e-7
+    assert found.margin.low == pytest.approx(reached(near, found.W, norm), rel=1e-6)
+
+
+@norms
+def test_no_warning_without_one(norm: Norm, recwarn: pytest.WarningsRecorder) -> None:
+    """The control of the test above."""
+    assert solved(drawn(5, 7, 11), norm).remarks == ()
+    assert not [warning for warning in recwarn if issubclass(warning.category, MarginWarning)]
+
+
+@norms
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_scale_of_the_data_is_the_inverse_scale_of_the_answer(norm: Norm, scale: float) -> None:
+    problem = drawn(5, 7, 11)
+    plain = solved(problem, norm)
+    for scaled in (
+        solved(Problem(scale * problem.x, problem.z, problem.selected), norm),
+        solved(Problem(problem.x, scale * problem.z, problem.selected), norm),
+    ):
+        assert scaled.status is Status.SOLVED
+        assert scaled.objective * scale == pytest.approx(plain.objective, rel=2 * TOLERANCE[norm])
+        assert torch.equal(scaled.support, plain.support)
+
+
+@norms
+def test_sequences_of_very_different_sizes(norm: Norm) -> None:
+    problem = drawn(5, 7, 11)
+    sizes = 10.0 ** torch.tensor([2, 0, -2, 1, -1], dtype=torch.float64)
+    uneven = Problem(problem.x * sizes[:, None, None], problem.z, problem.selected)
+    found = solved(uneven, norm)
+    assert found.status is Status.SOLVED
+    assert found.W is not None
+    assert found.margin.low == pytest.approx(reached(uneven, found.W, norm), rel=1e-9)
+    assert found.margin.high == pytest.approx(proved(uneven, found.multipliers, norm), rel=1e-9)
+
+
+@norms
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_lower_precision_is_solved_in_double(norm: Norm, dtype: torch.dtype) -> None:
+    problem = scored(5, 7, 11, 3)
+    low = Problem(problem.x.to(dtype), problem.z.to(dtype), problem.selected)
+    found, same = solved(low, norm), solved(Problem(low.x.double(), low.z.double(), low.selected), norm)
+    assert found.W is not None
+    assert found.W.dtype is torch.float64
+    assert torch.equal(found.W, same.W)
+
+
+@norms
+def test_hidden_tokens_do_not_matter(norm: Norm) -> None:
+    """Whatever padding holds, the answer is that of the tokens that are there."""
+    problem = scored(5, 7, 11, 3)
+    padding = torch.full((5, 2, 11), torch.nan, dtype=torch.float64)
+    padded = Problem(torch.cat([problem.x, padding], dim=1), problem.z, problem.selected)
+    keep = torch.arange(9).expand(5, 9) < 7
+    found, plain = solved(padded, norm, keep=keep), solved(problem, norm)
+    assert torch.equal(found.W, plain.W)
+    assert torch.equal(found.support[:, :7], plain.support)
+    assert not found.multipliers[:, 7:].any()
+    visible = padded.x.nan_to_num(nan=0.0)
+    assert solved(Problem(visible, problem.z, problem.selected), norm).objective != plain.objective  # the control
+
+
+@norms
+def test_a_causal_mask_leaves_every_query_its_own_past(norm: Norm) -> None:
+    """Each place of a text is a sequence: its query is the token at that place, its tokens are those up to it."""
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randn(7, 5, generator=generator, dtype=torch.float64)
+    W = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    keep = torch.ones(7, 7, dtype=torch.bool).tril()
+    scores = (text @ W @ text.T).T.masked_fill(~keep, -torch.inf)
+    selected = scores.argmax(dim=1)
+    found = attention_svm(text.expand(7, 7, 5), text, selected, keep=keep, norm=norm)
+    assert found.status is Status.SOLVED
+    assert found.W is not None
+    reach = (text @ found.W @ text.T).T
+    own = reach.gather(1, selected[:, None])
+    hidden_or_selected = ~keep | torch.nn.functional.one_hot(selected, 7).bool()
+    assert float((own - reach)[~hidden_or_selected].min()) == pytest.approx(1, abs=1e-9)
+    assert not found.multipliers[hidden_or_selected].any()
+
+
+@norms
+def test_one_query_for_all_is_a_problem_for_a_vector(norm: Norm) -> None:
+    """The same query everywhere: rank one, and the prompt problem, whose answer it is up to the query's length."""
+    x = scored(5, 7, 11, 1).x
+    selected = (x @ torch.linspace(-1, 2, 11, dtype=torch.float64)).argmax(dim=1)
+    query = torch.tensor([0.0, 3.0, -4.0], dtype=torch.float64)
+    found = attention_svm(x, query.expand(5, 3), selected, norm=norm)
+    prompt = attention_svm(x, None, selected, norm=norm)
+    assert found.status is prompt.status is Status.SOLVED
+    assert found.query_rank == prompt.query_rank == 1
+    assert prompt.W is not None
+    assert prompt.W.shape == (11, 1)
+    dual_length = {Norm.FROBENIUS: 5.0, Norm.NUCLEAR: 5.0, Norm.MAX_ENTRY: 7.0}[norm]
+    assert found.objective * dual_length == pytest.approx(prompt.objective, rel=3 * TOLERANCE[norm])
+    assert solved(scored(5, 7, 11, 3), norm).query_rank == 3  # the control
+
+
+@norms
+def test_what_comes_out(norm: Norm) -> None:
+    problem = scored(5, 7, 11, 3)
+    found = solved(problem, norm)
+    assert found.norm is norm
+    assert found.W is not None
+    assert found.W.shape == (11, 3)
+    assert found.multipliers.shape == found.support.shape == (5, 7)
+    assert not found.support[torch.arange(5), problem.selected].any()
+    assert found.objective == pytest.approx(size_of(found.W, norm), rel=1e-9)
+    assert found.multipliers[~found.support].abs().max() < 1e-6 * found.multipliers.max()
+    by_name = attention_svm(problem.x, problem.z, problem.selected, norm=str(norm))
+    assert torch.equal(by_name.W, found.W)
+
+
+def test_a_wider_tolerance_is_met_sooner() -> None:
+    problem = drawn(5, 7, 11)
+    rough = solved(problem, Norm.NUCLEAR, tolerance=1e-2)
+    assert rough.status is Status.SOLVED
+    assert 1e-6 < rough.gap <= 1e-2
+
+
+def test_leaves_of_a_graph_are_taken_and_none_is_given_back() -> None:
+    problem = scored(5, 7, 11, 3)
+    found = attention_svm(problem.x.requires_grad_(), problem.z, problem.selected)
+    assert found.W is not None
+    assert not found.W.requires_grad
+
+
+@pytest.mark.parametrize("name", ["x", "z"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> None:
+    problem = scored(3, 5, 7, 2)
+    given = {"x": problem.x.clone(), "z": problem.z.clone()}
+    given[name].view(-1)[3] = value
+    with pytest.raises(ValueError, match=f"{name} holds numbers that are not finite"):
+        attention_svm(given["x"], given["z"], problem.selected)
+
+
+@pytest.mark.parametrize("selected", [[0, 5, 1], [0, -1, 1]])
+def test_selected_tokens_that_are_not_there_are_refused(selected: list[int]) -> None:
+    problem = scored(3, 5, 7, 2)
+    with pytest.raises(ValueError, match="out of range or hidden by keep"):
+        attention_svm(problem.x, problem.z, torch.tensor(selected))
+    keep = torch.ones(3, 5, dtype=torch.bool)
+    keep[1, problem.selected[1]] = False
+    with pytest.raises(ValueError, match="out of range or hidden by keep"):
+        attention_svm(problem.x, problem.z, problem.selected, keep=keep)
+
+
+def test_other_dtypes_are_refused(typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the annotations say it first")
+    problem = scored(3, 5, 7, 2)
+    with pytest.raises(ValueError, match=r"expected x of a floating dtype; got torch\.int64"):
+        attention_svm(problem.x.long(), problem.z, problem.selected)
+    with pytest.raises(ValueError, match=r"expected selected of an integer dtype; got torch\.float64"):
+        attention_svm(problem.x, problem.z, problem.selected.double())
+    with pytest.raises(ValueError, match="not a valid Norm"):
+        attention_svm(problem.x, problem.z, problem.selected, norm="spectral")
+
+
+def test_shapes_that_do_not_fit_are_refused(typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the annotations say it first")
+    problem = scored(3, 5, 7, 2)
+    keep = torch.ones(3, 4, dtype=torch.bool)
+    wrong = [
+        (problem.x[0], problem.z, problem.selected, None),
+        (problem.x, problem.z[:2], problem.selected, None),
+        (problem.x, problem.z[:, 0], problem.selected, None),
+        (problem.x, problem.z, problem.selected[:2], None),
+        (problem.x, problem.z, problem.selected, keep),
+    ]
+    for x, z, selected, kept in wrong:
+        with pytest.raises(
+            ShapeError, match=r"expected x \(n, t, d\), z \(n, e\), selected \(n\), keep \(n, t\); got x"
+        ):
+            attention_svm(x, z, selected, keep=kept)

@@ -1,0 +1,74 @@
+"""Constraints in factors do what the stored matrices do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead.numerics.unit_rows import UnitRows
+from clearhead.theories.max_margin.attention_svm import selecting
+from clearhead.theories.max_margin.constraints import Constraints, UnitConstraints
+from tests.theories.max_margin.problems import scored
+
+seeds = st.integers(0, 2**31)
+
+
+def drawn(seed: int) -> tuple[Constraints, np.ndarray]:
+    """Constraints of sequences of which one has no other token, and their matrices, stored."""
+    problem = scored(5, 7, 11, 3, seed=seed)
+    keep = np.random.default_rng(seed).random((5, 7)) < 0.7
+    keep[np.arange(5), problem.selected] = True
+    keep[2] = np.arange(7) == int(problem.selected[2])
+    rows, _ = selecting(problem.x, problem.z, problem.selected, keep=torch.from_numpy(keep))
+    return rows, np.einsum("jd,je->jde", rows.delta, rows.z[rows.sequence])
+
+
+@given(seeds)
+def test_products_and_sums_are_those_of_the_stored_matrices(seed: int) -> None:
+    rows, stored = drawn(seed)
+    generator = np.random.default_rng(seed)
+    W, weights = generator.standard_normal((11, 3)), generator.standard_normal(rows.count)
+    weights[generator.random(rows.count) < 0.3] = 0
+    np.testing.assert_allclose(rows.values(W), np.einsum("jde,de->j", stored, W), atol=1e-12)
+    np.testing.assert_allclose(rows.combined(weights), np.einsum("j,jde->de", weights, stored), atol=1e-12)
+    np.testing.assert_allclose(rows.lengths, np.linalg.norm(stored, axis=(1, 2)), rtol=1e-12)
+    some = np.flatnonzero(weights > 0)
+    np.testing.assert_allclose(rows.at(some).values(W), rows.values(W)[some])
+    assert not rows.combined(np.zeros(rows.count)).any()
+
+
+@given(seeds, st.booleans())
+def test_unit_constraints_are_unit_rows_stored_or_not(seed: int, kept: bool) -> None:
+    rows, stored = drawn(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UnitConstraints, "STORED", 1500 if kept else 3)
+        units = UnitConstraints(rows)
+    assert isinstance(units, UnitRows)
+    flat = stored.reshape(rows.count, -1)
+    flat = flat / np.linalg.norm(flat, axis=1, keepdims=True)
+    x = np.random.default_rng(seed).standard_normal(rows.count)
+    where = np.flatnonzero(x > 0)
+    np.testing.assert_allclose(units.products(x), flat @ flat.T @ x, atol=1e-12)
+    np.testing.assert_allclose(units.combined(x).ravel(), flat.T @ x, atol=1e-12)
+    np.testing.assert_allclose(units.gram(where), flat[where] @ flat[where].T, atol=1e-12)
+    columns = units.columns(where)
+    assert len(columns) <= len(where)
+    np.testing.assert_allclose(columns.T @ columns, flat[where] @ flat[where].T, atol=1e-12)
+    assert units.size == rows.count
+    assert np.linalg.matrix_rank(flat) <= units.rank <= rows.count
+
+
+def test_a_row_of_zeros_that_must_be_equal_to_zero_is_no_trouble() -> None:
+    """Such a row says nothing; its unit length would be zero over zero."""
+    rows, _ = drawn(0)
+    delta = rows.delta.copy()
+    delta[0] = 0
+    rows = replace(
+        rows, delta=delta, equal=np.arange(rows.count) == 0, bound=np.where(np.arange(rows.count) == 0, 0, 1.0)
+    )
+    units = UnitConstraints(rows)
+    assert np.isfinite(units.products(np.ones(rows.count))).all()
+    assert rows.units[0] == 1
