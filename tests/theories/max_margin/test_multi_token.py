@@ -151,6 +151,9 @@ def test_nothing_outside_the_sets_is_trivial() -> None:
     assert found.growth(drawn(D, E, seed=1)) == 0
     hidden = multi_token_svm(given_.x, given_.z, given_.selected, keep=given_.selected)
     assert hidden.direction.status is Status.TRIVIAL
+    blank = given_.x.masked_fill(~given_.selected[:, :, None], torch.nan)
+    unseen = multi_token_svm(blank, given_.z, given_.selected, keep=given_.selected)
+    assert unseen.direction.status is Status.TRIVIAL
     assert multi_token_svm(given_.x, given_.z, given_.selected).direction.status is Status.SOLVED
 
 
