@@ -99,8 +99,8 @@ def _run(request: Request, folder: Path) -> Outcome:
         setting=(
             f"{len(seeds)} tasks drawn from seeds {seeds[0]} to {seeds[-1]}: n = {N}, T = {T}, d = {D}; normalised "
             "descent, rate 0.1: K and Q with and without the penalty of machine precision, W with and without as much "
-            "added to the length of its gradient. The gradient is autograd's, or that from differences to the selected "
-            "token, which is exact however saturated attention is. Cosines to the SVM (nuclear for K and Q, Frobenius "
+            "added to the length of its gradient. The gradient is autograd's, or an exact one, in which the weight of "
+            "the selected token is minus the sum of the others'. Cosines to the SVM (nuclear for K and Q, Frobenius "
             "for W) of the tokens selected in the end: means with Student's 95 % intervals."
         ),
         tables=[("Cosine to the SVM, by the number of steps", as_markdown(table))],
@@ -112,8 +112,8 @@ def _run(request: Request, folder: Path) -> Outcome:
         + "; ".join(f"{way.replace(', none', '')} {ends[way]}" for way in WAYS if not WAYS[way].guarded),
         tables=as_columns(table),
         remarks=(
-            "Mean cosine to the own SVM after so many steps, ± half of Student's 95 % interval; exact: gradients from "
-            "differences to the selected token; spec.: the specification's run, at 500 and 4,000 steps.",
+            "Mean cosine to the own SVM after so many steps, ± half of Student's 95 % interval; exact: gradients "
+            "without autograd's rounding; spec.: the specification's run, at 500 and 4,000 steps.",
         ),
         files=(page, folder / PICTURE, folder / RESULT),
         facts={"command": command, "seeds": seeds, "steps": sorted(KEPT), "near": found},

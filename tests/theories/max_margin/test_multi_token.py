@@ -151,6 +151,9 @@ def test_nothing_outside_the_sets_is_trivial() -> None:
     assert found.growth(drawn(D, E, seed=1)) == 0
     hidden = multi_token_svm(given_.x, given_.z, given_.selected, keep=given_.selected)
     assert hidden.direction.status is Status.TRIVIAL
+    blank = given_.x.masked_fill(~given_.selected[:, :, None], torch.nan)
+    unseen = multi_token_svm(blank, given_.z, given_.selected, keep=given_.selected)
+    assert unseen.direction.status is Status.TRIVIAL
     assert multi_token_svm(given_.x, given_.z, given_.selected).direction.status is Status.SOLVED
 
 
@@ -211,6 +214,8 @@ def test_ties_are_selected_together() -> None:
     assert tied_tokens(scores, tolerance=0.0).tolist() == [[False, True, False], [True, False, False]]
     keep = torch.tensor([[True, False, False], [False, True, True]])
     assert tied_tokens(scores, tolerance=1e-6, keep=keep).tolist() == [[True, False, False], [False, False, True]]
+    keep[0] = False
+    assert tied_tokens(scores, tolerance=1e-6, keep=keep).tolist() == [[False] * 3, [False, False, True]]
     assert likely_tokens(torch.tensor([[0.998, 0.001, 0.0009]], dtype=torch.float64)).tolist() == [[True, True, False]]
 
 

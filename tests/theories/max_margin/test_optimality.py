@@ -21,6 +21,9 @@ def test_local_optimality_asks_support_tokens_alone() -> None:
     support = torch.tensor([[False, True, True], [True, False, False]])
     assert bool(locally_optimal(SCORES, chosen, support))
     assert not bool(locally_optimal(SCORES, chosen, support | torch.tensor([[False] * 3, [False, True, False]])))
+    equal = SCORES.clone()
+    equal[0, 1] = 3.0
+    assert not bool(locally_optimal(equal, chosen, support))
     # What is global is local, whatever the support is.
     others = torch.tensor([[False, True, True], [True, False, True]])
     assert bool(locally_optimal(SCORES, torch.tensor([0, 1]), others))

@@ -1,12 +1,14 @@
 """Attention as a support vector machine that selects tokens (Tarzanagh et al. 2023, arXiv 2308.16898, 2306.13596).
 
 Gradient descent on W leads to the matrix of least norm that selects some tokens with a margin: in the Frobenius norm
-where W itself is trained, in the nuclear norm where its factors are. `attention_svm` solves for it.
+where W itself is trained, in the nuclear norm where its factors are. `attention_svm` solves for it, and
+`multi_token_svm` where several tokens are selected at once.
 """
 
 from clearhead.theories.max_margin.attention_svm import attention_svm
 from clearhead.theories.max_margin.claims import CLAIMS
 from clearhead.theories.max_margin.measurement import MaxMarginClaims
+from clearhead.theories.max_margin.multi_token import MultiToken, multi_token_svm, selected_sets
 from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.theorems import theorems
 from clearhead.theories.theory import Theory
@@ -18,9 +20,12 @@ __all__ = [
     "MarginWarning",
     "MaxMargin",
     "MaxMarginClaims",
+    "MultiToken",
     "Norm",
     "Status",
     "attention_svm",
+    "multi_token_svm",
+    "selected_sets",
     "theorems",
 ]
 

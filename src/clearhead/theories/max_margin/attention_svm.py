@@ -26,7 +26,7 @@ from clearhead.theories.max_margin.norms import bracket
 from clearhead.theories.max_margin.nuclear import least_nuclear
 from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm
 
-__all__ = ["attention_svm", "selecting"]
+__all__ = ["attention_svm", "in_double", "selecting", "solve_rows"]
 
 TOLERANCE = {Norm.FROBENIUS: 1e-10, Norm.NUCLEAR: 1e-6, Norm.MAX_ENTRY: 1e-6}
 """Relative widths of the bracket of the margin that are asked for by default."""
@@ -58,7 +58,7 @@ def attention_svm(
     rows, chosen = selecting(x, z, selected, keep=keep)
     shape = (x.shape[0], x.shape[1])
     with one_thread():
-        found = _solved(rows, chosen, shape, norm, TOLERANCE[norm] if tolerance is None else tolerance, rank)
+        found = solve_rows(rows, chosen, shape, norm, TOLERANCE[norm] if tolerance is None else tolerance, rank)
     for remark in found.remarks:
         warnings.warn(MarginWarning(remark), stacklevel=2)
     return found
@@ -82,8 +82,8 @@ def selecting(
         raise ValueError(f"expected selected of an integer dtype; got {selected.dtype}")
     shown = x if keep is None else x.masked_fill(~keep[:, :, None], 0)
     asked = z if keep is None or z is None else z.masked_fill(~keep.any(dim=1)[:, None], 0)
-    tokens = _double(shown, "x")
-    queries = np.ones((n, 1)) if asked is None else _double(asked, "z")
+    tokens = in_double(shown, "x")
+    queries = np.ones((n, 1)) if asked is None else in_double(asked, "z")
     chosen: NDArray[np.int64] = selected.detach().cpu().numpy().astype(np.int64)
     there = np.ones((n, t), dtype=bool) if keep is None else keep.detach().cpu().numpy().astype(bool).copy()
     present = there.any(axis=1)
@@ -100,7 +100,8 @@ def selecting(
     return rows, chosen
 
 
-def _double(given: Tensor, name: str) -> Array:
+def in_double(given: Tensor, name: str) -> Array:
+    """The numbers in double precision; an error where they are none, or not finite."""
     if not given.is_floating_point():
         raise ValueError(f"expected {name} of a floating dtype; got {given.dtype}")
     found: Array = given.detach().cpu().double().numpy()
@@ -109,7 +110,7 @@ def _double(given: Tensor, name: str) -> Array:
     return found
 
 
-def _solved(
+def solve_rows(
     rows: Constraints,
     chosen: NDArray[np.int64],
     shape: tuple[int, int],
@@ -117,6 +118,7 @@ def _solved(
     tolerance: float,
     rank: int | None = None,
 ) -> MaxMargin:
+    """The answer for constraints that are made already; `chosen` and `shape` are to name tokens by."""
     if rows.equal.all():
         return trivial(rows, shape, norm)
     least = conflict_of_void(rows, chosen) or _separating(rows)

@@ -8,9 +8,9 @@ With :math:`c_{it} = \nabla h(o_i) \cdot x_{it}`, the gradient is
           \bar c_i = \sum_t a_{it} c_{it}.
 
 As attention saturates, :math:`c_{it} - \bar c_i` of the selected token is a difference of nearly equal numbers: at a
-probability of 1 - 1e-16 what is left of the gradient is rounding, which normalised descent magnifies. So effects are
-taken as differences from that of the most probable token, :math:`c_{it} - c_{i\alpha}`; the weights of the other tokens
-are then exact to their last digits, and that of the selected one is minus their sum.
+probability of 1 - 1e-16 what is left of its weight in the gradient is rounding, which normalised descent magnifies. The
+weights of a sequence sum to zero, so that of the selected token is taken as minus the sum of the others, which are
+exact to their last digits.
 """
 
 from dataclasses import dataclass
@@ -95,7 +95,6 @@ def evaluate(task: AttentionTask, W: Float[Tensor, "r d e"]) -> Evaluation:
     slopes = task.loss.slope(margins) * task.labels / task.labels.shape[1]
     effects = (task.mixed @ task.head.slope(outputs).unsqueeze(-1)).squeeze(-1)
     selected = logits.argmax(dim=-1, keepdim=True)
-    effects = effects - effects.gather(-1, selected)
     weights = attention * (effects - (attention * effects).sum(dim=-1, keepdim=True)) * slopes.unsqueeze(-1)
     weights.scatter_(-1, selected, 0.0)
     weights.scatter_(-1, selected, -weights.sum(dim=-1, keepdim=True))

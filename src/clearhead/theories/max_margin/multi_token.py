@@ -25,7 +25,7 @@ from torch import Tensor
 from clearhead.axes import Bool, Float, ShapeError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.max_margin.attention_svm import TOLERANCE, _double, _solved
+from clearhead.theories.max_margin.attention_svm import TOLERANCE, in_double, solve_rows
 from clearhead.theories.max_margin.constraints import Constraints
 from clearhead.theories.max_margin.frobenius import least_frobenius
 from clearhead.theories.max_margin.solution import MarginWarning, MaxMargin, Norm
@@ -95,13 +95,13 @@ def multi_token_svm(
 
     selected: the O_i, at least one token of every sequence that has any
     probabilities: the s_it, used where a token is selected; without them selected tokens are equally likely
-    keep: True for the tokens that are there
+    keep: True for the tokens that are there; what the others hold does not matter
     """
     rows, first = _rows(x, z, selected, keep)
     shape = (x.shape[0], x.shape[1])
     ratios = np.zeros(rows.count)
     if probabilities is not None:
-        s = _double(probabilities, "probabilities")
+        s = in_double(probabilities, "probabilities")
         if (s[selected.cpu().numpy()] <= 0).any():
             raise ValueError("a selected token has no probability; select tokens of positive probability")
         i, t = rows.sequence[rows.equal], rows.token[rows.equal]
@@ -109,7 +109,7 @@ def multi_token_svm(
     with one_thread():
         finite, reason = _finite(replace(rows, bound=np.where(rows.equal, ratios, rows.bound)))
         rows = rows.at(np.flatnonzero(~rows.equal | (rows.lengths > 0)))
-        direction = _solved(rows, first, shape, Norm.FROBENIUS, TOLERANCE[Norm.FROBENIUS])
+        direction = solve_rows(rows, first, shape, Norm.FROBENIUS, TOLERANCE[Norm.FROBENIUS])
     for remark in direction.remarks:
         warnings.warn(MarginWarning(remark), stacklevel=2)
     return MultiToken(
@@ -131,7 +131,9 @@ def _rows(x: Tensor, z: Tensor, selected: Tensor, keep: Tensor | None) -> tuple[
         or any(given is not None and given.shape != x.shape[:2] for given in (selected, keep))
     ):
         raise ShapeError(f"expected x (n, t, d), z (n, e), selected (n, t), keep (n, t); got {got}")
-    tokens, queries = _double(x, "x"), _double(z, "z")
+    shown = x if keep is None else x.masked_fill(~keep[:, :, None], 0)
+    asked = z if keep is None else z.masked_fill(~keep.any(dim=1)[:, None], 0)
+    tokens, queries = in_double(shown, "x"), in_double(asked, "z")
     chosen = selected.detach().cpu().numpy().astype(bool)
     there = np.ones(chosen.shape, dtype=bool) if keep is None else keep.detach().cpu().numpy().astype(bool)
     if (chosen & ~there).any():
