@@ -8,7 +8,7 @@ where W itself is trained, in the nuclear norm where its factors are. `attention
 from clearhead.theories.max_margin.attention_svm import attention_svm
 from clearhead.theories.max_margin.claims import CLAIMS
 from clearhead.theories.max_margin.measurement import MaxMarginClaims
-from clearhead.theories.max_margin.multi_token import MultiToken, multi_token_svm, selected_sets
+from clearhead.theories.max_margin.multi_token import MultiToken, multi_token_svm
 from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.theorems import theorems
 from clearhead.theories.theory import Theory
@@ -25,7 +25,6 @@ __all__ = [
     "Status",
     "attention_svm",
     "multi_token_svm",
-    "selected_sets",
     "theorems",
 ]
 
