@@ -1,0 +1,163 @@
+"""Bugs that the tests must find in the claims of the attention SVM on heads, each as the right text and the wrong one."""
+
+from fault import Fault
+
+HEADS = ("tests/theories/max_margin/test_measurement.py",)
+WHERE = "theories/max_margin"
+
+MARGIN_CLAIM_FAULTS = (
+    Fault(
+        "margin: queries' bias forgotten",
+        f"{WHERE}/random_heads.py",
+        "right if queries.bias is None else torch.cat([right, queries.bias.cpu().double().unsqueeze(-2)], dim=-2)",
+        "right",
+        HEADS,
+    ),
+    Fault(
+        "margin: scale forgotten in the norm",
+        f"{WHERE}/random_heads.py",
+        "self._values = heads.scale * torch.linalg.svdvals(small)",
+        "self._values = torch.linalg.svdvals(small)",
+        HEADS,
+    ),
+    Fault(
+        "margin: keys and queries exchanged in W",
+        f"{WHERE}/random_heads.py",
+        "product: Tensor = self._heads.scale * self._left[head] @ self._right[head].mT",
+        "product: Tensor = self._heads.scale * self._right[head] @ self._left[head].mT",
+        HEADS,
+    ),
+    Fault(
+        "margin: turned heads keep no spectrum",
+        f"{WHERE}/random_heads.py",
+        "left, self._values, torch.einsum(",
+        "left, torch.ones_like(self._values), torch.einsum(",
+        HEADS,
+    ),
+    Fault(
+        "margin: random heads drawn anew by call",
+        f"{WHERE}/choices.py",
+        "generator = torch.Generator().manual_seed(int(kept.generate_state(1)[0]))\n    z =",
+        "generator = torch.Generator().manual_seed(int(torch.randint(9**9, ())))\n    z =",
+        HEADS,
+    ),
+    Fault(
+        "margin: hidden tokens are seen",
+        f"{WHERE}/choices.py",
+        "seen = visible[place].nonzero().flatten()",
+        "seen = (visible[place] | True).nonzero().flatten()",
+        HEADS,
+    ),
+    Fault(
+        "margin: padding asks",
+        f"{WHERE}/choices.py",
+        "enough = enough & visible.any(dim=0)",
+        "enough = enough & True",
+        HEADS,
+    ),
+    Fault(
+        "margin: the least likely token is selected",
+        f"{WHERE}/choices.py",
+        "of_kind.argmax(axis=-1)",
+        "of_kind.argmin(axis=-1)",
+        HEADS,
+    ),
+    Fault(
+        "margin: saturation of the average",
+        f"{WHERE}/choices.py",
+        "(scores.amax(dim=-1) - total).exp()",
+        "(scores.mean(dim=-1) - total).exp()",
+        HEADS,
+    ),
+    Fault(
+        "margin: gains with the wrong sign",
+        f"{WHERE}/choices.py",
+        "found: Array = -torch.einsum(",
+        "found: Array = torch.einsum(",
+        HEADS,
+    ),
+    Fault(
+        "margin: differences of tokens with a wrong cross term",
+        f"{WHERE}/problems.py",
+        "- mixed - mixed.T",
+        "- mixed - mixed",
+        HEADS,
+    ),
+    Fault(
+        "margin: queries left out of the products",
+        f"{WHERE}/problems.py",
+        "return np.asarray(delta * queries[np.ix_(sequence, sequence)])",
+        "return np.asarray(delta)",
+        HEADS,
+    ),
+    Fault(
+        "margin: largest margin for the least",
+        f"{WHERE}/problems.py",
+        "float(self.problem.met.min()) * self.size / self.problem.norm",
+        "float(self.problem.met.max()) * self.size / self.problem.norm",
+        HEADS,
+    ),
+    Fault(
+        "margin: ratio without the best margin",
+        f"{WHERE}/problems.py",
+        "float(self.problem.met.min()) * self.size / self.problem.norm",
+        "float(self.problem.met.min()) / self.problem.norm",
+        HEADS,
+    ),
+    Fault(
+        "margin: Hebbian norm of the sum of norms",
+        f"{WHERE}/problems.py",
+        "float(np.sqrt(self.problem.gram.sum()))",
+        "float(np.sqrt(np.trace(self.problem.gram)))",
+        HEADS,
+    ),
+    Fault(
+        "margin: every constraint supports",
+        f"{WHERE}/problems.py",
+        "return np.flatnonzero(weights > 1e-9 * weights.max())",
+        "return np.flatnonzero(weights > -1)",
+        HEADS,
+    ),
+    Fault(
+        "margin: held out on the tokens drawn alone",
+        f"{WHERE}/held_out.py",
+        "    open_to_choice[selected] = True\n",
+        "    pass\n",
+        HEADS,
+    ),
+    Fault(
+        "margin: selected tokens pull away",
+        f"{WHERE}/held_out.py",
+        "np.add.at(weights, problem.selected[problem.sequence], multipliers)",
+        "np.subtract.at(weights, problem.selected[problem.sequence], multipliers)",
+        HEADS,
+    ),
+    Fault(
+        "margin: unsaturated heads are judged",
+        f"{WHERE}/measurement.py",
+        "if saturated >= MOST:",
+        "if saturated >= 0:",
+        HEADS,
+    ),
+    Fault(
+        "margin: the tautology is judged",
+        f"{WHERE}/measurement.py",
+        "return dataclasses.replace(finding, verdict=Verdict.BY_CONSTRUCTION)",
+        "return finding",
+        HEADS,
+    ),
+    Fault(
+        "margin: head space without its note",
+        f"{WHERE}/measurement.py",
+        "map(c.in_head_space, c.CLAIMS)), seed",
+        "c.CLAIMS), seed",
+        HEADS,
+    ),
+    Fault(
+        "margin: another head's scores",
+        f"{WHERE}/evidence.py",
+        "selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, h)",
+        "selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, 0)",
+        HEADS,
+    ),
+)
