@@ -13,7 +13,7 @@ from clearhead.experiment.experiment import Request
 from clearhead.experiment.svm_training import TRAINING, heads_now
 from clearhead.experiment.vision import DIGITS_PLAN, vit_config
 from clearhead.models.vit import VisionTransformer
-from clearhead.theories.max_margin.choices import Sampling
+from clearhead.theories.max_margin.on_heads.choices import Sampling
 from clearhead.training.evaluation import as_pixels
 
 HEADS = DIGITS_PLAN.layers * DIGITS_PLAN.heads

@@ -3,7 +3,7 @@
 from fault import Fault
 
 HEADS = ("tests/theories/max_margin/test_measurement.py",)
-WHERE = "theories/max_margin"
+WHERE = "theories/max_margin/on_heads"
 
 MARGIN_CLAIM_FAULTS = (
     Fault(

@@ -12,7 +12,7 @@ RANK = ("tests/theories/max_margin/test_low_rank.py",)
 ROWS = ("tests/theories/max_margin/test_constraints.py",)
 NORMS = ("tests/theories/max_margin/test_norms.py",)
 WHY = ("tests/theories/max_margin/test_infeasibility.py",)
-HOUSE = "theories/max_margin"
+HOUSE = "theories/max_margin/svm"
 
 MARGIN_FAULTS = (
     Fault(
@@ -172,7 +172,7 @@ MARGIN_FAULTS = (
         ENTRY + DOOR,
     ),
     Fault(
-        "low rank: only cut", f"{HOUSE}/attention_svm.py", "        cut = found\n", "        cut = cut * 1.0\n", RANK
+        "low rank: only cut", f"{HOUSE}/solving.py", "        cut = found\n", "        cut = cut * 1.0\n", RANK
     ),
     Fault(
         "low rank: no answer is an answer",
@@ -200,18 +200,18 @@ MARGIN_FAULTS = (
         "answer: unfinished is solved", f"{HOUSE}/answer.py", "gap <= max(tolerance, rounding)", "gap <= 0.5", FROBENIUS
     ),
     Fault(
-        "door: hidden tokens are seen", f"{HOUSE}/attention_svm.py", "x.masked_fill(~keep[:, :, None], 0)", "x", DOOR
+        "door: hidden tokens are seen", f"{HOUSE}/solving.py", "x.masked_fill(~keep[:, :, None], 0)", "x", DOOR
     ),
     Fault(
         "door: hidden tokens are constraints",
-        f"{HOUSE}/attention_svm.py",
+        f"{HOUSE}/solving.py",
         "keep.detach().cpu().numpy().astype(bool).copy()",
         "keep.detach().cpu().numpy().astype(bool) | True",
         DOOR,
     ),
     Fault(
         "door: undecided is infeasible",
-        f"{HOUSE}/attention_svm.py",
+        f"{HOUSE}/solving.py",
         "return decided or least\n",
         "return decided or Conflict(tokens=(), weights=(), residual=0.0, reason='')\n",
         WHY,

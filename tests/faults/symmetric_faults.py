@@ -157,7 +157,7 @@ SYMMETRIC_FAULTS = (
     ),
     Fault(
         "module: scale forgotten",
-        "modules/symmetric.py",
+        "modules/token_attention.py",
         '"scale": self.scale}',
         '"scale": None}',
         MODULE,

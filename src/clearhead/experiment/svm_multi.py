@@ -15,11 +15,11 @@ from clearhead.experiment.svm_runs import PICTURE, ROOMS, command_of, seeds_of, 
 from clearhead.report.line_chart import Line, Panel, picture
 from clearhead.report.wording import short
 from clearhead.theories.max_margin import attention_svm
-from clearhead.theories.max_margin.attention_task import AttentionTask
-from clearhead.theories.max_margin.drawn_tasks import draw_relu_tasks, draw_start
-from clearhead.theories.max_margin.dynamics import train
-from clearhead.theories.max_margin.multi_token import likely_tokens, multi_token_svm
-from clearhead.theories.max_margin.optimality import correlation
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_relu_tasks, draw_start
+from clearhead.theories.max_margin.descent.dynamics import train
+from clearhead.theories.max_margin.descent.optimality import correlation
+from clearhead.theories.max_margin.svm.multi_token import likely_tokens, multi_token_svm
 
 __all__ = ["MULTI_TOKEN"]
 

@@ -30,12 +30,12 @@ from clearhead.experiment.svm_runs import (
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Panel, picture
 from clearhead.theories.max_margin import Norm
-from clearhead.theories.max_margin.attention_task import evaluate, evaluate_by_autograd
-from clearhead.theories.max_margin.drawn_tasks import draw_start, draw_tasks
-from clearhead.theories.max_margin.dynamics import train
-from clearhead.theories.max_margin.optimality import saturated
-from clearhead.theories.max_margin.parameters import Direct, Factored, Parameterisation
-from clearhead.theories.max_margin.rules import Adam, GradientDescent, NormalisedDescent, Rule, SignDescent
+from clearhead.theories.max_margin.descent.attention_task import evaluate, evaluate_by_autograd
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_start, draw_tasks
+from clearhead.theories.max_margin.descent.dynamics import train
+from clearhead.theories.max_margin.descent.optimality import saturated
+from clearhead.theories.max_margin.descent.parameters import Direct, Factored, Parameterisation
+from clearhead.theories.max_margin.descent.rules import Adam, GradientDescent, NormalisedDescent, Rule, SignDescent
 
 __all__ = ["OPTIMISERS"]
 

@@ -21,10 +21,10 @@ from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Panel, picture
 from clearhead.report.wording import short
 from clearhead.theories.max_margin import Norm
-from clearhead.theories.max_margin.drawn_tasks import draw_start, draw_tasks
-from clearhead.theories.max_margin.optimality import globally_optimal
-from clearhead.theories.max_margin.parameters import Direct, Factored
-from clearhead.theories.max_margin.regularisation_path import regularisation_path
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_start, draw_tasks
+from clearhead.theories.max_margin.descent.optimality import globally_optimal
+from clearhead.theories.max_margin.descent.parameters import Direct, Factored
+from clearhead.theories.max_margin.descent.regularisation_path import regularisation_path
 
 __all__ = ["REGULARISATION_PATH"]
 

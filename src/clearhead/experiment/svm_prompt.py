@@ -21,7 +21,7 @@ from clearhead.experiment.svm_runs import PICTURE, command_of, write_page
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Chart, Line, Panel, Sample, picture
 from clearhead.report.plane_chart import Dots, Plane, Ray, Route
-from clearhead.theories.max_margin.prediction import CORRELATION, LOGISTIC
+from clearhead.theories.max_margin.descent.prediction import CORRELATION, LOGISTIC
 
 __all__ = ["PROMPT"]
 

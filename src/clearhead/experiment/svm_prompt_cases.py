@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from clearhead.theories.max_margin import attention_svm
-from clearhead.theories.max_margin.attention_task import AttentionTask
-from clearhead.theories.max_margin.dynamics import Trajectory, train, train_jointly
-from clearhead.theories.max_margin.optimality import correlation, globally_optimal
-from clearhead.theories.max_margin.prediction import LOGISTIC, LinearHead, Loss
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask
+from clearhead.theories.max_margin.descent.dynamics import Trajectory, train, train_jointly
+from clearhead.theories.max_margin.descent.optimality import correlation, globally_optimal
+from clearhead.theories.max_margin.descent.prediction import LOGISTIC, LinearHead, Loss
 
 __all__ = ["STEPS", "JointCase", "PromptCase", "by_loss", "jointly", "one_sequence", "three_sequences"]
 

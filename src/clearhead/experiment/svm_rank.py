@@ -13,7 +13,7 @@ from clearhead.experiment.svm_runs import PICTURE, ROOMS, command_of, line_over_
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Panel, picture
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
-from clearhead.theories.max_margin.drawn_tasks import draw_tasks
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_tasks
 
 __all__ = ["RANK"]
 

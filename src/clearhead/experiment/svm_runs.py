@@ -12,7 +12,7 @@ from clearhead.experiment.result_table import over_runs
 from clearhead.numerics.proportion import wilson_interval
 from clearhead.report.line_chart import Line
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
-from clearhead.theories.max_margin.optimality import correlation
+from clearhead.theories.max_margin.descent.optimality import correlation
 
 __all__ = [
     "PICTURE",

@@ -26,9 +26,9 @@ from clearhead.heads import Heads
 from clearhead.models.vit import VisionTransformer, config_as_json
 from clearhead.report.line_chart import Line, Panel, picture
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import Sampling
-from clearhead.theories.max_margin.measurement import MaxMarginClaims
-from clearhead.theories.max_margin.random_heads import space_of
+from clearhead.theories.max_margin.on_heads.choices import Sampling
+from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
+from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.training.evaluation import as_pixels, measure_accuracy
 from clearhead.training.loop import read_log, train
 

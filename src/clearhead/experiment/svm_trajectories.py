@@ -17,12 +17,12 @@ from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Chart, Line, Panel, Sample, picture
 from clearhead.report.plane_chart import Dots, Plane, Ray, Route
 from clearhead.theories.max_margin import MaxMargin, Norm
-from clearhead.theories.max_margin.attention_task import AttentionTask
-from clearhead.theories.max_margin.drawn_tasks import draw_small_start
-from clearhead.theories.max_margin.dynamics import Trajectory, train
-from clearhead.theories.max_margin.optimality import globally_optimal
-from clearhead.theories.max_margin.parameters import Direct, Factored
-from clearhead.theories.max_margin.prediction import LinearHead
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_small_start
+from clearhead.theories.max_margin.descent.dynamics import Trajectory, train
+from clearhead.theories.max_margin.descent.optimality import globally_optimal
+from clearhead.theories.max_margin.descent.parameters import Direct, Factored
+from clearhead.theories.max_margin.descent.prediction import LinearHead
 
 __all__ = ["TRAJECTORIES"]
 

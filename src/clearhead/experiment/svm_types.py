@@ -21,10 +21,10 @@ from clearhead.experiment.svm_runs import (
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Line, Panel, picture
 from clearhead.theories.max_margin import Norm
-from clearhead.theories.max_margin.drawn_tasks import draw_small_start, draw_tasks
-from clearhead.theories.max_margin.dynamics import train
-from clearhead.theories.max_margin.optimality import globally_optimal, locally_optimal, saturated
-from clearhead.theories.max_margin.parameters import Direct, Factored
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_small_start, draw_tasks
+from clearhead.theories.max_margin.descent.dynamics import train
+from clearhead.theories.max_margin.descent.optimality import globally_optimal, locally_optimal, saturated
+from clearhead.theories.max_margin.descent.parameters import Direct, Factored
 
 __all__ = ["CONVERGENCE_TYPE"]
 

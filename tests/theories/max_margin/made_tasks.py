@@ -2,8 +2,8 @@
 
 import torch
 
-from clearhead.theories.max_margin.attention_task import AttentionTask
-from clearhead.theories.max_margin.prediction import LOGISTIC, LinearHead, Loss, ReluHead
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask
+from clearhead.theories.max_margin.descent.prediction import LOGISTIC, LinearHead, Loss, ReluHead
 
 R, N, T, D, E, C = 2, 3, 5, 7, 11, 13
 

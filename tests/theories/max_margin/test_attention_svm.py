@@ -6,7 +6,7 @@ import torch
 
 from clearhead.axes import ShapeError
 from clearhead.theories.max_margin import MarginWarning, MaxMargin, Norm, Status, attention_svm
-from clearhead.theories.max_margin.attention_svm import TOLERANCE
+from clearhead.theories.max_margin.svm.solving import TOLERANCE
 from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored, size_of
 
 norms = pytest.mark.parametrize("norm", list(Norm))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.numerics.unit_rows import UnitRows
-from clearhead.theories.max_margin.attention_svm import selecting
-from clearhead.theories.max_margin.constraints import Constraints, UnitConstraints
+from clearhead.theories.max_margin.svm.constraints import Constraints, UnitConstraints
+from clearhead.theories.max_margin.svm.solving import selecting
 from tests.theories.max_margin.problems import scored
 
 seeds = st.integers(0, 2**31)

@@ -2,8 +2,8 @@
 
 import torch
 
-from clearhead.theories.max_margin.drawn_tasks import draw_relu_tasks, draw_small_start, draw_start, draw_tasks
-from clearhead.theories.max_margin.prediction import LinearHead, ReluHead
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_relu_tasks, draw_small_start, draw_start, draw_tasks
+from clearhead.theories.max_margin.descent.prediction import LinearHead, ReluHead
 
 N, T, D = 3, 5, 7
 

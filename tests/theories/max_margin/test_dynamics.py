@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.max_margin import attention_svm
-from clearhead.theories.max_margin.attention_task import evaluate, evaluate_by_autograd
-from clearhead.theories.max_margin.drawn_tasks import draw_start, draw_tasks
-from clearhead.theories.max_margin.dynamics import train, train_jointly
-from clearhead.theories.max_margin.optimality import correlation, locally_optimal, saturated
-from clearhead.theories.max_margin.parameters import Direct, Factored
-from clearhead.theories.max_margin.prediction import LinearHead
-from clearhead.theories.max_margin.rules import GradientDescent, NormalisedDescent, Rule, SignDescent
+from clearhead.theories.max_margin.descent.attention_task import evaluate, evaluate_by_autograd
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_start, draw_tasks
+from clearhead.theories.max_margin.descent.dynamics import train, train_jointly
+from clearhead.theories.max_margin.descent.optimality import correlation, locally_optimal, saturated
+from clearhead.theories.max_margin.descent.parameters import Direct, Factored
+from clearhead.theories.max_margin.descent.prediction import LinearHead
+from clearhead.theories.max_margin.descent.rules import GradientDescent, NormalisedDescent, Rule, SignDescent
 from tests.theories.max_margin.made_tasks import D, E, R, drawn, made_task
 
 M = 3

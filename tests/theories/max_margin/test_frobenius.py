@@ -11,9 +11,9 @@ from sklearn.svm import SVC
 
 from clearhead.numerics import least_distance, nonnegative_qp
 from clearhead.theories.max_margin import Status, attention_svm
-from clearhead.theories.max_margin.attention_svm import selecting
-from clearhead.theories.max_margin.constraints import UnitConstraints
-from clearhead.theories.max_margin.frobenius import Projection, least_frobenius
+from clearhead.theories.max_margin.svm.constraints import UnitConstraints
+from clearhead.theories.max_margin.svm.frobenius import Projection, least_frobenius
+from clearhead.theories.max_margin.svm.solving import selecting
 from tests.theories.max_margin.problems import Problem, at_random, drawn, matrices, scored
 
 seeds = st.integers(0, 2**31)

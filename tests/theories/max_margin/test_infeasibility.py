@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from clearhead.numerics import least_distance
 from clearhead.theories.max_margin import Conflict, MaxMargin, Norm, Status, attention_svm
-from clearhead.theories.max_margin.attention_svm import selecting
-from clearhead.theories.max_margin.frobenius import Least
-from clearhead.theories.max_margin.infeasibility import decide
+from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.infeasibility import decide
+from clearhead.theories.max_margin.svm.solving import selecting
 from tests.theories.max_margin.problems import Problem, at_random, matrices, proved, scored
 
 seeds = st.integers(0, 2**31)

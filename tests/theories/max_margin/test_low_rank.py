@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clearhead.theories.max_margin import MarginWarning, Norm, Status, attention_svm
-from clearhead.theories.max_margin.low_rank import truncated
+from clearhead.theories.max_margin.svm.low_rank import truncated
 from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored
 
 NUCLEAR = Norm.NUCLEAR

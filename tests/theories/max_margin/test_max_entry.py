@@ -10,10 +10,10 @@ from scipy import optimize
 
 from clearhead.theories.max_margin import Norm, Status, attention_svm
 from clearhead.theories.max_margin import max_entry as module
-from clearhead.theories.max_margin.attention_svm import TOLERANCE, selecting
-from clearhead.theories.max_margin.frobenius import least_frobenius
-from clearhead.theories.max_margin.max_entry import least_max_entry
-from clearhead.theories.max_margin.norms import bracket
+from clearhead.theories.max_margin.svm.frobenius import least_frobenius
+from clearhead.theories.max_margin.svm.max_entry import least_max_entry
+from clearhead.theories.max_margin.svm.norms import bracket
+from clearhead.theories.max_margin.svm.solving import TOLERANCE, selecting
 from tests.theories.max_margin.problems import matrices, proved, reached, scored, size_of
 
 ENTRY = Norm.MAX_ENTRY

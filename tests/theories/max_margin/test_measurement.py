@@ -12,12 +12,12 @@ from clearhead.heads import Heads
 from clearhead.judging import judge
 from clearhead.theories.max_margin import Norm, attention_svm
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import OWN, RANDOM, Sampling, choices_of
-from clearhead.theories.max_margin.held_out import Place, Trial
-from clearhead.theories.max_margin.measurement import MaxMarginClaims
-from clearhead.theories.max_margin.other_norms import Matrices
-from clearhead.theories.max_margin.problems import Group
-from clearhead.theories.max_margin.random_heads import space_of
+from clearhead.theories.max_margin.on_heads.choices import OWN, RANDOM, Sampling, choices_of
+from clearhead.theories.max_margin.on_heads.held_out import Place, Trial
+from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
+from clearhead.theories.max_margin.on_heads.other_norms import Matrices
+from clearhead.theories.max_margin.on_heads.problems import Group
+from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3

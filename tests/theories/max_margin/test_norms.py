@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.theories.max_margin import Norm, attention_svm
-from clearhead.theories.max_margin.attention_svm import selecting
-from clearhead.theories.max_margin.norms import bracket, dual_norm, norm_of
+from clearhead.theories.max_margin.svm.norms import bracket, dual_norm, norm_of
+from clearhead.theories.max_margin.svm.solving import selecting
 from tests.theories.max_margin.problems import Problem, scored
 
 seeds = st.integers(0, 2**31)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.theories.max_margin import Norm, Status, attention_svm
-from clearhead.theories.max_margin.attention_svm import TOLERANCE, selecting
-from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.frobenius import least_frobenius
-from clearhead.theories.max_margin.norms import bracket
-from clearhead.theories.max_margin.nuclear import least_nuclear
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.frobenius import least_frobenius
+from clearhead.theories.max_margin.svm.norms import bracket
+from clearhead.theories.max_margin.svm.nuclear import least_nuclear
+from clearhead.theories.max_margin.svm.solving import TOLERANCE, selecting
 from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored, size_of
 
 NUCLEAR = Norm.NUCLEAR

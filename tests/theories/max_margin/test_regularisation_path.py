@@ -9,12 +9,12 @@ from scipy import optimize
 
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.max_margin import Norm, attention_svm
-from clearhead.theories.max_margin.attention_task import AttentionTask, evaluate
-from clearhead.theories.max_margin.drawn_tasks import draw_start, draw_tasks
-from clearhead.theories.max_margin.optimality import correlation
-from clearhead.theories.max_margin.parameters import Direct, Factored, Parameterisation
-from clearhead.theories.max_margin.regularisation_path import regularisation_path
-from clearhead.theories.max_margin.rules import Parameters
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask, evaluate
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_start, draw_tasks
+from clearhead.theories.max_margin.descent.optimality import correlation
+from clearhead.theories.max_margin.descent.parameters import Direct, Factored, Parameterisation
+from clearhead.theories.max_margin.descent.regularisation_path import regularisation_path
+from clearhead.theories.max_margin.descent.rules import Parameters
 from tests.theories.max_margin.made_tasks import D, E, R, drawn, made_task
 
 M = 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clearhead.numerics.precision import tolerance
-from clearhead.theories.max_margin.rules import Adam, GradientDescent, NormalisedDescent, Rule, SignDescent
+from clearhead.theories.max_margin.descent.rules import Adam, GradientDescent, NormalisedDescent, Rule, SignDescent
 from tests.theories.max_margin.made_tasks import drawn
 
 EXACT = tolerance(torch.float64)

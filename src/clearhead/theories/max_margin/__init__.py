@@ -5,11 +5,11 @@ where W itself is trained, in the nuclear norm where its factors are. `attention
 `multi_token_svm` where several tokens are selected at once.
 """
 
-from clearhead.theories.max_margin.attention_svm import attention_svm
 from clearhead.theories.max_margin.claims import CLAIMS
-from clearhead.theories.max_margin.measurement import MaxMarginClaims
-from clearhead.theories.max_margin.multi_token import MultiToken, multi_token_svm
-from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
+from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
+from clearhead.theories.max_margin.svm.multi_token import MultiToken, multi_token_svm
+from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
+from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead.theories.max_margin.theorems import theorems
 from clearhead.theories.theory import Theory
 

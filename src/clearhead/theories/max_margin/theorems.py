@@ -9,14 +9,14 @@ from torch import Tensor
 
 from clearhead.findings import Theorem
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.attention_svm import attention_svm, selecting
-from clearhead.theories.max_margin.drawn_tasks import draw_start, draw_tasks
-from clearhead.theories.max_margin.dynamics import train
-from clearhead.theories.max_margin.norms import bracket, dual_norm, norm_of
-from clearhead.theories.max_margin.optimality import correlation, globally_optimal, locally_optimal
-from clearhead.theories.max_margin.parameters import Direct, Factored
-from clearhead.theories.max_margin.solution import MaxMargin, Norm, Status
+from clearhead.theories.max_margin.descent.drawn_tasks import draw_start, draw_tasks
+from clearhead.theories.max_margin.descent.dynamics import train
+from clearhead.theories.max_margin.descent.optimality import correlation, globally_optimal, locally_optimal
+from clearhead.theories.max_margin.descent.parameters import Direct, Factored
 from clearhead.theories.max_margin.statement import MATRICES, PAPER, Statement, checked
+from clearhead.theories.max_margin.svm.norms import bracket, dual_norm, norm_of
+from clearhead.theories.max_margin.svm.solution import MaxMargin, Norm, Status
+from clearhead.theories.max_margin.svm.solving import attention_svm, selecting
 
 __all__ = ["theorems"]
 

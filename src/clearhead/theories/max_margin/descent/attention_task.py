@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from clearhead.axes import Float, ShapeError
-from clearhead.theories.max_margin.prediction import LOGISTIC, Loss, PredictionHead
+from clearhead.theories.max_margin.descent.prediction import LOGISTIC, Loss, PredictionHead
 
 __all__ = ["AttentionTask", "Evaluation", "evaluate", "evaluate_by_autograd"]
 

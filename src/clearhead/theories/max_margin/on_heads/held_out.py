@@ -6,8 +6,8 @@ import numpy as np
 from scipy import linalg
 
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.constraints import Indices
-from clearhead.theories.max_margin.problems import Fit, Group, Problem
+from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem
+from clearhead.theories.max_margin.svm.constraints import Indices
 
 __all__ = ["Matrix", "Place", "Trial", "hebbian", "majority", "margin", "ridge"]
 

@@ -8,10 +8,10 @@ import numpy as np
 from clearhead.findings import Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import MOST, Choice, Sampling, choices_of, obstacle
-from clearhead.theories.max_margin.evidence import drawn_mistakes, group_samples
-from clearhead.theories.max_margin.other_norms import Matrices
-from clearhead.theories.max_margin.random_heads import HeadSpace, space_of
+from clearhead.theories.max_margin.on_heads.choices import MOST, Choice, Sampling, choices_of, obstacle
+from clearhead.theories.max_margin.on_heads.evidence import drawn_mistakes, group_samples
+from clearhead.theories.max_margin.on_heads.other_norms import Matrices
+from clearhead.theories.max_margin.on_heads.random_heads import HeadSpace, space_of
 from clearhead.theories.tallies import Layer, Tallies
 
 __all__ = ["MaxMarginClaims"]

@@ -9,9 +9,9 @@ import numpy as np
 
 from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.constraints import Constraints, Indices, UnitConstraints
-from clearhead.theories.max_margin.frobenius import Least
-from clearhead.theories.max_margin.solution import Conflict
+from clearhead.theories.max_margin.svm.constraints import Constraints, Indices, UnitConstraints
+from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.solution import Conflict
 
 __all__ = ["conflict_of_void", "decide"]
 

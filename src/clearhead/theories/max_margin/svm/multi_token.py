@@ -25,10 +25,10 @@ from torch import Tensor
 from clearhead.axes import Bool, Float, ShapeError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.max_margin.attention_svm import TOLERANCE, in_double, solve_rows
-from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.frobenius import least_frobenius
-from clearhead.theories.max_margin.solution import MarginWarning, MaxMargin, Norm
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.frobenius import least_frobenius
+from clearhead.theories.max_margin.svm.solution import MarginWarning, MaxMargin, Norm
+from clearhead.theories.max_margin.svm.solving import TOLERANCE, in_double, solve_rows
 
 __all__ = ["MultiToken", "likely_tokens", "multi_token_svm", "tied_tokens"]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from clearhead.axes import Float, Int
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.max_margin.attention_task import AttentionTask, Evaluation, evaluate
-from clearhead.theories.max_margin.parameters import Direct, Parameterisation
-from clearhead.theories.max_margin.prediction import LinearHead
-from clearhead.theories.max_margin.rules import NormalisedDescent, Parameters, Rule
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask, Evaluation, evaluate
+from clearhead.theories.max_margin.descent.parameters import Direct, Parameterisation
+from clearhead.theories.max_margin.descent.prediction import LinearHead
+from clearhead.theories.max_margin.descent.rules import NormalisedDescent, Parameters, Rule
 
 __all__ = ["JointTrajectory", "Trajectory", "train", "train_jointly"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from clearhead.axes import Float
-from clearhead.theories.max_margin.attention_task import AttentionTask
-from clearhead.theories.max_margin.prediction import LinearHead, ReluHead
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask
+from clearhead.theories.max_margin.descent.prediction import LinearHead, ReluHead
 
 __all__ = ["draw_relu_tasks", "draw_small_start", "draw_start", "draw_tasks"]
 

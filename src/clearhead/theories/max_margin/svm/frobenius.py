@@ -13,7 +13,7 @@ import numpy as np
 
 from clearhead.numerics.moments import Array
 from clearhead.numerics.nonnegative_qp import NonnegativeQP
-from clearhead.theories.max_margin.constraints import Constraints, UnitConstraints
+from clearhead.theories.max_margin.svm.constraints import Constraints, UnitConstraints
 
 __all__ = ["Least", "Projection", "least_frobenius"]
 

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import linalg, optimize
 
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.frobenius import Least, least_frobenius
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.frobenius import Least, least_frobenius
 
 __all__ = ["least_nuclear_of_rank", "truncated"]
 

@@ -16,15 +16,15 @@ from torch import Tensor
 from clearhead.axes import Bool, Float, Int, ShapeError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.max_margin.answer import certified, infeasible, trivial, unfound
-from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.frobenius import Least, least_frobenius
-from clearhead.theories.max_margin.infeasibility import conflict_of_void, decide
-from clearhead.theories.max_margin.low_rank import least_nuclear_of_rank, truncated
-from clearhead.theories.max_margin.max_entry import least_max_entry
-from clearhead.theories.max_margin.norms import bracket
-from clearhead.theories.max_margin.nuclear import least_nuclear
-from clearhead.theories.max_margin.solution import Conflict, MarginWarning, MaxMargin, Norm
+from clearhead.theories.max_margin.svm.answer import certified, infeasible, trivial, unfound
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.frobenius import Least, least_frobenius
+from clearhead.theories.max_margin.svm.infeasibility import conflict_of_void, decide
+from clearhead.theories.max_margin.svm.low_rank import least_nuclear_of_rank, truncated
+from clearhead.theories.max_margin.svm.max_entry import least_max_entry
+from clearhead.theories.max_margin.svm.norms import bracket
+from clearhead.theories.max_margin.svm.nuclear import least_nuclear
+from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm
 
 __all__ = ["attention_svm", "in_double", "selecting", "solve_rows"]
 

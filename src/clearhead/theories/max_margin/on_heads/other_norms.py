@@ -9,11 +9,11 @@ import torch
 from clearhead.findings import Claim
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.frobenius import Least
-from clearhead.theories.max_margin.max_entry import least_max_entry
-from clearhead.theories.max_margin.nuclear import least_nuclear
-from clearhead.theories.max_margin.problems import Fit
-from clearhead.theories.max_margin.random_heads import Space
+from clearhead.theories.max_margin.on_heads.problems import Fit
+from clearhead.theories.max_margin.on_heads.random_heads import Space
+from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.max_entry import least_max_entry
+from clearhead.theories.max_margin.svm.nuclear import least_nuclear
 
 __all__ = ["Matrices", "other_cosines"]
 

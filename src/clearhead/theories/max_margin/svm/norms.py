@@ -3,8 +3,8 @@
 import numpy as np
 
 from clearhead.numerics.moments import Array, Interval
-from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.solution import Norm
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.solution import Norm
 
 __all__ = ["bracket", "dual_norm", "norm_of"]
 

@@ -11,10 +11,10 @@ import numpy as np
 from scipy import optimize, sparse
 
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.frobenius import Least
-from clearhead.theories.max_margin.norms import bracket
-from clearhead.theories.max_margin.solution import Norm
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.norms import bracket
+from clearhead.theories.max_margin.svm.solution import Norm
 
 __all__ = ["least_max_entry"]
 

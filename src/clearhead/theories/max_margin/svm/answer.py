@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.numerics.moments import Array, Interval
-from clearhead.theories.max_margin.constraints import Constraints
-from clearhead.theories.max_margin.norms import bracket
-from clearhead.theories.max_margin.solution import Conflict, MaxMargin, Norm, Status
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.norms import bracket
+from clearhead.theories.max_margin.svm.solution import Conflict, MaxMargin, Norm, Status
 
 __all__ = ["certified", "infeasible", "trivial", "unfound"]
 

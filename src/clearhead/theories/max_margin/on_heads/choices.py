@@ -11,8 +11,8 @@ from torch import Tensor
 from clearhead.axes import Bool
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.constraints import Indices
-from clearhead.theories.max_margin.random_heads import Pull, Space
+from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space
+from clearhead.theories.max_margin.svm.constraints import Indices
 
 __all__ = ["MOST", "OWN", "RANDOM", "TURNED", "Choice", "Sampling", "choices_of", "obstacle"]
 

@@ -15,10 +15,10 @@ from scipy import linalg
 from clearhead.numerics.moments import Array
 from clearhead.numerics.nonnegative_qp import nonnegative_qp
 from clearhead.numerics.unit_rows import GramRows
-from clearhead.theories.max_margin.choices import Choice
-from clearhead.theories.max_margin.constraints import Constraints, Indices
-from clearhead.theories.max_margin.infeasibility import decide
-from clearhead.theories.max_margin.solution import Conflict
+from clearhead.theories.max_margin.on_heads.choices import Choice
+from clearhead.theories.max_margin.svm.constraints import Constraints, Indices
+from clearhead.theories.max_margin.svm.infeasibility import decide
+from clearhead.theories.max_margin.svm.solution import Conflict
 
 __all__ = ["Fit", "Group", "Problem", "fitted"]
 

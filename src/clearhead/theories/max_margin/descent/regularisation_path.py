@@ -17,9 +17,9 @@ from torch import Tensor
 
 from clearhead.axes import Float
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.max_margin.attention_task import AttentionTask, evaluate
-from clearhead.theories.max_margin.parameters import Direct, Parameterisation
-from clearhead.theories.max_margin.rules import Parameters
+from clearhead.theories.max_margin.descent.attention_task import AttentionTask, evaluate
+from clearhead.theories.max_margin.descent.parameters import Direct, Parameterisation
+from clearhead.theories.max_margin.descent.rules import Parameters
 
 __all__ = ["RegularisationPath", "regularisation_path"]
 

@@ -9,11 +9,11 @@ from clearhead.findings import Claim
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.choices import MOST, OWN, RANDOM, TURNED, Choice
-from clearhead.theories.max_margin.constraints import Indices
-from clearhead.theories.max_margin.held_out import Matrix, Place, Trial, hebbian, majority, margin, ridge
-from clearhead.theories.max_margin.other_norms import Matrices, other_cosines
-from clearhead.theories.max_margin.problems import Fit, Group, Problem, fitted
+from clearhead.theories.max_margin.on_heads.choices import MOST, OWN, RANDOM, TURNED, Choice
+from clearhead.theories.max_margin.on_heads.held_out import Matrix, Place, Trial, hebbian, majority, margin, ridge
+from clearhead.theories.max_margin.on_heads.other_norms import Matrices, other_cosines
+from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem, fitted
+from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.tallies import Control, Sample, Samples
 
 __all__ = ["Mistake", "drawn_mistakes", "group_samples"]

@@ -1,0 +1,1 @@
+"""The theory on real heads: their problems, their margins, and chance."""
