@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.theories import kernel_pca
+from clearhead.theories import kernel_pca, max_margin
 from clearhead.theories.kernel_pca.controls import OTHER_HEADS, PERMUTED, RANDOM_MAP, RANDOM_VALUES
 from tests.as_shipped.warm import SECONDS, WarmCommand, environment
 
@@ -120,7 +120,7 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     kinds = [(f["theory"], f["statistic"], f["exact"]) for f in findings if f["interval"]]
     assert kinds[:8] == [("kernel PCA", "captured variance", 1)] * 8
     assert kinds[-8:] == [("symmetry", "permutation error", 0)] * 8
-    assert len(kinds) == 8 * (len(kernel_pca.CLAIMS) + 1)
+    assert len(kinds) == 8 * (len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1)
     assert {*findings[0]["controls"]} == {c.name for c in (RANDOM_VALUES, RANDOM_MAP, PERMUTED, OTHER_HEADS)}
     table = done.stdout[done.stdout.index("kernel PCA, captured variance") :]
     assert len(re.findall(r"-?\d?\.\d\d", table.split("agreement:")[0])) == 8
@@ -131,7 +131,7 @@ def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -
     done = warm(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
-    claims = len(kernel_pca.CLAIMS) + 1
+    claims = len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1
     assert [(f["layer"], f["head"]) for f in printed["findings"]] == claims * [(1, h) for h in range(4)]
     assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
 
@@ -262,7 +262,7 @@ BAD = {
     "no tokenizer": (("audit", "small:model"), {}, "has no tokenizer"),
     "no such object": (("audit", "small:nothing"), {}, "cannot import small:nothing"),
     "no such theory": (
-        (*SMALL_AUDIT, "--theory", "magic"), {}, "no theory is called magic; there is kernel-pca, symmetry",
+        (*SMALL_AUDIT, "--theory", "magic"), {}, "no theory is called magic; there is kernel-pca, max-margin, symmetry",
     ),
     "no such layer": ((*SMALL_AUDIT, "--layers", "0,5"), {}, "there is no layer 5"),
     "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes places"),

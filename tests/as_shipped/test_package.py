@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import clearhead
-from clearhead.theories import kernel_pca
+from clearhead.theories import kernel_pca, max_margin
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def test_it_works_without_the_tools_of_its_tests() -> None:
         "x = torch.randn(5, 13, 24, generator=torch.Generator().manual_seed(0))\n"
         "print(len(ch.audit(layer, [x]).findings))"
     )
-    assert int(_python(code).splitlines()[-1]) == 4 * (len(kernel_pca.CLAIMS) + 1)
+    assert int(_python(code).splitlines()[-1]) == 4 * (len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1)
 
 
 def test_torchvision_is_left_alone_by_the_import() -> None:
@@ -93,7 +93,7 @@ def test_the_readme_shows_code_early_and_its_commands_exist() -> None:
     for name in re.findall(r"\bch\.(\w+)", readme):
         assert name in PUBLIC
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"hf", "timm", "svm", "attacks", "corruptions", "plots", "train", "demo", "all"} == set(extras)
+    assert {"hf", "timm", "attacks", "corruptions", "plots", "train", "demo", "all"} == set(extras)
 
 
 def test_torch_is_pinned_by_the_constraints_alone() -> None:

@@ -171,9 +171,7 @@ MARGIN_FAULTS = (
         "known + 0 * rows.units",
         ENTRY + DOOR,
     ),
-    Fault(
-        "low rank: only cut", f"{HOUSE}/solving.py", "        cut = found\n", "        cut = cut * 1.0\n", RANK
-    ),
+    Fault("low rank: only cut", f"{HOUSE}/solving.py", "        cut = found\n", "        cut = cut * 1.0\n", RANK),
     Fault(
         "low rank: no answer is an answer",
         f"{HOUSE}/low_rank.py",
@@ -199,9 +197,7 @@ MARGIN_FAULTS = (
     Fault(
         "answer: unfinished is solved", f"{HOUSE}/answer.py", "gap <= max(tolerance, rounding)", "gap <= 0.5", FROBENIUS
     ),
-    Fault(
-        "door: hidden tokens are seen", f"{HOUSE}/solving.py", "x.masked_fill(~keep[:, :, None], 0)", "x", DOOR
-    ),
+    Fault("door: hidden tokens are seen", f"{HOUSE}/solving.py", "x.masked_fill(~keep[:, :, None], 0)", "x", DOOR),
     Fault(
         "door: hidden tokens are constraints",
         f"{HOUSE}/solving.py",
