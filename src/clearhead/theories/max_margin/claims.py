@@ -145,6 +145,8 @@ def undefined(claim: Claim) -> str:
         return "the first group of inputs has none before it"
     if claim.statistic == LOCAL.statistic:
         return "no gradient was given"
-    if claim.statistic in (COSINE_NUCLEAR.statistic, COSINE_MAX_ENTRY.statistic):
-        return "measured in saturated heads, and the largest entry in small matrices, as it takes long"
+    if claim.statistic == COSINE_NUCLEAR.statistic:
+        return "solved for saturated heads only"
+    if claim.statistic == COSINE_MAX_ENTRY.statistic:
+        return "solved for saturated heads with small matrices only"
     return "no matrix separates these tokens"
