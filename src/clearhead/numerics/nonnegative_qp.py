@@ -26,12 +26,10 @@ __all__ = ["NonnegativeQP", "QuadraticSolution", "nonnegative_qp"]
 EPSILON = float(np.finfo(np.float64).eps)
 FIRST_STEPS, ROUNDS, FEW_ROUNDS = 25, 6, 3
 """Rounds of descent, each twice as long as the one before; few where least distances can follow."""
-EXCHANGES, CHANCES = 60, 3
+EXCHANGES, CHANCES = 20, 3
 """How often signs are exchanged, and how often in a row without fewer wrong ones; then one at a time, the last, which
 ends for independent vectors (Judice and Pires 1994)."""
 REFINEMENTS = 8
-UNBOUNDED = 1e-6
-"""Rounding of f.w, relative to the linear term, beyond which w is taken to grow without bound."""
 RIDGE_GROWTH, RIDGES = 100.0, 4
 LARGEST = 5000
 """Multipliers that are solved for at once: their matrix takes 200 MB, and as much again beside it."""
@@ -115,8 +113,6 @@ class NonnegativeQP:
                 return None
             x, w, slope = found
             rounding = 64 * EPSILON * (float(np.linalg.norm(w)) + largest)
-            if rounding > UNBOUNDED * largest:
-                return None
             wrong = np.where(positive, self._bound & (x < 0), slope < -rounding)
             if not wrong.any():
                 return QuadraticSolution(x=x, w=w, converged=True)

@@ -83,7 +83,8 @@ def certified(
 
     local: W is bound to a rank, and the multipliers prove a bound for all matrices
     """
-    margin = bracket(rows, W, multipliers, norm)
+    found = bracket(rows, W, multipliers, norm)
+    margin = Interval(max(found.low, 0.0), found.high)  # W = 0 reaches zero
     values = rows.values(W)
     least = float(values[~rows.equal].min())
     gap = (margin.high - margin.low) / margin.high

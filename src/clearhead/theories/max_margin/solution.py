@@ -62,7 +62,7 @@ class MaxMargin:
     margin: a bracket of :math:`\gamma = \max_{\|W\| \le 1} \min_j \langle A_j, W\rangle = 1 / \|W^{mm}\|`. Its low end
         is what W reaches, :math:`\min_j \langle A_j, W\rangle / \|W\|`; its high end is what the multipliers prove that
         no W passes, :math:`\|\sum_j \lambda_j A_j\|_* / \sum_j \lambda_j` in the dual norm.
-    W: scaled to a least margin of exactly one; None where infeasible.
+    W: scaled to a least margin of one; None where infeasible, or where none was found.
     multipliers: :math:`\lambda \ge 0`, zero for tokens without a constraint. Not unique where tokens repeat.
     support: tokens whose constraint is active.
     query_rank: of the stacked queries; 1 means that the problem is one for a vector and not for a matrix.
