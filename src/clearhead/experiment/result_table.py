@@ -54,9 +54,9 @@ def as_markdown(fields: Sequence[Field]) -> str:
     return markdown_table([field.title for field in fields], rows)
 
 
-def over_runs(values: Sequence[float | None]) -> Estimate | None:
+def over_runs(values: Sequence[float | int | None]) -> Estimate | None:
     """The mean over the runs that have a value."""
-    return estimate([value for value in values if value is not None])
+    return estimate([float(value) for value in values if value is not None])
 
 
 def decimals(value: float | None, digits: int = 3) -> str:
