@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -154,3 +155,16 @@ def test_joint_training_leaves_out_what_does_not_support_the_head() -> None:
     assert (every.support, some.support) == ([True] * 3, [True, True, False])
     assert min(every.prompt[-1], some.prompt[-1], every.head[-1], some.head[-1]) > 0.99
     assert every.prompt[0] < 0.5
+
+
+def test_the_page_has_every_experiment_and_small_pictures() -> None:
+    folder = Path(__file__).parents[2] / "docs" / "experiments"
+    page = (folder / "svm.md").read_text(encoding="utf-8")
+    for name in SMALL:
+        assert f"    clearhead reproduce {name} " in page
+        assert f"Made by `clearhead reproduce {name}" in page
+    pictures = re.findall(r"\]\((svm-[\w-]+\.svg)\)", page)
+    assert len(pictures) == 10
+    for picture in pictures:
+        assert (folder / picture).stat().st_size < 100_000
+        ElementTree.fromstring((folder / picture).read_text(encoding="utf-8"))

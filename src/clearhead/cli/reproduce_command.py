@@ -56,8 +56,11 @@ def list_experiments(out: Path) -> None:
     day = _column("last run", ["-" if found is None else found.day for found in last])
     result = _column("result", ["-" if found is None else found.headline for found in last])
     with printing() as console:
-        columns = first_that_fits([(name, cost, day, result), (name, day, result), (name, day)], width=console.width)
-        print_columns(columns, console, beneath=[Text(experiment.reproduces) for experiment in EXPERIMENTS])
+        columns = first_that_fits([(name, cost, day, result), (name, cost, day), (name, day)], width=console.width)
+        # Where there is no room for results beside the others, they stand beneath.
+        told = ["" if found is None or result in columns else f". Last: {found.headline}" for found in last]
+        beneath = [Text(experiment.reproduces + end) for experiment, end in zip(EXPERIMENTS, told, strict=True)]
+        print_columns(columns, console, beneath=beneath)
 
 
 def _column(title: str, cells: Sequence[str]) -> Column:

@@ -28,13 +28,17 @@ class Field:
 
 
 def as_columns(fields: Sequence[Field]) -> tuple[Sequence[Column], ...]:
-    """Sets of columns for the terminal, the widest first; cells become shorter before columns go."""
-    sets = [_columns(fields, shortened=frozenset())]
+    """Sets of columns for the terminal, in the order in which they are tried.
+
+    Cells of ranked columns become shorter first, then columns go, then those that are always printed become shorter.
+    """
     ranks = range(max(field.rank for field in fields) + 1)
-    for most in reversed(ranks):
-        shown = [field for field in fields if field.rank <= most]
-        sets += [_columns(shown, shortened=frozenset(ranks[1:])), _columns(shown, shortened=frozenset(ranks))]
-    return tuple(sets)
+    shown = {most: [field for field in fields if field.rank <= most] for most in reversed(ranks)}
+    return (
+        _columns(fields, shortened=frozenset()),
+        *(_columns(kept, shortened=frozenset(ranks[1:])) for most, kept in shown.items() if most > 0),
+        *(_columns(kept, shortened=frozenset(ranks)) for kept in shown.values()),
+    )
 
 
 def _columns(fields: Sequence[Field], *, shortened: frozenset[int]) -> list[Column]:
@@ -50,9 +54,9 @@ def as_markdown(fields: Sequence[Field]) -> str:
     return markdown_table([field.title for field in fields], rows)
 
 
-def over_runs(values: Sequence[float | None]) -> Estimate | None:
+def over_runs(values: Sequence[float | int | None]) -> Estimate | None:
     """The mean over the runs that have a value."""
-    return estimate([value for value in values if value is not None])
+    return estimate([float(value) for value in values if value is not None])
 
 
 def decimals(value: float | None, digits: int = 3) -> str:

@@ -159,7 +159,7 @@ def _picture(found: Mapping[str, Sequence[Sequence[float | None]]]) -> str:
 DRIFT = Experiment(
     name=NAME,
     reproduces="after saturation K and Q drift without a penalty; with gradients free of rounding they do not",
-    cost="2 min",
+    cost="30 s",
     run=_run,
     options=frozenset({"seeds"}),
 )

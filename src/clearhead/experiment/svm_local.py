@@ -192,7 +192,7 @@ def _picture(found: Mapping[str, Mapping[str, Any]]) -> str:
 LOCAL_CONVERGENCE = Experiment(
     name=NAME,
     reproduces="training W leads to the Frobenius SVM, K and Q to the nuclear one (Tarzanagh et al. 2023)",
-    cost="20 s",
+    cost="10 s",
     run=_run,
     options=frozenset({"seeds"}),
 )

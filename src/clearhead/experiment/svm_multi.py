@@ -208,7 +208,7 @@ def _picture(found: Mapping[int, Mapping[str, Any]]) -> str:
 MULTI_TOKEN = Experiment(
     name=NAME,
     reproduces="a head that is not linear selects several tokens, and W follows W_fin + C W_dir",
-    cost="1 min",
+    cost="20 s",
     run=_run,
     options=frozenset({"seeds"}),
 )

@@ -172,7 +172,7 @@ def _picture(found: Mapping[str, Mapping[str, Any]]) -> str:
 OPTIMISERS = Experiment(
     name=NAME,
     reproduces="the rule of training decides which SVM it leads to: Frobenius, nuclear or max-entry norm",
-    cost="2 min",
+    cost="30 s",
     run=_run,
     options=frozenset({"seeds"}),
 )

@@ -137,7 +137,7 @@ def _picture(found: Mapping[str, Mapping[str, Any]]) -> str:
 REGULARISATION_PATH = Experiment(
     name=NAME,
     reproduces="least loss within growing balls leads to the same SVMs as descent (Tarzanagh et al. 2023)",
-    cost="2 min",
+    cost="20 s",
     run=_run,
     options=frozenset({"seeds"}),
 )

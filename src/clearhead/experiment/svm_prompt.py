@@ -163,6 +163,6 @@ def _plane(case: PromptCase) -> Chart:
 PROMPT = Experiment(
     name=NAME,
     reproduces="a trained prompt turns to the SVM of the tokens it selects, with other losses and with its head too",
-    cost="20 s",
+    cost="10 s",
     run=_run,
 )

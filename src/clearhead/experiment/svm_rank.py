@@ -132,7 +132,7 @@ def _picture(found: Mapping[tuple[int, int, int], Mapping[str, Any]]) -> str:
 RANK = Experiment(
     name=NAME,
     reproduces="the nuclear SVM has a low rank, the Frobenius SVM the full one (Tarzanagh et al. 2023)",
-    cost="2 min",
+    cost="30 s",
     run=_run,
     options=frozenset({"seeds"}),
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead.experiment.experiment import Request, installed_versions, write_text
 from clearhead.experiment.result_table import over_runs
 from clearhead.numerics.proportion import wilson_interval
+from clearhead.report.chart_axis import Number
 from clearhead.report.line_chart import Line
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
 from clearhead.theories.max_margin.descent.optimality import correlation
@@ -69,7 +70,9 @@ def nearness(W: Tensor, solutions: Sequence[MaxMargin]) -> list[float | None]:
     return found
 
 
-def line_over_runs(name: str, x: Sequence[float], runs: Sequence[Sequence[float | None]], *, colour: int) -> Line:
+def line_over_runs(
+    name: str, x: Sequence[Number], runs: Sequence[Sequence[float | int | None]], *, colour: int
+) -> Line:
     """Means over runs at every x, in a band of their intervals."""
     each = [(at, over_runs(values)) for at, values in zip(x, runs, strict=True)]
     known = [(at, one.mean, one.interval) for at, one in each if one is not None]
@@ -84,7 +87,7 @@ def line_over_runs(name: str, x: Sequence[float], runs: Sequence[Sequence[float 
     )
 
 
-def line_of_shares(name: str, x: Sequence[float], runs: Sequence[Sequence[bool]], *, colour: int) -> Line:
+def line_of_shares(name: str, x: Sequence[Number], runs: Sequence[Sequence[bool]], *, colour: int) -> Line:
     """Per cent of the runs at every x, in a band of Wilson's intervals."""
     known = [(at, flags) for at, flags in zip(x, runs, strict=True) if flags]
     bounds = [wilson_interval(sum(flags), len(flags)) for _, flags in known]

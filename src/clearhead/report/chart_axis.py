@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from clearhead.report.wording import number
 
-__all__ = ["Axis", "axis_over"]
+__all__ = ["Axis", "Number", "axis_over"]
+
+Number = float | int
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -16,11 +18,11 @@ STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 class Axis:
     """From `low` to `high`, in equal steps or, where `logarithmic`, by powers of ten."""
 
-    low: float
-    high: float
+    low: Number
+    high: Number
     logarithmic: bool = False
 
-    def share(self, value: float) -> float:
+    def share(self, value: Number) -> float:
         """How far along the axis a value stands: 0 at its low end, 1 at its high end."""
         low, high, value = (self._scaled(x) for x in (self.low, self.high, value))
         return (value - low) / (high - low)
@@ -42,8 +44,8 @@ class Axis:
         decimals = next(k for k in range(7) if math.isclose(step, round(step, k), rel_tol=1e-9))
         return [(tick, f"{tick:,.{decimals}f}") for tick in ticks]
 
-    def _scaled(self, value: float) -> float:
-        return math.log10(value) if self.logarithmic else value
+    def _scaled(self, value: Number) -> float:
+        return math.log10(value) if self.logarithmic else float(value)
 
     def _steps(self, most: int) -> list[float]:
         rough = (self.high - self.low) / max(most - 1, 1)
@@ -63,7 +65,7 @@ class Axis:
         return powers[:: math.ceil(len(powers) / most)]
 
 
-def axis_over(values: Iterable[float], *, logarithmic: bool = False, room: float = 0.04) -> Axis:
+def axis_over(values: Iterable[Number], *, logarithmic: bool = False, room: float = 0.04) -> Axis:
     """An axis on which all finite values (positive ones, by powers) have their place, with a little room beyond."""
     known = [v for v in values if math.isfinite(v) and (v > 0 or not logarithmic)]
     low, high = min(known, default=1.0), max(known, default=1.0)

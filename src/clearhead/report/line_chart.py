@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from clearhead.report.chart_axis import Axis, axis_over
+from clearhead.report.chart_axis import Axis, Number, axis_over
 from clearhead.report.svg import Box, circle, document, group, path, polygon, segment, text, text_width
 
 __all__ = ["Chart", "Frame", "Line", "Panel", "Sample", "picture"]
@@ -24,11 +24,11 @@ class Line:
     """
 
     name: str
-    x: Sequence[float]
-    y: Sequence[float]
+    x: Sequence[Number]
+    y: Sequence[Number]
     colour: int
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
+    low: Sequence[Number] = ()
+    high: Sequence[Number] = ()
     points: bool = False
     solid: bool = False
 
@@ -47,6 +47,7 @@ class Sample:
     shape: Literal["line", "solid", "ray", "dot", "ring"] = "line"
 
 
+@runtime_checkable
 class Chart(Protocol):
     """Anything that can be drawn into a box, and what its colours mean."""
 
@@ -107,7 +108,7 @@ class Frame:
         )
         object.__setattr__(self, "inner", inner)
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
+    def at(self, x: Number, y: Number) -> tuple[float, float]:
         """Where a point stands in the picture."""
         return (
             self.inner.x + self.across.share(x) * self.inner.width,
@@ -161,7 +162,7 @@ def _legend(charts: Sequence[Chart], width: float) -> tuple[list[str], float]:
 def _shape(sample: Sample, x: float, y: float) -> str:
     if sample.shape in ("dot", "ring"):
         kind = f"f{sample.colour}" if sample.shape == "dot" else f"ring o{sample.colour}"
-        return circle(x + SAMPLE / 2, y, 4, kind=kind)
+        return circle(x + SAMPLE / 2, y, 4.0, kind=kind)
     kind = f"line s{sample.colour}" + ("" if sample.shape == "line" else f" {sample.shape}")
     return path([(x, y), (x + SAMPLE, y)], kind=kind)
 
@@ -187,7 +188,7 @@ def _drawn(line: Line, frame: Frame) -> list[str]:
         return [circle(x, y, 3.2, kind=f"f{line.colour}") for piece in pieces for x, y in piece]
     kind = f"line s{line.colour}" + (" solid" if line.solid else "")
     return [
-        path(piece, kind=kind) if len(piece) > 1 else circle(*piece[0], 3, kind=f"f{line.colour}")
+        path(piece, kind=kind) if len(piece) > 1 else circle(*piece[0], 3.0, kind=f"f{line.colour}")
         for piece in pieces
         if piece
     ]

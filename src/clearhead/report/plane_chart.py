@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clearhead.report.chart_axis import Axis
+from clearhead.report.chart_axis import Axis, Number
 from clearhead.report.line_chart import Frame, Sample
 from clearhead.report.svg import Box, circle, group, path
 
 __all__ = ["Dots", "Plane", "Ray", "Route"]
 
-Point = tuple[float, float]
+Point = tuple[Number, Number]
 ROOM = 1.12
 
 
