@@ -19,15 +19,15 @@ FIELDS = [
     Field(title="way of training", short="trained", cells=["W", "K, Q"], words=True),
     Field(title="cosine", cells=[".993 ± .005", ".859 ± .022"], narrow=[".993", ".859"]),
     Field(title="at 100 steps", short="100", cells=[".724 ± .039", ".847 ± .033"], narrow=[".724", ".847"], rank=1),
-    Field(title="specification", short="spec.", cells=[".996", ".861"], rank=2),
+    Field(title="prototype", short="prot.", cells=[".996", ".861"], rank=2),
 ]
 
 
 @pytest.mark.parametrize(
     ("width", "titles", "cells"),
     [
-        (60, ["trained", "cosine", "100", "spec."], [".993 ± .005", ".724 ± .039"]),
-        (35, ["trained", "cosine", "100", "spec."], [".993 ± .005", ".724"]),
+        (60, ["trained", "cosine", "100", "prot."], [".993 ± .005", ".724 ± .039"]),
+        (35, ["trained", "cosine", "100", "prot."], [".993 ± .005", ".724"]),
         (28, ["trained", "cosine", "100"], [".993 ± .005", ".724"]),
         (26, ["trained", "cosine", "100"], [".993 ± .005", ".724"]),
         (25, ["trained", "cosine", "100"], [".993", ".724"]),
@@ -42,7 +42,7 @@ def test_narrow_terminals_lose_intervals_before_columns(width: int, titles: list
 
 
 def test_the_page_has_everything() -> None:
-    assert as_markdown(FIELDS).splitlines()[0] == "| way of training | cosine | at 100 steps | specification |"
+    assert as_markdown(FIELDS).splitlines()[0] == "| way of training | cosine | at 100 steps | prototype |"
     assert as_markdown(FIELDS).splitlines()[2] == "| W | .993 ± .005 | .724 ± .039 | .996 |"
 
 

@@ -37,7 +37,7 @@ KEPT = (50, 100, 200, *SHOWN, 3000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """What is trained and guarded, and how the gradient is computed; cosines of the specification by the step.
+    """What is trained and guarded, and how the gradient is computed; cosines of the prototype by the step.
 
     guarded: with the penalty of machine precision on K and Q, and for W with as much added to the gradient's length
     """
@@ -45,7 +45,7 @@ class _Way:
     trained: str
     guarded: bool
     autograd: bool
-    specified: Mapping[int, float] = field(default_factory=dict)
+    of_prototype: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def norm(self) -> Norm:
@@ -57,7 +57,7 @@ WAYS = {
     "K Q, penalty, exact": _Way(trained="K Q", guarded=True, autograd=False),
     "K Q, penalty, autograd": _Way(trained="K Q", guarded=True, autograd=True),
     "K Q, none, exact": _Way(trained="K Q", guarded=False, autograd=False),
-    "K Q, none, autograd": _Way(trained="K Q", guarded=False, autograd=True, specified={500: 0.934, 4000: 0.662}),
+    "K Q, none, autograd": _Way(trained="K Q", guarded=False, autograd=True, of_prototype={500: 0.934, 4000: 0.662}),
     "W, floor, exact": _Way(trained="W", guarded=True, autograd=False),
     "W, floor, autograd": _Way(trained="W", guarded=True, autograd=True),
     "W, none, exact": _Way(trained="W", guarded=False, autograd=False),
@@ -113,7 +113,7 @@ def _run(request: Request, folder: Path) -> Outcome:
         tables=as_columns(table),
         remarks=(
             "Mean cosine to the own SVM after so many steps, ± half of Student's 95 % interval; exact: gradients "
-            "without autograd's rounding; spec.: the specification's run, at 500 and 4,000 steps.",
+            "without autograd's rounding; prot.: the prototype's run, at 500 and 4,000 steps.",
         ),
         files=(page, folder / PICTURE, folder / RESULT),
         facts={"command": command, "seeds": seeds, "steps": sorted(KEPT), "near": found},
@@ -131,8 +131,8 @@ def _table(found: Mapping[str, Sequence[Sequence[float | None]]]) -> list[Field]
         rank = (0, 2, 3, 0)[place]
         cells, narrow = [plus_minus(e) for e in each], [mean_of(e) for e in each]
         fields.append(Field(title=f"{step:,} steps", short=f"{step:,}", cells=cells, narrow=narrow, rank=rank))
-    told = [", ".join(decimals(value) for value in WAYS[way].specified.values()) or "-" for way in found]
-    return [*fields, Field(title="specification", short="spec.", cells=told, rank=1)]
+    told = [", ".join(decimals(value) for value in WAYS[way].of_prototype.values()) or "-" for way in found]
+    return [*fields, Field(title="prototype", short="prot.", cells=told, rank=1)]
 
 
 def _picture(found: Mapping[str, Sequence[Sequence[float | None]]]) -> str:

@@ -45,14 +45,14 @@ SHOWN = (100, 500, 1000, 2000)
 KEPT = sorted({*SHOWN, *(int(step) for step in np.geomspace(10, STEPS, 40))})
 PARAMETERS: dict[str, Parameterisation] = {"W": Direct(), "K, Q": Factored()}
 OWN = {"W": Norm.FROBENIUS, "K, Q": Norm.NUCLEAR}
-SPECIFIED = {
+PROTOTYPE = {
     ("W", Norm.FROBENIUS): (0.745, 0.972, 0.989, 0.996),
     ("W", Norm.NUCLEAR): (None, None, None, 0.861),
     ("K, Q", Norm.NUCLEAR): (0.852, 0.980, 0.991, 0.996),
     ("K, Q", Norm.FROBENIUS): (None, None, None, 0.851),
 }
-"""Cosines at `SHOWN` of the specification's run, 100 seeds."""
-SPECIFIED_GLOBAL = {"W": 74, "K, Q": 78}
+"""Cosines at `SHOWN` of the prototype's run, 100 seeds."""
+PROTOTYPE_GLOBAL = {"W": 74, "K, Q": 78}
 BARS = {"own": 0.99, "crossed": 0.90}
 """What the mean cosine to a parameterisation's own SVM reaches at least, and that to the other's at most."""
 
@@ -106,24 +106,24 @@ def _run(request: Request, folder: Path) -> Outcome:
         ],
     )
     write_text(folder / PICTURE, _picture(found))
-    last = {key: estimate([c for c in found[key[0]]["near"][key[1]][-1] if c is not None]) for key in SPECIFIED}
+    last = {key: estimate([c for c in found[key[0]]["near"][key[1]][-1] if c is not None]) for key in PROTOTYPE}
     met = {
         f"{trained} to {norm}": (one.mean >= BARS["own"] if OWN[trained] is norm else one.mean <= BARS["crossed"])
         for (trained, norm), one in last.items()
         if one is not None
     }
     own, crossed = (
-        [mean_of(last[key]) for key in SPECIFIED if (OWN[key[0]] is key[1]) is mine] for mine in (True, False)
+        [mean_of(last[key]) for key in PROTOTYPE if (OWN[key[0]] is key[1]) is mine] for mine in (True, False)
     )
     return Outcome(
         headline=f"own SVM {' and '.join(own)}, the other's {' and '.join(crossed)}; {sum(met.values())} of 4 bars met",
         tables=as_columns(cosines),
         remarks=(
-            "Mean cosine after so many steps, ± half of Student's 95 % interval over seeds; spec.: the same of the "
-            "specification's run, 100 seeds, at the end.",
+            "Mean cosine after so many steps, ± half of Student's 95 % interval over seeds; prot.: the same of the "
+            "prototype's run, 100 seeds, at the end.",
             *(
                 f"{trained}: saturated {counted(one['saturated'])} %, global tokens {counted(one['global'])} % "
-                f"(spec. {SPECIFIED_GLOBAL[trained]} %), local {counted(one['local'])} %."
+                f"(prot. {PROTOTYPE_GLOBAL[trained]} %), local {counted(one['local'])} %."
                 for trained, one in found.items()
             ),
         ),
@@ -134,23 +134,23 @@ def _run(request: Request, folder: Path) -> Outcome:
 
 def _cosines(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
     fields = [
-        Field(title="trained", cells=[trained for trained, _ in SPECIFIED], words=True),
-        Field(title="SVM of least", cells=[norm for _, norm in SPECIFIED], short="SVM", words=True),
+        Field(title="trained", cells=[trained for trained, _ in PROTOTYPE], words=True),
+        Field(title="SVM of least", cells=[norm for _, norm in PROTOTYPE], short="SVM", words=True),
     ]
     for place, step in enumerate(SHOWN):
         each = [
-            over_runs(found[trained]["near"][norm][found[trained]["steps"].index(step)]) for trained, norm in SPECIFIED
+            over_runs(found[trained]["near"][norm][found[trained]["steps"].index(step)]) for trained, norm in PROTOTYPE
         ]
         rank = (2, 3, 1, 0)[place]
         shown = [plus_minus(one) for one in each]
         fields.append(
             Field(title=f"{step:,} steps", short=f"{step:,}", cells=shown, narrow=[mean_of(e) for e in each], rank=rank)
         )
-    least = [min(c for c in found[trained]["near"][norm][-1] if c is not None) for trained, norm in SPECIFIED]
+    least = [min(c for c in found[trained]["near"][norm][-1] if c is not None) for trained, norm in PROTOTYPE]
     fields.append(Field(title="least at the end", short="least", cells=[decimals(v) for v in least], rank=2))
-    told = [" / ".join(decimals(v) for v in values if v is not None) for values in SPECIFIED.values()]
-    last = [decimals(values[-1]) for values in SPECIFIED.values()]
-    return [*fields, Field(title="specification", short="spec.", cells=told, narrow=last, rank=1)]
+    told = [" / ".join(decimals(v) for v in values if v is not None) for values in PROTOTYPE.values()]
+    last = [decimals(values[-1]) for values in PROTOTYPE.values()]
+    return [*fields, Field(title="prototype", short="prot.", cells=told, narrow=last, rank=1)]
 
 
 def _selections(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
@@ -165,7 +165,7 @@ def _selections(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
                 ("local", "locally optimal"),
             )
         ),
-        Field(title="specification, globally optimal", cells=[str(SPECIFIED_GLOBAL[trained]) for trained, _ in rows]),
+        Field(title="prototype, globally optimal", cells=[str(PROTOTYPE_GLOBAL[trained]) for trained, _ in rows]),
     ]
 
 

@@ -29,13 +29,13 @@ WIDTHS = (4, 6, 8, 10)
 LEFT_OUT, SELECTED = 1e-6, 1e-3
 """Probabilities at most the first are of tokens left out, above the second of selected ones."""
 BOTH, DIRECTION, SINGLE = "W_fin + C W_dir", "W_dir alone", "one-token SVM"
-SPECIFIED = {
+PROTOTYPE = {
     BOTH: (7.6e-3, 2.7e-3, 2.4e-3, 1.9e-3),
     DIRECTION: (1.3e-2, 3.7e-3, 4.7e-3, 2.2e-3),
     SINGLE: (0.11, 0.09, 0.12, 0.15),
 }
-"""Medians of 1 - cosine of the specification's run, by `WIDTHS`."""
-SPECIFIED_COUNTS = ((55, 263), (40, 269), (12, 271), (3, 256))
+"""Medians of 1 - cosine of the prototype's run, by `WIDTHS`."""
+PROTOTYPE_COUNTS = ((55, 263), (40, 269), (12, 271), (3, 256))
 
 
 def measure(*, d: int, seeds: Sequence[int]) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def _run(request: Request, folder: Path) -> Outcome:
         tables=as_columns(table),
         remarks=(
             "Medians of 1 - cosine of W over the accepted runs: to W_fin + C W_dir, to W_dir, and to the SVM of the "
-            "most probable tokens; all: the first over all runs that have a prediction; spec.: those of the "
-            "specification's run, in the same order.",
+            "most probable tokens; all: the first over all runs that have a prediction; prot.: those of the "
+            "prototype's run, in the same order.",
         ),
         files=(page, folder / PICTURE, folder / RESULT),
         facts={"command": command, "seeds": seeds, "by_width": {str(d): one for d, one in found.items()}},
@@ -132,7 +132,7 @@ def _short(value: float | None) -> str:
 
 def _table(found: Mapping[int, Mapping[str, Any]]) -> list[Field]:
     counts = [(sum(run["accepted"] for run in one["runs"]), len(one["runs"])) for one in found.values()]
-    told = [" / ".join(_short(SPECIFIED[name][place]) for name in SPECIFIED) for place in range(len(WIDTHS))]
+    told = [" / ".join(_short(PROTOTYPE[name][place]) for name in PROTOTYPE) for place in range(len(WIDTHS))]
     return [
         Field(title="d", cells=[str(d) for d in found]),
         Field(title="accepted", cells=[f"{some} of {all_}" for some, all_ in counts], rank=1),
@@ -145,11 +145,11 @@ def _table(found: Mapping[int, Mapping[str, Any]]) -> list[Field]:
             cells=[_short(_median(one, BOTH, accepted=False)) for one in found.values()],
             rank=2,
         ),
-        Field(title="specification", short="spec.", cells=told, rank=3),
+        Field(title="prototype", short="prot.", cells=told, rank=3),
         Field(
-            title="specification, accepted",
+            title="prototype, accepted",
             short="accepted",
-            cells=[f"{some} of {all_}" for some, all_ in SPECIFIED_COUNTS],
+            cells=[f"{some} of {all_}" for some, all_ in PROTOTYPE_COUNTS],
             rank=4,
         ),
     ]
@@ -167,7 +167,7 @@ def _rejected(found: Mapping[int, Mapping[str, Any]]) -> list[Field]:
 
 def _picture(found: Mapping[int, Mapping[str, Any]]) -> str:
     lines = []
-    for colour, name in enumerate(SPECIFIED):
+    for colour, name in enumerate(PROTOTYPE):
         known = [(d, np.quantile(v, (0.25, 0.5, 0.75))) for d, one in found.items() if (v := _values(one, name))]
         lines.append(
             Line(
@@ -179,9 +179,9 @@ def _picture(found: Mapping[int, Mapping[str, Any]]) -> str:
                 colour=colour,
             )
         )
-    dots = [Line(name="specification", x=WIDTHS, y=values, colour=5, points=True) for values in SPECIFIED.values()]
+    dots = [Line(name="prototype", x=WIDTHS, y=values, colour=5, points=True) for values in PROTOTYPE.values()]
     shares = [100 * sum(run["accepted"] for run in one["runs"]) / max(len(one["runs"]), 1) for one in found.values()]
-    counted = [100 * some / all_ for some, all_ in SPECIFIED_COUNTS]
+    counted = [100 * some / all_ for some, all_ in PROTOTYPE_COUNTS]
     return picture(
         [
             Panel(
@@ -197,7 +197,7 @@ def _picture(found: Mapping[int, Mapping[str, Any]]) -> str:
                 y_label="per cent of tasks",
                 lines=[
                     Line(name="accepted", x=list(found), y=shares, colour=3),
-                    Line(name="specification", x=WIDTHS, y=counted, colour=5, points=True),
+                    Line(name="prototype", x=WIDTHS, y=counted, colour=5, points=True),
                 ],
             ),
         ],

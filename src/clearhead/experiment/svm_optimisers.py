@@ -48,7 +48,7 @@ SHORT = {Norm.FROBENIUS: "Frob.", Norm.NUCLEAR: "nucl.", Norm.MAX_ENTRY: "max"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """A way to train, and the cosines of the specification's run to SVMs of `NORMS`; none for what it does not have.
+    """A way to train, and the cosines of the prototype's run to SVMs of `NORMS`; none for what it does not have.
 
     autograd: with torch's own gradient, which is rounding alone once attention is saturated
     """
@@ -56,17 +56,17 @@ class _Way:
     rule: Rule
     autograd: bool = False
     parameters: Parameterisation = field(default_factory=Direct)
-    specified: tuple[float, ...] = ()
+    of_prototype: tuple[float, ...] = ()
 
 
 WAYS = {
-    "W, normalised": _Way(rule=NormalisedDescent(0.1), specified=(0.996, 0.864, 0.778)),
-    "W, plain, rate 5": _Way(rule=GradientDescent(5.0), specified=(0.930, 0.839, 0.739)),
+    "W, normalised": _Way(rule=NormalisedDescent(0.1), of_prototype=(0.996, 0.864, 0.778)),
+    "W, plain, rate 5": _Way(rule=GradientDescent(5.0), of_prototype=(0.930, 0.839, 0.739)),
     "W, sign": _Way(rule=SignDescent(0.01)),
-    "W, sign, autograd": _Way(rule=SignDescent(0.01), autograd=True, specified=(0.781, 0.639, 0.898)),
-    "W, Adam": _Way(rule=Adam(0.01), specified=(0.857, 0.719, 0.818)),
-    "W, AdamW": _Way(rule=Adam(0.01, decay=0.1), specified=(0.854, 0.715, 0.840)),
-    "K Q, Adam": _Way(rule=Adam(0.01), parameters=Factored(0.0), specified=(0.783, 0.818, 0.654)),
+    "W, sign, autograd": _Way(rule=SignDescent(0.01), autograd=True, of_prototype=(0.781, 0.639, 0.898)),
+    "W, Adam": _Way(rule=Adam(0.01), of_prototype=(0.857, 0.719, 0.818)),
+    "W, AdamW": _Way(rule=Adam(0.01, decay=0.1), of_prototype=(0.854, 0.715, 0.840)),
+    "K Q, Adam": _Way(rule=Adam(0.01), parameters=Factored(0.0), of_prototype=(0.783, 0.818, 0.654)),
     "K Q, normalised": _Way(rule=NormalisedDescent(0.1), parameters=Factored()),
 }
 
@@ -113,7 +113,7 @@ def _run(request: Request, folder: Path) -> Outcome:
         setting=(
             f"{len(seeds)} tasks drawn from seeds {seeds[0]} to {seeds[-1]}: n = {N}, T = {T}, d = {D}; {STEPS:,} "
             "steps. Rates: 0.1 for normalised descent, 5 for plain, 0.01 for the others; AdamW decays by 0.1; the "
-            "specification does not say its rates. Gradients are exact however saturated attention is, but for the row "
+            "prototype does not say its rates. Gradients are exact however saturated attention is, but for the row "
             "that names autograd. Cosines to the SVMs of the tokens selected in the end: means with "
             "Student's 95 % intervals."
         ),
@@ -127,7 +127,7 @@ def _run(request: Request, folder: Path) -> Outcome:
         tables=as_columns(table),
         remarks=(
             "Mean cosine to the SVM of least Frobenius, nuclear and max-entry norm, ± half of Student's 95 % interval; "
-            "autograd: torch's gradient, rounding alone after saturation; spec.: the specification's run.",
+            "autograd: torch's gradient, rounding alone after saturation; prot.: the prototype's run.",
         ),
         files=(page, folder / PICTURE, folder / RESULT),
         facts={"command": command, "seeds": seeds, "runs": found},
@@ -141,13 +141,13 @@ def _table(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
         each = [over_runs(one["near"][norm][-1]) for _, one in rows]
         cells, narrow = [plus_minus(e) for e in each], [mean_of(e) for e in each]
         fields.append(Field(title=str(norm), short=SHORT[norm], cells=cells, narrow=narrow))
-    told = [" / ".join(decimals(value) for value in WAYS[way].specified) or "-" for way, _ in rows]
+    told = [" / ".join(decimals(value) for value in WAYS[way].of_prototype) or "-" for way, _ in rows]
     return [
         *fields,
         Field(
             title="saturated, per cent", short="saturated", cells=[counted(one["saturated"]) for _, one in rows], rank=2
         ),
-        Field(title="specification", short="spec.", cells=told, rank=1),
+        Field(title="prototype", short="prot.", cells=told, rank=1),
     ]
 
 

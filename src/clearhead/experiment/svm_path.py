@@ -72,7 +72,7 @@ def _run(request: Request, folder: Path) -> Outcome:
             f"{len(seeds)} tasks drawn from seeds {seeds[0]} to {seeds[-1]}: n = {N}, T = {T}, d = {D}. Least loss "
             "over |W|_F <= R, and over |K|^2 + |Q|^2 <= 2R, by projected steps from ball to ball. Cosines to the SVMs "
             "of the tokens selected in the largest ball: means with Student's 95 % intervals. Slant: the largest sine "
-            "over runs of the angle between parameters and minus their gradient, 0 at a minimum. The specification "
+            "over runs of the angle between parameters and minus their gradient, 0 at a minimum. The prototype "
             "has no figures for it."
         ),
         tables=[("Cosine to the SVM, by the radius", as_markdown(table))],

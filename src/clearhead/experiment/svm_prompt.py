@@ -54,7 +54,7 @@ def _run(request: Request, folder: Path) -> Outcome:
             f"Normalised descent, rate 0.1, {STEPS:,} steps, double precision; tasks and starts as published "
             "(arXiv 2306.13596), the third with tokens drawn from "
             f"seed {request.seed}. Cosines of p to the SVM of the tokens that each run selected; of the head v to the "
-            "SVM of the selected tokens' labels. The specification has no figures for these."
+            "SVM of the selected tokens' labels. The prototype has no figures for these."
         ),
         tables=[("In the end", as_markdown(table))],
     )

@@ -24,11 +24,11 @@ WIDTHS = (1, 2, 3, 4, 5, 10, 15, 20)
 NEGLIGIBLE = 1e-7
 """Singular values of a W with a margin of one that count as zero, as published."""
 NORMS = (Norm.FROBENIUS, Norm.NUCLEAR)
-SPECIFIED: dict[int, dict[int, tuple[float, float]]] = {
+PROTOTYPE: dict[int, dict[int, tuple[float, float]]] = {
     5: {2: (2, 1.8), 3: (3, 2.3), 5: (4.8, 2.6), 10: (5, 2.4), 20: (5, 2.3)},
     10: {2: (2, 1.8), 3: (3, 2.8), 5: (5, 3.6), 10: (10, 3.5), 20: (10, 3.7)},
 }
-"""Mean ranks of the specification's run by n and d, Frobenius and nuclear, at T = 5."""
+"""Mean ranks of the prototype's run by n and d, Frobenius and nuclear, at T = 5."""
 
 
 def measure(*, n: int, t: int, d: int, seeds: Sequence[int]) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def _run(request: Request, folder: Path) -> Outcome:
         f"{feasible} of {len(cells) * len(seeds)} tasks feasible",
         tables=as_columns(table),
         remarks=(
-            "Mean rank of the SVM of least Frobenius and of least nuclear norm over the feasible tasks; spec.: the "
-            "same of the specification's run.",
+            "Mean rank of the SVM of least Frobenius and of least nuclear norm over the feasible tasks; prot.: the "
+            "same of the prototype's run.",
         ),
         files=(page, folder / PICTURE, folder / RESULT),
         facts={
@@ -95,7 +95,7 @@ def _short(found: Any) -> str:
 def _table(found: Mapping[tuple[int, int, int], Mapping[str, Any]]) -> list[Field]:
     rows = list(found.items())
     counts = [(sum(r is not None for r in one[Norm.FROBENIUS]), len(one[Norm.FROBENIUS])) for _, one in rows]
-    specified = [SPECIFIED.get(n, {}).get(d) if t == 5 else None for (n, t, d), _ in rows]
+    of_prototype = [PROTOTYPE.get(n, {}).get(d) if t == 5 else None for (n, t, d), _ in rows]
     return [
         Field(title="n", cells=[str(n) for (n, _, _), _ in rows]),
         Field(title="T", cells=[str(t) for (_, t, _), _ in rows]),
@@ -103,9 +103,9 @@ def _table(found: Mapping[tuple[int, int, int], Mapping[str, Any]]) -> list[Fiel
         Field(title="feasible", cells=[f"{some} of {all_}" for some, all_ in counts], rank=1),
         *(Field(title=str(norm), cells=[_short(over_runs(one[norm])) for _, one in rows]) for norm in NORMS),
         Field(
-            title="specification",
-            short="spec.",
-            cells=["" if pair is None else f"{pair[0]:g}, {pair[1]:g}" for pair in specified],
+            title="prototype",
+            short="prot.",
+            cells=["" if pair is None else f"{pair[0]:g}, {pair[1]:g}" for pair in of_prototype],
             rank=2,
         ),
     ]

@@ -32,8 +32,8 @@ NAME = "svm/convergence-type"
 N, T, STEPS = 4, 6, 1500
 WIDTHS = (2, 5, 10, 30, 100)
 OWN = {"W": Norm.FROBENIUS, "K, Q": Norm.NUCLEAR}
-SPECIFIED = {"W": (27, 75, 92, 97, 100), "K, Q": (40, 87, 85, 97, 100)}
-"""Per cent of globally optimal runs of the specification, 40 seeds, by `WIDTHS`."""
+PROTOTYPE = {"W": (27, 75, 92, 97, 100), "K, Q": (40, 87, 85, 97, 100)}
+"""Per cent of globally optimal runs of the prototype, 40 seeds, by `WIDTHS`."""
 
 
 def measure(*, trained: str, d: int, seeds: Sequence[int]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _run(request: Request, folder: Path) -> Outcome:
         tables=as_columns(table),
         remarks=(
             "Per cent of runs, with Wilson's 95 % intervals; local: of the saturated runs, those whose tokens score "
-            "above the support tokens; spec.: globally optimal in the specification's run.",
+            "above the support tokens; prot.: globally optimal in the prototype's run.",
         ),
         files=(page, folder / PICTURE, folder / RESULT),
         facts={
@@ -111,9 +111,9 @@ def _table(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[Field]:
         Field(title="globally optimal", short="global", cells=[counted(one["global"]) for _, one in rows]),
         Field(title="locally optimal", short="local", cells=[counted(_of_saturated(one)) for _, one in rows], rank=1),
         Field(
-            title="specification, globally optimal",
-            short="spec.",
-            cells=[str(SPECIFIED[trained][WIDTHS.index(d)]) for (trained, d), _ in rows],
+            title="prototype, globally optimal",
+            short="prot.",
+            cells=[str(PROTOTYPE[trained][WIDTHS.index(d)]) for (trained, d), _ in rows],
             rank=1,
         ),
     ]
@@ -132,7 +132,7 @@ def _picture(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
                     line_of_shares("globally optimal", WIDTHS, [one["global"] for one in each], colour=0),
                     line_of_shares("locally optimal, of saturated", WIDTHS, [_of_saturated(e) for e in each], colour=1),
                     line_of_shares("saturated", WIDTHS, [one["saturated"] for one in each], colour=2),
-                    Line(name="specification, global", x=WIDTHS, y=SPECIFIED[trained], colour=5, points=True),
+                    Line(name="prototype, global", x=WIDTHS, y=PROTOTYPE[trained], colour=5, points=True),
                 ],
                 x_log=True,
                 y_axis=Axis(low=0.0, high=102.0),
