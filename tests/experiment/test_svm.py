@@ -164,7 +164,7 @@ def test_the_page_has_every_experiment_and_small_pictures() -> None:
         assert f"    clearhead reproduce {name} " in page
         assert f"Made by `clearhead reproduce {name}" in page
     pictures = re.findall(r"\]\((svm-[\w-]+\.svg)\)", page)
-    assert len(pictures) == 10
+    assert len(pictures) == 11
     for picture in pictures:
         assert (folder / picture).stat().st_size < 100_000
         ElementTree.fromstring((folder / picture).read_text(encoding="utf-8"))
