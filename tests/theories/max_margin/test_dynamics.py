@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.numerics.precision import tolerance
@@ -22,6 +22,7 @@ M = 3
 SEEDS = range(5)
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 2**20), st.booleans())
 def test_small_plain_steps_lower_the_loss(seed: int, factored: bool) -> None:
     task = made_task(seed)

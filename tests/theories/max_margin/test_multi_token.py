@@ -128,6 +128,7 @@ def test_one_token_each_is_the_attention_svm(seed: int) -> None:
     assert torch.equal(found.direction.support, expected.support)
 
 
+@settings(max_examples=20)
 @given(SEEDS, st.floats(0.1, 1000))
 def test_growth_is_found_again(seed: int, growth: float) -> None:
     found = _drawn(seed).solved()

@@ -27,7 +27,7 @@ def _start(seed: int, *, factored: bool) -> tuple[Parameters, Parameterisation]:
     return (drawn(R, D, E, seed=seed),), Direct()
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.integers(0, 2**20), st.booleans())
 def test_larger_balls_have_a_lower_loss_and_are_used_up(seed: int, factored: bool) -> None:
     start, parameters = _start(seed, factored=factored)
