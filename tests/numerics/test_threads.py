@@ -72,7 +72,8 @@ def test_blas_has_one_thread_and_then_as_many_as_before() -> None:
             assert entered.wait(60)
         leave.set()
         beside.join()
-        assert before == [2] * len(before) != []
+        # Some packages bring a library that never has more than one.
+        assert 2 in before
         assert blas_threads() == before
         with one_thread(), one_thread():
             assert set(blas_threads()) == {1}

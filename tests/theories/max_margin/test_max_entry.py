@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from clearhead.theories.max_margin import Norm, Status, attention_svm
-from clearhead.theories.max_margin import max_entry as module
+from clearhead.theories.max_margin.svm import max_entry as module
 from clearhead.theories.max_margin.svm.frobenius import least_frobenius
 from clearhead.theories.max_margin.svm.max_entry import least_max_entry
 from clearhead.theories.max_margin.svm.norms import bracket
