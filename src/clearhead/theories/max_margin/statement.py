@@ -41,12 +41,12 @@ def checked(statements: Sequence[Statement]) -> list[Theorem]:
                 source="max margin",
                 id=s.id,
                 statement=s.statement,
-                residual=s.residual(torch.float64),
-                residual_single=s.residual(torch.float32),
+                residual=float(s.residual(torch.float64)),
+                residual_single=float(s.residual(torch.float32)),
                 tolerance=s.tolerance,
                 tolerance_single=max(s.tolerance, tolerance(torch.float32)),
                 control=s.control,
-                control_residual=s.control_residual(torch.float64),
+                control_residual=float(s.control_residual(torch.float64)),
                 citation=s.citation,
             )
             for s in statements
