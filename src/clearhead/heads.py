@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clearhead.axes import Bool, Float
 
-__all__ = ["Heads", "LinearMap"]
+__all__ = ["Heads", "LinearMap", "Stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,20 @@ class LinearMap:
     x: Float[Tensor, "b t c"]
     weight: Float[Tensor, "h c f"]
     bias: Float[Tensor, "h f"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """The tokens that a model carries past a block of attention and past what follows it, one entry for each input.
+
+    In a block without norms, between = before + attention(before) and after = between + mlp(between). Where a norm
+    follows each sum, as in BERT, it is in `between` and `after`: they are what the next part is added to.
+    """
+
+    before: Float[Tensor, "i t c"]
+    between: Float[Tensor, "i t c"]
+    after: Float[Tensor, "i t c"] | None = None
+    """None where nothing follows that could be told from the next block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +78,8 @@ class Heads:
     """That which made the values, in the same way."""
     out_gradient: Float[Tensor, "b h n e"] | None = None
     """Gradient of the caller's loss at `out`, where one was asked for; None also where `out` does not reach it."""
+    stream: Stream | None = None
+    """The tokens before and after the block, where they were asked for; None also where they were not found."""
 
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:
