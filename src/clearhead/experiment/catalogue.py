@@ -2,6 +2,7 @@
 
 from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
+from clearhead.experiment.rate_signs import SIGN_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiment.svm_drift import DRIFT
 from clearhead.experiment.svm_local import LOCAL_CONVERGENCE
@@ -35,6 +36,7 @@ EXPERIMENTS = (
     REGULARISATION_PATH,
     DRIFT,
     TRAINING,
+    SIGN_TABLE,
 )
 
 
