@@ -77,7 +77,6 @@ class CrateConfig:
                 "expected step above 0, penalty of at least 0 and shrink above 0 up to 1; "
                 f"got {self.step}, {self.penalty}, {self.shrink}"
             )
-        object.__setattr__(self, "form", Form(self.form))
 
     @property
     def tokens(self) -> int:
@@ -91,7 +90,8 @@ class CrateConfig:
 
 def crate_from_json(stored: Mapping[str, Any]) -> CrateConfig:
     """The sizes that `CrateConfig.as_json` gave. ValueError or TypeError for anything else."""
-    return CrateConfig(**{**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}})
+    pixels = {name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}
+    return CrateConfig(**{**stored, **pixels, "form": Form(stored.get("form", Form.RELEASED))})
 
 
 CRATE_SIZES = {
