@@ -24,10 +24,20 @@ class _Dictionary(nn.Module):
 
     def warn_once(self) -> None:
         """`StepSizeWarning` if the step need not descend. A training run is not bothered."""
-        if self.training or torch.compiler.is_compiling() or self._checked == self.dictionary._version:
+        if self.training or torch.compiler.is_compiling():
+            return
+        # Tensors of inference mode keep no version, and those of the meta device no numbers.
+        unknown = self.dictionary.is_inference() or self.dictionary.is_meta
+        if unknown or self._checked == self.dictionary._version:
             return
         self._checked = self.dictionary._version
         warn_of_step(self.dictionary, step=self.step)
+
+    def as_computed(self, x: Tensor, *dictionaries: Tensor) -> list[Tensor]:
+        """All of them in the dtype of autocast where it is on, as torch's own maps take theirs; else as they are."""
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:
+            return [tensor.to(torch.get_autocast_dtype(x.device.type)) for tensor in (x, *dictionaries)]
+        return [x, *dictionaries]
 
     def extra_repr(self) -> str:
         """What the dictionary does not show."""
@@ -49,7 +59,7 @@ class SparseCodingStep(_Dictionary):
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """The codes, (..., n, width), none of them negative."""
         self.warn_once()
-        return ista_step(x, self.dictionary, step=self.step, penalty=self.penalty)
+        return ista_step(*self.as_computed(x, self.dictionary), step=self.step, penalty=self.penalty)
 
 
 class OvercompleteStep(_Dictionary):
@@ -70,4 +80,5 @@ class OvercompleteStep(_Dictionary):
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """The decoded codes, (..., n, width)."""
         self.warn_once()
-        return overcomplete_step(x, self.dictionary, self.decoder, step=self.step, penalty=self.penalty)
+        operands = self.as_computed(x, self.dictionary, self.decoder)
+        return overcomplete_step(*operands, step=self.step, penalty=self.penalty)

@@ -73,7 +73,7 @@ class SubspaceAttention(nn.Module):
             (*x.shape[:-2], self.heads, n, n), mask=mask, key_mask=key_mask, causal=causal, bias=None,
             leading=x.ndim - 2, device=x.device,
         )  # fmt: skip
-        v = self.subspaces(x).reshape(*x.shape[:-1], self.heads, -1).movedim(-2, -3)
+        v = self.subspaces(x).unflatten(-1, (self.heads, -1)).movedim(-2, -3)
         options = {"mask": seen, "scale": self.scale}
         given = {name: option for name, option in options.items() if option is not None}
         joined = self.operator(v, v, **given).movedim(-3, -2).flatten(-2)

@@ -96,12 +96,7 @@ def overcomplete_step(
         a_1 = \mathrm{ReLU}(\eta D^T z - \eta\lambda), \qquad
         a_2 = \mathrm{ReLU}(a_1 - \eta D^T (D a_1 - z) - \eta\lambda), \qquad \text{out} = D_1 a_2
     """
-    _check(z, dictionary, square=False)
-    _check(z, decoder, square=False)
-    if decoder.shape != dictionary.shape:
-        raise ShapeError(
-            f"expected two dictionaries of one shape; got {tuple(dictionary.shape)} and {tuple(decoder.shape)}"
-        )
+    _check_both(z, dictionary, decoder)
     toward = step * (z @ dictionary) - step * penalty
     first = torch.relu(toward)
     second = torch.relu(first + toward - step * ((first @ dictionary.mT) @ dictionary))
@@ -117,11 +112,20 @@ def overcomplete_step_slow(
     penalty: float = 0.1,
 ) -> Float[Tensor, "*b n d"]:
     """The twin of `overcomplete_step`: tokens as columns, as printed."""
-    _check(z, dictionary, square=False)
+    _check_both(z, dictionary, decoder)
     Z, D = z.mT, dictionary
     first = torch.relu(step * D.mT @ Z - step * penalty)
     second = torch.relu(first - step * D.mT @ (D @ first - Z) - step * penalty)
     return (decoder @ second).mT
+
+
+def _check_both(z: Tensor, dictionary: Tensor, decoder: Tensor) -> None:
+    for each in (dictionary, decoder):
+        _check(z, each, square=False)
+    if decoder.shape != dictionary.shape:
+        raise ShapeError(
+            f"expected two dictionaries of one shape; got {tuple(dictionary.shape)} and {tuple(decoder.shape)}"
+        )
 
 
 def _check(z: Tensor, dictionary: Tensor, *, square: bool) -> None:
