@@ -21,6 +21,7 @@ from clearhead.report.wording import (
     duration,
     hardest,
     number,
+    place,
     reason,
     sentence,
     span,
@@ -107,7 +108,7 @@ def _facts(cell: Cell) -> dict[str, str]:
     """What the map and the table say of one head without a script, by the names that the page gives them."""
     finding = cell.finding
     return {
-        "place": f"Layer {finding.layer}, head {finding.head}",
+        "place": place(finding),
         "name": clean(finding.name),
         "value": number(finding.value),
         "interval": span(finding.interval),

@@ -43,7 +43,9 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         console.print()
         print_paragraph("", Text(f"{grid.claim.theory}, {grid.claim.statistic}", style="bold"), console, indent=0)
         if all(cell.finding.verdict is Verdict.BY_CONSTRUCTION for cell in grid.cells):
-            print_paragraph("", Text(f"holds by construction in all {len(grid.cells)} heads"), console, indent=0)
+            print_paragraph(
+                "", Text(f"holds by construction in all {len(grid.cells)} {grid.claim.unit}s"), console, indent=0
+            )
         else:
             print_head_table(grid, console)
     for theory in dict.fromkeys(grid.claim.theory for grid in grids):
@@ -132,7 +134,9 @@ def _skips(alike: Sequence[ClaimGrid], *, named: bool) -> str:
     whose = f"{clean(alike[0].claim.theory)}, {statistics}: " if named else ""
     reasons = skipped_heads(alike[0])
     why = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
-    return f"{whose}{sum(reasons.values())} of {alike[0].summary.heads} heads" + (f" ({why})" if why else "")
+    return f"{whose}{sum(reasons.values())} of {alike[0].summary.heads} {alike[0].claim.unit}s" + (
+        f" ({why})" if why else ""
+    )
 
 
 def _time(record: AuditRecord) -> str:
