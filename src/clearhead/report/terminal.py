@@ -9,6 +9,7 @@ from clearhead.findings import Role, Theorem, Verdict
 from clearhead.record import AuditRecord, Fidelity, ModelSymmetry
 from clearhead.report.claim_tables import print_other_claims, print_published_claims, print_summaries
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, print_paragraph, text_column
+from clearhead.report.depth import depth_in_words
 from clearhead.report.dispute import conclusion
 from clearhead.report.grid import ClaimGrid, arrange, leading, others, skipped_heads
 from clearhead.report.head_table import print_head_table
@@ -36,6 +37,10 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         print_paragraph("chance", Text(line), console)
     if record.symmetry is not None:
         print_paragraph("order", Text(_order(record.symmetry)), console)
+    for curve in record.curves:
+        print_paragraph("depth", Text(depth_in_words(curve)), console)
+    for note in record.notes:
+        print_paragraph("note", Text(clean(note)), console)
     console.print()
     if grids:
         print_summaries([grid.summary for grid in leading(grids)], console)
