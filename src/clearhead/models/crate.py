@@ -91,7 +91,8 @@ class CrateConfig:
 
 def crate_from_json(stored: Mapping[str, Any]) -> CrateConfig:
     """The sizes that `CrateConfig.as_json` gave. ValueError or TypeError for anything else."""
-    return CrateConfig(**{**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}})
+    pixels = {name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}
+    return CrateConfig(**{**stored, **pixels, "form": Form(stored.get("form", Form.RELEASED))})
 
 
 CRATE_SIZES = {
