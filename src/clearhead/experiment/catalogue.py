@@ -1,5 +1,7 @@
 """What can be reproduced."""
 
+from clearhead.experiment.crate_segmentation import SEGMENTATION
+from clearhead.experiment.crate_training import CRATE_DIGITS, CRATE_FASHION
 from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
 from clearhead.experiment.rate_signs import SIGN_TABLE
@@ -37,6 +39,9 @@ EXPERIMENTS = (
     DRIFT,
     TRAINING,
     SIGN_TABLE,
+    CRATE_FASHION,
+    CRATE_DIGITS,
+    SEGMENTATION,
 )
 
 
