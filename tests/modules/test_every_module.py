@@ -118,6 +118,7 @@ def test_the_public_names_are_pinned() -> None:
         "OvercompleteStep",
         "PaddedSets",
         "RPCAttention",
+        "RateReductionLoss",
         "ScaledAttention",
         "SelfAttention",
         "SparseCodingStep",
