@@ -6,7 +6,7 @@ from clearhead.theories.tallies import Control
 __all__ = [
     "BEFORE_MLP", "COMPRESSION", "DENSITY", "GAUSSIAN", "HEAD_CLAIMS", "LARGEST_COSINE", "LAYER_CLAIMS", "MAP_CLAIMS",
     "NONZERO", "NOTHING_ADDED", "ORTHONORMAL", "OTHER_TOKENS", "OVERLAP", "RANDOM_MAP", "RANDOM_SUBSPACE", "RAW",
-    "RAW_MAP", "SCALE_MATCHED", "SIZE_ALONE", "TIED_CLAIMS", "UNIT_NORM", "UNSCALED_MAP", "undefined",
+    "RAW_MAP", "SAME_RATE", "SCALE_MATCHED", "SIZE_ALONE", "TIED_CLAIMS", "UNIT_NORM", "UNSCALED_MAP", "undefined",
 ]  # fmt: skip
 
 PAPER = "Yu et al. 2023 (arXiv 2306.01129)"
@@ -16,6 +16,7 @@ NOTHING_ADDED = Control(name="nothing added")
 SIZE_ALONE = Control(name="a change of size alone")
 OTHER_TOKENS = Control(name="additions of other tokens")
 RANDOM_SUBSPACE = Control(name="a random subspace")
+SAME_RATE = Control(name="another subspace of the same rate")
 RANDOM_MAP = Control(name="a random map", kept=True)
 BEFORE_MLP = Control(name="before the MLP")
 GAUSSIAN = Control(name="Gaussian features")
