@@ -201,7 +201,7 @@ def test_images_of_another_size(shape: tuple[int, ...], typechecked: bool) -> No
 def test_a_pixel_spread_is_not_lost_on_the_way(tmp_path: Path) -> None:
     save_native(_model(), tmp_path)
     model = load_native(tmp_path)
-    assert torch.equal(model.pixel_spread.flatten(), torch.tensor([0.2, 0.4]))
+    assert torch.equal(model.pixels.spread.flatten(), torch.tensor([0.2, 0.4]))
 
 
 MIXED = dataclasses.replace(CONFIG, attention=(Softmax(), Symmetric(), Symmetric()))

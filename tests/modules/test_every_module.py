@@ -13,6 +13,7 @@ from clearhead.modules import (
     ScaledAttention,
     SelfAttention,
     SpatialAttention,
+    SubspaceAttention,
     SymmetricAttention,
 )
 from clearhead.modules.contract import MODULE_CHECKS, not_asked
@@ -37,6 +38,8 @@ MAKE = {
     "scaled by a matrix": lambda: ScaledAttention(11, heads=3, head_width=5, form="matrix", tokens=6),
     "scaled by alpha": lambda: ScaledAttention(11, heads=3, head_width=5, value_width=7, form="symmetric"),
     "scaled by alphas": lambda: ScaledAttention(11, heads=3, head_width=5, form="asymmetric", per_head=True),
+    "subspace": lambda: SubspaceAttention(11, heads=3, head_width=5),
+    "subspace, tied": lambda: SubspaceAttention(11, heads=3, head_width=5, tied=True),
     "spatial": lambda: SpatialAttention(11, heads=2, head_widths=[3, 5]),
     "spatial, channels last": lambda: SpatialAttention(11, channel_axis=-1),
 }
@@ -112,11 +115,14 @@ def test_the_public_names_are_pinned() -> None:
         "KernelPCAAttention",
         "LearnedQueryAttention",
         "MultiHeadAttention",
+        "OvercompleteStep",
         "PaddedSets",
         "RPCAttention",
         "ScaledAttention",
         "SelfAttention",
+        "SparseCodingStep",
         "SpatialAttention",
+        "SubspaceAttention",
         "SymmetricAttention",
         "pad_sets",
     ]

@@ -1,6 +1,8 @@
 """Models of Clearhead's own as folders: config.json, which says so, and model.safetensors. Nothing in it is code."""
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +11,44 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from clearhead.models.crate import Crate, CrateConfig, crate_from_json
 from clearhead.models.objects import LoadError, first_line
 from clearhead.models.vit import (
     VisionTransformer,
-    VisionTransformerConfig,
     config_as_json,
     config_from_json,
 )
 from clearhead.operators.placing import CHILD
 
-__all__ = ["MARKER", "is_native", "load_native", "save_native", "untrained"]
+__all__ = ["KINDS", "MARKER", "is_native", "load_native", "save_native", "untrained"]
 
 MARKER = "clearhead_model"
 """The key of config.json that only models of Clearhead's own have. Its value names the kind."""
 
-KIND = "vision-transformer"
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
-def save_native(model: VisionTransformer, folder: Path) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of model: its class, called with a config and a generator, and its config as plain values and back."""
+
+    model: Callable[..., Any]
+    as_json: Callable[[Any], dict[str, Any]]
+    from_json: Callable[[Mapping[str, Any]], Any]
+
+
+KINDS = {
+    "vision-transformer": Kind(model=VisionTransformer, as_json=config_as_json, from_json=config_from_json),
+    "crate": Kind(model=Crate, as_json=CrateConfig.as_json, from_json=crate_from_json),
+}
+"""Every kind by the name that it has in a folder."""
+
+
+def save_native(model: nn.Module, folder: Path) -> None:
     """Write the folder; each file is complete or as it was before."""
+    name = _kind_of(model)
     folder.mkdir(parents=True, exist_ok=True)
-    config = {MARKER: KIND, **config_as_json(model.config)}
+    config = {MARKER: name, **KINDS[name].as_json(model.config)}
     started = folder / f".{CONFIG_FILE}"
     started.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     own = {name: tensor for name, tensor in model.state_dict().items() if CHILD not in name.split(".")}  # no swap's
@@ -49,9 +67,9 @@ def is_native(folder: Path) -> bool:
     return isinstance(config, dict) and MARKER in config
 
 
-def load_native(folder: Path) -> VisionTransformer:
+def load_native(folder: Path) -> nn.Module:
     """The model that the folder holds, on the CPU."""
-    model = VisionTransformer(_read_config(folder))
+    model = _empty(folder)
     try:
         weights = load_file(folder / WEIGHTS_FILE)
     except FileNotFoundError:
@@ -72,17 +90,25 @@ def load_native(folder: Path) -> VisionTransformer:
 
 def untrained(model: nn.Module, seed: int) -> nn.Module:
     """A model of the same sizes as it was before any training, drawn by `seed`: the control of initialisation."""
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(f"expected a model of Clearhead's own; got a {type(model).__name__}")
-    return VisionTransformer(model.config, generator=torch.Generator().manual_seed(seed)).eval()
+    drawn: nn.Module = KINDS[_kind_of(model)].model(model.config, generator=torch.Generator().manual_seed(seed))
+    return drawn.eval()
 
 
-def _read_config(folder: Path) -> VisionTransformerConfig:
+def _kind_of(model: nn.Module) -> str:
+    for name, kind in KINDS.items():
+        if type(model) is kind.model:
+            return name
+    raise ValueError(f"expected a model of Clearhead's own; got a {type(model).__name__}")
+
+
+def _empty(folder: Path) -> nn.Module:
+    """A model of the folder's sizes."""
     stored: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    kind = stored.pop(MARKER)
-    if kind != KIND:
-        raise LoadError(f"{folder} holds a {kind}, which this version does not know; it knows {KIND}")
+    name = stored.pop(MARKER)
+    if name not in KINDS:
+        raise LoadError(f"{folder} holds a {name}, which this version does not know; it knows {', '.join(KINDS)}")
     try:
-        return config_from_json(stored)
+        made: nn.Module = KINDS[name].model(KINDS[name].from_json(stored))
     except (TypeError, ValueError) as error:
-        raise LoadError(f"{folder / CONFIG_FILE} is no {KIND}: {first_line(error)}") from None
+        raise LoadError(f"{folder / CONFIG_FILE} is no {name}: {first_line(error)}") from None
+    return made

@@ -5,7 +5,6 @@ the model, so that images are numbers from 0 to 1 everywhere else.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Float, ShapeError
+from clearhead.axes import Float
+from clearhead.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
 from clearhead.modules import SymmetricAttention
 from clearhead.modules.fitting import attention_module
 from clearhead.operators.drop_in import DROP_INS, Softmax, drop_in_as_json, drop_in_from_json
@@ -51,20 +51,12 @@ class VisionTransformerConfig:
     attention: Any = SOFTMAX
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"expected {name} of one or more; got {size!r}")
+        names = ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width")
+        check_sizes(**{name: getattr(self, name) for name in names})
         for whole, part in (("image_size", "patch_size"), ("width", "heads")):
-            if getattr(self, whole) % getattr(self, part):
-                raise ValueError(
-                    f"expected {part} that divides {whole}; got {getattr(self, part)} and {getattr(self, whole)}"
-                )
-        for name, default in (("pixel_mean", 0.5), ("pixel_spread", 0.5)):
-            given = tuple(getattr(self, name)) or (default,) * self.channels
-            if len(given) != self.channels or not all(math.isfinite(x) for x in given):
-                raise ValueError(f"expected {name} of one finite number for each of {self.channels} channels")
-            object.__setattr__(self, name, given)
+            check_divides(whole=whole, part=part, sizes=(getattr(self, whole), getattr(self, part)))
+        for name in ("pixel_mean", "pixel_spread"):
+            object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
         if min(self.pixel_spread) <= 0:
             raise ValueError(f"expected pixel_spread above zero; got {self.pixel_spread}")
         each = self.layer_attention
@@ -122,14 +114,10 @@ class VisionTransformer(nn.Module):
     map, token and position that two models have in common starts alike in both.
     """
 
-    pixel_mean: Tensor
-    pixel_spread: Tensor
-
     def __init__(self, config: VisionTransformerConfig, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
-        self.register_buffer("pixel_mean", torch.tensor(config.pixel_mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("pixel_spread", torch.tensor(config.pixel_spread).view(-1, 1, 1), persistent=False)
+        self.pixels = PixelNorm(config.pixel_mean, config.pixel_spread, size=config.image_size)
         self.patches = nn.Linear(config.channels * config.patch_size**2, config.width)
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
         self.positions = nn.Parameter(torch.empty(1, config.tokens, config.width))
@@ -140,11 +128,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         """One score for each class, (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
-        config = self.config
-        expected = (config.channels, config.image_size, config.image_size)
-        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            raise ShapeError(f"expected images (b, {', '.join(map(str, expected))}); got {tuple(images.shape)}")
-        x = self.patches(_patches((images - self.pixel_mean) / self.pixel_spread, config.patch_size))
+        x = self.patches(patches(self.pixels(images), self.config.patch_size).flatten(2))
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
         for block in self.blocks:
             x = block(x)
@@ -180,9 +164,3 @@ class _Block(nn.Module):
         x = x + self.attention(self.attention_norm(x))
         added: Tensor = x + self.mlp(self.mlp_norm(x))
         return added
-
-
-def _patches(images: Tensor, size: int) -> Tensor:
-    """(b, c, y, x) as (b, patches, c * size * size), row by row."""
-    rows = images.unfold(2, size, size).unfold(3, size, size)
-    return rows.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)

@@ -7,18 +7,23 @@ from clearhead.modules.ragged import PaddedSets, pad_sets
 from clearhead.modules.rpc import RPCAttention
 from clearhead.modules.scaled import ScaledAttention
 from clearhead.modules.self_attention import SelfAttention
+from clearhead.modules.sparse_coding import OvercompleteStep, SparseCodingStep
 from clearhead.modules.spatial import SpatialAttention
+from clearhead.modules.subspace import SubspaceAttention
 from clearhead.modules.symmetric import SymmetricAttention
 
 __all__ = [
     "KernelPCAAttention",
     "LearnedQueryAttention",
     "MultiHeadAttention",
+    "OvercompleteStep",
     "PaddedSets",
     "RPCAttention",
     "ScaledAttention",
     "SelfAttention",
+    "SparseCodingStep",
     "SpatialAttention",
+    "SubspaceAttention",
     "SymmetricAttention",
     "pad_sets",
 ]

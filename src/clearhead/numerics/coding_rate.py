@@ -152,7 +152,8 @@ def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
     """
     values = torch.linalg.svdvals(z.detach().double())
     least = values[..., :1] * max(z.shape[-2:]) * machine_epsilon(z.dtype)
-    return (values > least).sum(dim=-1)
+    rank: Tensor = (values > least).sum(dim=-1)
+    return rank
 
 
 def check_eps(eps: float) -> None:

@@ -46,7 +46,22 @@ from clearhead.operators.scaled import (
     scaled_attention_slow,
 )
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators.sparse_coding import (
+    StepSizeWarning,
+    ista_step,
+    ista_step_slow,
+    largest_step,
+    overcomplete_step,
+    overcomplete_step_slow,
+    warn_of_step,
+)
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
+from clearhead.operators.subspace import (
+    subspace_attention,
+    subspace_attention_slow,
+    subspace_step,
+    subspace_step_slow,
+)
 from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
 
 __all__ = [
@@ -77,6 +92,7 @@ __all__ = [
     "Shrink",
     "Similarity",
     "Softmax",
+    "StepSizeWarning",
     "Symmetric",
     "Threshold",
     "Width",
@@ -92,10 +108,15 @@ __all__ = [
     "gaussian_distance",
     "general_attention",
     "general_attention_slow",
+    "ista_step",
+    "ista_step_slow",
     "kernel_pca",
     "kernel_pca_attention",
     "kernel_pca_attention_slow",
     "kernel_pca_spectrum",
+    "largest_step",
+    "overcomplete_step",
+    "overcomplete_step_slow",
     "preset",
     "principal_attention_pursuit",
     "principal_attention_pursuit_slow",
@@ -109,8 +130,13 @@ __all__ = [
     "spatial_attention",
     "spatial_attention_slow",
     "spatial_size",
+    "subspace_attention",
+    "subspace_attention_slow",
+    "subspace_step",
+    "subspace_step_slow",
     "symmetric_attention",
     "symmetric_attention_slow",
     "trace_pursuit",
     "unfold",
+    "warn_of_step",
 ]

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 from clearhead.sockets.described import AttentionSpec, described_socket, read_descriptions
 from clearhead.sockets.huggingface import INTERFACE_FREE, huggingface_socket
+from clearhead.sockets.native import native_socket
 from clearhead.sockets.places import watched_places
 from clearhead.sockets.sdpa import sdpa_socket
 from clearhead.sockets.tap import AttentionNotSeenError, Receiver, Tap
@@ -27,6 +28,7 @@ SOCKETS = (
     "the Hugging Face attention interface",
     "timm's attention classes",
     "torch.nn.MultiheadAttention",
+    "Clearhead's own modules",
     "torch.nn.functional.scaled_dot_product_attention",
     "the descriptions given",
 )
@@ -64,6 +66,7 @@ def open_sockets(tap: Tap, describe: Sequence[AttentionSpec] = ()) -> Iterator[N
         stack.enter_context(described_socket(tap, (*describe, *INTERFACE_FREE, *TIMM_CLASSES)))
         stack.enter_context(huggingface_socket(tap))
         stack.enter_context(torch_mha_socket(tap))
+        stack.enter_context(native_socket(tap))
         stack.enter_context(sdpa_socket(tap))
         stack.enter_context(tap.watched_passes())
         yield

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.modules import SymmetricAttention
+from clearhead.modules import SubspaceAttention, SymmetricAttention
 from clearhead.operators.placing import Builds, operator_called, traits_of
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, sockets_are_open
 from clearhead.sockets.answering import SwapWarning
@@ -167,7 +167,8 @@ def _warn_of_unused_queries(operator: Any, chosen: Sequence[Layer]) -> None:
     with_queries = [
         layer
         for layer in chosen
-        if not isinstance(layer.module, SymmetricAttention) or getattr(layer.module, "query", None) is not None
+        if not isinstance(layer.module, SymmetricAttention | SubspaceAttention)
+        or getattr(layer.module, "query", None) is not None
     ]
     if traits.uses_queries or not with_queries:
         return

@@ -4,14 +4,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from clearhead.modules import LearnedQueryAttention, MultiHeadAttention, SelfAttention
+from clearhead.modules import LearnedQueryAttention, MultiHeadAttention, SelfAttention, SubspaceAttention
 from clearhead.modules.token_attention import TokenAttention
 from clearhead.sockets.call import Call
 from clearhead.sockets.places import place_of
 
 __all__ = ["NATIVE", "NativeDoor"]
 
-NATIVE = (MultiHeadAttention, SelfAttention, TokenAttention, LearnedQueryAttention)
+NATIVE = (MultiHeadAttention, SelfAttention, TokenAttention, LearnedQueryAttention, SubspaceAttention)
 _ONE_HEAD = (SelfAttention, LearnedQueryAttention)
 
 

@@ -1,0 +1,58 @@
+"""What models of images share: checks of their sizes, and images cut into patches."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.axes import Float, ShapeError
+
+__all__ = ["PixelNorm", "check_divides", "check_sizes", "patches", "per_channel"]
+
+
+def check_sizes(**sizes: object) -> None:
+    """Raise ValueError unless every size is a whole number of one or more."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"expected {name} of one or more; got {size!r}")
+
+
+def check_divides(*, whole: str, part: str, sizes: tuple[int, int]) -> None:
+    """Raise ValueError unless the second size divides the first."""
+    if sizes[0] % sizes[1]:
+        raise ValueError(f"expected {part} that divides {whole}; got {sizes[1]} and {sizes[0]}")
+
+
+def per_channel(name: str, given: Sequence[float], *, channels: int) -> tuple[float, ...]:
+    """One finite number for each channel, a half where none is given."""
+    values = tuple(given) or (0.5,) * channels
+    if len(values) != channels or not all(math.isfinite(x) for x in values):
+        raise ValueError(f"expected {name} of one finite number for each of {channels} channels")
+    return values
+
+
+class PixelNorm(nn.Module):
+    """Subtract a mean and divide by a spread, channel by channel. Neither is a parameter nor saved."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, mean: Sequence[float], spread: Sequence[float], *, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(tuple(mean)).view(-1, 1, 1), persistent=False)
+        self.register_buffer("spread", torch.tensor(tuple(spread)).view(-1, 1, 1), persistent=False)
+        self.size = size
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        """The normalised images. images: (b, channels, size, size), from 0 to 1."""
+        expected = (len(self.mean), self.size, self.size)
+        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            raise ShapeError(f"expected images (b, {', '.join(map(str, expected))}); got {tuple(images.shape)}")
+        return (images - self.mean) / self.spread
+
+
+def patches(images: Float[Tensor, "b c y x"], size: int) -> Float[Tensor, "b n c py px"]:
+    """The patches of images, (b, n, c, size, size), row by row."""
+    rows = images.unfold(2, size, size).unfold(3, size, size)
+    return rows.permute(0, 2, 3, 1, 4, 5).flatten(1, 2)

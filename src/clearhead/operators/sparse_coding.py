@@ -1,0 +1,139 @@
+r"""Sparse coding steps: what follows attention in CRATE, and in CRATE-alpha.
+
+CRATE (Yu et al. 2023, arXiv 2306.01129, section 2.4) takes one step of iterative shrinkage (ISTA; Beck and Teboulle
+2009) on codes A of the tokens Z that may not be negative,
+
+    min over A >= 0 of   lambda |A|_1 + |Z - D A|^2 / 2,
+
+from A = Z: ReLU(Z + eta D^T (Z - D Z) - eta lambda). CRATE-alpha (Yang et al. 2024, arXiv 2405.20299) takes two
+steps from A = 0 with four times as many atoms, and decodes by a second dictionary. Chapter 7 of the second CRATE paper
+(arXiv 2311.13110) prints +lambda; its chapter 4 and the code have the minus sign, which alone is a proximal step. Here
+tokens are rows; D keeps its place, d x atoms.
+"""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float, ShapeError
+
+__all__ = [
+    "StepSizeWarning",
+    "ista_step",
+    "ista_step_slow",
+    "largest_step",
+    "overcomplete_step",
+    "overcomplete_step_slow",
+    "warn_of_step",
+]
+
+
+class StepSizeWarning(UserWarning):
+    """A step so long that it need not lower its objective."""
+
+
+def largest_step(dictionary: Float[Tensor, "d m"]) -> float:
+    r"""The longest step that lowers the objective from anywhere: :math:`1 / \lVert D \rVert_2^2`."""
+    norm = float(torch.linalg.matrix_norm(dictionary.detach().double(), ord=2))
+    return float("inf") if norm == 0 else norm**-2
+
+
+def warn_of_step(dictionary: Float[Tensor, "d m"], *, step: float) -> None:
+    """`StepSizeWarning` if a step of this size need not lower the objective."""
+    longest = largest_step(dictionary)
+    if step > longest:
+        warnings.warn(
+            f"the step {step:g} is longer than 1/|D|^2 = {longest:.3g}, so it need not lower its objective; "
+            "take a shorter step or a smaller dictionary",
+            StepSizeWarning,
+            stacklevel=3,
+        )
+
+
+def ista_step(
+    z: Float[Tensor, "*b n d"], dictionary: Float[Tensor, "d d"], *, step: float = 0.1, penalty: float = 0.1
+) -> Float[Tensor, "*b n d"]:
+    r"""One proximal step towards sparse codes that are not negative, from the tokens themselves.
+
+    .. math:: z \leftarrow \mathrm{ReLU}(z + \eta\, D^T (z - D z) - \eta\lambda)
+
+    step, penalty: eta and lambda, .1 each as released
+
+    It lowers the objective whenever eta is at most 1/|D|^2 (`largest_step`, `warn_of_step`) and z is not negative. From
+    2 d tokens on the three products with D are one with I + eta (D - D^T D).
+    """
+    _check(z, dictionary, square=True)
+    d = dictionary.shape[0]
+    if z.numel() < 2 * d * d:
+        return torch.relu(z + step * ((z - z @ dictionary.mT) @ dictionary) - step * penalty)
+    once = torch.eye(d, dtype=z.dtype, device=z.device) + step * (dictionary - dictionary.mT @ dictionary)
+    shift = z.new_full((d,), -step * penalty)
+    flat = torch.addmm(shift, z.reshape(-1, d), once)
+    return torch.relu(flat).reshape(z.shape)
+
+
+def ista_step_slow(
+    z: Float[Tensor, "*b n d"], dictionary: Float[Tensor, "d d"], *, step: float = 0.1, penalty: float = 0.1
+) -> Float[Tensor, "*b n d"]:
+    """The twin of `ista_step`: tokens as columns, product by product."""
+    _check(z, dictionary, square=True)
+    Z, D = z.mT, dictionary
+    return torch.relu(Z + step * (D.mT @ Z) - step * (D.mT @ (D @ Z)) - step * penalty).mT
+
+
+def overcomplete_step(
+    z: Float[Tensor, "*b n d"],
+    dictionary: Float[Tensor, "d m"],
+    decoder: Float[Tensor, "d m"],
+    *,
+    step: float = 0.1,
+    penalty: float = 0.1,
+) -> Float[Tensor, "*b n d"]:
+    r"""Two proximal steps from zero with more atoms than dimensions, decoded by another dictionary (CRATE-alpha).
+
+    .. math::
+        a_1 = \mathrm{ReLU}(\eta D^T z - \eta\lambda), \qquad
+        a_2 = \mathrm{ReLU}(a_1 - \eta D^T (D a_1 - z) - \eta\lambda), \qquad \text{out} = D_1 a_2
+    """
+    _check_both(z, dictionary, decoder)
+    toward = step * (z @ dictionary) - step * penalty
+    first = torch.relu(toward)
+    second = torch.relu(first + toward - step * ((first @ dictionary.mT) @ dictionary))
+    return second @ decoder.mT
+
+
+def overcomplete_step_slow(
+    z: Float[Tensor, "*b n d"],
+    dictionary: Float[Tensor, "d m"],
+    decoder: Float[Tensor, "d m"],
+    *,
+    step: float = 0.1,
+    penalty: float = 0.1,
+) -> Float[Tensor, "*b n d"]:
+    """The twin of `overcomplete_step`: tokens as columns, as printed."""
+    _check_both(z, dictionary, decoder)
+    Z, D = z.mT, dictionary
+    first = torch.relu(step * D.mT @ Z - step * penalty)
+    second = torch.relu(first - step * D.mT @ (D @ first - Z) - step * penalty)
+    return (decoder @ second).mT
+
+
+def _check_both(z: Tensor, dictionary: Tensor, decoder: Tensor) -> None:
+    for each in (dictionary, decoder):
+        _check(z, each, square=False)
+    if decoder.shape != dictionary.shape:
+        raise ShapeError(
+            f"expected two dictionaries of one shape; got {tuple(dictionary.shape)} and {tuple(decoder.shape)}"
+        )
+
+
+def _check(z: Tensor, dictionary: Tensor, *, square: bool) -> None:
+    fits = z.ndim >= 2 and dictionary.ndim == 2 and dictionary.shape[0] == z.shape[-1]
+    if not fits or (square and dictionary.shape[0] != dictionary.shape[1]):
+        atoms = "d" if square else "atoms"
+        raise ShapeError(
+            f"expected z (..., n, d) and a dictionary (d, {atoms}); got {tuple(z.shape)}, {tuple(dictionary.shape)}"
+        )
+    if not z.is_floating_point() or z.dtype != dictionary.dtype:
+        raise ValueError(f"expected z and the dictionary of one floating dtype; got {z.dtype}, {dictionary.dtype}")

@@ -1,0 +1,143 @@
+"""Subspace attention and the step of the derivation: the contract, twins, and facts of each."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clearhead.axes import ShapeError, check_attention_operands
+from clearhead.numerics.precision import tolerance
+from clearhead.operators import subspace_attention, subspace_attention_slow, subspace_step, subspace_step_slow
+from clearhead.operators.contract import CHECKS, Subject
+from clearhead.operators.softmax import softmax_attention_slow
+from tests.operators.paths import PATHS, forced
+from tests.operators.unhooked import UNHOOKED
+
+PRIMES = st.sampled_from([2, 3, 5, 7, 11, 13])
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def orthonormal(k: int, d: int, p: int, *, seed: int = 0) -> Tensor:
+    """k bases of p directions each; all k p directions are orthonormal if there is room for them."""
+    if k * p <= d:
+        return torch.linalg.qr(drawn(d, k * p, seed=seed)).Q.reshape(d, k, p).movedim(1, 0)
+    return torch.linalg.qr(drawn(k, d, p, seed=seed)).Q
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    return ((got.double() - want.double()).norm() / want.double().norm()).item()
+
+
+def within_values(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """The operator as the contract calls operators: queries and keys only have to fit."""
+    check_attention_operands(q, k, v, mask=mask)
+    if q.shape[-2] != k.shape[-2]:
+        raise ShapeError(f"expected n = m; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
+    return attention(v, mask=mask)
+
+
+SUBJECT = Subject(
+    operator=lambda *operands, **options: within_values(subspace_attention, *operands, **options),
+    twin=lambda *operands, **options: within_values(subspace_attention_slow, *operands, **options),
+    square=True,
+    terms=13,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(check: str, typechecked: bool) -> None:
+    if typechecked and check in UNHOOKED:
+        pytest.skip("it is run in the session without the import hook")
+    CHECKS[check](SUBJECT)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_a_projected_token_is_query_key_and_value(path: str, scale: float | None) -> None:
+    v = drawn(2, 3, 17, 5, dtype=torch.float32)
+    with forced(path):
+        got = subspace_attention(v, scale=scale)
+    within = tolerance(torch.float32)
+    assert relative(got, softmax_attention_slow(v, v, v, scale=scale)) <= within
+    assert relative(got, softmax_attention_slow(-v, v, v, scale=scale)) > 100 * within  # a query of its own
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@settings(max_examples=20)
+@given(st.lists(PRIMES, min_size=4, max_size=4, unique=True), st.integers(0, 2**31))
+def test_the_step_and_its_twin_agree_forward_and_backward(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+    k, n, d, p = sizes
+    tokens, bases = drawn(3, n, d, seed=seed, dtype=dtype), drawn(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5
+    along = drawn(3, n, d, seed=seed + 2, dtype=dtype)
+    results = []
+    for step in (subspace_step, subspace_step_slow):
+        leaves = tokens.clone().requires_grad_(), bases.clone().requires_grad_()
+        out = step(*leaves, length=0.3, eps=0.7, scale=0.5)
+        results.append([out.detach(), *torch.autograd.grad((out * along).sum(), leaves)])
+    for got, want in zip(*results, strict=True):
+        assert relative(got, want) <= 4 * tolerance(dtype, terms=k * n * d)
+
+
+def test_tokens_that_agree_with_all_alike_move_to_the_mean() -> None:
+    """With no scale every weight is 1/n, and bases that fill the space add up to the identity."""
+    z, bases, t, a = drawn(2, 7, 6, seed=1), orthonormal(3, 6, 2), 0.3, 2 / (7 * 0.25)
+    want = (1 - t) * z + t * a * z.mean(dim=-2, keepdim=True)
+    assert relative(subspace_step(z, bases, length=t, scale=0.0), want) <= tolerance(torch.float64)
+    assert relative(subspace_step(z, bases, length=t), want) > 0.01
+    assert relative(subspace_step(z, bases[:2], length=t, scale=0.0), want) > 0.01  # they do not fill it
+
+
+def test_tokens_that_agree_with_none_but_themselves_keep_their_direction() -> None:
+    z, bases, t, a = torch.eye(6, dtype=torch.float64), torch.eye(6, dtype=torch.float64)[None], 0.3, 6 / (6 * 0.25)
+    assert relative(subspace_step(z, bases, length=t, scale=1e3), (1 - t + t * a) * z) <= tolerance(torch.float64)
+    assert relative(subspace_step(z, bases, length=t, scale=1e-3), (1 - t + t * a) * z) > 0.1
+
+
+def test_a_turn_of_tokens_and_bases_turns_the_answer() -> None:
+    z, bases, turn = drawn(2, 7, 11, seed=1), drawn(3, 11, 5, seed=2), torch.linalg.qr(drawn(11, 11, seed=3)).Q
+    want = subspace_step(z, bases, length=0.3) @ turn
+    assert relative(subspace_step(z @ turn, turn.mT @ bases, length=0.3), want) <= tolerance(torch.float64, terms=256)
+    assert relative(subspace_step(z @ turn, bases, length=0.3), want) > 0.01
+
+
+def _rate(z: Tensor, bases: Tensor, eps: float) -> float:
+    """Of the projected tokens, summed over subspaces, by eigenvalues."""
+    p, n = bases.shape[-1], z.shape[-2]
+    projected = torch.einsum("nd,kdp->knp", z, bases)
+    return torch.log1p(p / (n * eps**2) * torch.linalg.eigvalsh(projected.mT @ projected)).sum().item() / 2
+
+
+def test_the_step_lowers_the_rate_and_attention_alone_raises_it() -> None:
+    """The shrinking term does it: what the released code keeps, Z + SSA, goes up."""
+    for seed in range(20):
+        z, bases = drawn(23, 12, seed=seed), orthonormal(3, 12, 4, seed=seed + 100)
+        before = _rate(z, bases, 0.5)
+        assert _rate(subspace_step(z, bases, length=0.1), bases, 0.5) < before
+        attended = subspace_step(z, bases, length=1.0)  # without the tokens themselves: attention alone
+        assert _rate(z + 0.1 * attended, bases, 0.5) > before
+
+
+def test_one_token_alone_attends_to_itself() -> None:
+    z, bases = drawn(1, 6), orthonormal(3, 6, 2)
+    want = (0.7 + 0.3 * 2 / 0.25) * z
+    assert relative(subspace_step(z, bases, length=0.3), want) <= tolerance(torch.float64)
+
+
+@pytest.mark.parametrize("step", [subspace_step, subspace_step_slow])
+def test_what_does_not_fit_is_refused_in_words(step, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses some of these before the function can")
+    for z, bases in (
+        (drawn(7, 5), drawn(3, 6, 2)),
+        (drawn(5), drawn(3, 5, 2)),
+        (drawn(7, 5), drawn(5, 2)),
+        (drawn(0, 5), drawn(3, 5, 2)),
+    ):
+        with pytest.raises(ShapeError, match=r"expected tokens z .* got z \(.*bases \("):
+            step(z, bases, length=0.1)
+    with pytest.raises(ValueError, match=r"one floating dtype; got torch.float64 and torch.float32"):
+        step(drawn(7, 5), drawn(3, 5, 2).float(), length=0.1)
