@@ -50,7 +50,7 @@ def _claim(
 _RATE = "R(ZU_h) = ½ logdet(I + p/(Nε²) U_hᵀZᵀZU_h),  U_h an orthonormal basis of the head's value map"
 
 COMPRESSION = _claim(
-    "compression",
+    "rate change",
     "attention compresses the tokens in the head's subspace: their coding rate falls, whatever happens to their size",
     f"max of the relative changes of R(ZU_h) for unit-norm tokens and at matched scale;  {_RATE}",
     f"{PAPER}, section 2.3; that the rate as it is may rise: {INVESTIGATION}",
@@ -122,9 +122,9 @@ NONZERO = _claim(
     unit=Unit.LAYER,
 )
 RAW_MAP = _claim(
-    "compression by the map itself",
-    "the same as compression, with the learned subspaces as they are",
-    "as compression, with the head's map W_h in place of its orthonormal basis U_h",
+    "rate change by the map itself",
+    "the same as the rate change, with the learned subspaces as they are",
+    "as the rate change, with the head's map W_h in place of its orthonormal basis U_h",
     f"{PAPER}, section 2.3, with the map that the model learned",
     note="only where queries, keys and values are one map, as in CRATE",
 )
