@@ -1,7 +1,7 @@
 """A CRATE block beside the published formulation: python benchmarks/crate_block.py [--rounds 15] [--threads 1]
 
-The peer stores every n x n matrix of weights and multiplies by the dictionary three times, as the released code does; it
-is written out in `naive_block`. Ours uses the symmetric kernel where it is installed and one product for the sparse
+The peer stores every n x n matrix of weights and multiplies by the dictionary three times, as the released code does;
+it is written out in `naive_block`. Ours uses the symmetric kernel where it is installed and one product for the sparse
 step. Ratios below one are in our favour; medians of alternating calls in one process, quartiles in brackets.
 """
 

@@ -1,12 +1,13 @@
 """Door 2: a claim, its value, its controls, its uncertainty, its verdict. The unit of truth of every report."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from clearhead.numerics.moments import Interval
 
-__all__ = ["Chance", "Claim", "Finding", "Role", "Theorem", "Verdict"]
+__all__ = ["Chance", "Claim", "Direction", "Finding", "Role", "Theorem", "Unit", "Verdict"]
 
 
 class Verdict(StrEnum):
@@ -16,6 +17,7 @@ class Verdict(StrEnum):
     ABOVE = "above chance, off the claim"
     CHANCE = "not distinguishable from chance"
     BELOW = "below chance"
+    OPPOSITE = "beyond chance, against the theory"
     NOT_APPLICABLE = "not applicable"
     UNDECIDED = "undecided: too few inputs"
     BY_CONSTRUCTION = "holds by construction"
@@ -32,12 +34,27 @@ class Role(StrEnum):
     """A statistic that a publication rests on, computed as it says; shown so that its worth can be seen."""
 
 
+class Direction(StrEnum):
+    """On which side of chance a value lies, where a theory says no more than that."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+class Unit(StrEnum):
+    """What one finding of a claim is of."""
+
+    HEAD = "head"
+    LAYER = "layer"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """What a theory says, as something that can be measured.
 
-    `exact` is the value if the theory were exact; None where that depends on the input, and every finding has its own.
-    `note` is what to know before trusting the number.
+    `exact` is the value if the theory were exact; None where that depends on the input, and every finding has its own,
+    and where the theory tells no value but only the `direction` in which it lies from chance.
+    `note` is what to know before trusting the number. A claim of whole layers has `unit` LAYER, and findings of head 0.
     """
 
     theory: str
@@ -48,6 +65,21 @@ class Claim:
     exact: float | None
     role: Role = Role.PRIMARY
     note: str = ""
+    direction: Direction | None = None
+    unit: Unit = Unit.HEAD
+
+    def __post_init__(self) -> None:
+        if self.direction is not None and self.exact is not None:
+            raise ValueError(f"{self.statistic} has an exact value and a direction; a claim has one of them")
+
+    def hardest(self, controls: Mapping[str, float], exact: float) -> str:
+        """Name the control that comes nearest to what the theory says, or the first if nobody knows; "" without."""
+        known = {name: value for name, value in controls.items() if math.isfinite(value)}
+        if self.direction is not None and known:
+            return (min if self.direction is Direction.LOWER else max)(known, key=lambda name: known[name])
+        if not known or not math.isfinite(exact):
+            return next(iter(known), "")
+        return min(known, key=lambda name: abs(exact - known[name]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +133,9 @@ class Finding:
     @property
     def chance(self) -> Chance:
         """The hardest control that is decisive: the one that comes nearest to what the theory says."""
-        decisive = [chance for chance in self.controls if chance.decisive]
-        known = [chance for chance in decisive if math.isfinite(chance.value)]
-        if not known:
-            return decisive[0] if decisive else NO_CHANCE
-        return min(known, key=lambda chance: abs(self.exact - chance.value)) if math.isfinite(self.exact) else known[0]
+        decisive = {chance.control: chance for chance in self.controls if chance.decisive}
+        name = self.claim.hardest({name: chance.value for name, chance in decisive.items()}, self.exact)
+        return decisive.get(name) or next(iter(decisive.values()), NO_CHANCE)
 
     @property
     def p_value(self) -> float:
@@ -124,7 +154,8 @@ class Finding:
 
     @property
     def agreement(self) -> float:
-        """0 is chance, 1 is the theory, on one scale for every theory; NaN where chance already reaches the theory."""
+        """0 is chance, 1 is the theory, on one scale for every theory; NaN where chance already reaches the theory, or
+        the theory tells a direction only."""
         return self._on_scale(self.value)
 
     @property

@@ -3,13 +3,13 @@
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from clearhead.findings import Chance, Claim, Finding, Verdict
+from clearhead.findings import Chance, Claim, Direction, Finding, Verdict
 from clearhead.numerics.moments import Array, Interval, false_discovery_rate
 
 __all__ = ["UNTRAINED", "Summary", "beside_untrained", "judge", "summarise"]
@@ -27,6 +27,9 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
     adjusted p-value of at most `rate`; then below chance, or above it, or in agreement with the theory, where its whole
     interval of agreement is at least 0.9, and at most 1.1 where a value may pass the theory's. A theory whose own value
     lies among the controls is not told from chance whatever the head does.
+
+    Where a claim tells a direction only, a head beyond every decisive control agrees with it on that side, and is
+    opposite to it on the other.
     """
     findings = list(findings)
     families: dict[Claim, list[int]] = defaultdict(list)
@@ -48,6 +51,9 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
         return Verdict.UNDECIDED
     if p > rate:
         return Verdict.CHANCE
+    if finding.claim.direction is not None:
+        lower = finding.value < finding.chance.value
+        return Verdict.SUPPORTED if lower is (finding.claim.direction is Direction.LOWER) else Verdict.OPPOSITE
     if not math.isfinite(finding.exact):
         return Verdict.NOT_APPLICABLE
     known = [chance.value for chance in finding.controls if chance.decisive and math.isfinite(chance.value)]
@@ -61,33 +67,41 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
     return Verdict.SUPPORTED if min(ends) >= SUPPORT and not passed else Verdict.ABOVE
 
 
-def beside_untrained(findings: Iterable[Finding], untrained: Iterable[Finding], *, seed: int) -> list[Finding]:
+def beside_untrained(
+    findings: Iterable[Finding], untrained: Iterable[Finding], *, seed: int, decisive: Collection[str] = ()
+) -> list[Finding]:
     """Add to every finding the same head of an untrained model as one more control, by Welch's test over inputs.
 
-    It is shown and not judged by: that head has other keys, and what any values capture of them is another number.
+    It is shown and not judged by, unless the claim's theory is among the `decisive`: that head has other keys, and what
+    any values capture of them is another number.
     """
     at_start = {(f.claim, f.layer, f.head): f for f in untrained}
-    return [
-        dataclasses.replace(f, controls=(*f.controls, _untrained_chance(f, at_start[f.claim, f.layer, f.head], seed)))
-        if (f.claim, f.layer, f.head) in at_start and f.verdict is not Verdict.BY_CONSTRUCTION
-        else f
-        for f in findings
-    ]
+
+    def beside(finding: Finding) -> Finding:
+        start = at_start.get((finding.claim, finding.layer, finding.head))
+        if start is None or finding.verdict is Verdict.BY_CONSTRUCTION:
+            return finding
+        chance = _untrained_chance(finding, start, seed, decisive=finding.claim.theory in decisive)
+        return dataclasses.replace(finding, controls=(*finding.controls, chance))
+
+    return [beside(finding) for finding in findings]
 
 
-def _untrained_chance(finding: Finding, untrained: Finding, seed: int) -> Chance:
+def _untrained_chance(finding: Finding, untrained: Finding, seed: int, *, decisive: bool) -> Chance:
+    spread, spread_at_start = _deviation(finding), _deviation(untrained)
     test = stats.ttest_ind_from_stats(
-        finding.value, _deviation(finding), finding.inputs,
-        untrained.value, _deviation(untrained), untrained.inputs, equal_var=False,
-    )  # fmt: skip
+        finding.value, spread, finding.inputs, untrained.value, spread_at_start, untrained.inputs, equal_var=False
+    )
+    # Numbers without spread decide at once, as they do in RunningMoments.
+    p = float(test.pvalue) if spread or spread_at_start else float(finding.value == untrained.value)
     return Chance(
         control=UNTRAINED,
         value=untrained.value,
         range=untrained.interval,
         draws=1,
         seed=seed,
-        p_value=float(test.pvalue),
-        decisive=False,
+        p_value=p,
+        decisive=decisive,
     )
 
 
@@ -130,8 +144,8 @@ class Summary:
             return str(Verdict.NOT_APPLICABLE)
         verdict, count = max(counts.items(), key=lambda item: item[1])
         if count < self.measured:
-            return f"{verdict} in {count} of {self.measured} heads"
-        return str(verdict) if count == self.heads or count > 1 else f"{verdict} in the only head judged"
+            return f"{verdict} in {count} of {self.measured} {self.claim.unit}s"
+        return str(verdict) if count == self.heads or count > 1 else f"{verdict} in the only {self.claim.unit} judged"
 
 
 def summarise(findings: Iterable[Finding]) -> list[Summary]:

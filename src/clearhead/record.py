@@ -1,10 +1,14 @@
 """What one audit did and found: the facts that the terminal, the JSON file and the report all show."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clearhead.findings import Finding
+from clearhead.numerics.moments import Interval
 
-__all__ = ["AuditRecord", "Dispute", "Fidelity", "LayerRecord", "ModelSymmetry", "Position", "Timing"]
+__all__ = [
+    "AuditRecord", "DepthCurve", "DepthLine", "Dispute", "Fidelity", "LayerRecord", "ModelSymmetry", "Position",
+    "Timing",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,37 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DepthLine:
+    """One quantity by layer: means over inputs, and Student's 95 % intervals of these; NaN where there is none."""
+
+    name: str
+    values: tuple[float, ...]
+    intervals: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthCurve:
+    """How a quantity goes with depth, as papers draw it: the model's line first, then those that are its chance.
+
+    `layers` are places in the forward pass, one for each value of every line; `quantity` is what the values are of.
+    """
+
+    theory: str
+    title: str
+    quantity: str
+    layers: tuple[int, ...]
+    lines: tuple[DepthLine, ...]
+    note: str = ""
+
+    def beside(self, other: "DepthCurve | None", *, name: str) -> "DepthCurve":
+        """The same with the first line of another model's curve as one more, second, where it has the same layers."""
+        if other is None or other.layers != self.layers:
+            return self
+        first, *rest = self.lines
+        return replace(self, lines=(first, replace(other.lines[0], name=name), *rest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """Everything that one audit reports."""
 
@@ -97,3 +132,6 @@ class AuditRecord:
     timing: Timing
     symmetry: ModelSymmetry | None = None
     disputes: tuple[Dispute, ...] = ()
+    curves: tuple[DepthCurve, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What to know of this audit before trusting its verdicts."""

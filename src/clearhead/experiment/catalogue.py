@@ -1,5 +1,7 @@
 """What can be reproduced."""
 
+from clearhead.experiment.crate_segmentation import SEGMENTATION
+from clearhead.experiment.crate_training import CRATE_DIGITS, CRATE_FASHION
 from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
@@ -35,6 +37,9 @@ EXPERIMENTS = (
     REGULARISATION_PATH,
     DRIFT,
     TRAINING,
+    CRATE_FASHION,
+    CRATE_DIGITS,
+    SEGMENTATION,
 )
 
 

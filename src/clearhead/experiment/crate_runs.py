@@ -17,11 +17,11 @@ from clearhead.experiment.vision import MODEL_FOLDER, pixel_moments
 from clearhead.models.crate import Crate, CrateConfig, Form
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
-from clearhead.training.augmentation import shifted
+from clearhead.training.augmentation import shifted, shifted_and_mirrored
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Augment, Recipe, train
 
-__all__ = ["DIGITS_PLAN", "FASHION_PLAN", "VIT", "Plan", "Trained", "train_all"]
+__all__ = ["DIGITS_PLAN", "FASHION_PLAN", "PETS_PLAN", "VIT", "Plan", "Trained", "train_all"]
 
 VIT = "ViT"
 DONE = "trained.json"
@@ -77,6 +77,18 @@ DIGITS_PLAN = Plan(
     recipe=Recipe(epochs=40, batch_size=64, learning_rate=2e-3, warmup=3.0),
     augment=lambda images, generator: shifted(images, generator, most=1),
     forms=(Form.RELEASED, Form.TIED, Form.NEGATED, Form.PAPER),
+)
+
+
+PETS_PLAN = Plan(
+    patch_size=8,
+    layers=6,
+    heads=8,
+    crate_width=128,
+    vit_width=80,
+    mlp_width=160,
+    recipe=Recipe(epochs=25, batch_size=64, learning_rate=1e-3, warmup=2.0, label_smoothing=0.1),
+    augment=shifted_and_mirrored,
 )
 
 

@@ -77,7 +77,7 @@ class CrateConfig:
                 "expected step above 0, penalty of at least 0 and shrink above 0 up to 1; "
                 f"got {self.step}, {self.penalty}, {self.shrink}"
             )
-        object.__setattr__(self, "form", Form(self.form))
+        object.__setattr__(self, "form", Form(self.form))  # a file, or a caller, may say it in words
 
     @property
     def tokens(self) -> int:

@@ -12,15 +12,17 @@ __all__ = ["Axis", "Number", "axis_over"]
 Number = float | int
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+WHOLE_STEPS = (1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """From `low` to `high`, in equal steps or, where `logarithmic`, by powers of ten."""
+    """From `low` to `high`, in equal steps, of `whole` numbers where these count things, or by powers of ten."""
 
     low: Number
     high: Number
     logarithmic: bool = False
+    whole: bool = False
 
     def share(self, value: Number) -> float:
         """How far along the axis a value stands: 0 at its low end, 1 at its high end."""
@@ -50,7 +52,8 @@ class Axis:
     def _steps(self, most: int) -> list[float]:
         rough = (self.high - self.low) / max(most - 1, 1)
         size = 10.0 ** math.floor(math.log10(rough))
-        step = next(size * k for k in STEPS if size * k >= rough * (1 - 1e-9))
+        step = next(size * k for k in (WHOLE_STEPS if self.whole else STEPS) if size * k >= rough * (1 - 1e-9))
+        step = max(step, 1.0) if self.whole else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [round(i * step, 12) for i in range(first, last + 1)]
 
@@ -65,7 +68,7 @@ class Axis:
         return powers[:: math.ceil(len(powers) / most)]
 
 
-def axis_over(values: Iterable[Number], *, logarithmic: bool = False, room: float = 0.04) -> Axis:
+def axis_over(values: Iterable[Number], *, logarithmic: bool = False, whole: bool = False, room: float = 0.04) -> Axis:
     """An axis on which all finite values (positive ones, by powers) have their place, with a little room beyond."""
     known = [v for v in values if math.isfinite(v) and (v > 0 or not logarithmic)]
     low, high = min(known, default=1.0), max(known, default=1.0)
@@ -73,7 +76,7 @@ def axis_over(values: Iterable[Number], *, logarithmic: bool = False, room: floa
         factor = (high / low) ** room if high > low else 2.0
         return Axis(low=low / factor, high=high * factor, logarithmic=True)
     beyond = (high - low) * room or abs(high) * 0.1 or 1.0
-    return Axis(low=low - beyond, high=high + beyond)
+    return Axis(low=low - beyond, high=high + beyond, whole=whole)
 
 
 def _power(tick: float) -> str:

@@ -33,7 +33,7 @@ def print_summaries(summaries: Sequence[Summary], console: Console) -> None:
 def _narrower(summaries: Sequence[Summary]) -> Iterator[list[Column]]:
     """Sets of columns, each narrower than the one before: first the statistic goes, then exact, then the intervals."""
     theory, statistic, median, chance, exact, above = _columns(summaries)
-    heads = text_column("above chance", [_above(s) for s in summaries])
+    heads = text_column("beyond chance", [_above(s) for s in summaries])
     yield [theory, statistic, median, chance, exact, above]
     yield [theory, median, chance, exact, above]
     yield [theory, median, chance, exact, heads]
@@ -57,12 +57,12 @@ def _columns(summaries: Sequence[Summary]) -> list[Column]:
             [f"{short(s.chance)} [{short(s.chance_range.low)}, {short(s.chance_range.high)}]" for s in summaries],
         ),
         text_column("exact", [short(s.exact) for s in summaries]),
-        text_column("heads above chance (FDR 5%)", [_above(s) for s in summaries]),
+        text_column("heads beyond chance (FDR 5%)", [_above(s) for s in summaries]),
     ]
 
 
 def _above(summary: Summary) -> str:
-    """How many heads lie above chance; nothing where none could be elsewhere."""
+    """How many heads lie beyond chance on the theory's side; nothing where none could be elsewhere."""
     by_construction = summary.verdicts.get(Verdict.BY_CONSTRUCTION, 0) == summary.measured > 0
     return "-" if by_construction else f"{heads_above_chance(summary)} / {summary.measured}"
 
@@ -93,7 +93,7 @@ def _print_block(title: str, grids: Sequence[ClaimGrid], beside: Sequence[str], 
     chances = [text_column(clean(name), [short(_beside(s, name)) for s in summaries]) for name in beside]
     exact = text_column("exact", [short(s.exact) for s in summaries])
     verdict = text_column("verdict", [s.verdict for s in summaries], right=False)
-    heads = text_column("above chance", [_above(s) for s in summaries])
+    heads = text_column("beyond chance", [_above(s) for s in summaries])
     layouts = [
         [statistic, median, *chances, exact, verdict],
         [statistic, median, *chances, exact, heads],

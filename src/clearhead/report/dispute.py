@@ -44,6 +44,7 @@ _TOLD = {
     Verdict.ABOVE: "above chance but off the claim",
     Verdict.CHANCE: "not distinguishable from chance",
     Verdict.BELOW: "below chance",
+    Verdict.OPPOSITE: "beyond chance, against the theory",
 }
 
 

@@ -11,7 +11,7 @@ from clearhead.findings import Finding, Verdict
 from clearhead.report.colours import LIGHT, as_hex
 from clearhead.report.columns import print_line, print_paragraph
 from clearhead.report.grid import ClaimGrid
-from clearhead.report.wording import MARKS, agreement, clean
+from clearhead.report.wording import MARKS, agreement, clean, short
 
 __all__ = ["print_head_table"]
 
@@ -20,7 +20,7 @@ BESIDE = 2
 
 
 def print_head_table(grid: ClaimGrid, console: Console) -> None:
-    """Print the agreement of every head, then what the marks mean.
+    """Print the agreement of every head, or its value where the theory tells a direction only, and what marks mean.
 
     A cell's background is the colour of its agreement; heads that are not distinguishable from chance have none and are
     dim. Names of the modules stand at the end of the rows if all of them fit.
@@ -53,7 +53,9 @@ def _print_block(grid: ClaimGrid, heads: range, digits: int, console: Console) -
 
 
 def _number(finding: Finding) -> str:
-    return "-" if finding.verdict is Verdict.NOT_APPLICABLE else agreement(finding.agreement)
+    if finding.verdict is Verdict.NOT_APPLICABLE:
+        return "-"
+    return agreement(finding.agreement) if finding.claim.direction is None else short(finding.value)
 
 
 def _cell(finding: Finding, digits: int) -> Text:
@@ -62,6 +64,8 @@ def _cell(finding: Finding, digits: int) -> Text:
 
 def _style(finding: Finding) -> Style:
     dull = (Verdict.CHANCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED)
+    if finding.verdict not in dull and finding.claim.direction is not None:
+        return Style(bold=finding.verdict is Verdict.SUPPORTED)
     if finding.verdict in dull or not math.isfinite(finding.agreement):
         return Style(dim=True)
     return Style(color=LIGHT.ink(finding.agreement), bgcolor=as_hex(LIGHT.rgb(finding.agreement)))
@@ -72,4 +76,8 @@ def _legend(grid: ClaimGrid) -> str:
     marks = [f"{MARKS[v]} {v}" for v in verdicts if MARKS[v]]
     if any(_number(cell.finding) == "-" for cell in grid.cells):
         marks.append(f"- {Verdict.NOT_APPLICABLE}")
-    return "; ".join(["agreement: 0 is chance, 1 is the theory", *marks])
+    told = grid.claim.direction
+    scale = (
+        "agreement: 0 is chance, 1 is the theory" if told is None else f"{grid.claim.statistic}: {told} is the theory"
+    )
+    return "; ".join([scale, *marks])

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from clearhead.findings import Role, Verdict
 from clearhead.record import AuditRecord
+from clearhead.report.depth import depth_figure
 from clearhead.report.dispute import conclusion, summary_table, view_dispute
 from clearhead.report.drawing import colour_bar, maps_of_heads, styles_of_shades
 from clearhead.report.grid import Cell, arrange, heads_above_chance, leading, others
@@ -21,6 +22,7 @@ from clearhead.report.wording import (
     duration,
     hardest,
     number,
+    place,
     reason,
     sentence,
     span,
@@ -76,6 +78,7 @@ def render_html(record: AuditRecord) -> str:
             for role in Role
             if (found := others(grids, theory, role))
         ],
+        figures=[depth_figure(curve) for curve in record.curves],
         everything=summary_table([grid.summary for grid in grids]),
         facts={cell.index: _facts(cell) for heat in maps for cell in heat.grid.cells},
         verdicts=list(Verdict),
@@ -107,7 +110,7 @@ def _facts(cell: Cell) -> dict[str, str]:
     """What the map and the table say of one head without a script, by the names that the page gives them."""
     finding = cell.finding
     return {
-        "place": f"Layer {finding.layer}, head {finding.head}",
+        "place": place(finding),
         "name": clean(finding.name),
         "value": number(finding.value),
         "interval": span(finding.interval),

@@ -27,7 +27,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
     summaries and findings name theirs by theory and statistic. Findings keep the record's order and carry what the
     record only implies: the hardest control (`chance`), the combined p-value and the same adjusted among the claim's
     heads, the agreement and its interval. Summaries name the controls that are `decisive`. Numbers of findings have
-    the seven digits of single precision.
+    the seven digits of single precision. Curves over depth have their model's line first.
     """
     grids = arrange(record.findings)
     cells = sorted((cell for grid in grids for cell in grid.cells), key=lambda cell: cell.index)
@@ -39,6 +39,8 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "summaries": [_summary(grid.summary) for grid in grids],
         "fidelity": _plain(record.fidelity),
         "symmetry": _plain(record.symmetry),
+        "curves": _plain(record.curves),
+        "notes": list(record.notes),
         "timing": _plain(record.timing),
         "findings": [_finding(cell) for cell in cells],
     }

@@ -133,16 +133,16 @@ class Frame:
         return [*parts, text(self.box.x + 13, middle, y_label, kind="small", anchor="middle", turned=True)]
 
 
-def picture(charts: Sequence[Chart], *, title: str, columns: int = 2) -> str:
+def picture(charts: Sequence[Chart], *, title: str, columns: int = 2, panel_width: float = PANEL_WIDTH) -> str:
     """The charts in rows of so many, under a legend that names every colour once."""
     columns = min(columns, len(charts))
-    width = 2 * MARGIN + columns * PANEL_WIDTH
+    width = 2 * MARGIN + columns * panel_width
     legend, head = _legend(charts, width)
     parts = [*legend]
     for place, chart in enumerate(charts):
         row, column = divmod(place, columns)
-        corner = (MARGIN + column * PANEL_WIDTH, head + row * PANEL_HEIGHT)
-        parts += chart.draw(Box(x=corner[0], y=corner[1], width=PANEL_WIDTH, height=PANEL_HEIGHT), place)
+        corner = (MARGIN + column * panel_width, head + row * PANEL_HEIGHT)
+        parts += chart.draw(Box(x=corner[0], y=corner[1], width=panel_width, height=PANEL_HEIGHT), place)
     height = head + math.ceil(len(charts) / columns) * PANEL_HEIGHT + MARGIN / 2
     return document(parts, width=width, height=height, title=title)
 

@@ -79,6 +79,7 @@ def _claim(grid: ClaimGrid, host: int, reasons: dict[str, int], controls: dict[s
     return {
         **{name: clean(getattr(grid.claim, name)) for name in _TEXTS},
         "role": str(grid.claim.role),
+        "unit": str(grid.claim.unit),
         "map": host,
         "sentence": sentence(grid.summary),
         "columns": {

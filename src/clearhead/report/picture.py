@@ -48,7 +48,7 @@ def picture_of_summary(grid: ClaimGrid) -> Picture:
     }
     lines = [
         ("theory", "theory", summary.exact, NOWHERE),
-        ("value", "median head", summary.median, summary.interval),
+        ("value", f"median {summary.claim.unit}", summary.median, summary.interval),
         *(("control", name, summary.controls[name], _ends(chances)) for name, chances in drawn.items()),
     ]
     values = [finding.value for finding in measured]

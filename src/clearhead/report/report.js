@@ -29,8 +29,8 @@
     const why = reasons[at("reason")];
     return {
       theory: claim.theory, statistic: claim.statistic, statement: claim.statement, formula: claim.formula,
-      citation: claim.citation, note: claim.note, layer: entry(map.layer, i), head: entry(map.head, i),
-      place: `Layer ${entry(map.layer, i)}, head ${entry(map.head, i)}`, name: map.names[entry(map.row, i)],
+      citation: claim.citation, note: claim.note, unit: claim.unit, layer: entry(map.layer, i), head: entry(map.head, i),
+      place: `Layer ${entry(map.layer, i)}` + (claim.unit === "layer" ? "" : `, head ${entry(map.head, i)}`), name: map.names[entry(map.row, i)],
       value: at("value"), low: at("low"), high: at("high"), interval: span(at("low"), at("high")), exact: at("exact"),
       chance: chance.value, range: span(chance.low, chance.high), control: chance.name, controls: beside,
       seed: [...new Set(beside.map((one) => one.seed))].join(", ") || "-",
@@ -62,7 +62,7 @@
   const draw = (facts) => {
     const lines = [
       { kind: "theory", name: "theory", value: facts.exact, low: "-", high: "-" },
-      { kind: "value", name: "this head", value: facts.value, low: facts.low, high: facts.high },
+      { kind: "value", name: `this ${facts.unit}`, value: facts.value, low: facts.low, high: facts.high },
       ...facts.controls.map((one) => ({ ...one, kind: "control" })),
     ];
     const points = lines.flatMap((line) => [line.value, line.low, line.high]).map(parseFloat).filter(Number.isFinite);

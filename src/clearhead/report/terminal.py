@@ -9,6 +9,7 @@ from clearhead.findings import Role, Theorem, Verdict
 from clearhead.record import AuditRecord, Fidelity, ModelSymmetry
 from clearhead.report.claim_tables import print_other_claims, print_published_claims, print_summaries
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, print_paragraph, text_column
+from clearhead.report.depth import depth_in_words
 from clearhead.report.dispute import conclusion
 from clearhead.report.grid import ClaimGrid, arrange, leading, others, skipped_heads
 from clearhead.report.head_table import print_head_table
@@ -36,6 +37,10 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         print_paragraph("chance", Text(line), console)
     if record.symmetry is not None:
         print_paragraph("order", Text(_order(record.symmetry)), console)
+    for curve in record.curves:
+        print_paragraph("depth", Text(depth_in_words(curve)), console)
+    for note in record.notes:
+        print_paragraph("note", Text(clean(note)), console)
     console.print()
     if grids:
         print_summaries([grid.summary for grid in leading(grids)], console)
@@ -43,7 +48,9 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         console.print()
         print_paragraph("", Text(f"{grid.claim.theory}, {grid.claim.statistic}", style="bold"), console, indent=0)
         if all(cell.finding.verdict is Verdict.BY_CONSTRUCTION for cell in grid.cells):
-            print_paragraph("", Text(f"holds by construction in all {len(grid.cells)} heads"), console, indent=0)
+            print_paragraph(
+                "", Text(f"holds by construction in all {len(grid.cells)} {grid.claim.unit}s"), console, indent=0
+            )
         else:
             print_head_table(grid, console)
     for theory in dict.fromkeys(grid.claim.theory for grid in grids):
@@ -132,7 +139,9 @@ def _skips(alike: Sequence[ClaimGrid], *, named: bool) -> str:
     whose = f"{clean(alike[0].claim.theory)}, {statistics}: " if named else ""
     reasons = skipped_heads(alike[0])
     why = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
-    return f"{whose}{sum(reasons.values())} of {alike[0].summary.heads} heads" + (f" ({why})" if why else "")
+    return f"{whose}{sum(reasons.values())} of {alike[0].summary.heads} {alike[0].claim.unit}s" + (
+        f" ({why})" if why else ""
+    )
 
 
 def _time(record: AuditRecord) -> str:

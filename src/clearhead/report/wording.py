@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from clearhead.findings import Finding, Theorem, Verdict
+from clearhead.findings import Direction, Finding, Theorem, Unit, Verdict
 from clearhead.judging import SUPPORT, Summary
 from clearhead.numerics.moments import Interval
 
@@ -18,6 +18,7 @@ __all__ = [
     "duration",
     "hardest",
     "number",
+    "place",
     "reason",
     "sentence",
     "short",
@@ -29,6 +30,7 @@ MARKS = {
     Verdict.ABOVE: "",
     Verdict.CHANCE: "~",
     Verdict.BELOW: "",
+    Verdict.OPPOSITE: "!",
     Verdict.NOT_APPLICABLE: "",
     Verdict.UNDECIDED: "?",
     Verdict.BY_CONSTRUCTION: "=",
@@ -43,13 +45,15 @@ _DIFFERS = _ADJUSTED + "at most 5 %, "
 RULES = {
     Verdict.SUPPORTED: _DIFFERS
     + f"the value lies on the theory's side of chance, and the whole interval of the agreement is at least {SUPPORT}, "
-    f"and at most {2 - SUPPORT} where a value may pass the theory's.",
+    f"and at most {2 - SUPPORT} where a value may pass the theory's. Where the theory tells only in which direction "
+    "from chance the value lies, it lies there.",
     Verdict.ABOVE: _DIFFERS
     + "and the value lies on the theory's side of chance, but the interval of the agreement reaches below "
     f"{SUPPORT}, or above {2 - SUPPORT} where a value may pass the theory's.",
     Verdict.CHANCE: _ADJUSTED
     + "above 5 %: at least one control cannot be told from the head; or the theory's value lies among the controls.",
     Verdict.BELOW: _DIFFERS + "and the value does not lie on the theory's side of chance.",
+    Verdict.OPPOSITE: _DIFFERS + "and the theory tells only in which direction from chance the value lies: not there.",
     Verdict.NOT_APPLICABLE: "The theory does not speak of this head, or nothing could be measured on it: no input was "
     "usable, or a value is not finite.",
     Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
@@ -60,9 +64,9 @@ RULES = {
 
 def sentence(summary: Summary) -> str:
     """Say in one sentence what the median head gives, beside the hardest control, and what most heads show."""
-    statistic = clean(summary.claim.statistic)
+    statistic, unit = clean(summary.claim.statistic), summary.claim.unit
     if not math.isfinite(summary.median) and not summary.measured:
-        return f"In no head could {statistic} be measured."
+        return f"In no {unit} could {statistic} be measured."
     control = hardest(summary)
     spread = summary.spreads.get(control, math.nan)
     around = f" ± {number(spread)}" if math.isfinite(spread) else ""
@@ -70,30 +74,44 @@ def sentence(summary: Summary) -> str:
     if math.isfinite(summary.exact):
         beside.append(f"{number(summary.exact)} if the theory were exact")
     against = f", beside {' and '.join(beside)}" if beside else ""
-    said = f"{statistic[:1].upper()}{statistic[1:]} is {number(summary.median)} in the median head{against}"
+    said = f"{statistic[:1].upper()}{statistic[1:]} is {number(summary.median)} in the median {unit}{against}"
     return f"{said}: {_judged(summary)}."
 
 
 def _judged(summary: Summary) -> str:
     """The verdict that most heads share, and how many do, of those that the theory speaks of."""
+    unit = summary.claim.unit
     counts = {v: c for v, c in summary.verdicts.items() if v is not Verdict.NOT_APPLICABLE and c}
     if not counts:
-        return f"the theory speaks of none of the {summary.heads} heads"
+        return f"the theory speaks of none of the {summary.heads} {unit}s"
     verdict, count = max(counts.items(), key=lambda item: item[1])
     if summary.measured == 1:
-        heads = "the only head judged"
+        heads = f"the only {unit} judged"
     else:
         shared = f"all {count}" if count == summary.measured else f"{count} of {summary.measured}"
-        heads = f"{shared} heads" + (" judged" if summary.measured < summary.heads else "")
-    return f"{str(verdict).split(':')[0]} in {heads}"
+        heads = f"{shared} {unit}s" + (" judged" if summary.measured < summary.heads else "")
+    return f"{_said(verdict, summary.claim.direction)} in {heads}"
+
+
+def _said(verdict: Verdict, direction: Direction | None) -> str:
+    """A verdict without its reason; where the theory tells a direction only, on which side of the controls it is."""
+    if direction is None or verdict not in (Verdict.SUPPORTED, Verdict.OPPOSITE):
+        return str(verdict).split(":")[0]
+    if verdict is Verdict.SUPPORTED:
+        return f"{direction} than every control, as the theory says,"
+    other = Direction.HIGHER if direction is Direction.LOWER else Direction.LOWER
+    return f"{other} than every control, against the theory,"
 
 
 def hardest(summary: Summary) -> str:
     """Name the decisive control whose median comes nearest to the theory, or the first if nobody knows; "" without."""
-    known = {name: summary.controls[name] for name in summary.decisive if math.isfinite(summary.controls[name])}
-    if not known or not math.isfinite(summary.exact):
-        return next(iter(known), "")
-    return min(known, key=lambda name: abs(summary.exact - known[name]))
+    return summary.claim.hardest({name: summary.controls[name] for name in summary.decisive}, summary.exact)
+
+
+def place(finding: Finding) -> str:
+    """Where a finding is of, as in "Layer 3, head 5"."""
+    head = f", head {finding.head}" if finding.claim.unit is Unit.HEAD else ""
+    return f"Layer {finding.layer}{head}"
 
 
 def drawn(findings: Iterable[Finding]) -> list[str]:

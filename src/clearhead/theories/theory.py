@@ -6,9 +6,9 @@ from typing import Protocol, runtime_checkable
 
 from clearhead.findings import Finding, Theorem
 from clearhead.heads import Heads
-from clearhead.record import Dispute
+from clearhead.record import DepthCurve, Dispute
 
-__all__ = ["Begin", "Measurement", "Theory"]
+__all__ = ["AlongDepth", "Begin", "Measurement", "Theory"]
 
 
 @runtime_checkable
@@ -20,6 +20,17 @@ class Measurement(Protocol):
 
     def findings(self) -> list[Finding]:
         """What was found on every head seen, without verdicts."""
+
+
+@runtime_checkable
+class AlongDepth(Measurement, Protocol):
+    """A measurement that can also draw what it saw layer by layer."""
+
+    def curves(self) -> list[DepthCurve]:
+        """Quantities by layer, each beside its chance."""
+
+    def notes(self) -> list[str]:
+        """What to know of the inputs before trusting the numbers."""
 
 
 @runtime_checkable
@@ -39,3 +50,7 @@ class Theory:
     begin: Begin
     theorems: Callable[[], Sequence[Theorem]]
     dispute: Dispute | None = None
+    needs_stream: bool = False
+    """Whether its claims are on the tokens carried past a block (`Heads.stream`)."""
+    needs_untrained: bool = False
+    """Whether its claims mean little unless the same model before training is a control, and one to be judged by."""

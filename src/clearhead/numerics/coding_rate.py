@@ -1,0 +1,207 @@
+r"""The coding rate: how many nats tokens take when each is coded up to an error of eps.
+
+Of tokens Z in R^{n x d}, one in each row (Ma et al. 2007; Yu et al. 2020, arXiv 2006.08558, who write them as columns):
+
+.. math:: R(Z; \epsilon) = \tfrac12 \log\det(I + \alpha Z^T Z), \qquad \alpha = \frac{d}{n \epsilon^2}
+
+`eps` is epsilon itself. Published code often calls epsilon squared "eps": its .5 is eps = .707 here.
+
+R^c has two forms, which differ by more than their names. Over classes (MCR2) the rate of class k is weighted by its
+share of the tokens: `class_rates`. Over subspaces U_k in R^{d x p} (Yu et al. 2023, arXiv 2306.01129) it is a plain sum
+of R(Z U_k), with p in place of d: `subspace_rates`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float, Int, ShapeError
+from clearhead.numerics.logdet import log_det, log_det_gradient
+from clearhead.numerics.precision import machine_epsilon
+from clearhead.numerics.rate_noise import warn_of_noise
+
+__all__ = [
+    "ClassRates",
+    "RateReduction",
+    "check_eps",
+    "class_rates",
+    "coding_rate",
+    "numerical_rank",
+    "rate_gradient",
+    "rate_reduction",
+    "subspace_rate_gradient",
+    "subspace_rates",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRates:
+    """The rate of every class alone, and its share N_k / N of the tokens; both zero where a class has no token."""
+
+    rates: Float[Tensor, "k"]
+    weights: Float[Tensor, "k"]
+
+    @property
+    def compression(self) -> Float[Tensor, ""]:
+        """R^c, the rate of tokens that are coded class by class."""
+        return (self.weights * self.rates).sum()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateReduction:
+    """R of all tokens, R^c of their classes, and R - R^c, never negative: what classes tell of tokens."""
+
+    expansion: Float[Tensor, ""]
+    compression: Float[Tensor, ""]
+
+    @property
+    def value(self) -> Float[Tensor, ""]:
+        """Delta R = R - R^c."""
+        return self.expansion - self.compression
+
+
+def coding_rate(z: Float[Tensor, "*b n d"], *, eps: float = 0.5) -> Float[Tensor, "*b"]:
+    r"""R(Z; eps) of every set of tokens.
+
+    .. math:: R = \tfrac12 \log\det(I + \alpha Z^T Z) = \tfrac12 \sum_i \log(1 + \alpha \sigma_i^2)
+
+    In nats, for all tokens of a set together. Computed on the smaller of the two sides, in single precision at least.
+    Tokens in a precision whose rounding noise the rate would count are named in a `RoundingNoiseWarning`.
+    """
+    _check_tokens(z, eps)
+    warn_of_noise(z, dtype=z.dtype, eps=eps)
+    return log_det(z, a=_alpha(z, eps)) / 2
+
+
+def subspace_rates(
+    z: Float[Tensor, "*b n d"], bases: Float[Tensor, "k d p"], *, eps: float = 0.5
+) -> Float[Tensor, "*b k"]:
+    r"""R(Z U_k; eps) in every subspace; R^c(Z | U) is their sum.
+
+    .. math:: R(Z U_k) = \tfrac12 \log\det(I + \tfrac{p}{n \epsilon^2} U_k^T Z^T Z U_k)
+
+    The columns of U_k are meant to be orthonormal; what is given is taken as it is.
+    """
+    _check_tokens(z, eps)
+    projected = _projected(z, bases)
+    warn_of_noise(projected, dtype=z.dtype, eps=eps)
+    return log_det(projected, a=_alpha(projected, eps)) / 2
+
+
+def class_rates(
+    z: Float[Tensor, "n d"],
+    *,
+    labels: Int[Tensor, "n"] | None = None,
+    membership: Float[Tensor, "k n"] | None = None,
+    eps: float = 0.5,
+) -> ClassRates:
+    r"""The rate of every class, by labels 0 to k - 1 or by a membership Pi_k in [0, 1] of every token in every class.
+
+    .. math:: R_k = \tfrac12 \log\det(I + \tfrac{d}{N_k \epsilon^2} Z^T \Pi_k Z), \qquad N_k = \operatorname{tr} \Pi_k
+
+    A class without tokens has rate zero and weight zero. Memberships have no gradient here.
+    """
+    _check_tokens(z, eps)
+    warn_of_noise(z, dtype=z.dtype, eps=eps)
+    parts = _by_labels(z, labels) if membership is None else _by_membership(z, labels, membership)
+    wide = torch.promote_types(z.dtype, torch.float32)
+    rates = [
+        log_det(rows, a=z.shape[-1] / (size * eps**2)) / 2 if size > 0 else z.new_zeros((), dtype=wide)
+        for rows, size in parts
+    ]
+    weights = torch.tensor([size / len(z) for _, size in parts], dtype=wide, device=z.device)
+    return ClassRates(rates=torch.stack(rates), weights=weights)
+
+
+def rate_reduction(
+    z: Float[Tensor, "n d"],
+    *,
+    labels: Int[Tensor, "n"] | None = None,
+    membership: Float[Tensor, "k n"] | None = None,
+    eps: float = 0.5,
+) -> RateReduction:
+    """R, R^c and Delta R = R - R^c of tokens and their classes, see `class_rates`."""
+    parts = class_rates(z, labels=labels, membership=membership, eps=eps)
+    expansion = log_det(z, a=_alpha(z, eps)) / 2
+    return RateReduction(expansion=expansion, compression=parts.compression)
+
+
+def rate_gradient(z: Float[Tensor, "*b n d"], *, eps: float = 0.5) -> Float[Tensor, "*b n d"]:
+    """The gradient of R for Z: alpha Z (I + alpha Z^T Z)^-1. Not recorded for a further derivative."""
+    _check_tokens(z, eps)
+    return log_det_gradient(z, a=_alpha(z, eps)) / 2
+
+
+def subspace_rate_gradient(
+    z: Float[Tensor, "*b n d"], bases: Float[Tensor, "k d p"], *, eps: float = 0.5
+) -> Float[Tensor, "*b n d"]:
+    """The gradient of R^c(Z | U) for Z: the sum of a V_k (I + a V_k^T V_k)^-1 U_k^T, V_k = Z U_k, a = p / (n eps^2)."""
+    _check_tokens(z, eps)
+    projected = _projected(z, bases)
+    pulled = log_det_gradient(projected, a=_alpha(projected, eps)) / 2
+    gradient: Tensor = (pulled @ bases.to(pulled.dtype).mT).sum(dim=-3)
+    return gradient
+
+
+def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
+    """How many singular values exceed the largest times max(n, d) times the spacing of z's own dtype at one.
+
+    As eps falls, R grows as this rank times log(1 / eps).
+    """
+    values = torch.linalg.svdvals(z.detach().double())
+    least = values[..., :1] * max(z.shape[-2:]) * machine_epsilon(z.dtype)
+    rank: Tensor = (values > least).sum(dim=-1)
+    return rank
+
+
+def check_eps(eps: float) -> None:
+    """Raise `ValueError` unless eps is an error that tokens can be coded to."""
+    if not (eps > 0 and math.isfinite(eps)):
+        raise ValueError(f"expected eps > 0, the error up to which tokens are coded; got {eps}")
+
+
+def _check_tokens(z: Tensor, eps: float) -> None:
+    check_eps(eps)
+    if z.ndim < 2 or z.shape[-1] == 0:
+        raise ShapeError(f"expected tokens (..., n, d) with d > 0; got {tuple(z.shape)}")
+    if z.shape[-2] == 0:
+        raise ValueError("expected at least one token: no tokens have no coding rate")
+    if not z.is_floating_point():
+        raise ValueError(f"expected tokens of a floating dtype; got {z.dtype}")
+
+
+def _alpha(z: Tensor, eps: float) -> float:
+    return z.shape[-1] / (z.shape[-2] * eps**2)
+
+
+def _projected(z: Tensor, bases: Tensor) -> Tensor:
+    if bases.ndim != 3 or bases.shape[-2] != z.shape[-1] or bases.shape[-1] == 0:
+        got = f"tokens {tuple(z.shape)} and bases {tuple(bases.shape)}"
+        raise ShapeError(f"expected tokens (..., n, d) and bases (k, d, p) with p > 0; got {got}")
+    wide = torch.promote_types(z.dtype, torch.float32)
+    with torch.autocast(z.device.type, enabled=False):
+        return z.to(wide).unsqueeze(-3) @ bases.to(wide)
+
+
+def _by_labels(z: Tensor, labels: Tensor | None) -> list[tuple[Tensor, float]]:
+    if labels is None:
+        raise ValueError("expected labels or a membership, to know the classes")
+    if labels.shape != z.shape[:1] or int(labels.min()) < 0:
+        raise ValueError(f"expected {len(z)} labels from 0 on; got {tuple(labels.shape)}, lowest {int(labels.min())}")
+    rows = [z[labels == k] for k in range(int(labels.max()) + 1)]
+    return [(one, float(len(one))) for one in rows]
+
+
+def _by_membership(z: Tensor, labels: Tensor | None, membership: Tensor) -> list[tuple[Tensor, float]]:
+    if labels is not None:
+        raise ValueError("expected labels or a membership, not both")
+    if membership.ndim != 2 or membership.shape[1] != len(z):
+        raise ShapeError(f"expected membership (k, n) = (k, {len(z)}); got {tuple(membership.shape)}")
+    if membership.requires_grad:
+        raise ValueError("membership has no gradient here: detach it")
+    if not bool(((membership >= 0) & (membership <= 1)).all()):
+        raise ValueError("expected every membership between 0 and 1")
+    roots = membership.to(torch.promote_types(z.dtype, torch.float32)).sqrt()
+    return [(z * root[:, None], float(own.double().sum())) for root, own in zip(roots, membership, strict=True)]

@@ -1,0 +1,213 @@
+r"""log det(I + a X^T X), the quantity under every coding rate, and its gradient.
+
+It is a sum of log(1 + a s_i^2) over the singular values of X. Three ways lead to it, each tried where the one before is
+not exact enough: a Cholesky factor in the precision of X, one in double precision, and the singular values themselves,
+which cannot fail. A factor tells how exact it is. Its squared pivots p_i are what is left of the diagonal m_i of
+I + a X^T X, each wrong by about eps m_i, so that the sum of their logarithms is wrong by about eps sum m_i / p_i.
+
+The matrix is that of the smaller side of X: I + a X^T X and I + a X X^T have the same determinant (Sylvester).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float
+from clearhead.numerics.precision import machine_epsilon
+
+__all__ = ["log_det", "log_det_gradient", "log_det_of_gram", "log_det_slow"]
+
+LOST = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
+"""The relative error by which a factor is still taken, by the precision of the answer: five digits and eleven stay."""
+
+
+def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b"]:
+    r"""The logarithm of a determinant that is at least one.
+
+    .. math:: \log\det(I + a X^T X) = \sum_i \log(1 + a \sigma_i(X)^2), \qquad X \in R^{n \times d},\ a \ge 0
+
+    The answer has the precision of x, and single precision where x has less: a matrix of products is never formed in
+    half precision, whatever autocast says. Its gradient is 2 a X (I + a X^T X)^-1. Second derivatives are right where a
+    factor was exact enough, and refused in words where singular values were needed; so are values that are not finite.
+    torch.func.grad and vmap are served.
+    """
+    scaled = _scaled(x, a)
+    wanted = torch.is_grad_enabled() and scaled.requires_grad
+    value: Tensor = _LogDet.apply(scaled, wanted)[0]  # type: ignore[no-untyped-call]
+    return value
+
+
+def log_det_gradient(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b n d"]:
+    """The gradient of `log_det` for x, 2 a X (I + a X^T X)^-1, as a function without a record."""
+    with torch.no_grad(), _in_full(x):
+        scale = _root(x, a)
+        return 2 * scale * _solved(_widened(x) * scale, pull=True).pull
+
+
+def log_det_slow(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b"]:
+    """The definition: torch's determinant of I + a X^T X, on the side of d, as exact as the precision of x allows."""
+    factor = a[..., None, None] if isinstance(a, Tensor) else a
+    one = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    return torch.logdet(one + factor * (x.mT @ x))
+
+
+def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*b"] | float) -> Float[Tensor, "*b"]:
+    """log det(I + a G) of a positive semi-definite G in double precision, without a record.
+
+    Where a factor is not exact enough, eigenvalues of G below d eps of the largest count as zero: without X, small
+    singular values cannot be told from rounding.
+    """
+    with torch.no_grad():
+        scaled = gram.double() * (a[..., None, None] if isinstance(a, Tensor) else a)
+        found = _factored(scaled, torch.float64)
+        if bool(found.exact.all()):
+            return found.value
+        if not bool(scaled.isfinite().all()):
+            raise ValueError("a matrix of products holds numbers that are not finite; look for NaN in the tokens")
+        values = torch.linalg.eigvalsh(scaled)
+        least = scaled.shape[-1] * machine_epsilon(torch.float64) * values[..., -1:]
+        return torch.where(found.exact, found.value, torch.where(values > least, values, 0).log1p().sum(dim=-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Factored:
+    """The Cholesky factor of I + G, the logarithm of its determinant, and whether that is exact enough."""
+
+    lower: Float[Tensor, "*b s s"]
+    value: Float[Tensor, "*b"]
+    exact: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solved:
+    """log det(I + X^T X); where it was asked for, `pull`, X (I + X^T X)^-1; and whether factors gave all of it."""
+
+    value: Float[Tensor, "*b"]
+    pull: Float[Tensor, "*b n d"]
+    by_factor: bool
+
+
+def _factored(gram: Tensor, answer: torch.dtype) -> _Factored:
+    matrix = gram.clone()
+    matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+    lower, info = torch.linalg.cholesky_ex(matrix)
+    pivots = lower.diagonal(dim1=-2, dim2=-1).square()
+    value = pivots.log().sum(dim=-1)
+    lost = machine_epsilon(gram.dtype) * (matrix.diagonal(dim1=-2, dim2=-1) / pivots).sum(dim=-1)
+    return _Factored(lower=lower, value=value, exact=(info == 0) & (lost <= LOST[answer] * value))
+
+
+def _solved(x: Tensor, *, pull: bool) -> _Solved:
+    """By factors where they are exact enough, item by item."""
+    flat = x.reshape(-1, *x.shape[-2:])
+    answer, by_tokens = x.dtype, x.shape[-2] < x.shape[-1]
+    found = _factored(_gram(flat, by_tokens), answer)
+    pulled = _pulled(flat, found.lower, by_tokens) if pull else flat
+    value, left = found.value, ~found.exact
+    if bool(left.any()):
+        hard = flat[left].double()
+        if not bool(hard.isfinite().all()):
+            raise ValueError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
+        again = _again(hard, answer, by_tokens, pull)
+        value, pulled = value.clone(), pulled.clone()
+        value[left] = again.value.to(answer)
+        if pull:
+            pulled[left] = again.pull.to(answer)
+    by_factor = not bool(left.any()) or again.by_factor
+    return _Solved(value=value.reshape(x.shape[:-2]), pull=pulled.reshape(x.shape), by_factor=by_factor)
+
+
+def _again(x: Tensor, answer: torch.dtype, by_tokens: bool, pull: bool) -> _Solved:
+    """In double precision: by a factor if that is new and exact enough for the answer, or by singular values."""
+    if answer is not torch.float64:
+        found = _factored(_gram(x, by_tokens), answer)
+        if bool(found.exact.all()):
+            pulled = _pulled(x, found.lower, by_tokens) if pull else x
+            return _Solved(value=found.value, pull=pulled, by_factor=True)
+    if not pull:
+        return _Solved(value=_log_of_one_plus_square(torch.linalg.svdvals(x)).sum(dim=-1), pull=x, by_factor=False)
+    u, values, v = torch.linalg.svd(x, full_matrices=False)
+    # s / (1 + s^2) without a square that overflows.
+    shrunk = torch.where(values > 1, (1 / values) / (1 + (1 / values).square()), values / (1 + values.square()))
+    pulled = (u * shrunk.unsqueeze(-2)) @ v
+    return _Solved(value=_log_of_one_plus_square(values).sum(dim=-1), pull=pulled, by_factor=False)
+
+
+def _log_of_one_plus_square(values: Tensor) -> Tensor:
+    """log(1 + s^2) without overflow and without loss at small s."""
+    large = values.clamp_min(1)
+    return torch.where(values > 1, 2 * large.log() + large.pow(-2).log1p(), values.clamp_max(1).square().log1p())
+
+
+def _gram(x: Tensor, by_tokens: bool) -> Tensor:
+    return x @ x.mT if by_tokens else x.mT @ x
+
+
+def _pulled(x: Tensor, lower: Tensor, by_tokens: bool) -> Tensor:
+    inverse = torch.cholesky_inverse(lower)
+    return inverse @ x if by_tokens else x @ inverse
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x if x.dtype in LOST else x.float()
+
+
+def _root(x: Tensor, a: Tensor | float) -> Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return torch.as_tensor(a, dtype=wide, device=x.device).sqrt()[..., None, None]
+
+
+def _scaled(x: Tensor, a: Tensor | float) -> Tensor:
+    return _widened(x) * _root(x, a)
+
+
+def _in_full(x: Tensor) -> Any:
+    """Without autocast, which would form products in half precision."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+class _LogDet(torch.autograd.Function):
+    """log det(I + X^T X) with the gradient prepared on the way forward, where it shares the factor."""
+
+    @staticmethod
+    def forward(x: Tensor, pull: bool) -> tuple[Tensor, Tensor, bool]:
+        with torch.no_grad(), _in_full(x):
+            found = _solved(x, pull=pull)
+        return found.value, found.pull if pull else x.new_empty(0), found.by_factor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor, bool]) -> None:
+        x, ctx.pull = inputs
+        _, pulled, ctx.by_factor = output
+        ctx.mark_non_differentiable(pulled)
+        ctx.save_for_backward(x, pulled)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, None]:
+        x, pulled = ctx.saved_tensors
+        along = 2 * gradient[..., None, None]
+        with _in_full(x):
+            if not torch.is_grad_enabled():
+                return along * pulled, None
+            if not ctx.by_factor:
+                raise ValueError(
+                    "second derivatives of log det(I + a X^T X) are not computed where a s_max^2 is so large that "
+                    "singular values were needed; take a larger eps, or tokens in double precision"
+                )
+            return along * _recorded_pull(x), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, None], x: Tensor, pull: bool) -> tuple[Any, Any]:
+        dim = in_dims[0]
+        assert dim is not None, "torch calls this for a batched x only"
+        return _LogDet.apply(x.movedim(dim, 0), pull), (0, 0 if pull else None, None)  # type: ignore[no-untyped-call]
+
+
+def _recorded_pull(x: Tensor) -> Tensor:
+    """X (I + X^T X)^-1 in operations that torch differentiates again."""
+    by_tokens = x.shape[-2] < x.shape[-1]
+    gram = _gram(x, by_tokens)
+    lower = torch.linalg.cholesky(gram + torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device))
+    return torch.cholesky_solve(x, lower) if by_tokens else torch.cholesky_solve(x.mT, lower).mT

@@ -1,0 +1,111 @@
+r"""Coding rates of more tokens than fit in memory.
+
+R needs Z^T Z and the number of tokens, nothing else: d x d sums in double precision, one for each class, whatever the
+number of tokens. The sums of several processes add up, so it is they that are reduced, and not the rates.
+"""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float, Int, ShapeError
+from clearhead.numerics.coding_rate import ClassRates, RateReduction, check_eps
+from clearhead.numerics.logdet import log_det_of_gram
+from clearhead.numerics.precision import machine_epsilon
+from clearhead.numerics.rate_noise import WORTH_SAYING, RoundingNoiseWarning
+
+__all__ = ["RateAccumulator"]
+
+
+class RateAccumulator:
+    """Sums over tokens of width `dim`, from which their coding rate follows; by class, if there are any.
+
+    Singular values below about 1e-7 of the largest are lost in sums of squares. Where an eps is so small that the rate
+    would count them, a `RoundingNoiseWarning` says by how much it may be too low.
+    """
+
+    def __init__(self, dim: int, *, classes: int = 0, device: torch.device | str | None = None) -> None:
+        if dim < 1 or classes < 0:
+            raise ValueError(f"expected a width of at least 1 and classes of at least 0; got {dim} and {classes}")
+        self.dim, self.classes = dim, classes
+        self.products = torch.zeros(max(classes, 1), dim, dim, dtype=torch.float64, device=device)
+        """Z^T Z of every class, or of all tokens."""
+        self.counts = torch.zeros(max(classes, 1), dtype=torch.int64, device=device)
+
+    @property
+    def count(self) -> int:
+        """How many tokens there were."""
+        return int(self.counts.sum())
+
+    def add(self, chunk: Float[Tensor, "n d"], labels: Int[Tensor, "n"] | None = None) -> None:
+        """Take some tokens, with a label from 0 to classes - 1 for each if there are classes."""
+        if chunk.ndim != 2 or chunk.shape[1] != self.dim:
+            raise ShapeError(f"expected tokens (n, {self.dim}); got {tuple(chunk.shape)}")
+        if (labels is None) is (self.classes > 0):
+            raise ValueError(f"expected labels just if there are classes; this accumulator has {self.classes}")
+        rows = chunk.detach().to(self.products)
+        if not bool(rows.isfinite().all()):
+            raise ValueError("expected finite tokens; got NaN or infinity, which no later chunk could mend")
+        if labels is None:
+            self.products[0].addmm_(rows.mT, rows)
+            self.counts[0] += len(rows)
+            return
+        own = labels.to(self.counts)
+        if own.shape != rows.shape[:1] or (len(own) and not 0 <= int(own.min()) <= int(own.max()) < self.classes):
+            raise ValueError(f"expected one label from 0 to {self.classes - 1} for each of {len(rows)} tokens")
+        for k in set(own.tolist()):
+            part = rows[own == k]
+            self.products[k].addmm_(part.mT, part)
+        self.counts += own.bincount(minlength=self.classes)
+
+    def merge(self, other: "RateAccumulator") -> None:
+        """Add what another one has seen."""
+        if (other.dim, other.classes) != (self.dim, self.classes):
+            own, its = (f"width {x.dim} with {x.classes} classes" for x in (self, other))
+            raise ValueError(f"expected an accumulator of {own}; got one of {its}")
+        self.products += other.products.to(self.products)
+        self.counts += other.counts.to(self.counts)
+
+    def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> None:
+        """Add what every process of the group has seen, to all of them; once, in the end."""
+        torch.distributed.all_reduce(self.products, group=group)
+        torch.distributed.all_reduce(self.counts, group=group)
+
+    def coding_rate(self, *, eps: float = 0.5) -> Float[Tensor, ""]:
+        """R of all tokens, in double precision."""
+        check_eps(eps)
+        if self.count == 0:
+            raise ValueError("expected at least one token: no tokens have no coding rate")
+        return self._rates(self.products.sum(dim=0, keepdim=True), self.counts.sum().reshape(1), eps)[0]
+
+    def class_rates(self, *, eps: float = 0.5) -> ClassRates:
+        """The rate and the share of every class; zero where it has no token."""
+        check_eps(eps)
+        if self.classes == 0:
+            raise ValueError("this accumulator has no classes: make it with classes=k and add labels")
+        return ClassRates(
+            rates=self._rates(self.products, self.counts, eps), weights=self.counts.double() / max(self.count, 1)
+        )
+
+    def rate_reduction(self, *, eps: float = 0.5) -> RateReduction:
+        """R, R^c and their difference."""
+        compression = self.class_rates(eps=eps).compression
+        return RateReduction(expansion=self.coding_rate(eps=eps), compression=compression)
+
+    def _rates(self, products: Tensor, counts: Tensor, eps: float) -> Tensor:
+        alpha = self.dim / (counts.double().clamp_min(1) * eps**2)
+        self._warn(products, alpha, eps)
+        return torch.where(counts > 0, log_det_of_gram(products, a=alpha) / 2, 0)
+
+    def _warn(self, products: Tensor, alpha: Tensor, eps: float) -> None:
+        """Where eigenvalues that cannot be told from rounding could add to the rate."""
+        largest = torch.linalg.matrix_norm(products, 2)
+        hidden = float((alpha * self.dim * machine_epsilon(torch.float64) * largest).max())
+        if hidden > WORTH_SAYING:
+            warnings.warn(
+                f"sums of squares hide singular values that eps = {eps:g} would count: each may add up to "
+                f"{0.5 * torch.tensor(hidden).log1p():.3g} nats; take `coding_rate` of the tokens, or a larger eps",
+                RoundingNoiseWarning,
+                stacklevel=4,
+            )

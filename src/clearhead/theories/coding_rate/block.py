@@ -1,0 +1,131 @@
+r"""One input at one block: what it does to the coding rate in every head's subspace, beside its controls.
+
+The projection of a token at length one is that of the token, over the token's length: every variant is a scaling of one
+projection.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.axes import Float
+from clearhead.findings import Claim
+from clearhead.numerics.coding_rate import coding_rate
+from clearhead.numerics.moments import Array
+from clearhead.theories.coding_rate.claims import (
+    COMPRESSION,
+    HEAD_CLAIMS,
+    NOTHING_ADDED,
+    OTHER_TOKENS,
+    RANDOM_SUBSPACE,
+    RAW,
+    SCALE_MATCHED,
+    SIZE_ALONE,
+    UNIT_NORM,
+)
+from clearhead.theories.coding_rate.subspaces import random_bases
+from clearhead.theories.coding_rate.tokens import Tokens
+from clearhead.theories.tallies import Control, Sample, Samples
+
+__all__ = ["Block", "Draws", "Rates", "relative_changes"]
+
+SMALLEST = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """How many draws there are of each control: the first two on every input, the last once."""
+
+    other_tokens: int = 2
+    random_subspace: int = 3
+    random_map: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Coding rates in subspaces: of tokens as they are, at length one, and at the size of tokens before the block."""
+
+    raw: Float[Tensor, "k"]
+    unit: Float[Tensor, "k"]
+    matched: Float[Tensor, "k"]
+
+
+def relative_changes(before: Rates, after: Rates) -> dict[Claim, Array]:
+    """(R+ - R) / R by the claim that is about each; NaN where R is zero. The primary is the less compressing of two."""
+    unit, matched = _relative(before.unit, after.unit), _relative(before.raw, after.matched)
+    return {
+        COMPRESSION: np.maximum(unit, matched),
+        UNIT_NORM: unit,
+        SCALE_MATCHED: matched,
+        RAW: _relative(before.raw, after.raw),
+    }
+
+
+def _relative(before: Tensor, after: Tensor) -> Array:
+    change: Array = torch.where(before > 0, (after - before) / before.clamp_min(SMALLEST), torch.nan).numpy()
+    return change
+
+
+class Block:
+    """Tokens Z before a block and Z+ behind it, and their rates in subspaces U_h, which are taken as they are given."""
+
+    def __init__(self, tokens: Tokens, bases: Float[Tensor, "k c p"], *, eps: float) -> None:
+        self._tokens, self._bases, self._eps = tokens, bases, eps
+        self.before = self.rates(tokens.before)
+        self.after = self.rates(tokens.between)
+
+    @property
+    def size_alone(self) -> Float[Tensor, "k"]:
+        """The raw rates of Z brought to the size of Z+."""
+        factor = _size(self._tokens.between) / max(_size(self._tokens.before), SMALLEST)
+        return coding_rate(factor * (self._tokens.before @ self._bases), eps=self._eps)
+
+    def rates(self, tokens: Float[Tensor, "n c"]) -> Rates:
+        """Of any tokens, in these subspaces; "matched" is at the size of Z."""
+        lengths = torch.linalg.vector_norm(tokens, dim=-1, keepdim=True).clamp_min(SMALLEST)
+        factor = _size(self._tokens.before) / max(_size(tokens), SMALLEST)
+        projected = tokens @ self._bases
+        raw, unit, matched = coding_rate(
+            torch.stack([projected, projected / lengths, projected * factor]), eps=self._eps
+        )
+        return Rates(raw=raw, unit=unit, matched=matched)
+
+    def elsewhere(self, draws: int, generator: torch.Generator) -> "Block":
+        """The same tokens in random subspaces of the same width, one for each draw."""
+        _, c, p = self._bases.shape
+        return Block(self._tokens, random_bases(draws, c=c, p=p, generator=generator), eps=self._eps)
+
+    def samples(self, draws: Draws | None, generator: torch.Generator, elsewhere: "Block | None") -> Samples:
+        """Every claim on a head, beside its controls where draws are wanted; `elsewhere` is in random subspaces."""
+        values = relative_changes(self.before, self.after)
+        controls: dict[Claim, dict[Control, Array]] = {claim: {} for claim in HEAD_CLAIMS}
+        if draws is not None and elsewhere is not None:
+            exchanged = [relative_changes(self.before, r) for r in self._exchanged(draws.other_tokens, generator)]
+            anywhere = relative_changes(elsewhere.before, elsewhere.after)
+            k = len(self._bases)
+            for claim in HEAD_CLAIMS:
+                nothing = np.zeros((1, k))
+                size = _relative(self.before.raw, self.size_alone)[np.newaxis]
+                controls[claim] = {
+                    **({NOTHING_ADDED: nothing, SIZE_ALONE: size} if claim is RAW else {SIZE_ALONE: nothing}),
+                    OTHER_TOKENS: np.stack([changes[claim] for changes in exchanged]),
+                    # A random subspace is of no head, so the same draws serve them all.
+                    RANDOM_SUBSPACE: np.repeat(anywhere[claim][:, np.newaxis], k, axis=1),
+                }
+        return {claim: Sample(value=values[claim], controls=controls[claim]) for claim in HEAD_CLAIMS}
+
+    def _exchanged(self, draws: int, generator: torch.Generator) -> Iterator[Rates]:
+        """Rates of Z with the additions of other tokens: in a drawn circle, every token gets those of the next."""
+        z = self._tokens
+        for _ in range(draws):
+            circle = torch.randperm(len(z.before), generator=generator)
+            whose = torch.empty_like(circle)
+            whose[circle] = circle.roll(-1)
+            yield self.rates(z.before + (z.between - z.before)[whose])
+
+
+def _size(tokens: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tokens))

@@ -1,0 +1,151 @@
+"""What the theory of attention as compression claims of a head and of a layer, as statistics, and their controls."""
+
+from clearhead.findings import Claim, Direction, Role, Unit
+from clearhead.theories.tallies import Control
+
+__all__ = [
+    "BEFORE_MLP", "COMPRESSION", "DENSITY", "GAUSSIAN", "HEAD_CLAIMS", "LARGEST_COSINE", "LAYER_CLAIMS", "MAP_CLAIMS",
+    "NONZERO", "NOTHING_ADDED", "ORTHONORMAL", "OTHER_TOKENS", "OVERLAP", "RANDOM_MAP", "RANDOM_SUBSPACE", "RAW",
+    "RAW_MAP", "SCALE_MATCHED", "SIZE_ALONE", "TIED_CLAIMS", "UNIT_NORM", "UNSCALED_MAP", "undefined",
+]  # fmt: skip
+
+PAPER = "Yu et al. 2023 (arXiv 2306.01129)"
+INVESTIGATION = "Hu, Zou and Xu 2024 (arXiv 2411.17182)"
+
+NOTHING_ADDED = Control(name="nothing added")
+SIZE_ALONE = Control(name="a change of size alone")
+OTHER_TOKENS = Control(name="additions of other tokens")
+RANDOM_SUBSPACE = Control(name="a random subspace")
+RANDOM_MAP = Control(name="a random map", kept=True)
+BEFORE_MLP = Control(name="before the MLP")
+GAUSSIAN = Control(name="Gaussian features")
+
+
+def _claim(
+    statistic: str,
+    statement: str,
+    formula: str,
+    where: str,
+    *,
+    exact: float | None = None,
+    role: Role = Role.SECONDARY,
+    note: str = "",
+    unit: Unit = Unit.HEAD,
+) -> Claim:
+    return Claim(
+        theory="coding rate",
+        statistic=statistic,
+        statement=statement,
+        formula=formula,
+        citation=where,
+        exact=exact,
+        role=role,
+        note=note,
+        direction=Direction.LOWER if exact is None else None,
+        unit=unit,
+    )
+
+
+_RATE = "R(ZU_h) = ½ logdet(I + p/(Nε²) U_hᵀZᵀZU_h),  U_h an orthonormal basis of the head's value map"
+
+COMPRESSION = _claim(
+    "compression",
+    "attention compresses the tokens in the head's subspace: their coding rate falls, whatever happens to their size",
+    f"max of the relative changes of R(ZU_h) for unit-norm tokens and at matched scale;  {_RATE}",
+    f"{PAPER}, section 2.3; that the rate as it is may rise: {INVESTIGATION}",
+    role=Role.PRIMARY,
+    note="the less compressing of the unit-norm and the scale-matched change, input by input. A change of size alone "
+    "is 0 by definition. The rate falls with depth in untrained models too, so the same head before training decides "
+    "with the other controls; it is one draw. Z is the stream, and a norm between it and the value map is left out",
+)
+UNIT_NORM = _claim(
+    "unit-norm change",
+    "the coding rate of tokens of length one falls",
+    "[R(Ẑ⁺U_h) − R(ẐU_h)] / R(ẐU_h),  ẑ = z/‖z‖ in the whole space",
+    f"{PAPER}, section 2.3, for tokens of length one",
+    note="with ε = .5 the rate of a unit token's small part in a subspace is nearly its energy there",
+)
+SCALE_MATCHED = _claim(
+    "scale-matched change",
+    "the coding rate falls after the tokens are brought back to their former size",
+    "[R(sZ⁺U_h) − R(ZU_h)] / R(ZU_h),  s = ‖Z‖_F/‖Z⁺‖_F",
+    f"{PAPER}, section 2.3, at one Frobenius norm",
+    note="one token that grows much shrinks all others",
+)
+RAW = _claim(
+    "raw change",
+    "the coding rate of the tokens as they are falls",
+    "[R(Z⁺U_h) − R(ZU_h)] / R(ZU_h)",
+    f"{PAPER}, section 2.3; a sum Z + attention(Z) raises it: {INVESTIGATION}",
+    note="says little alone: scaling all tokens by .9 lowers it as attention would. A change of size alone has the "
+    "model's own factor ‖Z⁺‖_F/‖Z‖_F",
+)
+ORTHONORMAL = _claim(
+    "map not orthonormal",
+    "the head's map is a multiple of one with orthonormal columns",
+    "‖p WᵀW/‖W‖² − I‖_F / √p",
+    f"{PAPER}, section 2.2 (an assumption)",
+    exact=0.0,
+    note="of the weights alone, the same on every input; other claims take an orthonormal basis of the map",
+)
+OVERLAP = _claim(
+    "overlap of subspaces",
+    "the subspaces of a layer's heads are incoherent",
+    "mean over j ≠ h of ‖U_hᵀU_j‖_F²/p",
+    f"{PAPER}, section 2.2 (an assumption)",
+    exact=0.0,
+    note="of the weights alone; heads that share values count once. p/c for random subspaces",
+)
+LARGEST_COSINE = _claim(
+    "largest cosine of subspaces",
+    "no direction of the head's subspace is near to another head's",
+    "max over j ≠ h of σ_max(U_hᵀU_j)",
+    f"{PAPER}, section 2.2 (an assumption)",
+    exact=0.0,
+    note="of the weights alone",
+)
+DENSITY = _claim(
+    "density after the MLP",
+    "what follows attention makes the tokens sparse",
+    "mean over tokens of (‖z‖_1/‖z‖_2)²/c: 1/c for one-hot features, 2/π for Gaussian ones, 1 for equal magnitudes",
+    f"{PAPER}, section 2.4, for features without exact zeros",
+    note="depends on the coordinates: a rotation of the features changes it",
+    unit=Unit.LAYER,
+)
+NONZERO = _claim(
+    "non-zero entries after the MLP",
+    "what follows attention sets entries of the tokens to zero",
+    "‖Z‖_0/(cN)",
+    f"{PAPER}, section 2.4 and figure on sparsity by layer",
+    note="most transformers have no exact zeros, before or after. In CRATE it falls with depth before training too",
+    unit=Unit.LAYER,
+)
+RAW_MAP = _claim(
+    "compression by the map itself",
+    "the same as compression, with the learned subspaces as they are",
+    "as compression, with the head's map W_h in place of its orthonormal basis U_h",
+    f"{PAPER}, section 2.3, with the map that the model learned",
+    note="only where queries, keys and values are one map, as in CRATE",
+)
+UNSCALED_MAP = _claim(
+    "map not orthonormal, unscaled",
+    "the learned subspaces have orthonormal columns",
+    "‖WᵀW − I‖_F / √p",
+    f"{PAPER}, section 2.2 (an assumption)",
+    exact=0.0,
+    note="only where queries, keys and values are one map, as in CRATE; of the weights alone",
+)
+
+HEAD_CLAIMS = (COMPRESSION, UNIT_NORM, SCALE_MATCHED, RAW)
+MAP_CLAIMS = (ORTHONORMAL, OVERLAP, LARGEST_COSINE)
+LAYER_CLAIMS = (DENSITY, NONZERO)
+TIED_CLAIMS = (RAW_MAP, UNSCALED_MAP)
+
+
+def undefined(claim: Claim) -> str:
+    """Why a number may be missing."""
+    if claim in (OVERLAP, LARGEST_COSINE):
+        return "one head has no other to overlap with"
+    if claim in (ORTHONORMAL, UNSCALED_MAP):
+        return "a map of zeros has no columns to compare"
+    return "nothing of the input lies in the head's subspace"

@@ -1,0 +1,135 @@
+r"""What maximises the rate reduction, in closed form and by ascent.
+
+Classes of N_k tokens in R^d, N in all. At the maximum they lie in orthogonal subspaces (Yu et al. 2020, arXiv
+2006.08558). With a penalty -lambda / 2 |Z|^2 in place of a constraint, every local maximum has one singular value in
+each class, known in closed form, while ranks are free (Wang et al. 2024, arXiv 2406.01909). Without it, and with
+|Z_k|^2 = N_k, the rank is what is known: the first source bounds eps^4 by an unnamed constant, and `rank_constant`
+names it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from clearhead.axes import Float
+from clearhead.numerics.coding_rate import coding_rate
+
+__all__ = [
+    "ascend",
+    "critical_ratio",
+    "isotropic_gain",
+    "isotropic_reduction",
+    "largest_penalty",
+    "rank_constant",
+    "regularised_singular_values",
+]
+
+
+def largest_penalty(sizes: Sequence[int], *, width: int, eps: float) -> float:
+    r"""The lambda up to which penalised maxima are known.
+
+    .. math:: \lambda \le \frac{d (\sqrt{N / N_{max}} - 1)}{N (\sqrt{N / N_{max}} + 1) \epsilon^2}
+    """
+    root = math.sqrt(sum(sizes) / max(sizes))
+    return width * (root - 1) / (sum(sizes) * (root + 1) * eps**2)
+
+
+def regularised_singular_values(sizes: Sequence[int], *, width: int, eps: float, penalty: float) -> tuple[float, ...]:
+    r"""The singular values, other than zero, of each class at every local maximum of Delta R - lambda / 2 |Z|^2.
+
+    .. math:: \sigma_k^2 = \frac{\eta_k + \sqrt{\eta_k^2 - 4 \lambda^2 N / N_k}}{2 \lambda \alpha_k}, \qquad
+        \eta_k = (\alpha_k - \alpha) - \lambda (N / N_k + 1)
+
+    alpha = d / (N eps^2), alpha_k = d / (N_k eps^2). How many there are in each class is not determined.
+    """
+    bound = largest_penalty(sizes, width=width, eps=eps)
+    if not 0 < penalty <= bound:
+        raise ValueError(
+            f"expected a penalty above 0 and at most {bound:.6g}, beyond which only zero is left; got {penalty}"
+        )
+    found = []
+    for size in sizes:
+        share, alpha = sum(sizes) / size, width / (size * eps**2)
+        eta = alpha * (1 - 1 / share) - penalty * (share + 1)
+        # At the bound itself the root is of zero, which rounding makes negative.
+        root = math.sqrt(max(eta**2 - 4 * penalty**2 * share, 0.0))
+        found.append(math.sqrt((eta + root) / (2 * penalty * alpha)))
+    return tuple(found)
+
+
+def isotropic_gain(rank: float | int, *, share: float, width: int, eps: float) -> float:
+    r"""What a class adds to Delta R whose tokens fill r directions, orthogonal to other classes, evenly.
+
+    .. math:: g(r) = \tfrac r2 \log(1 + x) - \tfrac{q r}2 \log(1 + x / q), \qquad x = \frac{d q}{\epsilon^2 r}
+
+    q = N_k / N is its share of the tokens, and |Z_k|^2 = N_k.
+    """
+    x = width * share / (eps**2 * rank)
+    return rank / 2 * (math.log1p(x) - share * math.log1p(x / share))
+
+
+def isotropic_reduction(ranks: Sequence[int], sizes: Sequence[int], *, width: int, eps: float) -> float:
+    """Delta R of orthogonal isotropic classes of these ranks."""
+    if sum(ranks) > width:
+        raise ValueError(f"expected ranks that fit in {width} dimensions, to be orthogonal; got {sum(ranks)} in all")
+    shares = [size / sum(sizes) for size in sizes]
+    return sum(isotropic_gain(r, share=q, width=width, eps=eps) for r, q in zip(ranks, shares, strict=True))
+
+
+def critical_ratio(share: float) -> float:
+    r"""x*: a further direction raises g if and only if x = d q / (eps^2 r) is at least this.
+
+    .. math:: h(x^*) = q\, h(x^* / q), \qquad h(x) = \log(1 + x) - \frac{x}{1 + x}
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"expected a share of the tokens between 0 and 1; got {share}")
+
+    def gap(x: float) -> float:
+        return _slope(x) - share * _slope(x / share)
+
+    return float(brentq(gap, 1e-6, 1e3, xtol=1e-14))
+
+
+def rank_constant(share: float) -> float:
+    """c in the condition eps^4 <= c (N_k / N) (d / d_k)^2 for a class to fill d_k directions: q / x*^2."""
+    return share / critical_ratio(share) ** 2
+
+
+def _slope(x: float) -> float:
+    """h: twice the derivative of r log(1 + c / r) / 2 for r, at x = c / r."""
+    return math.log1p(x) - x / (1 + x)
+
+
+def ascend(
+    start: Float[Tensor, "k n d"], *, eps: float, penalty: float | None = None, steps: int = 300
+) -> Float[Tensor, "k n d"]:
+    """Tokens of k classes of one size at a local maximum of Delta R, found by L-BFGS from a start.
+
+    With a penalty, of Delta R - penalty / 2 |Z|^2; without, over tokens of length one.
+    """
+    leaf = start.detach().clone().requires_grad_()
+
+    def tokens() -> Tensor:
+        return leaf if penalty is not None else torch.nn.functional.normalize(leaf, dim=-1)
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        z = tokens()
+        gain = coding_rate(z.flatten(0, 1), eps=eps) - coding_rate(z, eps=eps).mean()
+        value = (penalty or 0.0) / 2 * z.square().sum() - gain
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser = torch.optim.LBFGS(
+        [leaf],
+        max_iter=steps,
+        history_size=20,
+        tolerance_grad=1e-10,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    return tokens().detach()

@@ -1,0 +1,157 @@
+"""log det(I + a X^T X) is right on every way that leads to it, and so is its gradient."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from clearhead.numerics import logdet
+from clearhead.numerics.logdet import LOST, log_det, log_det_gradient, log_det_of_gram, log_det_slow
+from clearhead.numerics.precision import difference_step, tolerance
+
+seeds = st.integers(0, 2**31)
+sizes = st.sampled_from([(1, 1), (1, 5), (7, 1), (7, 5), (5, 7), (3, 11), (31, 3)])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def low_rank(n: int, d: int, rank: int, seed: int = 0) -> Tensor:
+    """Tokens of length one in a subspace."""
+    z = normal(n, rank, seed=seed) @ normal(rank, d, seed=seed + 1)
+    return z / z.norm(dim=-1, keepdim=True)
+
+
+@given(seeds, sizes, st.sampled_from([1e-9, 0.3, 40.0]))
+def test_is_the_definition_forward_and_backward(seed: int, size: tuple[int, int], a: float) -> None:
+    x = normal(2, 3, *size, seed=seed).requires_grad_()
+    along = normal(2, 3, seed=seed + 1)
+    fast, slow = log_det(x, a=a), torch.log1p(a * torch.linalg.svdvals(x.detach()).square()).sum(dim=-1)
+    torch.testing.assert_close(fast, slow, rtol=LOST[torch.float64], atol=0)
+    (got,) = torch.autograd.grad(fast, x, along)
+    (want,) = torch.autograd.grad(log_det_slow(x, a=a), x, along)
+    torch.testing.assert_close(got, want, rtol=tolerance(torch.float64, terms=1000), atol=1e-9 * a)
+    torch.testing.assert_close(log_det_gradient(x, a=a) * along[..., None, None], got)
+
+
+def test_the_trace_is_not_it() -> None:
+    """The control of the test above: equal to first order in a, and no more."""
+    x = normal(7, 5)
+    trace = x.square().sum()
+    assert abs(log_det(x, a=1e-9) / (1e-9 * trace) - 1) < 1e-6
+    assert abs(log_det(x, a=0.3) / (0.3 * trace) - 1) > 0.1
+
+
+def test_each_item_has_its_own_factor() -> None:
+    x, a = normal(3, 7, 5), torch.tensor([0.1, 2.0, 1e12], dtype=torch.float64)
+    together = log_det(x, a=a)
+    alone = torch.stack([log_det(one, a=float(factor)) for one, factor in zip(x, a, strict=True)])
+    torch.testing.assert_close(together, alone, rtol=1e-14, atol=0)
+    assert (together - log_det(x, a=2.0)).abs()[[0, 2]].min() > 1
+
+
+@pytest.mark.parametrize("size", [(61, 13), (13, 61)])
+def test_the_matrix_is_that_of_the_smaller_side(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    gram = logdet._gram
+    monkeypatch.setattr(logdet, "_gram", lambda *args: seen.append(gram(*args).shape[-1]) or gram(*args))
+    log_det(normal(*size))
+    assert seen == [13]
+
+
+@DTYPES
+@pytest.mark.parametrize("eps", [1.0, 0.1, 1e-2, 1e-3, 1e-5])
+def test_rank_deficient_tokens_are_right_at_every_eps(dtype: torch.dtype, eps: float) -> None:
+    """512 tokens of rank 8 in 64 dimensions; a determinant in single precision fails."""
+    x, a = low_rank(512, 64, 8), 64 / 512 / eps**2
+    exact = np.log1p(a * np.linalg.svd(x.numpy(), compute_uv=False)[:8] ** 2).sum()
+    got = log_det(x.to(dtype), a=a)
+    assert got.dtype is dtype
+    assert abs(float(got) / exact - 1) < LOST[dtype]
+    if eps <= 1e-2:
+        assert not abs(float(log_det_slow(x.float(), a=a)) / exact - 1) < LOST[torch.float32]
+
+
+def test_agrees_with_fifty_digits() -> None:
+    """Integers, so that mpmath and torch start from the same numbers; two rows are equal."""
+    x = normal(5, 3).mul(8).round()
+    x[1] = x[0]
+    with mpmath.workdps(50):
+        matrix = mpmath.eye(3) + mpmath.mpf(10) ** 12 * mpmath.matrix(x.T.tolist()) * mpmath.matrix(x.tolist())
+        want = float(mpmath.log(mpmath.det(matrix)))
+    assert abs(float(log_det(x, a=1e12)) / want - 1) < 1e-14
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_widened_whatever_autocast_says(dtype: torch.dtype) -> None:
+    x = low_rank(61, 13, 3).to(dtype)
+    want = log_det(x.double(), a=20.0)
+    with torch.autocast("cpu", dtype=dtype):
+        leaf = x.float().requires_grad_()
+        got, recorded = log_det(x, a=20.0), log_det(leaf, a=20.0)
+        (gradient,) = torch.autograd.grad(recorded, leaf)
+        control = log_det_slow(leaf.detach(), a=20.0)
+    assert got.dtype is recorded.dtype is torch.float32
+    for one in (got, recorded):
+        assert abs(float(one.detach()) / float(want) - 1) < LOST[torch.float32]
+    torch.testing.assert_close(gradient.double(), log_det_gradient(x.double(), a=20.0), rtol=1e-4, atol=1e-5)
+    assert not abs(float(control) / float(want) - 1) < LOST[torch.float32]
+
+
+@pytest.mark.parametrize("a", [0.3, 1e14])
+def test_gradients_are_those_of_differences(a: float) -> None:
+    """By a factor, and by singular values."""
+    x = torch.cat([low_rank(5, 7, 2), low_rank(3, 7, 1, seed=9)])
+    step = difference_step(torch.float64) * 1e-3
+    towards = normal(8, 7, seed=3)
+    towards = x @ (x.T @ towards)  # within the span, where the value is smooth at this scale
+    towards = towards / towards.norm()
+    slope = (log_det(x + step * towards, a=a) - log_det(x - step * towards, a=a)) / (2 * step)
+    torch.testing.assert_close((log_det_gradient(x, a=a) * towards).sum(), slope, rtol=1e-4, atol=1e-4)
+
+
+def test_second_derivatives_are_right_or_refused() -> None:
+    x = normal(2, 5, 3).requires_grad_()
+    wide = normal(2, 3, 5).requires_grad_()
+    for leaf in (x, wide):
+        assert torch.autograd.gradgradcheck(lambda y: log_det(y, a=0.7), leaf)
+    flat = low_rank(7, 5, 2).requires_grad_()
+    with pytest.raises(ValueError, match=r"second derivatives .* larger eps"):
+        torch.autograd.grad(log_det(flat, a=1e14), flat, create_graph=True)
+
+
+def test_torch_func_is_served_or_refused() -> None:
+    x = normal(2, 7, 5)
+    want, gradient = log_det(x, a=0.7), log_det_gradient(x, a=0.7)
+    torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7))(x), want)
+    torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7), in_dims=1)(x.movedim(0, 1)), want)
+    torch.testing.assert_close(torch.vmap(torch.func.grad(lambda y: log_det(y, a=0.7)))(x), gradient)
+    with pytest.raises(NotImplementedError, match="jvp"):
+        torch.func.jvp(lambda y: log_det(y, a=0.7), (x,), (x,))
+
+
+@DTYPES
+def test_extreme_numbers_are_finite_and_right(dtype: torch.dtype) -> None:
+    for size in (0.0, 1e-15, 1e30):
+        x = (normal(7, 5) * size).to(dtype)
+        values = torch.linalg.svdvals(x.double() / (size or 1)) * size
+        want = torch.where(values > 1, 2 * values.log(), values.square().log1p()).sum()
+        assert abs(float(log_det(x)) - float(want)) <= LOST[dtype] * float(want)
+        assert bool(log_det_gradient(x).isfinite().all())
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="NaN or infinity"):
+            log_det(torch.full((3, 2), bad, dtype=dtype))
+
+
+def test_of_a_gram_matrix() -> None:
+    x = normal(2, 31, 7)
+    torch.testing.assert_close(log_det_of_gram(x.mT @ x, a=0.3), log_det(x, a=0.3))
+    flat = torch.stack([low_rank(31, 7, 2), normal(31, 7)])
+    torch.testing.assert_close(log_det_of_gram(flat.mT @ flat, a=1e10), log_det(flat, a=1e10), rtol=1e-12, atol=0)
+    with pytest.raises(ValueError, match="not finite"):
+        log_det_of_gram(torch.full((2, 2), torch.nan), a=1.0)

@@ -1,0 +1,153 @@
+"""Curves over depth, notes, and claims of a direction or of whole layers, in the terminal, the file and the page."""
+
+import base64
+import dataclasses
+import io
+import json
+import math
+import re
+from html import unescape
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from clearhead.findings import Direction, Role, Unit, Verdict
+from clearhead.judging import judge
+from clearhead.numerics.moments import Interval
+from clearhead.record import AuditRecord, DepthCurve, DepthLine
+from clearhead.report import audit_as_json, print_audit, render_html, write_json
+from clearhead.report.chart_axis import axis_over
+from tests.made_findings import control, finding
+from tests.report.made_records import KERNEL_PCA, record_of
+
+HOSTILE = '<script>alert(1)</script>"&'
+LAYERS = (0, 2, 3)
+
+
+def line(name: str, *values: float) -> DepthLine:
+    return DepthLine(name=name, values=values, intervals=tuple(Interval(v - 0.5, v + 0.5) for v in values))
+
+
+CURVE = DepthCurve(
+    theory="coding rate",
+    title="Coding rate after attention",
+    quantity="nats",
+    layers=LAYERS,
+    lines=(line("this model", 31.25, 28.5, math.nan), line("before training", 30.0, 30.5, 29.75)),
+    note="it grows with the tokens",
+)
+COMPRESSION = dataclasses.replace(
+    KERNEL_PCA, theory="coding rate", statistic="compression", exact=None, direction=Direction.LOWER
+)
+DENSITY = dataclasses.replace(COMPRESSION, statistic="density", role=Role.SECONDARY, unit=Unit.LAYER)
+
+
+@pytest.fixture(scope="module")
+def curved() -> AuditRecord:
+    near, far = control(-0.1, 1e-9, name="near"), control(0.2, 1e-9, name="far")
+    heads = [
+        dataclasses.replace(
+            finding(value, claim=claim, exact=math.nan, controls=(near, far), head=0 if claim is DENSITY else h),
+            layer=layer,
+        )
+        for claim in (COMPRESSION, DENSITY)
+        for layer in range(3)
+        for h, value in enumerate((-0.4, 0.05, 0.6)[layer : layer + 1] if claim is DENSITY else (-0.4, 0.05, 0.6))
+    ]
+    base = record_of([3] * 3, KERNEL_PCA)
+    findings = (*base.findings, *judge(heads))
+    return dataclasses.replace(base, findings=findings, curves=(CURVE, CURVE), notes=("not compared with that",))
+
+
+def printed(record: AuditRecord, width: int = 120) -> str:
+    buffer = io.StringIO()
+    print_audit(record, Console(file=buffer, width=width))
+    return buffer.getvalue()
+
+
+def pictures(page: str) -> list[str]:
+    found = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', page)
+    return [base64.b64decode(text).decode("utf-8") for text in found]
+
+
+def test_the_terminal_has_a_line_for_each_curve_and_note(curved: AuditRecord) -> None:
+    text = " ".join(printed(curved).split())
+    assert "Coding rate after attention, by layer: this model 31 28 -; before training 30 30 30" in text
+    assert "note not compared with that" in text
+    for width in (50, 80, 200):
+        assert max(map(len, printed(curved, width).splitlines())) <= width
+
+
+def test_the_file_reads_back(curved: AuditRecord, tmp_path) -> None:
+    write_json(curved, tmp_path / "findings.json")
+    back = json.loads((tmp_path / "findings.json").read_text())
+    assert back == audit_as_json(curved)
+    first, second = back["curves"]
+    assert first == second
+    assert first["layers"] == list(LAYERS)
+    assert first["lines"][0]["values"] == [31.25, 28.5, None]
+    assert first["lines"][1]["intervals"][0] == {"low": 29.5, "high": 30.5}
+    assert back["notes"] == ["not compared with that"]
+    (claim,) = [c for c in back["claims"] if c["statistic"] == "density"]
+    assert (claim["direction"], claim["unit"], claim["exact"]) == ("lower", "layer", None)
+    verdicts = [f["verdict"] for f in back["findings"] if f["statistic"] == "compression"][:3]
+    assert verdicts == [str(Verdict.SUPPORTED), str(Verdict.CHANCE), str(Verdict.OPPOSITE)]
+
+
+def test_the_page_draws_every_curve_and_gives_its_numbers(curved: AuditRecord) -> None:
+    page = render_html(curved)
+    section = page[page.index('id="depth"') : page.index("fidelity-title")]
+    assert len(pictures(page)) == 2
+    for drawing in pictures(page):
+        root = ElementTree.fromstring(drawing)
+        words = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"Coding rate after attention", "layer", "nats", "this model", "before training", "0", "3"} <= set(words)
+        assert drawing.count('class="band') == 2
+        assert "prefers-color-scheme:dark" in drawing
+        assert float(root.attrib["width"]) < 400
+    for text in ("31.2", "28.5", "29.8", "it grows with the tokens"):
+        assert text in section
+    assert "this model 31 28 -" in unescape(re.search(r'alt="([^"]*)"', section).group(1))
+    assert '<p class="warning">not compared with that</p>' in page
+
+
+def test_a_page_without_curves_has_no_place_for_them(record: AuditRecord) -> None:
+    page = render_html(record)
+    assert 'id="depth"' not in page
+    assert not pictures(page)
+    assert "by layer:" not in printed(record)
+    assert audit_as_json(record)["curves"] == audit_as_json(record)["notes"] == []
+
+
+def test_names_are_escaped(curved: AuditRecord) -> None:
+    curve = dataclasses.replace(
+        CURVE, title=HOSTILE, theory=HOSTILE, quantity=HOSTILE, note=HOSTILE, lines=(line(HOSTILE, 1, 2, 3),)
+    )
+    page = render_html(dataclasses.replace(curved, curves=(curve,), notes=(HOSTILE,)))
+    assert "<script>alert" not in page
+    (drawing,) = pictures(page)
+    assert "<script>" not in drawing
+    ElementTree.fromstring(drawing)
+
+
+def test_the_page_says_layers_where_it_means_them_and_values_where_there_is_no_scale(curved: AuditRecord) -> None:
+    page = render_html(curved)
+    assert 'aria-label="Value by layer and head"' in page
+    assert 'aria-label="Value by layer"' in page
+    assert "<title>Layer 1: " in page
+    assert "Layer 1, head 1: " in page
+    facts = json.loads(re.search(r'id="facts">(.*?)</script>', page, re.S).group(1))
+    claims = {claim["statistic"]: claim for claim in facts["claims"]}
+    assert [claims[name]["unit"] for name in ("compression", "density")] == ["head", "layer"]
+    assert claims["compression"]["columns"]["text"].split()[:3] == ["-.40", ".050", ".60"]
+    assert "lower than every control, as the theory says, in 3 of 9 heads" in claims["compression"]["sentence"]
+    assert "1 of 3 layers" in claims["density"]["sentence"]
+
+
+def test_places_are_whole_numbers() -> None:
+    for last in (1, 3, 11, 47):
+        labels = [text for _, text in axis_over(range(last + 1), whole=True).labels()]
+        assert all(text.isdigit() for text in labels)
+        assert len(labels) > 1
+    assert not all(text.isdigit() for _, text in axis_over(range(2)).labels())

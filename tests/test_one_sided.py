@@ -1,0 +1,114 @@
+"""Claims that tell no value but only a direction from chance, and claims of whole layers, from verdicts to words."""
+
+import dataclasses
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from clearhead.findings import Chance, Direction, Finding, Unit, Verdict
+from clearhead.judging import UNTRAINED, beside_untrained, judge, summarise
+from clearhead.numerics.moments import Interval
+from clearhead.report.grid import arrange, heads_above_chance
+from clearhead.report.head_table import print_head_table
+from clearhead.report.wording import MARKS, RULES, hardest, place, sentence
+from tests.made_findings import CLAIM, control, finding
+
+LESS = dataclasses.replace(CLAIM, statistic="change", exact=None, direction=Direction.LOWER)
+MORE = dataclasses.replace(LESS, statistic="growth", direction=Direction.HIGHER)
+BY_LAYER = dataclasses.replace(LESS, statistic="density", unit=Unit.LAYER)
+
+
+def one_sided(value: float, *chances: Chance, claim=LESS, head: int = 0, layer: int = 0) -> Finding:
+    made = finding(value, claim=claim, exact=math.nan, head=head, controls=chances)
+    return dataclasses.replace(made, layer=layer)
+
+
+LOW, HIGH = control(-0.2, 1e-9, name="low"), control(0.1, 1e-9, name="high")
+
+
+@pytest.mark.parametrize("claim", [LESS, MORE])
+@pytest.mark.parametrize("controls", [(LOW, HIGH), (HIGH, LOW)])
+def test_a_head_beyond_every_control_agrees_on_the_side_that_the_theory_tells(claim, controls) -> None:
+    values = (-0.5, -0.1, 0.5)
+    toward, away = Verdict.SUPPORTED, Verdict.OPPOSITE
+    expected = [toward, Verdict.CHANCE, away] if claim is LESS else [away, Verdict.CHANCE, toward]
+    judged = judge([one_sided(value, *controls, claim=claim, head=h) for h, value in enumerate(values)])
+    assert [f.verdict for f in judged] == expected
+    assert [f.chance.control for f in judged] == ["low" if claim is LESS else "high"] * 3
+    (summary,) = summarise(judged)
+    assert hardest(summary) == ("low" if claim is LESS else "high")
+    assert heads_above_chance(summary) == 1
+
+
+def test_a_direction_has_no_scale() -> None:
+    head = one_sided(-0.5, LOW, HIGH)
+    assert math.isnan(head.agreement)
+    assert math.isnan(head.exact)
+    with pytest.raises(ValueError, match="one of them"):
+        dataclasses.replace(CLAIM, direction=Direction.LOWER)
+
+
+@pytest.mark.parametrize(
+    ("chances", "expected"),
+    [
+        ((LOW,), Verdict.SUPPORTED),
+        ((dataclasses.replace(LOW, p_value=0.06),), Verdict.CHANCE),
+        ((LOW, dataclasses.replace(HIGH, p_value=0.2)), Verdict.CHANCE),
+        ((LOW, dataclasses.replace(HIGH, p_value=0.2, decisive=False)), Verdict.SUPPORTED),
+        ((dataclasses.replace(LOW, p_value=math.nan),), Verdict.UNDECIDED),
+    ],
+)
+def test_one_control_that_cannot_be_told_from_the_head_is_enough_for_chance(chances, expected) -> None:
+    assert judge([one_sided(-0.5, *chances)])[0].verdict is expected
+
+
+def test_the_untrained_head_decides_where_the_theory_says_so() -> None:
+    head, before = one_sided(-0.5, LOW), one_sided(-0.6)
+    for decisive, expected in (
+        ((), Verdict.SUPPORTED),
+        ((LESS.theory,), Verdict.CHANCE),
+        (("other",), Verdict.SUPPORTED),
+    ):
+        (beside,) = judge(beside_untrained([head], [before], seed=0, decisive=decisive))
+        assert beside.controls[-1].control == UNTRAINED
+        assert beside.verdict is expected
+
+
+def without_spread(value: float) -> Finding:
+    return dataclasses.replace(one_sided(value, LOW), interval=Interval(value, value))
+
+
+@pytest.mark.parametrize(("before", "p"), [(1.0, 1.0), (0.5, 0.0)])
+def test_numbers_without_spread_are_told_apart_at_once(before: float, p: float) -> None:
+    (beside,) = beside_untrained([without_spread(1.0)], [without_spread(before)], seed=0)
+    assert beside.controls[-1].p_value == p
+
+
+def test_words_say_the_side_and_the_unit() -> None:
+    down, up = one_sided(-0.5, LOW, HIGH), one_sided(0.5, LOW, HIGH, head=1)
+    (agreeing,) = summarise(judge([down]))
+    (against,) = summarise(judge([up]))
+    assert "lower than every control, as the theory says, in the only head" in sentence(agreeing)
+    assert "higher than every control, against the theory, in the only head" in sentence(against)
+    assert "if the theory were exact" not in sentence(agreeing)
+    layers = [one_sided(-0.5, LOW, claim=BY_LAYER, layer=layer) for layer in range(3)]
+    (summary,) = summarise(judge([*layers, one_sided(0.5, LOW, claim=BY_LAYER, layer=3)]))
+    assert summary.verdict == f"{Verdict.SUPPORTED} in 3 of 4 layers"
+    assert "in the median layer" in sentence(summary)
+    assert "in 3 of 4 layers" in sentence(summary)
+    assert "head" not in sentence(summary)
+    assert (place(layers[2]), place(up)) == ("Layer 2", "Layer 0, head 1")
+    assert set(MARKS) == set(RULES) == set(Verdict)
+
+
+def test_the_table_of_heads_shows_values_where_there_is_no_scale() -> None:
+    (grid,) = arrange(judge([one_sided(-0.51, LOW, HIGH), one_sided(0.52, LOW, HIGH, head=1)]))
+    stream = io.StringIO()
+    print_head_table(grid, Console(file=stream, width=90))
+    text = stream.getvalue()
+    assert "-.51*" in text
+    assert ".52!" in text
+    assert "change: lower is the theory" in text
+    assert "agreement" not in text

@@ -1,0 +1,77 @@
+"""Heads made by hand: a block that is known to compress, ones that are known not to, and what carries their maps."""
+
+import torch
+from torch import Tensor
+
+from clearhead.heads import Heads, LinearMap, Stream
+from clearhead.numerics.coding_rate import subspace_rate_gradient
+
+INPUTS, TOKENS, HEADS, WIDTH, STREAM = 7, 23, 3, 5, 31
+"""Three heads of width 5 leave half of the 31 dimensions to none of them."""
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def bases(seed: int = 1) -> Tensor:
+    """Orthonormal and orthogonal to one another, (h, c, p)."""
+    joint = torch.linalg.qr(drawn(STREAM, HEADS * WIDTH, seed=seed)).Q
+    return joint.reshape(STREAM, HEADS, WIDTH).movedim(1, 0).contiguous()
+
+
+def heads_of(
+    before: Tensor,
+    between: Tensor,
+    *,
+    after: Tensor | None = None,
+    maps: Tensor | None = None,
+    tied: float | None = None,
+    layer: int = 0,
+    mask: Tensor | None = None,
+    groups: int = 1,
+    windows: int = 1,
+    stream: bool = True,
+    values: bool = True,
+) -> Heads:
+    """A call whose queries, keys and values do not matter; `tied` is the factor on the map of queries and keys."""
+    i, t, _ = before.shape
+    maps = bases() if maps is None else maps
+    h, _, f = maps.shape
+    parts = drawn(i * windows, h, t // windows, f, seed=9)
+    read = drawn(i, t, maps.shape[1], seed=10)
+    of_values = LinearMap(x=read, weight=maps)
+    shared = None if tied is None else LinearMap(x=read, weight=tied * maps)
+    return Heads(
+        layer=layer,
+        name=f"block.{layer}",
+        q=parts,
+        k=parts,
+        v=parts,
+        out=parts,
+        scale=1.0,
+        mask=mask,
+        groups=groups,
+        windows=windows,
+        queries_from=shared,
+        keys_from=shared,
+        values_from=of_values if values else None,
+        stream=Stream(before=before, between=between, after=after) if stream else None,
+    )
+
+
+def tokens(seed: int = 2, inputs: int = INPUTS) -> Tensor:
+    """Inputs that differ, with a few strong directions each, as tokens of a sentence have."""
+    strength = torch.linspace(3, 0.2, STREAM, dtype=torch.float64)
+    turn = torch.linalg.qr(drawn(STREAM, STREAM, seed=seed + 50)).Q
+    return drawn(inputs, TOKENS, STREAM, seed=seed) * strength @ turn
+
+
+def compressed(z: Tensor, *, eps: float = 0.5, step: float = 0.3) -> Tensor:
+    """One step down the gradient of R^c, whose largest curvature is below a = p / (n eps^2)."""
+    return z - step * (TOKENS * eps**2 / WIDTH) * subspace_rate_gradient(z, bases(), eps=eps)
+
+
+def expanded(z: Tensor, *, eps: float = 0.5, step: float = 0.3) -> Tensor:
+    """The same step upwards."""
+    return 2 * z - compressed(z, eps=eps, step=step)

@@ -1,0 +1,77 @@
+"""Three principles as numbers, on features that have them and on nulls that cannot."""
+
+import math
+
+import pytest
+import torch
+
+from clearhead.theories.coding_rate.optimum import ascend
+from clearhead.theories.coding_rate.principles import Principles, principles, principles_with_nulls
+from tests.numerics.test_logdet import normal
+from tests.theories.coding_rate.test_optimum import planted
+
+LABELS = torch.arange(3).repeat_interleave(40)
+
+
+def found_by_ascent() -> torch.Tensor:
+    return ascend(normal(3, 40, 12, seed=1), eps=0.5).flatten(0, 1)
+
+
+def test_the_optimum_has_all_three_and_nulls_have_not() -> None:
+    all_ = principles_with_nulls(found_by_ascent(), LABELS)
+    found = all_.found
+    assert found.reduction == pytest.approx(4.5267, abs=5e-5)
+    assert found.overlap < 1e-9
+    assert found.largest_cosine < 1e-4
+    assert found.ranks == (4, 4, 4)
+    assert found.room == 4
+    assert max(found.outside) < 1e-9
+    assert found.effective_ranks == pytest.approx([4] * 3, abs=1e-6)
+    assert found.flatness == pytest.approx([1] * 3, abs=1e-6)
+    assert found.filled == pytest.approx(1, abs=1e-9)
+    assert found.rates == pytest.approx([2 * math.log(13)] * 3, abs=1e-6)
+    for null in (all_.random, all_.shuffled):
+        assert 0.2 < null.reduction < 0.6  # a prototype's draws: .389 and .264
+        assert 0.85 < null.overlap < 0.95  # .92 and .89
+        assert min(null.outside) > 0.3
+    assert all_.collapsed.reduction == pytest.approx(2.304, abs=5e-4)
+    assert all_.collapsed.ranks == (1, 1, 1)
+    assert all_.collapsed.filled < 0.7
+
+
+def test_each_number_is_what_it_says() -> None:
+    """Two classes that share one direction of theirs, of unequal spread."""
+    z = torch.zeros(8, 5, dtype=torch.float64)
+    z[:4, 0], z[:4, 1] = 3 * torch.tensor([1, -1, 1, -1]), torch.tensor([1, 1, -1, -1])
+    z[4:, 1], z[4:, 2] = torch.tensor([1, -1, 1, -1]), torch.tensor([1, 1, -1, -1])
+    found = principles(z, torch.tensor([3] * 4 + [7] * 4), room=1)
+    assert found.ranks == (2, 2)
+    assert found.overlap == pytest.approx(1 / 2)
+    assert found.largest_cosine == pytest.approx(1)
+    assert found.outside == pytest.approx([0.1, 0.5])
+    assert found.effective_ranks == pytest.approx([math.exp(-0.9 * math.log(0.9) - 0.1 * math.log(0.1)), 2])
+    assert found.flatness == pytest.approx([found.effective_ranks[0] / 2, 1])
+
+
+def test_size_of_features_is_told_from_their_spread() -> None:
+    spread = planted((4, 4, 4), n=40, width=12).flatten(0, 1)
+    for size in (1.0, 5.0):
+        assert principles(size * spread, LABELS).filled == pytest.approx(1)
+    assert principles(spread, LABELS, eps=0.1).reduction > principles(spread, LABELS).reduction + 1
+
+
+def test_draws_are_of_the_seed() -> None:
+    z = normal(120, 12)
+
+    def random(seed: int) -> Principles:
+        return principles_with_nulls(z, LABELS, seed=seed).random
+
+    assert random(3) == random(3)
+    assert random(3) != random(4)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="two classes"):
+        principles(normal(5, 3), torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match="other than zero"):
+        principles(torch.cat([normal(5, 3), torch.zeros(2, 3)]), torch.tensor([0] * 5 + [1] * 2))

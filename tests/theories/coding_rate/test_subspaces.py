@@ -1,0 +1,60 @@
+import math
+
+import pytest
+import torch
+
+from clearhead.numerics.precision import tolerance
+from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
+from clearhead.theories.coding_rate.subspaces import coherence, not_orthonormal, orthonormal_bases, random_bases
+from tests.theories.coding_rate.made_heads import drawn
+
+TOLERANCE = tolerance(torch.float64, terms=31 * 7)
+
+
+@pytest.mark.parametrize("rank", [0, 3, 7])
+def test_bases_are_orthonormal_and_span_the_map(rank: int) -> None:
+    maps = drawn(3, 31, rank, seed=1) @ drawn(3, rank, 7, seed=2)
+    basis = orthonormal_bases(maps)
+    assert basis.shape == (3, 31, 7)
+    eye = basis.mT @ basis
+    assert torch.allclose(eye, torch.diag_embed(eye.diagonal(dim1=-2, dim2=-1).round()), atol=TOLERANCE)
+    assert eye.diagonal(dim1=-2, dim2=-1).sum(-1).round().tolist() == [rank] * 3
+    size = max(float(maps.abs().max()), 1.0)
+    assert float((basis @ (basis.mT @ maps) - maps).abs().max()) < TOLERANCE * size
+
+
+def test_a_wide_map_spans_everything() -> None:
+    basis = orthonormal_bases(drawn(2, 5, 11))
+    assert torch.allclose(basis @ basis.mT, torch.eye(5, dtype=torch.float64), atol=TOLERANCE)
+
+
+def test_distance_from_orthonormal() -> None:
+    basis = random_bases(1, c=31, p=7, generator=torch.Generator().manual_seed(3))
+    assert not_orthonormal(basis, scaled=False) < TOLERANCE
+    assert not_orthonormal(3 * basis, scaled=True) < TOLERANCE
+    assert not_orthonormal(3 * basis, scaled=False) == pytest.approx(8)
+    bent = basis @ torch.diag(torch.tensor([2.0] + [0.0] * 6, dtype=torch.float64))
+    assert not_orthonormal(bent, scaled=True) == pytest.approx(math.sqrt((36 + 6) / 7))
+    assert math.isnan(not_orthonormal(torch.zeros(1, 31, 7, dtype=torch.float64), scaled=True)[0])
+
+
+def test_coherence_of_known_subspaces() -> None:
+    eye = torch.eye(13, dtype=torch.float64)
+    turned = math.cos(0.3) * eye[:, 1] + math.sin(0.3) * eye[:, 7]
+    apart, sharing = eye[:, 3:5], torch.stack([turned, eye[:, 8]], dim=-1)
+    overlap, cosine = coherence(torch.stack([eye[:, 1:3], apart, sharing]))
+    assert overlap == pytest.approx([math.cos(0.3) ** 2 / 4, 0, math.cos(0.3) ** 2 / 4], abs=TOLERANCE)
+    assert cosine == pytest.approx([math.cos(0.3), 0, math.cos(0.3)], abs=TOLERANCE)
+    assert all(math.isnan(one[0]) for one in coherence(apart[None]))
+
+
+def test_density_and_zeros_of_known_features() -> None:
+    one_hot, equal = torch.eye(13), torch.sign(drawn(7, 13))
+    assert density(one_hot) == pytest.approx(1 / 13)
+    assert density(equal) == pytest.approx(1.0)
+    assert density(drawn(997, 499)) == pytest.approx(GAUSSIAN_DENSITY, rel=0.01)
+    assert density(5 * one_hot + 0) == density(one_hot)
+    assert density(torch.cat([one_hot, torch.zeros(2, 13)])) == density(one_hot)
+    assert math.isnan(density(torch.zeros(2, 13)))
+    assert nonzero_fraction(one_hot) == pytest.approx(1 / 13)
+    assert nonzero_fraction(equal) == 1.0
