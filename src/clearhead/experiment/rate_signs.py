@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request
 from clearhead.experiment.kept import kept
 from clearhead.experiment.result_table import Field, as_columns, as_markdown
-from clearhead.experiment.svm_runs import command_of, write_page
+from clearhead.experiment.seed_runs import command_of, write_page
 from clearhead.numerics.threads import one_thread
 from clearhead.theories.coding_rate.change import rate_change
 from clearhead.theories.coding_rate.drawn import Kind, draw_bases, draw_tokens
