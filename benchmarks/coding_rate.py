@@ -2,9 +2,9 @@
 
     python benchmarks/coding_rate.py [--rounds 9] [--threads 1] [--only rate memory]
 
-Calls alternate in one process, in an order drawn anew each round. A ratio is that of two medians, theirs over ours; in brackets are the
-quartiles of the rounds' own ratios. Tokens are standard normal, float32. Each amount of memory is the peak of a fresh
-process over what it held after the imports and a small chunk.
+Calls alternate in one process, in an order drawn anew each round. A ratio is that of two medians, theirs over ours; in
+brackets are the quartiles of the rounds' own ratios. Tokens are standard normal, float32. Each amount of memory is the
+peak of a fresh process over what it held after the imports and a small chunk.
 """
 
 import argparse
