@@ -104,7 +104,7 @@ def _solved(x: Tensor, *, pull: bool) -> _Solved:
     flat = x.reshape(-1, *x.shape[-2:])
     answer, by_tokens = x.dtype, x.shape[-2] < x.shape[-1]
     found = _factored(_gram(flat, by_tokens), answer)
-    pulled = _pulled(flat, found.lower, by_tokens) if pull else flat
+    pulled = _pulled(flat, found, by_tokens) if pull else flat
     value, left = found.value, ~found.exact
     if bool(left.any()):
         hard = flat[left].double()
@@ -121,11 +121,20 @@ def _solved(x: Tensor, *, pull: bool) -> _Solved:
 
 def _again(x: Tensor, answer: torch.dtype, by_tokens: bool, pull: bool) -> _Solved:
     """In double precision: by a factor if that is new and exact enough for the answer, or by singular values."""
-    if answer is not torch.float64:
-        found = _factored(_gram(x, by_tokens), answer)
-        if bool(found.exact.all()):
-            pulled = _pulled(x, found.lower, by_tokens) if pull else x
-            return _Solved(value=found.value, pull=pulled, by_factor=True)
+    if answer is torch.float64:
+        return _by_singular_values(x, pull)
+    found = _factored(_gram(x, by_tokens), answer)
+    value, pulled = found.value, _pulled(x, found, by_tokens) if pull else x
+    left = ~found.exact
+    if bool(left.any()):
+        rest = _by_singular_values(x[left], pull)
+        value[left] = rest.value
+        if pull:
+            pulled[left] = rest.pull
+    return _Solved(value=value, pull=pulled, by_factor=not bool(left.any()))
+
+
+def _by_singular_values(x: Tensor, pull: bool) -> _Solved:
     if not pull:
         return _Solved(value=_log_of_one_plus_square(torch.linalg.svdvals(x)).sum(dim=-1), pull=x, by_factor=False)
     u, values, v = torch.linalg.svd(x, full_matrices=False)
@@ -145,7 +154,12 @@ def _gram(x: Tensor, by_tokens: bool) -> Tensor:
     return x @ x.mT if by_tokens else x.mT @ x
 
 
-def _pulled(x: Tensor, lower: Tensor, by_tokens: bool) -> Tensor:
+def _pulled(x: Tensor, found: _Factored, by_tokens: bool) -> Tensor:
+    """X (I + X^T X)^-1 where the factor is exact, and anything where it is not."""
+    lower = found.lower
+    if not bool(found.exact.all()):  # a factor that ends in a pivot of zero has no inverse
+        one = torch.eye(lower.shape[-1], dtype=x.dtype, device=x.device)
+        lower = torch.where(found.exact[..., None, None], lower, one)
     inverse = torch.cholesky_inverse(lower)
     return inverse @ x if by_tokens else x @ inverse
 
