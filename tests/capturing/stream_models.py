@@ -201,3 +201,9 @@ def beside_in_place(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     after += attended
     after += x
     return after, None
+
+
+def beside_in_one_map(block: Parts, x: Tensor) -> tuple[Tensor, None]:
+    normed = block.norm(x)
+    both = torch.cat([block.attention(normed), block.mlp(normed)], dim=-1)
+    return x + both @ block.attention.project.weight[: 2 * WIDTH], None

@@ -24,7 +24,10 @@ SERIAL = [
     toys.in_place_without_gradients, toys.flattened, toys.inner_residual, toys.crate, toys.crate_by_subtraction,
     toys.attention_alone,
 ]  # fmt: skip
-WITHOUT = [toys.no_residual, toys.residual_elsewhere, toys.beside, toys.beside_in_turn, toys.beside_in_place]
+WITHOUT = [
+    toys.no_residual, toys.residual_elsewhere, toys.beside, toys.beside_in_turn, toys.beside_in_place,
+    toys.beside_in_one_map,
+]  # fmt: skip
 
 
 def _captured(model: nn.Module, x: Tensor) -> list[Heads]:

@@ -1,6 +1,7 @@
 """CRATE: its published sizes, what it computes, its forms, its folder, and that it is watched, swapped and audited."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from clearhead.axes import ShapeError
 from clearhead.capturing import capture
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
 from clearhead.models.loading import load_model
-from clearhead.models.native import save_native, untrained
+from clearhead.models.native import load_native, save_native, untrained
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import ClampedKeys
 from tests.models.released_crate import Released, drawn
@@ -124,8 +125,23 @@ def test_no_path_leads_around_the_sparse_step() -> None:
         assert not block(x).any()  # a step from zero stays there, whatever came in
 
 
-def test_every_parameter_learns() -> None:
-    model = _model().train()
+def test_alpha_adds_the_decoded_codes_of_an_overcomplete_step() -> None:
+    block = drawn(_model(overcomplete=True)).double().blocks[0].requires_grad_(False)
+    x = torch.randn(2, 7, 22, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    between = x + block.attention(block.attention_norm(x))
+    z, D = block.sparse_norm(between), block.sparse.dictionary
+    first = (0.1 * z @ D - 0.01).clamp_min(0)
+    second = (first - 0.1 * (first @ D.mT - z) @ D - 0.01).clamp_min(0)
+    want = between + second @ block.sparse.decoder.mT
+    assert (block(x) - want).norm() / want.norm() <= tolerance(torch.float64)
+    assert (block(x) - want + between).norm() / want.norm() > 0.1  # without the path around it
+    assert block.attention.out.bias is None
+    assert sum(p.numel() for p in block.parameters()) == 10 * 22**2 + 4 * 22
+
+
+@pytest.mark.parametrize("overcomplete", [False, True])
+def test_every_parameter_learns(overcomplete: bool) -> None:
+    model = _model(overcomplete=overcomplete).train()
     model(_images()).logsumexp(dim=1).sum().backward()
     silent = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
     assert not silent
@@ -143,7 +159,7 @@ def test_it_runs_under_autocast_and_in_inference_mode() -> None:
 
 @pytest.mark.parametrize("form", list(Form))
 def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
-    model = _model(form=form, penalty=0.2, shrink=0.25)
+    model = _model(form=form, penalty=0.2, shrink=0.25, overcomplete=form is Form.NEGATED)
     save_native(model, tmp_path)
     loaded = load_model(str(tmp_path), max_tokens=256)
     assert loaded.model.config == model.config == crate_from_json(model.config.as_json())
@@ -152,6 +168,14 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
         again = loaded.untrained(0)
         assert torch.equal(again(_images()), model(_images()))
         assert not torch.equal(untrained(model, 1)(_images()), model(_images()))
+
+
+def test_a_folder_from_before_alpha_reads_the_same(tmp_path: Path) -> None:
+    save_native(_model(), tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    del stored["overcomplete"]
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert load_native(tmp_path).config == CONFIG
 
 
 def test_the_initial_weights_come_from_the_seed_alone() -> None:

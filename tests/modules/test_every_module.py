@@ -6,6 +6,7 @@ from torch import Tensor
 
 import clearhead.modules
 from clearhead.modules import (
+    CausalTokenStatisticsAttention,
     KernelPCAAttention,
     LearnedQueryAttention,
     MultiHeadAttention,
@@ -15,6 +16,7 @@ from clearhead.modules import (
     SpatialAttention,
     SubspaceAttention,
     SymmetricAttention,
+    TokenStatisticsAttention,
 )
 from clearhead.modules.contract import MODULE_CHECKS, not_asked
 from clearhead.modules.contract_subject import ModuleSubject
@@ -40,6 +42,8 @@ MAKE = {
     "scaled by alphas": lambda: ScaledAttention(11, heads=3, head_width=5, form="asymmetric", per_head=True),
     "subspace": lambda: SubspaceAttention(11, heads=3, head_width=5),
     "subspace, tied": lambda: SubspaceAttention(11, heads=3, head_width=5, tied=True),
+    "token statistics": lambda: TokenStatisticsAttention(11, heads=3, head_width=5),
+    "token statistics, causal": lambda: CausalTokenStatisticsAttention(11, heads=3, head_width=5, tokens=7),
     "spatial": lambda: SpatialAttention(11, heads=2, head_widths=[3, 5]),
     "spatial, channels last": lambda: SpatialAttention(11, channel_axis=-1),
 }
@@ -54,7 +58,10 @@ def subject_of(name: str) -> ModuleSubject:
     return ModuleSubject(module=randomised(MAKE[name]()).eval(), shape=tuple(inputs_of(name)[0].shape), places=6)
 
 
-NOT_ASKED = {("scaled by a matrix", "single_token"): "it is made for six tokens"}
+NOT_ASKED = {
+    ("scaled by a matrix", "single_token"): "it is made for six tokens",
+    ("token statistics, causal", "key_mask"): "the last tokens, which are hidden there, reach none before them anyway",
+}
 CASES = [
     (name, check)
     for name in MAKE
@@ -76,7 +83,9 @@ def test_only_what_does_not_apply_is_left_out(name: str) -> None:
     if "spatial" in name:
         assert left == {"single_token", "key_mask", "fully_hidden", "causal"}
     else:
-        assert left == {"learned query": {"causal"}, "scaled by a matrix": {"single_token"}}.get(name, set())
+        without = {"learned query": {"causal"}, "scaled by a matrix": {"single_token"}}
+        without |= {"token statistics": {"causal"}, "token statistics, causal": {"causal", "key_mask"}}
+        assert left == without.get(name, set())
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -112,6 +121,7 @@ def test_another_dtype_than_the_parameters_is_refused_in_words(name: str, typech
 
 def test_the_public_names_are_pinned() -> None:
     assert clearhead.modules.__all__ == [
+        "CausalTokenStatisticsAttention",
         "KernelPCAAttention",
         "LearnedQueryAttention",
         "MultiHeadAttention",
@@ -124,5 +134,6 @@ def test_the_public_names_are_pinned() -> None:
         "SpatialAttention",
         "SubspaceAttention",
         "SymmetricAttention",
+        "TokenStatisticsAttention",
         "pad_sets",
     ]

@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from clearhead.models.crate import Crate, CrateConfig, crate_from_json
+from clearhead.models.crate_autoencoder import CrateAutoencoder, CrateAutoencoderConfig, autoencoder_from_json
+from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, language_from_json
 from clearhead.models.objects import LoadError, first_line
 from clearhead.models.vit import (
     VisionTransformer,
@@ -40,6 +42,10 @@ class Kind:
 KINDS = {
     "vision-transformer": Kind(model=VisionTransformer, as_json=config_as_json, from_json=config_from_json),
     "crate": Kind(model=Crate, as_json=CrateConfig.as_json, from_json=crate_from_json),
+    "crate-language": Kind(model=CrateLanguage, as_json=CrateLanguageConfig.as_json, from_json=language_from_json),
+    "crate-autoencoder": Kind(
+        model=CrateAutoencoder, as_json=CrateAutoencoderConfig.as_json, from_json=autoencoder_from_json
+    ),
 }
 """Every kind by the name that it has in a folder."""
 

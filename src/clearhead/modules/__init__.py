@@ -11,8 +11,10 @@ from clearhead.modules.sparse_coding import OvercompleteStep, SparseCodingStep
 from clearhead.modules.spatial import SpatialAttention
 from clearhead.modules.subspace import SubspaceAttention
 from clearhead.modules.symmetric import SymmetricAttention
+from clearhead.modules.token_statistics import CausalTokenStatisticsAttention, TokenStatisticsAttention
 
 __all__ = [
+    "CausalTokenStatisticsAttention",
     "KernelPCAAttention",
     "LearnedQueryAttention",
     "MultiHeadAttention",
@@ -25,5 +27,6 @@ __all__ = [
     "SpatialAttention",
     "SubspaceAttention",
     "SymmetricAttention",
+    "TokenStatisticsAttention",
     "pad_sets",
 ]

@@ -63,6 +63,15 @@ from clearhead.operators.subspace import (
     subspace_step_slow,
 )
 from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
+from clearhead.operators.token_statistics import (
+    causal_token_statistics_attention,
+    causal_token_statistics_attention_slow,
+    token_statistics_attention,
+    token_statistics_attention_slow,
+    token_statistics_step,
+    token_statistics_step_slow,
+    variational_rate,
+)
 
 __all__ = [
     "DROP_INS",
@@ -96,6 +105,8 @@ __all__ = [
     "Symmetric",
     "Threshold",
     "Width",
+    "causal_token_statistics_attention",
+    "causal_token_statistics_attention_slow",
     "clamped_key_attention",
     "clamped_key_attention_slow",
     "concatenation",
@@ -136,7 +147,12 @@ __all__ = [
     "subspace_step_slow",
     "symmetric_attention",
     "symmetric_attention_slow",
+    "token_statistics_attention",
+    "token_statistics_attention_slow",
+    "token_statistics_step",
+    "token_statistics_step_slow",
     "trace_pursuit",
     "unfold",
+    "variational_rate",
     "warn_of_step",
 ]

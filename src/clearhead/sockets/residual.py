@@ -13,7 +13,8 @@ g, is the part that follows, its MLP say. With one rule for all:
   there in an earlier block, and else it is the last sum, or that with its norm.
 
 There is no stream where attention is not added to what it was computed from, where its keys are computed from something
-else (cross-attention), and where attention and MLP stand side by side, so that there are no tokens between them.
+else (cross-attention), and where attention and MLP stand side by side, so that there are no tokens between them. In a
+decoder with cross-attention, nothing follows self-attention but that, and `after` is None.
 """
 
 import re
@@ -78,7 +79,8 @@ class Residuals:
         flow = self.flow
         found = self._carried(x, y)
         if found is None:
-            self._beside(flow.node(x), flow.node(y))
+            self._beside([flow.node(x), flow.node(y)])
+            self._beside_sum([flow.node(x), flow.node(y)])
             return None
         second, node, carried = found
         branch = flow.node(x if second else y)
@@ -109,18 +111,24 @@ class Residuals:
                     return second, node, tensor
         return None
 
-    def _beside(self, first: int, second: int) -> None:
-        """Two tensors are added of which none was computed from the other: one may stand beside the attention."""
-        flow = self.flow
+    def joined(self, parts: Sequence[Tensor]) -> None:
+        """Note tensors that are put side by side, to be mapped together."""
+        if self._open:
+            self._beside([self.flow.node(x) for x in parts])
+
+    def _beside(self, nodes: Sequence[int]) -> None:
+        """Tensors come together of which none was computed from another: one may stand beside an open attention."""
         for call in self._open:
-            through = flow.reaches(call.node, first), flow.reaches(call.node, second)
-            if through[0] != through[1]:
-                call.sides.append(second if through[0] else first)
-        block = self._waiting
+            through = [self.flow.reaches(call.node, node) for node in nodes]
+            if any(through):
+                call.sides += [node for node, passes in zip(nodes, through, strict=True) if not passes]
+
+    def _beside_sum(self, nodes: Sequence[int]) -> None:
+        """The same where they are added, of the block that waits: its own sum may not have been all of it."""
+        flow, block = self.flow, self._waiting
         if block is not None:
-            through = flow.reaches(block.node, first), flow.reaches(block.node, second)
-            if through[0] != through[1] and flow.reaches(block.before_node, second if through[0] else first):
-                block.parallel = True
+            others = [node for node in nodes if not flow.reaches(block.node, node)]
+            block.parallel |= len(others) == 1 and flow.reaches(block.before_node, others[0])
 
     def _lose(self, call: BlockCall) -> None:
         call.lost = True

@@ -3,12 +3,12 @@
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from clearhead.heads import Heads
 from clearhead.sockets.blocks import BlockCall
@@ -17,6 +17,7 @@ from clearhead.sockets.residual import Residuals
 __all__ = ["StreamWatch"]
 
 _SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_"}
+_JOINS = "aten::cat"
 _COPIES = {"aten::clone", "aten::_to_copy", "aten::to", "aten::contiguous", "aten::reshape"}
 _SCALES = {"aten::mul", "aten::div"}
 
@@ -24,8 +25,8 @@ _SCALES = {"aten::mul", "aten::div"}
 class StreamWatch:
     """The residual stream of one model's forward passes: `watched` around each, `called` for each attention call.
 
-    A call's stream is known one block later, or at the end of the pass. Nothing is kept from pass to pass. Calls in other
-    threads than the pass's own have no stream.
+    A call's stream is known one block later, or at the end of the pass. Nothing is kept from pass to pass. Calls in
+    other threads than the pass's own have no stream.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class StreamWatch:
 
     @contextmanager
     def watched(self, over: Callable[[], None]) -> Iterator[None]:
-        """One forward pass, after which every call is ready and `over` is called. One inside another is a part of it."""
+        """One forward pass, after which every call is ready and `over` is called. One inside it is a part of it."""
         if self._mode is not None:
             yield
             return
@@ -71,16 +72,17 @@ class StreamWatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While others than the model compute."""
+        """While others than the model compute. A mode that lies beneath one of theirs stays, and lets all pass."""
         mode = self._mode
-        if mode is None or not self.watching:
+        if mode is None or not self.watching or mode.paused:
             yield
             return
-        before, mode.paused = mode.paused, True
+        mode.paused = True
         try:
-            yield
+            with _pop_mode_temporarily() if _get_current_dispatch_mode() is mode else nullcontext():
+                yield
         finally:
-            mode.paused = before
+            mode.paused = False
 
     def ready(self) -> Iterator[Heads]:
         """The calls whose stream is known, in their order and each once, as `BlockCall.heads` has them."""
@@ -146,6 +148,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind.name in _SUMS and _are_tokens(args):
             either = kind.name in ("aten::add", "aten::add_") and kwargs.get("alpha", 1) == 1
             found = rule.summed(args[0], args[1], either=either)
+        elif kind.name == _JOINS:
+            rule.joined(args[0])
         written = kind.written(args, kwargs) if kind.writes else []
         if written:
             rule.unshare(written)

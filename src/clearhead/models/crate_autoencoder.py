@@ -1,0 +1,174 @@
+r"""CRATE-MAE, a masked autoencoder of CRATE blocks (Pai et al. 2024, arXiv 2404.02446; code of CRATE, model/crate_ae).
+
+Patches are hidden and guessed. Mask tokens are inside the encoder, which therefore has all places of the image; the
+decoder turns the layers round,
+
+    Y = D LN(X),        X <- Y - MSSA(LN(Y)),
+
+with a plain linear map in place of the sparse coding step. Positions are fixed sines and cosines and enter once, before
+the encoder. The released code also has a map between encoder and decoder that nothing calls, and a second table of
+positions that nothing reads; its 25.4 M (small) and 44.6 M (base) parameters count them, and both tables.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.axes import Bool, Float, ShapeError
+from clearhead.models.crate import CRATE_SIZES
+from clearhead.models.crate_block import BlockConfig, CrateBlock, Form, ImageBlockConfig, drawn_from, read_image_config
+from clearhead.models.image_sizes import PixelNorm, check_divides, check_sizes, patches
+from clearhead.modules.subspace import SubspaceAttention
+
+__all__ = [
+    "CrateAutoencoder",
+    "CrateAutoencoderConfig",
+    "autoencoder_config",
+    "autoencoder_from_json",
+    "random_mask",
+    "sinusoidal_positions",
+]
+
+TOKEN_SPREAD = 0.02
+NORM_EPSILON = 1e-6
+"""Of the norms behind encoder and decoder, as released; those inside blocks have torch's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrateAutoencoderConfig(ImageBlockConfig):
+    """The sizes of a CRATE-MAE: those of its blocks and images, and
+
+    penalty: lambda of the encoder, .5 as released
+    decoder_layers: as many as `layers` if 0
+    """
+
+    penalty: float = 0.5
+    decoder_layers: int = 0
+
+    def __post_init__(self) -> None:
+        ImageBlockConfig.__post_init__(self)
+        if self.decoder_layers == 0:
+            object.__setattr__(self, "decoder_layers", self.layers)
+        check_sizes(decoder_layers=self.decoder_layers)
+        check_divides(whole="width", part="4", sizes=(self.width, 4))  # a sine and a cosine for each of two axes
+
+
+def autoencoder_from_json(stored: Mapping[str, Any]) -> CrateAutoencoderConfig:
+    """The sizes that `as_json` gave. ValueError or TypeError for anything else."""
+    return CrateAutoencoderConfig(**read_image_config(stored))
+
+
+def autoencoder_config(size: str, **others: Any) -> CrateAutoencoderConfig:
+    """A released size: tiny, small, base or large, each with as many layers of decoder as CRATE has."""
+    if size not in CRATE_SIZES:
+        raise ValueError(f"no CRATE-MAE is called {size}; there is {', '.join(CRATE_SIZES)}")
+    plain = {"image_size": 224, "patch_size": 16, "channels": 3, **CRATE_SIZES[size]}
+    return CrateAutoencoderConfig(**{**plain, **others})
+
+
+def random_mask(
+    batch: int, places: int, *, share: float = 0.75, generator: torch.Generator | None = None
+) -> Bool[Tensor, "b n"]:
+    """(batch, places), True at the patches that are hidden: of every image as many, drawn anew, at least one shown."""
+    if not 0 < share < 1:
+        raise ValueError(f"expected a share between 0 and 1; got {share}")
+    kept = max(1, int(places * (1 - share)))
+    order = torch.rand(batch, places, generator=generator).argsort(dim=1)
+    return torch.ones(batch, places, dtype=torch.bool).scatter(1, order[:, :kept], False)
+
+
+def sinusoidal_positions(side: int, width: int) -> Float[Tensor, "n d"]:
+    """(side^2 + 1, width): zeros for the class token, then sines and cosines of row and column (He et al. 2022)."""
+    frequencies = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    angles = torch.arange(side, dtype=torch.float64)[:, None] * frequencies
+    axis = torch.cat([angles.sin(), angles.cos()], dim=1)
+    rows, columns = axis[:, None].expand(-1, side, -1), axis[None].expand(side, -1, -1)
+    grid = torch.cat([columns, rows], dim=-1).flatten(0, 1)
+    return torch.cat([grid.new_zeros(1, width), grid]).to(torch.get_default_dtype())
+
+
+class CrateAutoencoder(nn.Module):
+    """Guess the pixels of hidden patches from those that are shown."""
+
+    positions: Tensor
+
+    def __init__(self, config: CrateAutoencoderConfig, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        pixels, width = config.channels * config.patch_size**2, config.width
+        with drawn_from(generator):
+            self.pixels = PixelNorm(config.pixel_mean, config.pixel_spread, size=config.image_size)
+            self.embedding = nn.Linear(pixels, width)
+            self.class_token = nn.Parameter(TOKEN_SPREAD * torch.randn(1, 1, width))
+            self.mask_token = nn.Parameter(TOKEN_SPREAD * torch.randn(1, 1, width))
+            self.register_buffer(
+                "positions", sinusoidal_positions(config.image_size // config.patch_size, width), persistent=False
+            )
+            self.blocks = nn.ModuleList(CrateBlock(config) for _ in range(config.layers))
+            self.norm = nn.LayerNorm(width, eps=NORM_EPSILON)
+            self.decoder = nn.ModuleList(_DecoderBlock(config) for _ in range(config.decoder_layers))
+            self.decoder_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
+            self.head = nn.Linear(width, pixels)
+            for module in self.modules():
+                if isinstance(module, nn.Linear):
+                    nn.init.xavier_uniform_(module.weight)
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)
+
+    def forward(
+        self, images: Float[Tensor, "b c y x"], masked: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n pixels"]:
+        """Every patch, guessed, as `targets` has it. masked: (b, patches), True where one is hidden; none if None."""
+        x = self.decoder_norm(_through(self.decoder, self.encode(images, masked)))
+        guessed: Tensor = self.head(x[:, 1:])
+        return guessed
+
+    def encode(
+        self, images: Float[Tensor, "b c y x"], masked: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b m d"]:
+        """The tokens of the class and of every patch behind the encoder, (b, patches + 1, width)."""
+        x = self.embedding(self.targets(images))
+        if masked is not None:
+            if masked.shape != x.shape[:2]:
+                raise ShapeError(f"expected masked {tuple(x.shape[:2])}; got masked {tuple(masked.shape)}")
+            x = torch.where(masked.unsqueeze(-1), self.mask_token, x)
+        x = torch.cat([self.class_token.expand(len(x), -1, -1).to(x.dtype), x], dim=1) + self.positions
+        coded: Tensor = self.norm(_through(self.blocks, x))
+        return coded
+
+    def targets(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n pixels"]:
+        """The normalised pixels of every patch. images: (b, channels, image_size, image_size), from 0 to 1."""
+        return patches(self.pixels(images), self.config.patch_size).flatten(2)
+
+    def loss(self, images: Float[Tensor, "b c y x"], masked: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
+        """The mean square error of the guess over hidden patches."""
+        if not masked.any():
+            raise ValueError("expected hidden patches to guess; masked is False throughout")
+        error: Tensor = (self(images, masked) - self.targets(images)).square().mean(dim=-1)
+        return error[masked].mean()
+
+
+class _DecoderBlock(nn.Module):
+    """A block turned round: a dictionary, then what attention finds taken away."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.sparse_norm = nn.LayerNorm(config.width)
+        self.dictionary = nn.Parameter(torch.empty(config.width, config.width))
+        nn.init.kaiming_uniform_(self.dictionary)
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention = SubspaceAttention(config.width, heads=config.heads, tied=config.form is not Form.RELEASED)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.linear(self.sparse_norm(x), self.dictionary)
+        less: Tensor = y - self.attention(self.attention_norm(y))
+        return less
+
+
+def _through(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    for block in blocks:
+        x = block(x)
+    return x

@@ -1,0 +1,229 @@
+r"""Token statistics self-attention (ToST; Wu et al. 2025, arXiv 2412.17810): linear in the number of tokens.
+
+Three operators go by this name, and no two agree; they are kept apart here. In all of them tokens Z are projected on K
+subspaces, V_k = U_k^T Z, every token belongs to every subspace by Pi, a softmax over the subspaces, and a subspace
+damps each of its axes by the second moment of its members along it. No token is compared with another.
+
+- `token_statistics_step`, the paper's: a step of descent on the variational rate.
+- `token_statistics_attention`, the released vision code's: Pi by shares of each axis' energy, not by energies, and
+  1 / (1 + moment), in which d / eps^2 and f' are absorbed.
+- `causal_token_statistics_attention`, the released language code's: sums over tokens are sums up to each token, and a
+  learned bias for every head and place enters Pi.
+
+Theirs have tokens as columns; here they are rows.
+"""
+
+import torch
+from torch import Tensor
+
+from clearhead.axes import Bool, Float, ShapeError
+from clearhead.operators.subspace import check_bases
+
+__all__ = [
+    "causal_token_statistics_attention",
+    "causal_token_statistics_attention_slow",
+    "check_heads",
+    "token_statistics_attention",
+    "token_statistics_attention_slow",
+    "token_statistics_step",
+    "token_statistics_step_slow",
+    "variational_rate",
+]
+
+# As released: what keeps their divisions from zero.
+_LEAST_NORM, _LEAST_ENERGY, _ADDED = 1e-12, 1e-12, 1e-8
+
+
+def variational_rate(
+    z: Float[Tensor, "*b n d"],
+    bases: Float[Tensor, "k d p"],
+    memberships: Float[Tensor, "*b k n"],
+    *,
+    eps: float = 0.5,
+) -> Float[Tensor, "*b"]:
+    r"""An upper bound of the rate of members of subspaces, tight where bases are their principal axes.
+
+    .. math::
+        \frac12 \sum_k \frac{n_k}{n} \sum_i f\Big(\frac{1}{n_k} \sum_j \pi_{kj} (u_{ki} \cdot z_j)^2\Big), \qquad
+        f(x) = \log\Big(1 + \frac{d}{\epsilon^2} x\Big), \qquad n_k = \sum_j \pi_{kj}
+    """
+    check_bases(z, bases)
+    counts, moments = _moments(_projected(z, bases), memberships)
+    shares = counts / z.shape[-2]
+    return (shares * torch.log1p(z.shape[-1] / eps**2 * moments).sum(dim=-1)).sum(dim=-1) / 2
+
+
+def token_statistics_step(
+    z: Float[Tensor, "*b n d"],
+    bases: Float[Tensor, "k d p"],
+    *,
+    length: float,
+    eps: float = 0.5,
+    temperature: float = 1.0,
+    memberships: Float[Tensor, "*b k n"] | None = None,
+) -> Float[Tensor, "*b n d"]:
+    r"""One step of the paper: down the variational rate, with the memberships held fixed.
+
+    .. math::
+        z_j \leftarrow z_j - \frac{\tau}{n} \sum_k \pi_{kj} U_k D_k U_k^T z_j, \qquad
+        D_k = \mathrm{diag}\, f'\Big(\frac{1}{n_k} \sum_j \pi_{kj} (U_k^T z_j)^2\Big)
+
+    length: tau
+    temperature: eta, in pi = softmax over k of |U_k^T z|^2 / 2 eta
+    memberships: pi, (..., k, n), in place of that softmax
+    """
+    check_bases(z, bases)
+    v = _projected(z, bases)
+    pi = torch.softmax(v.square().sum(dim=-1) / (2 * temperature), dim=-2) if memberships is None else memberships
+    _, moments = _moments(v, pi)
+    inverse = eps**2 / z.shape[-1]  # f'(x) = 1 / (eps^2 / d + x)
+    damped = pi.unsqueeze(-1) * v / (inverse + moments).unsqueeze(-2)
+    return z - length / z.shape[-2] * torch.einsum("...knp,kdp->...nd", damped, bases)
+
+
+def token_statistics_step_slow(
+    z: Float[Tensor, "*b n d"],
+    bases: Float[Tensor, "k d p"],
+    *,
+    length: float,
+    eps: float = 0.5,
+    temperature: float = 1.0,
+) -> Float[Tensor, "*b n d"]:
+    """The twin of `token_statistics_step`: tokens as columns, one subspace after the other, as printed."""
+    check_bases(z, bases)
+    Z = z.mT
+    d, N = Z.shape[-2:]
+    energies = torch.stack([(U.mT @ Z).square().sum(dim=-2) for U in bases], dim=-1)
+    Pi = torch.softmax(energies / (2 * temperature), dim=-1)
+    step = torch.zeros_like(Z)
+    for k, U in enumerate(bases):
+        V, pi = U.mT @ Z, Pi[..., k]
+        mean = (V.square() @ pi.unsqueeze(-1)) / pi.sum(dim=-1)[..., None, None]
+        D = (d / eps**2) / (1 + (d / eps**2) * mean)
+        step = step + U @ (D * V * pi.unsqueeze(-2))
+    return (Z - length / N * step).mT
+
+
+def token_statistics_attention(
+    w: Float[Tensor, "*b h n p"],
+    *,
+    sharpness: Float[Tensor, "h"] | None = None,
+    key_mask: Bool[Tensor, "*b n"] | None = None,
+) -> Float[Tensor, "*b h n p"]:
+    r"""The released vision code's: what is added to the tokens' projections, head by head.
+
+    .. math::
+        o_{hj} = -\frac{\pi_{hj} w_{hj}}{1 + m_h}, \qquad m_h = \sum_j \frac{\pi_{hj}}{\sum_l \pi_{hl}} w_{hj}^2, \qquad
+        \pi_{\cdot j} = \mathrm{softmax}_h\Big(s_h \sum_i \frac{w_{hji}^2}{\sum_l w_{hli}^2}\Big)
+
+    w: projections of the tokens, (..., heads, n, p)
+    sharpness: s, their `temp`, one where None
+    key_mask: (..., n), True where there is a token; the others count nowhere and get zeros
+    """
+    check_heads(w, sharpness, key_mask)
+    wide, square, s = _prepared(w, sharpness, key_mask)
+    energy = square.sum(dim=-2, keepdim=True).clamp_min(_LEAST_NORM**2)
+    pi = torch.softmax((square / energy).sum(dim=-1) * s, dim=-2)
+    counted = _counted(pi, key_mask)
+    moments = (counted / (counted.sum(dim=-1, keepdim=True) + _ADDED)).unsqueeze(-2) @ square
+    return (-pi.unsqueeze(-1) * wide / (1 + moments)).to(w.dtype)
+
+
+def token_statistics_attention_slow(
+    w: Float[Tensor, "*b h n p"], *, sharpness: Float[Tensor, "h"] | None = None
+) -> Float[Tensor, "*b h n p"]:
+    """The twin of `token_statistics_attention`, one token at a time."""
+    check_heads(w, sharpness, None)
+    s = w.new_ones(w.shape[-3]) if sharpness is None else sharpness
+    unit = torch.nn.functional.normalize(w, dim=-2)
+    pi = [torch.softmax(s * unit[..., j, :].square().sum(dim=-1), dim=-1) for j in range(w.shape[-2])]
+    total = sum(pi, torch.zeros_like(w[..., 0, 0])) + _ADDED
+    moment = sum(((pi[j] / total).unsqueeze(-1) * w[..., j, :].square() for j in range(len(pi))), 0 * w[..., 0, :])
+    return torch.stack([-pi[j].unsqueeze(-1) * w[..., j, :] / (1 + moment) for j in range(len(pi))], dim=-2)
+
+
+def causal_token_statistics_attention(
+    w: Float[Tensor, "*b h n p"],
+    *,
+    sharpness: Float[Tensor, "h"] | None = None,
+    bias: Float[Tensor, "h n"] | None = None,
+    key_mask: Bool[Tensor, "*b n"] | None = None,
+) -> Float[Tensor, "*b h n p"]:
+    r"""The released language code's: every sum over tokens ends at the token itself.
+
+    .. math::
+        \pi_{\cdot j} = \mathrm{softmax}_h\Big(s_h \sum_i \Big[\frac{w_{hji}^2}{\sum_{l \le j} w_{hli}^2} + c_{hj}\Big]
+        \Big), \qquad m_{hj} = \frac{\sum_{l \le j} \pi_{hl} w_{hl}^2}{\sum_{l \le j} \pi_{hl}}, \qquad
+        o_{hj} = -\frac{\pi_{hj} w_{hj}}{1 + m_{hj}}
+
+    w, sharpness, key_mask: as in `token_statistics_attention`
+    bias: c, their `denom_bias`, zero where None; it is counted once for each of the p axes, as released
+
+    Nothing of a later token reaches an earlier one, not a bit.
+    """
+    check_heads(w, sharpness, key_mask)
+    wide, square, s = _prepared(w, sharpness, key_mask)
+    logits = (square / square.cumsum(dim=-2).clamp_min(_LEAST_ENERGY)).sum(dim=-1)
+    if bias is not None:
+        logits = logits + w.shape[-1] * bias.to(wide.dtype)
+    pi = torch.softmax(logits * s, dim=-2)
+    counted = _counted(pi, key_mask)
+    moments = (counted.unsqueeze(-1) * square).cumsum(dim=-2) / (counted.cumsum(dim=-1) + _ADDED).unsqueeze(-1)
+    return (-pi.unsqueeze(-1) * wide / (1 + moments)).to(w.dtype)
+
+
+def causal_token_statistics_attention_slow(
+    w: Float[Tensor, "*b h n p"],
+    *,
+    sharpness: Float[Tensor, "h"] | None = None,
+    bias: Float[Tensor, "h n"] | None = None,
+) -> Float[Tensor, "*b h n p"]:
+    """The twin of `causal_token_statistics_attention`: each token from all before it, anew."""
+    check_heads(w, sharpness, None)
+    s = w.new_ones(w.shape[-3]) if sharpness is None else sharpness
+    c = w.new_zeros(w.shape[-3:-1]) if bias is None else bias
+    pi: list[Tensor] = []
+    outputs = []
+    for j in range(w.shape[-2]):
+        past = w[..., : j + 1, :].square()
+        shares = past[..., j, :] / past.sum(dim=-2).clamp_min(_LEAST_ENERGY) + c[:, j].unsqueeze(-1)
+        pi.append(torch.softmax(s * shares.sum(dim=-1), dim=-1))
+        members = torch.stack(pi, dim=-1)
+        moment = (members.unsqueeze(-1) * past).sum(dim=-2) / (members.sum(dim=-1) + _ADDED).unsqueeze(-1)
+        outputs.append(-pi[j].unsqueeze(-1) * w[..., j, :] / (1 + moment))
+    return torch.stack(outputs, dim=-2) if outputs else torch.zeros_like(w)
+
+
+def _projected(z: Tensor, bases: Tensor) -> Tensor:
+    return torch.einsum("...nd,kdp->...knp", z, bases)
+
+
+def _moments(v: Tensor, memberships: Tensor) -> tuple[Tensor, Tensor]:
+    """n_k, (..., k), and the members' second moment along each axis, (..., k, p); zero where there are no members."""
+    counts = memberships.sum(dim=-1)
+    sums = (memberships.unsqueeze(-2) @ v.square()).squeeze(-2)
+    return counts, sums / counts.clamp_min(torch.finfo(v.dtype).tiny).unsqueeze(-1)
+
+
+def _prepared(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The projections, widened to single precision and zero where there is no token; their squares; the sharpness."""
+    wide = w.to(torch.promote_types(w.dtype, torch.float32))
+    if key_mask is not None:
+        wide = torch.where(key_mask[..., None, :, None], wide, 0)
+    s = wide.new_ones(w.shape[-3]) if sharpness is None else sharpness.to(wide.dtype)
+    return wide, wide.square(), s.unsqueeze(-1)
+
+
+def _counted(pi: Tensor, key_mask: Tensor | None) -> Tensor:
+    return pi if key_mask is None else torch.where(key_mask.unsqueeze(-2), pi, 0)
+
+
+def check_heads(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) -> None:
+    """Raise unless projections (..., h, n, p), a sharpness (h,) and a mask (..., n) fit each other."""
+    fits = w.ndim >= 3 and (sharpness is None or sharpness.shape == w.shape[-3:-2])
+    if not fits or (key_mask is not None and key_mask.shape != (*w.shape[:-3], w.shape[-2])):
+        named = {"w": w, "sharpness": sharpness, "key_mask": key_mask}
+        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items() if x is not None)
+        raise ShapeError(f"expected w (..., h, n, p), sharpness (h,), key_mask (..., n); got {got}")
+    if not w.is_floating_point() or (key_mask is not None and key_mask.dtype is not torch.bool):
+        raise ValueError("expected floating w, and a boolean key_mask, True where there is a token")

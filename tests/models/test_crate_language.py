@@ -1,0 +1,144 @@
+"""Causal CRATE: its size, that it looks back only, its folder, and that it learns text."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from clearhead.auditing import audit
+from clearhead.axes import ShapeError
+from clearhead.capturing import capture
+from clearhead.data.text import default_passages
+from clearhead.models.crate_block import Form
+from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, causal_crate_base
+from clearhead.models.loading import load_model
+from clearhead.models.native import save_native
+from clearhead.numerics.precision import tolerance
+from tests.models.released_crate import drawn
+from tests.once import once
+
+CONFIG = CrateLanguageConfig(width=22, layers=3, heads=2, vocabulary=29, context=17)
+
+
+def _model(**changes: object) -> CrateLanguage:
+    return CrateLanguage(dataclasses.replace(CONFIG, **changes), generator=torch.Generator().manual_seed(0)).eval()
+
+
+def _tokens(n: int = 13, seed: int = 1) -> Tensor:
+    return torch.randint(29, (5, n), generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_published_size_has_sixty_million_parameters() -> None:
+    with torch.device("meta"):
+        model = CrateLanguage(causal_crate_base())
+    parameters = sum(p.numel() for p in model.parameters())
+    assert parameters == 60_699_648
+    assert parameters - model.positions.numel() == 59_913_216
+    assert causal_crate_base(layers=3).layers == 3
+
+
+def test_it_answers_by_the_definition() -> None:
+    model, tokens = drawn(_model()).double(), _tokens()
+    with torch.no_grad():
+        x = torch.stack([model.embedding.weight[row] for row in tokens]) + model.positions[:13]
+        future = torch.ones(13, 13).triu(1).bool()
+        for block in model.blocks:
+            z, heads = block.attention_norm(x), []
+            for w in block.attention.subspaces(z).chunk(2, dim=-1):
+                scores = (w @ w.mT / 11**0.5).masked_fill(future, -torch.inf)
+                heads.append(scores.softmax(dim=-1) @ w)
+            z, D = block.sparse_norm(x + block.attention.out(torch.cat(heads, dim=-1))), block.sparse.dictionary
+            x = (z + 0.1 * (z - z @ D.mT) @ D - 0.01).clamp_min(0)
+        want = x @ model.embedding.weight.mT
+        error = (model(tokens) - want).norm() / want.norm()
+    assert error <= tolerance(torch.float64)
+
+
+@pytest.mark.parametrize("overcomplete", [False, True])
+@pytest.mark.parametrize("form", [Form.RELEASED, Form.PAPER])
+def test_nothing_of_a_later_token_reaches_an_earlier_one(form: Form, overcomplete: bool) -> None:
+    model, tokens = drawn(_model(form=form, overcomplete=overcomplete)), _tokens()
+    other = tokens.clone()
+    other[:, 7:] = (other[:, 7:] + 3) % 29
+    with torch.no_grad():
+        assert torch.equal(model(other)[:, :7], model(tokens)[:, :7])
+        assert not torch.equal(model(other)[:, 7], model(tokens)[:, 7])
+        short = model(tokens[:, :7])
+        assert (short - model(tokens)[:, :7]).abs().max() <= 1e-4 * short.abs().max()  # another length rounds otherwise
+
+
+def test_places_matter() -> None:
+    model, tokens = _model(), torch.zeros(1, 5, dtype=torch.long)
+    with torch.no_grad():
+        scores = model(tokens)
+        assert not torch.allclose(scores[:, 1], scores[:, 2])
+        model.positions.zero_()
+        scores = model(tokens)
+    torch.testing.assert_close(scores[:, 1], scores[:, 2])
+
+
+@pytest.mark.parametrize("overcomplete", [False, True])
+def test_the_folder_brings_back_every_bit(tmp_path: Path, overcomplete: bool) -> None:
+    model = _model(form=Form.TIED, overcomplete=overcomplete)
+    save_native(model, tmp_path)
+    loaded = load_model(str(tmp_path), max_tokens=256)
+    assert loaded.model.config == model.config
+    with torch.no_grad():
+        assert torch.equal(loaded.model(_tokens()), model(_tokens()))
+        assert torch.equal(loaded.untrained(0)(_tokens()), model(_tokens()))
+        assert not torch.equal(loaded.untrained(1)(_tokens()), model(_tokens()))
+
+
+def test_it_is_watched_and_audited() -> None:
+    model = drawn(_model())
+    with torch.no_grad(), capture(model) as tape:
+        watched = model(_tokens())
+        assert torch.equal(watched, model(_tokens()))
+    assert len(tape.heads) == 6
+    assert all(heads.mask is not None and torch.equal(heads.q, heads.v) for heads in tape.heads)
+    record = audit(_model(), [_tokens(), _tokens(seed=2)], theories=["symmetry"])
+    assert record.fidelity.output_difference == 0
+    assert {finding.layer for finding in record.findings} == {0, 1, 2}
+
+
+@once
+@pytest.mark.parametrize("overcomplete", [False, True])
+def test_it_learns_more_of_a_text_than_how_frequent_letters_are(overcomplete: bool) -> None:
+    text = " ".join(default_passages()[:4])
+    letters = sorted(set(text))
+    ids = torch.tensor([letters.index(letter) for letter in text])
+    config = CrateLanguageConfig(
+        width=64, layers=1, heads=4, vocabulary=len(letters), context=32, overcomplete=overcomplete
+    )
+    model = CrateLanguage(config, generator=torch.Generator().manual_seed(0))
+    optimiser, generator = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(60):
+        starts = torch.randint(len(ids) - 33, (8,), generator=generator)
+        rows = torch.stack([ids[start : start + 33] for start in starts])
+        loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    shares = torch.bincount(ids).double() / len(ids)
+    entropy = float(-(shares * shares.log()).sum())
+    assert losses[0] > entropy + 0.5
+    assert sum(losses[-10:]) / 10 < entropy - 0.1
+
+
+def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
+    for change in ({"vocabulary": 0}, {"context": 0}, {"heads": 3}, {"step": 0.0}):
+        with pytest.raises(ValueError, match="expected"):
+            dataclasses.replace(CONFIG, **change)
+    with pytest.raises(ShapeError, match=r"expected tokens \(b, n\), n at most 17; got \(5, 19\)"):
+        _model()(_tokens(19))
+    if typechecked:
+        pytest.skip("the import hook refuses what follows before the model can")
+    with pytest.raises(ShapeError, match="expected tokens"):
+        _model()(_tokens()[0])
+    with pytest.raises(ValueError, match=r"whole numbers; got torch.float32"):
+        _model()(_tokens().float())

@@ -1,0 +1,240 @@
+"""Token statistics attention in its three forms: twins, what each descends or bounds, and that they are three."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clearhead.axes import ShapeError
+from clearhead.numerics.precision import tolerance
+from clearhead.operators.softmax import softmax_attention_slow
+from clearhead.operators.token_statistics import (
+    causal_token_statistics_attention,
+    causal_token_statistics_attention_slow,
+    token_statistics_attention,
+    token_statistics_attention_slow,
+    token_statistics_step,
+    token_statistics_step_slow,
+    variational_rate,
+)
+
+DTYPES = (torch.float64, torch.float32)
+PRIMES = st.sampled_from([2, 3, 5, 7, 11, 13])
+FOUR = st.lists(PRIMES, min_size=4, max_size=4, unique=True)
+RELEASED = (token_statistics_attention, causal_token_statistics_attention)
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def relative(got: Tensor, want: Tensor) -> float:
+    return ((got.double() - want.double()).norm() / want.double().norm()).item()
+
+
+def require_twins(operators, leaves: list[Tensor], names: list[str], *, within: float, **options: float) -> None:
+    """Outputs and gradients of two functions, the first leaf by place and the others by name."""
+    results = []
+    for operator in operators:
+        own = [leaf.clone().requires_grad_() for leaf in leaves]
+        out = operator(own[0], **dict(zip(names, own[1:], strict=True)), **options)
+        along = drawn(*out.shape, seed=99, dtype=out.dtype)
+        results.append([out.detach(), *torch.autograd.grad((out * along).sum(), own)])
+    size = max(float(x.norm()) for x in results[1][1:])
+    for place, (got, want) in enumerate(zip(*results, strict=True)):
+        scale = float(want.norm()) if place == 0 else size
+        assert float((got - want).norm()) <= within * scale
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=20)
+@given(FOUR, st.integers(0, 2**31))
+def test_the_step_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+    k, n, d, p = sizes
+    leaves = [drawn(3, n, d, seed=seed, dtype=dtype), drawn(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5]
+    steps = (token_statistics_step, token_statistics_step_slow)
+    within = 4 * tolerance(dtype, terms=k * n * d)
+    require_twins(steps, leaves, ["bases"], within=within, length=3.0, eps=0.7, temperature=0.8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=20)
+@given(FOUR, st.integers(0, 2**31))
+def test_the_vision_codes_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+    b, h, n, p = sizes
+    leaves = [drawn(b, h, n, p, seed=seed, dtype=dtype), drawn(h, seed=seed + 1, dtype=dtype)]
+    twins = (token_statistics_attention, token_statistics_attention_slow)
+    require_twins(twins, leaves, ["sharpness"], within=4 * tolerance(dtype, terms=b * n * p))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=20)
+@given(FOUR, st.integers(0, 2**31))
+def test_the_language_codes_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+    b, h, n, p = sizes
+    shapes = ((b, h, n, p), (h,), (h, n))
+    leaves = [drawn(*shape, seed=seed + i, dtype=dtype) for i, shape in enumerate(shapes)]
+    twins = (causal_token_statistics_attention, causal_token_statistics_attention_slow)
+    require_twins(twins, leaves, ["sharpness", "bias"], within=4 * tolerance(dtype, terms=b * n * p))
+
+
+def test_the_step_goes_down_the_gradient_of_the_variational_rate() -> None:
+    """With memberships held fixed; if they follow the tokens it does not."""
+    z, bases = drawn(2, 13, 7, seed=1), drawn(3, 7, 5, seed=2)
+
+    def memberships(z: Tensor) -> Tensor:
+        return torch.softmax(torch.einsum("bnd,kdp->bknp", z, bases).square().sum(dim=-1) / 2, dim=-2)
+
+    leaf = z.clone().requires_grad_()
+    fixed, following = (variational_rate(leaf, bases, pi, eps=0.7).sum() for pi in (memberships(z), memberships(leaf)))
+    (along,) = torch.autograd.grad(fixed, leaf)
+    (other,) = torch.autograd.grad(following, leaf)
+    moved = token_statistics_step(z, bases, length=0.3, eps=0.7) - z
+    assert (moved + 0.3 * along).abs().max() <= 1e-12
+    assert (moved + 0.3 * other).abs().max() > 1e-3
+    given_pi = token_statistics_step(z, bases, length=0.3, eps=0.7, memberships=memberships(z)) - z
+    assert torch.equal(given_pi, moved)
+
+
+def test_a_short_step_lowers_the_variational_rate_and_one_backwards_raises_it() -> None:
+    for seed in range(20):
+        z, bases = drawn(23, 6, seed=seed), torch.linalg.qr(drawn(3, 6, 2, seed=seed + 50)).Q
+        pi = torch.softmax(drawn(3, 23, seed=seed + 100), dim=0)
+        before = variational_rate(z, bases, pi)
+        down, up = (token_statistics_step(z, bases, length=t, memberships=pi) for t in (1.0, -1.0))
+        assert variational_rate(down, bases, pi) < before < variational_rate(up, bases, pi)
+
+
+def test_the_variational_rate_bounds_the_rate_and_is_tight_at_principal_axes() -> None:
+    z, d, n, eps = drawn(13, 5), 5, 13, 0.7
+    rate = torch.logdet(torch.eye(d) + d / (n * eps**2) * z.mT @ z) / 2
+    everyone = torch.ones(1, n, dtype=torch.float64)
+    axes = torch.linalg.eigh(z.mT @ z).eigenvectors
+    assert abs(variational_rate(z, axes[None], everyone, eps=eps) - rate) <= 1e-12
+    for seed in range(20):
+        turned = torch.linalg.qr(drawn(d, d, seed=seed + 1)).Q
+        assert variational_rate(z, turned[None], everyone, eps=eps) > rate + 1e-3
+
+
+def test_a_subspace_without_members_takes_no_part() -> None:
+    z, bases = drawn(7, 5), drawn(2, 5, 3, seed=1)
+    pi = torch.stack([torch.ones(7), torch.zeros(7)]).double()
+    together = token_statistics_step(z, bases, length=1.0, memberships=pi)
+    alone = token_statistics_step(z, bases[:1], length=1.0, memberships=pi[:1])
+    assert relative(together, alone) <= tolerance(torch.float64)
+    assert torch.equal(variational_rate(z, bases, pi), variational_rate(z, bases[:1], pi[:1]))
+
+
+def test_the_released_forms_agree_for_one_head_at_the_last_token_only() -> None:
+    """One head has all tokens as members, so all that differs is how many tokens a sum is over."""
+    one, two = drawn(2, 1, 11, 5), drawn(2, 3, 11, 5)
+    whole, causal = token_statistics_attention(one), causal_token_statistics_attention(one)
+    assert relative(causal[..., -1, :], whole[..., -1, :]) <= tolerance(torch.float64)
+    assert relative(causal[..., 4, :], whole[..., 4, :]) > 1e-2
+    whole, causal = token_statistics_attention(two), causal_token_statistics_attention(two)
+    assert relative(causal[..., -1, :], whole[..., -1, :]) > 1e-3
+
+
+def test_neither_released_form_is_the_papers() -> None:
+    z, bases = drawn(13, 6, seed=1), torch.eye(6, dtype=torch.float64).reshape(3, 2, 6).mT
+    w = torch.einsum("nd,kdp->knp", z, bases)
+    moved = token_statistics_step(z, bases, length=13.0, eps=6**0.5) - z  # then d / eps^2 is one, and tau / n too
+    for released in RELEASED:
+        assert relative(torch.einsum("knp,kdp->nd", released(w), bases), moved) > 1e-2
+    # One subspace has no memberships to differ in, and the vision code's is the paper's.
+    z, whole = drawn(13, 6, seed=1), torch.eye(6, dtype=torch.float64)[None]
+    moved = token_statistics_step(z, whole, length=13.0, eps=6**0.5) - z
+    assert relative(token_statistics_attention(z[None])[0], moved) <= 1e-8  # what it adds to a sum of 13
+
+
+def test_tokens_permuted_are_outputs_permuted_unless_causal() -> None:
+    w, order = drawn(2, 3, 11, 5), torch.randperm(11, generator=torch.Generator().manual_seed(0))
+    whole, causal = ((f(w[..., order, :]), f(w)[..., order, :]) for f in RELEASED)
+    assert relative(*whole) <= tolerance(torch.float64)
+    assert relative(*causal) > 1e-2
+
+
+def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
+    w, bias = drawn(2, 3, 11, 5), drawn(3, 11, seed=1)
+    loud = w.clone()
+    loud[..., 6:, :] = 1e3
+    attend = causal_token_statistics_attention
+    assert torch.equal(attend(w, bias=bias)[..., :6, :], attend(loud, bias=bias)[..., :6, :])
+    assert not torch.equal(token_statistics_attention(w)[..., :6, :], token_statistics_attention(loud)[..., :6, :])
+    leaf = w.clone().requires_grad_()
+    (found,) = torch.autograd.grad(attend(leaf, bias=bias)[..., :6, :].square().sum(), leaf)
+    assert not found[..., 6:, :].any()
+    assert found[..., :6, :].any()
+
+
+@pytest.mark.parametrize("attend", RELEASED)
+def test_hidden_tokens_count_nowhere(attend) -> None:
+    w, seen = drawn(2, 3, 11, 5), torch.rand(2, 11, generator=torch.Generator().manual_seed(1)) < 0.6
+    got = attend(w, key_mask=seen)
+    for i in range(2):
+        assert relative(got[i][:, seen[i]], attend(w[i][:, seen[i]])) <= tolerance(torch.float64)
+        assert not got[i][:, ~seen[i]].any()
+        assert relative(attend(w)[i][:, seen[i]], attend(w[i][:, seen[i]])) > 1e-3
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor holds that is made while inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else [out]:
+            self.numbers = max(self.numbers, x.numel() if isinstance(x, Tensor) else 0)
+        return out
+
+
+@pytest.mark.parametrize("attend", RELEASED)
+def test_no_tensor_is_larger_than_the_tokens(attend, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("annotations are not what it is about")
+    w = drawn(1, 3, 211, 5)
+    with Largest() as largest:
+        attend(w)
+    assert largest.numbers <= w.numel()
+    with Largest() as pairs:
+        softmax_attention_slow(w, w, w)
+        _ = w @ w.mT
+    assert pairs.numbers > 10 * w.numel()
+
+
+@pytest.mark.parametrize("attend", RELEASED)
+def test_half_precision_is_summed_in_single(attend) -> None:
+    w = drawn(1, 3, 611, 5).to(torch.bfloat16)
+    got, want = attend(w), attend(w.double())
+    assert got.dtype is torch.bfloat16
+    assert relative(got, want) <= tolerance(torch.bfloat16, terms=1)
+
+
+@pytest.mark.parametrize("attend", RELEASED)
+def test_nothing_and_zeros_are_served(attend) -> None:
+    assert attend(drawn(2, 3, 0, 5)).shape == (2, 3, 0, 5)
+    leaf = torch.zeros(2, 3, 7, 5, requires_grad=True)
+    attend(leaf).sum().backward()
+    assert leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("attend", RELEASED)
+def test_what_does_not_fit_is_refused_in_words(attend, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("the import hook refuses these before the operator can")
+    w = drawn(2, 3, 7, 5)
+    wrong = ({"sharpness": drawn(2)}, {"key_mask": torch.ones(2, 5).bool()})
+    for options in wrong:
+        with pytest.raises(ShapeError, match=r"expected w \(..., h, n, p\).*got w \(2, 3, 7, 5\), "):
+            attend(w, **options)
+    with pytest.raises(ShapeError, match="expected w"):
+        attend(w[0, 0])
+    with pytest.raises(ValueError, match="boolean key_mask"):
+        attend(w, key_mask=torch.ones(2, 7))
+    with pytest.raises(ValueError, match="expected floating w"):
+        attend(w.long())
