@@ -7,10 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.capturing import capture, capture_gradients
+from clearhead.fidelity import recompute_error
 from clearhead.heads import Heads
 from clearhead.numerics.precision import tolerance
+from clearhead.swapping import swap
 from tests.capturing import stream_models as toys
 from tests.capturing.models import loss_of
 from tests.capturing.stream_models import BATCH, BLOCKS, HEADS, TOKENS, WIDTH, Carried, Step, Toy, made, tokens
@@ -231,3 +235,47 @@ def test_nothing_is_left_when_the_model_or_its_observer_raises(block: int) -> No
         model(tokens())
     _assert_carried(tape.heads, model.carried)
     assert [sorted(vars(module)) for module in model.modules()] == before
+
+
+def test_other_watchers_of_operations_go_on_seeing_them() -> None:
+    """One around the capture counts what it counts alone, and one inside the model does not hide the stream."""
+
+    def counted(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        with FlopCounterMode(display=False):
+            return toys.pre_norm(block, x)
+
+    model = made(counted)
+    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+        model(tokens())
+    with torch.no_grad(), FlopCounterMode(display=False) as outer, capture(model, stream=True) as tape:
+        model(tokens())
+    assert outer.get_total_flops() >= alone.get_total_flops() > 0
+    _assert_carried(tape.heads, model.carried)
+
+
+@pytest.mark.filterwarnings("ignore:.*leaves out the queries")
+def test_checkpointed_blocks_and_swapped_operators_have_their_stream() -> None:
+    def checkpointed(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        result: tuple[Tensor, Carried | None] = checkpoint(toys.post_norm, block, x, use_reentrant=False)
+        return result
+
+    model = made(checkpointed)
+    with swap(model, "symmetric", layers=[2]), capture_gradients(model, stream=True) as tape:
+        output = model(tokens())
+        carried = list(model.carried)
+        tape.differentiate(loss_of(output))
+    _assert_carried(tape.heads, carried)
+    assert [recompute_error(call) > tolerance(torch.float32) for call in tape.heads] == [False, True, False]
+
+
+def test_one_pass_inside_another_is_a_part_of_it() -> None:
+    class Twice(Toy):
+        def forward(self, x: Tensor, again: bool = True) -> Tensor:
+            return super().forward(self(x, again=False) @ self.head.weight if again else x)
+
+    torch.manual_seed(0)
+    model = Twice(toys.pre_norm).eval()
+    with torch.no_grad(), capture(model, stream=True) as tape:
+        watched = model(tokens())
+    assert torch.equal(watched, model(tokens()))
+    assert [call.stream is not None for call in tape.heads] == [True] * BLOCKS
