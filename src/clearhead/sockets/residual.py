@@ -2,8 +2,8 @@
 
 While the model's own forward runs, every operation is noted with what it read, so that of any two tensors it is known
 whether one was computed from the other. A sum x + f(x) in which f passes through an attention call closes that call's
-block: x is what the model carries past it. A later sum y + g(y), with y computed from the first sum and no attention in
-g, is the part that follows, its MLP say. With one rule for all:
+block: x is what the model carries past it. A later sum y + g(y), with y computed from the first sum, is the part that
+follows, its MLP say. With one rule for all:
 
 - `before` is x;
 - `between` is y if y is the first sum itself (pre-norm), or if the operations that made y of the first sum are those
@@ -83,17 +83,17 @@ class Residuals:
             self._beside_sum([flow.node(x), flow.node(y)])
             return None
         second, node, carried = found
-        branch = flow.node(x if second else y)
-        way = flow.way(branch, node)
-        closes = [call for call in self._open if call.node in way]
+        way = flow.way(flow.node(x if second else y), node)
         if carried is None or (second and not either):
-            for call in closes:
+            for call in [call for call in self._open if call.node in way]:
                 self._lose(call)
             return None
+        # What has other tokens is a sum within the attention, of its values say.
+        closes = [call for call in self._open if call.node in way and call.axes.laid_out(carried) is not None]
         if closes:
             return Sum(carried=carried, node=node, closes=closes, follows=None)
         block = self._waiting
-        if block is None or not self._without_attention(node, branch) or not flow.reaches(block.node, node):
+        if block is None or not flow.reaches(block.node, node):
             return None
         return Sum(carried=carried, node=node, closes=[], follows=block)
 
@@ -149,8 +149,7 @@ class Residuals:
         for call in found.closes:
             self._open.remove(call)
             call.block = block
-            within = all(flow.reaches(found.node, node) for node in call.asked)
-            call.lost = not within or call.axes.laid_out(found.carried) is None
+            call.lost = not all(flow.reaches(found.node, node) for node in call.asked)
             block.parallel |= any(self._without_attention(found.node, side) for side in call.sides)
         self._waiting = block
 
@@ -161,17 +160,17 @@ class Residuals:
 
     def _follow(self, block: Block, found: Sum, total: Tensor) -> None:
         """Note a sum after the block's own. That of the oldest tokens is the next part's; others are in it or after."""
+        flow = self.flow
         block.kept["last"] = total.detach()
+        block.kept.pop("normed", None)
+        block.norm_from = len(flow.steps)
         if block.between_node is not None and block.between_node <= found.node:
             return
-        flow = self.flow
         block.between_node = found.node
         block.kept["between"] = found.carried.detach()
-        block.kept.pop("normed", None)
-        block.norm = None
-        if found.node != block.node and not self._maps(found.node, block.node):
-            block.norm = flow.steps[flow.position(block.node) : flow.position(found.node)]
-            block.norm_from = len(flow.steps)
+        normed = found.node != block.node and not self._maps(found.node, block.node)
+        block.norm = flow.steps[flow.position(block.node) : flow.position(found.node)] if normed else []
+        block.norm_again = False
 
     def _maps(self, later: int, earlier: int) -> bool:
         """Whether a linear map lies on the way."""
@@ -191,9 +190,10 @@ class Residuals:
         norm, start = block.norm, block.norm_from
         if norm and len(steps) - start == len(norm) and steps[start:] == norm:
             block.kept["normed"] = made.detach()
+            block.norm_again = True
 
     def _between(self, block: Block) -> str:
-        carries_on = block.between_node == block.node or "normed" in block.kept
+        carries_on = block.between_node == block.node or block.norm_again
         return "between" if block.between_node is not None and carries_on else "total"
 
     def _settle(self, found: Sum) -> None:
