@@ -192,6 +192,14 @@ def attention_alone(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
     return between, (x, between, None)
 
 
+def attention_alone_with_sums(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """Sums before and within the attention are no part that follows the one before."""
+    normed = block.norm(x)
+    hidden = block.inner(normed)
+    between = x + block.attention(hidden + block.dictionary(hidden), add_values=True)
+    return between, (x, between, None)
+
+
 def no_residual(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     return block.mlp(block.attention(x)), None
 

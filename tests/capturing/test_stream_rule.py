@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 SERIAL = [
     toys.pre_norm, toys.post_norm, toys.scaled, toys.scaled_stream, toys.copied, toys.in_place,
     toys.overwritten, toys.flattened, toys.inner_residual, toys.crate, toys.crate_by_subtraction,
-    toys.attention_alone, toys.values_added, toys.post_norm_twice,
+    toys.attention_alone, toys.attention_alone_with_sums, toys.values_added, toys.post_norm_twice,
 ]  # fmt: skip
 WITHOUT = [
     toys.no_residual, toys.residual_elsewhere, toys.beside, toys.beside_in_turn, toys.beside_in_place,

@@ -61,6 +61,7 @@ class Block:
 
     node, before_node: of the sum, and of the tokens it was added to
     between_node: of what the next part was added to, None before there is such a part
+    sums: nodes of the sums after that
     norm: operations from the first sum to that, where they are no more than a norm
     norm_from, norm_again: how many operations had run at the last sum after the first; whether the norm came again
     kept: tensors that may become a part of the stream, by their part in the rule
@@ -70,6 +71,7 @@ class Block:
     before_node: int
     kept: dict[str, Tensor]
     between_node: int | None = None
+    sums: list[int] = field(default_factory=list)
     norm: list[str] = field(default_factory=list)
     norm_from: int = 0
     norm_again: bool = False

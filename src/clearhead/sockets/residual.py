@@ -2,8 +2,8 @@
 
 While the model's own forward runs, every operation is noted with what it read, so that of any two tensors it is known
 whether one was computed from the other. A sum x + f(x) in which f passes through an attention call closes that call's
-block: x is what the model carries past it. A later sum y + g(y), with y computed from the first sum, is the part that
-follows, its MLP say. With one rule for all:
+block: x is what the model carries past it. A later sum y + g(y), with y computed from the first sum and no attention in
+g, is the part that follows, its MLP say. With one rule for all:
 
 - `before` is x;
 - `between` is y if y is the first sum itself (pre-norm), or if the operations that made y of the first sum are those
@@ -83,7 +83,8 @@ class Residuals:
             self._beside_sum([flow.node(x), flow.node(y)])
             return None
         second, node, carried = found
-        way = flow.way(flow.node(x if second else y), node)
+        branch = flow.node(x if second else y)
+        way = flow.way(branch, node)
         if carried is None or (second and not either):
             for call in [call for call in self._open if call.node in way]:
                 self._lose(call)
@@ -93,7 +94,7 @@ class Residuals:
         if closes:
             return Sum(carried=carried, node=node, closes=closes, follows=None)
         block = self._waiting
-        if block is None or not flow.reaches(block.node, node):
+        if block is None or not self._without_attention(node, branch) or not flow.reaches(block.node, node):
             return None
         return Sum(carried=carried, node=node, closes=[], follows=block)
 
@@ -162,6 +163,7 @@ class Residuals:
         """Note a sum after the block's own. That of the oldest tokens is the next part's; others are in it or after."""
         flow = self.flow
         block.kept["last"] = total.detach()
+        block.sums.append(flow.node(total))
         block.kept.pop("normed", None)
         block.norm_from = len(flow.steps)
         if block.between_node is not None and block.between_node <= found.node:
@@ -207,7 +209,8 @@ class Residuals:
             return
         self._waiting = None
         block.kept["next"] = found.carried.detach()
-        if block.between_node is not None or self._maps(found.node, block.node):
+        followed = any(flow.reaches(node, found.node) for node in block.sums)
+        if followed or self._maps(found.node, block.node):
             self._ways.append(flow.steps[flow.position(block.node) : flow.position(found.node)])
             block.settle(between=self._between(block), after="next")
         else:
