@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from crate_faults import CRATE_FAULTS
 from fault import Fault
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
@@ -25,7 +26,15 @@ from scaled_faults import SCALED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
 
 ROOT = Path(__file__).parents[2]
-FAULTS = OPERATOR_FAULTS + SYMMETRIC_FAULTS + PURSUIT_FAULTS + SCALED_FAULTS + MARGIN_FAULTS + MARGIN_CLAIM_FAULTS
+FAULTS = (
+    *OPERATOR_FAULTS,
+    *SYMMETRIC_FAULTS,
+    *PURSUIT_FAULTS,
+    *SCALED_FAULTS,
+    *MARGIN_FAULTS,
+    *MARGIN_CLAIM_FAULTS,
+    *CRATE_FAULTS,
+)
 
 
 @dataclass(frozen=True)
