@@ -9,19 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clearhead import watching
 from clearhead.auditing import AuditError, audit
 from clearhead.findings import Role, Verdict
+from clearhead.judging import UNTRAINED
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.record import AuditRecord
 from clearhead.sockets import AttentionNotSeenError
-from clearhead.theories import kernel_pca, max_margin
+from clearhead.theories import coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.kernels import KERNEL
 from tests.sockets.zoo import FAMILIES, drawn_large
 
 TOKENS, WIDTH, HEADS = 29, 12, 3
 
-CLAIMS = len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1
-"""Of each head: one of max margin needs a loss, and symmetry has one."""
+CLAIMS = len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1 + len(coding_rate.HEAD_CLAIMS + coding_rate.MAP_CLAIMS)
+"""Of each head: one of max margin needs a loss, and symmetry has one. The coding rate has some of each layer too."""
 
 
 class Projecting(nn.Module):
@@ -60,7 +62,7 @@ def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditReco
         found = {(f.layer, f.head): f.verdict for f in primary}
         assert list(found) == places
         assert [place for place, given in found.items() if given is verdict] == at
-    assert len(record.findings) == CLAIMS * len(places)
+    assert len(record.findings) == CLAIMS * len(places) + 2 * len(coding_rate.LAYER_CLAIMS)
     assert [dispute.theory for dispute in record.disputes] == ["kernel PCA"]
 
 
@@ -69,7 +71,7 @@ def test_the_record_tells_what_was_done(record: AuditRecord) -> None:
     assert [layer.heads for layer in record.fidelity.layers] == [3, 3]
     assert record.fidelity.output_difference == 0
     assert record.timing.total >= record.timing.forward > 0
-    assert set(record.timing.theory) == {"kernel PCA", "max margin", "symmetry"}
+    assert set(record.timing.theory) == {"kernel PCA", "max margin", "coding rate", "symmetry"}
     assert record.timing.peak_memory > 10**7
 
 
@@ -177,6 +179,7 @@ def test_text_models_count_their_tokens() -> None:
         # Six inputs make one group, and with none before it nothing is held out.
         ("max margin", 1, 0),
         ("max margin", 0, 1),
+        ("coding rate", 6, 0),
         ("symmetry", 6, 0),
     }
 
@@ -221,7 +224,7 @@ def _short() -> Any:
 )
 def test_what_cannot_be_audited(make: Any, batches: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        audit(make().double(), batches())
+        audit(make().double(), batches(), theories=("kernel-pca", "symmetry"))
 
 
 def test_weights_that_are_not_finite() -> None:
@@ -318,3 +321,60 @@ def test_a_layer_that_the_check_did_not_see_is_not_reported_on() -> None:
     assert len(audit(model, batches, theories="symmetry").findings) == 1 + HEADS + HEADS
     with pytest.raises(AttentionNotSeenError, match="runs on a later batch and not on the first"):
         audit(model, [batches[0][:, :13], *batches], theories="symmetry")
+
+
+@pytest.fixture(scope="module")
+def encoder_pair() -> tuple[nn.Module, nn.Module]:
+    """A tiny BERT with large weights, and the same as it is drawn."""
+    family = FAMILIES["bert"]
+    return drawn_large(family.make()), family.make()
+
+
+def test_a_theory_that_is_judged_by_it_has_the_untrained_model_among_its_controls(encoder_pair: Any) -> None:
+    model, untrained = encoder_pair
+    batches = [FAMILIES["bert"].inputs()] * 2
+    options: dict[str, Any] = {"theories": ("coding-rate", "symmetry")}
+    alone = audit(model, batches, **options)
+    compared = audit(model, batches, untrained=untrained, untrained_for=["coding-rate"], **options)
+    nobody = audit(model, batches, untrained=untrained, untrained_for=[], **options)
+    itself = audit(untrained, batches, theories="coding-rate")
+    assert (
+        alone.notes
+        == nobody.notes
+        == ("coding rate: not compared with initialisation, where an untrained model may do as well",)
+    )
+    assert not compared.notes
+    for finding in compared.findings:
+        last = finding.controls[-1] if finding.controls else None
+        if finding.claim.theory == "coding rate":
+            assert last is not None
+            assert (last.control.replace("layer", "head"), last.decisive) == (UNTRAINED, True)
+        else:
+            assert last is None or last.control != UNTRAINED
+    assert not any(c.control == UNTRAINED for f in (*alone.findings, *nobody.findings) for c in f.controls)
+    assert len(compared.curves) == 4
+    for curve, plain, start in zip(compared.curves, alone.curves, itself.curves, strict=True):
+        assert curve.lines[1].name == "the same model before training"
+        assert curve.lines[1].values == pytest.approx(start.lines[0].values)
+        assert (curve.lines[0], *curve.lines[2:]) == plain.lines
+
+
+def test_only_theories_that_need_the_stream_have_it_captured(
+    encoder_pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    whole = watching.capture
+
+    def noted(*args: Any, stream: bool, **kwargs: Any) -> Any:
+        asked.append(stream)
+        return whole(*args, stream=stream, **kwargs)
+
+    monkeypatch.setattr(watching, "capture", noted)
+    for theory in ("symmetry", "coding-rate"):
+        audit(encoder_pair[0], [FAMILIES["bert"].inputs()], theories=theory)
+    assert asked == [False, True]
+
+
+def test_unknown_theories_are_not_compared(encoder_pair: Any) -> None:
+    with pytest.raises(ValueError, match="no theory is called magic"):
+        audit(encoder_pair[0], [FAMILIES["bert"].inputs()], untrained=encoder_pair[1], untrained_for=["magic"])

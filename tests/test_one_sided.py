@@ -76,6 +76,12 @@ def test_the_untrained_head_decides_where_the_theory_says_so() -> None:
         assert beside.verdict is expected
 
 
+def test_the_untrained_layer_is_called_so() -> None:
+    layer = one_sided(-0.5, LOW, claim=BY_LAYER)
+    (beside,) = beside_untrained([layer], [layer], seed=0)
+    assert beside.controls[-1].control == "the same layer before training"
+
+
 def without_spread(value: float) -> Finding:
     return dataclasses.replace(one_sided(value, LOW), interval=Interval(value, value))
 

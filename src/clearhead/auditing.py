@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clearhead import __version__
 from clearhead.fidelity import check_fidelity
-from clearhead.findings import Verdict
+from clearhead.findings import Role, Verdict
 from clearhead.judging import beside_untrained, judge
 from clearhead.model_symmetry import model_symmetry
 from clearhead.record import AuditRecord, DepthCurve, Fidelity, Timing
@@ -136,9 +136,9 @@ def audit(
         at_start = {(curve.theory, curve.title): curve for curve in _curves(plain)}
         curves = [curve.beside(at_start.get((curve.theory, curve.title)), name=UNTRAINED_MODEL) for curve in curves]
     findings = judge(findings)
-    open_to_doubt = [finding for finding in findings if finding.verdict is not Verdict.BY_CONSTRUCTION]
-    too_short = [finding.reason for finding in open_to_doubt if "tokens" in finding.reason]
-    if too_short and all(finding.inputs == 0 for finding in open_to_doubt):
+    decide = [f for f in findings if f.claim.role is Role.PRIMARY and f.verdict is not Verdict.BY_CONSTRUCTION]
+    too_short = [finding.reason for finding in decide if "tokens" in finding.reason]
+    if too_short and all(finding.inputs == 0 for finding in decide):
         raise AuditError(f"every input is too short to say anything, {too_short[0]}; give longer inputs")
     ended = time.perf_counter()
     return AuditRecord(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from clearhead.findings import Chance, Claim, Direction, Finding, Verdict
+from clearhead.findings import Chance, Claim, Direction, Finding, Unit, Verdict
 from clearhead.numerics.moments import Array, Interval, false_discovery_rate
 
 __all__ = ["UNTRAINED", "Summary", "beside_untrained", "judge", "summarise"]
@@ -95,7 +95,7 @@ def _untrained_chance(finding: Finding, untrained: Finding, seed: int, *, decisi
     # Numbers without spread decide at once, as they do in RunningMoments.
     p = float(test.pvalue) if spread or spread_at_start else float(finding.value == untrained.value)
     return Chance(
-        control=UNTRAINED,
+        control=UNTRAINED if finding.claim.unit is Unit.HEAD else UNTRAINED.replace("head", finding.claim.unit),
         value=untrained.value,
         range=untrained.interval,
         draws=1,

@@ -51,8 +51,7 @@ def watch(
     seen = Seen(0, 0)
     observer = _Observer(chosen, layers, clock, checked)
     captured = capture if loss is None else capture_gradients
-    wanted = {"stream": True} if stream else {}
-    with captured(model, describe=describe, keep=observer, allow_unseen=allow_unseen, **wanted) as tape:
+    with captured(model, describe=describe, keep=observer, allow_unseen=allow_unseen, stream=stream) as tape:
         for batch in batches:
             tell(seen.inputs)
             which = f"the batch after {seen.inputs} inputs"

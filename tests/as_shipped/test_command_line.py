@@ -12,10 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clearhead.theories import kernel_pca, max_margin
+from clearhead.sockets.torchvision_shim import ensure_torchvision
+from clearhead.theories import coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.controls import OTHER_HEADS, PERMUTED, RANDOM_MAP, RANDOM_VALUES
 from tests.as_shipped.warm import SECONDS, WarmCommand, environment
 
@@ -104,6 +106,8 @@ def files(folder: Path) -> set[str]:
 
 
 SMALL_AUDIT = ("audit", "small:model", "--batches", "small:batches")
+CLAIMS = len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1 + len(coding_rate.HEAD_CLAIMS + coding_rate.MAP_CLAIMS)
+"""Of every head."""
 
 
 def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
@@ -120,7 +124,7 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     kinds = [(f["theory"], f["statistic"], f["exact"]) for f in findings if f["interval"]]
     assert kinds[:8] == [("kernel PCA", "captured variance", 1)] * 8
     assert kinds[-8:] == [("symmetry", "permutation error", 0)] * 8
-    assert len(kinds) == 8 * (len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1)
+    assert len(kinds) == 8 * CLAIMS + 2 * len(coding_rate.LAYER_CLAIMS)
     assert {*findings[0]["controls"]} == {c.name for c in (RANDOM_VALUES, RANDOM_MAP, PERMUTED, OTHER_HEADS)}
     table = done.stdout[done.stdout.index("kernel PCA, captured variance") :]
     assert len(re.findall(r"-?\d?\.\d\d", table.split("agreement:")[0])) == 8
@@ -131,8 +135,9 @@ def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -
     done = warm(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
-    claims = len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1
-    assert [(f["layer"], f["head"]) for f in printed["findings"]] == claims * [(1, h) for h in range(4)]
+    by_layer = {claim.statistic for claim in coding_rate.LAYER_CLAIMS}
+    places = [(f["layer"], f["head"]) for f in printed["findings"] if f["statistic"] not in by_layer]
+    assert places == CLAIMS * [(1, h) for h in range(4)]
     assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
 
 
@@ -159,6 +164,32 @@ def test_narrow_terminals_get_no_wrapped_soup(here: Path, warm: WarmCommand, col
     done = warm(*SMALL_AUDIT, here=here, columns=columns)
     printed = [line for line in done.stdout.splitlines() if "clearhead-report" not in line]
     assert max(map(len, printed)) <= columns
+
+
+def test_a_theory_that_is_judged_by_it_is_compared_with_the_model_before_training(
+    here: Path, warm: WarmCommand
+) -> None:
+    """By default that theory alone, where weights can be drawn; all of them or none if asked."""
+    ensure_torchvision()
+    made: dict[str, Any] = {}
+    exec(SMALL, made)
+    made["model"]().save_pretrained(here / "folder")
+    theories = ("--theory", "coding-rate", "--theory", "kernel-pca", "--layers", "0", "--inputs", "1", "--json")
+    compared = {}
+    choices: tuple[tuple[str, ...], ...] = ((), ("--untrained",), ("--no-untrained",))
+    for asked in choices:
+        done = warm("audit", "folder", "--batches", "small:batches", *theories, *asked, here=here)
+        printed = json.loads(done.stdout)
+        compared[asked] = {f["theory"] for f in printed["findings"] if "the same head before training" in f["controls"]}
+        assert bool(printed["notes"]) is (asked == ("--no-untrained",))
+        assert len(printed["curves"]) == 4
+    assert compared == {
+        (): {"coding rate"},
+        ("--untrained",): {"coding rate", "kernel PCA"},
+        ("--no-untrained",): set(),
+    }
+    unknown = warm(*SMALL_AUDIT, "--theory", "coding-rate", here=here)
+    assert "note       coding rate: not compared with initialisation" in unknown.stdout
 
 
 def test_the_seed_is_the_only_chance(here: Path, warm: WarmCommand) -> None:
@@ -262,7 +293,9 @@ BAD = {
     "no tokenizer": (("audit", "small:model"), {}, "has no tokenizer"),
     "no such object": (("audit", "small:nothing"), {}, "cannot import small:nothing"),
     "no such theory": (
-        (*SMALL_AUDIT, "--theory", "magic"), {}, "no theory is called magic; there is kernel-pca, max-margin, symmetry",
+        (*SMALL_AUDIT, "--theory", "magic"),
+        {},
+        "no theory is called magic; there is kernel-pca, max-margin, coding-rate, symmetry",
     ),
     "no such layer": ((*SMALL_AUDIT, "--layers", "0,5"), {}, "there is no layer 5"),
     "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes places"),
@@ -437,7 +470,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
         "--allow-unseen", "--batch-size", "--batches", "--describe", "--help", "--inputs", "--json", "--layers",
-        "--loss", "--max-tokens", "--out", "--seed", "--text", "--theory", "--untrained",
+        "--loss", "--max-tokens", "--no-untrained", "--out", "--seed", "--text", "--theory", "--untrained",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {

@@ -22,18 +22,20 @@ from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
 from operator_faults import OPERATOR_FAULTS
 from pursuit_faults import PURSUIT_FAULTS
+from rate_claim_faults import RATE_CLAIM_FAULTS
 from scaled_faults import SCALED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
 
 ROOT = Path(__file__).parents[2]
 FAULTS = (
-    *OPERATOR_FAULTS,
-    *SYMMETRIC_FAULTS,
-    *PURSUIT_FAULTS,
-    *SCALED_FAULTS,
-    *MARGIN_FAULTS,
-    *MARGIN_CLAIM_FAULTS,
-    *CRATE_FAULTS,
+    OPERATOR_FAULTS
+    + SYMMETRIC_FAULTS
+    + PURSUIT_FAULTS
+    + SCALED_FAULTS
+    + MARGIN_FAULTS
+    + MARGIN_CLAIM_FAULTS
+    + RATE_CLAIM_FAULTS
+    + CRATE_FAULTS
 )
 
 

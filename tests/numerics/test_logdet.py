@@ -131,6 +131,8 @@ def test_torch_func_is_served_or_refused() -> None:
     torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7))(x), want)
     torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7), in_dims=1)(x.movedim(0, 1)), want)
     torch.testing.assert_close(torch.vmap(torch.func.grad(lambda y: log_det(y, a=0.7)))(x), gradient)
+    last = torch.vmap(lambda y: logdet._LogDet.apply(y, False)[0], in_dims=2)(x.movedim(0, 2))
+    torch.testing.assert_close(last, log_det(x))
     with pytest.raises(NotImplementedError, match="jvp"):
         torch.func.jvp(lambda y: log_det(y, a=0.7), (x,), (x,))
 

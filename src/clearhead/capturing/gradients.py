@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from clearhead.capturing.recording import Tape, recording
 from clearhead.heads import Heads
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, Tap
+from clearhead.sockets.blocks import BlockCall
 
 __all__ = ["GradientTape", "capture_gradients"]
 
@@ -45,7 +46,7 @@ class GradientTape(Tape):
         numbered = self.numbered(heads, tap)
         self._tap = tap
         if numbered is not None:
-            self._waiting.append(_Waiting(heads=numbered, probe=probe, versions=_versions(numbered)))
+            self._waiting.append(_Waiting(heads=numbered, probe=probe, versions=_versions(numbered), call=tap.call))
         return heads.out + probe
 
     def differentiate(self, loss: Tensor) -> None:
@@ -85,6 +86,7 @@ class _Waiting:
     heads: Heads
     probe: Tensor
     versions: list[int]
+    call: BlockCall | None
 
     def answered(self, gradient: Tensor | None) -> Heads:
         """The call with its gradient, None if that is zero. ValueError if what was seen has been written over since."""
@@ -94,7 +96,9 @@ class _Waiting:
                 "the loss: let it add out of place, or capture without a loss"
             )
         return dataclasses.replace(
-            self.heads, out_gradient=gradient if gradient is not None and bool(gradient.any()) else None
+            self.heads,
+            out_gradient=gradient if gradient is not None and bool(gradient.any()) else None,
+            stream=None if self.call is None else self.call.stream,
         )
 
 
@@ -133,6 +137,7 @@ def capture_gradients(
     describe: Sequence[AttentionSpec] = (),
     keep: Callable[[Heads], None] | None = None,
     allow_unseen: bool = False,
+    stream: bool = False,
 ) -> Iterator[GradientTape]:
     """Record `Heads` of every attention call with the gradient of a loss at its output, `out_gradient`.
 
@@ -153,7 +158,7 @@ def capture_gradients(
     with (
         torch.inference_mode(False),
         torch.enable_grad(),
-        recording(model, tape, describe=describe, allow_unseen=allow_unseen, replaces=True),
+        recording(model, tape, describe=describe, allow_unseen=allow_unseen, stream=stream, replaces=True),
     ):
         yield tape
         tape.require_answered()

@@ -12,6 +12,7 @@ from clearhead.heads import Heads, LinearMap
 from clearhead.record import LayerRecord
 from clearhead.sockets import SOCKETS, AttentionNotSeenError, AttentionSpec, Tap, open_sockets
 from clearhead.sockets.expected import expected_modules
+from clearhead.sockets.stream_watch import StreamWatch
 
 __all__ = ["Tape", "capture", "recording"]
 
@@ -36,9 +37,20 @@ class Tape:
     def receive(self, heads: Heads, tap: Tap) -> Tensor | None:
         """Take one call, number it and keep it; the model goes on with its own output."""
         numbered = self.numbered(heads, tap)
-        if numbered is not None:
+        if numbered is None:
+            return None
+        if tap.call is None:
             self._keep(numbered)
+        else:
+            tap.call.heads = numbered
+            self.hand_on(tap)
         return None
+
+    def hand_on(self, tap: Tap) -> None:
+        """Keep the calls whose stream has become known."""
+        if tap.stream is not None:
+            for heads in tap.stream.ready():
+                self._keep(heads)
 
     def numbered(self, heads: Heads, tap: Tap) -> Heads | None:
         """The call with its layer's number and name, detached. Calls outside a forward pass of the model, as in a
@@ -93,6 +105,7 @@ def capture(
     describe: Sequence[AttentionSpec] = (),
     keep: Callable[[Heads], None] | None = None,
     allow_unseen: bool = False,
+    stream: bool = False,
 ) -> Iterator[Tape]:
     """Record `Heads` of every attention call while the model runs inside the block.
 
@@ -103,17 +116,30 @@ def capture(
     attention ran unseen; `allow_unseen` turns the latter into `tape.unseen`.
     """
     tape = Tape(keep)
-    with recording(model, tape, describe=describe, allow_unseen=allow_unseen):
+    with recording(model, tape, describe=describe, allow_unseen=allow_unseen, stream=stream):
         yield tape
 
 
 @contextmanager
 def recording(
-    model: nn.Module, tape: Tape, *, describe: Sequence[AttentionSpec], allow_unseen: bool, replaces: bool = False
+    model: nn.Module,
+    tape: Tape,
+    *,
+    describe: Sequence[AttentionSpec],
+    allow_unseen: bool,
+    stream: bool,
+    replaces: bool = False,
 ) -> Iterator[Tap]:
     """Let the tape receive every attention call of the model; on leaving, say what ran unseen."""
     refuse_compiled(model)
-    tap = Tap(model, lambda heads: tape.receive(heads, tap), replaces=replaces, trace_maps=True)
+    tap = Tap(
+        model,
+        lambda heads: tape.receive(heads, tap),
+        replaces=replaces,
+        trace_maps=True,
+        stream=StreamWatch() if stream else None,
+        ended=lambda: tape.hand_on(tap),
+    )
     with expected_modules(model) as expected, open_sockets(tap, describe):
         yield tap
     tape.passes = tap.passes

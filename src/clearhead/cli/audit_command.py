@@ -10,13 +10,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import nn
 
 from clearhead.auditing import audit
 from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError
 from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.objects import load_batches, load_function
+from clearhead.models.objects import LoadError, load_batches, load_function
 from clearhead.record import AuditRecord
 from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
@@ -43,7 +44,7 @@ class AuditRequest:
     seed: int
     describe: Path | None
     allow_unseen: bool
-    untrained: bool
+    untrained: bool | None
     loss: str | None
     out: Path
     json: bool
@@ -69,7 +70,8 @@ class _Inputs:
 def audit_command(request: AuditRequest) -> None:
     """Run the audit that was asked for. The report is written before anything is printed."""
     layers = None if request.layers is None else _places(request.layers)
-    find_theories(request.theories)
+    found = find_theories(request.theories)
+    compared = [t.name for t in found if t.needs_untrained] if request.untrained is None else [t.name for t in found]
     describe = [] if request.describe is None else read_descriptions(request.describe)
     if request.text is not None and request.batches is not None:
         raise CommandError("--text and --batches are two ways to give inputs; choose one")
@@ -92,7 +94,8 @@ def audit_command(request: AuditRequest) -> None:
                 seed=request.seed,
                 describe=describe,
                 allow_unseen=request.allow_unseen,
-                untrained=loaded.untrained(request.seed) if request.untrained and loaded.untrained else None,
+                untrained=_untrained(request, loaded) if compared else None,
+                untrained_for=compared,
                 loss=loss,
                 name=loaded.name,
                 data=inputs.name,
@@ -100,6 +103,18 @@ def audit_command(request: AuditRequest) -> None:
             )
         written = folder.write(record)
     _print(record, written, as_json=request.json)
+
+
+def _untrained(request: AuditRequest, loaded: LoadedModel) -> nn.Module | None:
+    """The model before training; None where it is not wanted, and where nobody asked for it and it cannot be had."""
+    if request.untrained is False or loaded.untrained is None:
+        return None
+    try:
+        return loaded.untrained(request.seed)
+    except LoadError:
+        if request.untrained:
+            raise
+        return None
 
 
 def _print(record: AuditRecord, written: WrittenReport, *, as_json: bool) -> None:

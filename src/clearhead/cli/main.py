@@ -75,9 +75,14 @@ def audit(
         bool, typer.Option("--allow-unseen", help="Go on if modules that look like attention ran unseen.")
     ] = False,
     untrained: Annotated[
-        bool,
-        typer.Option("--untrained", help="Measure the same architecture with drawn weights too, as one more control."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--untrained/--no-untrained",
+            show_default=False,
+            help="Measure the same architecture with drawn weights too, as one more control: for all theories, or for "
+            "none. Default: for those that are judged by it, coding-rate.",
+        ),
+    ] = None,
     loss: Annotated[
         str | None,
         typer.Option(

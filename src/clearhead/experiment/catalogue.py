@@ -4,6 +4,7 @@ from clearhead.experiment.crate_segmentation import SEGMENTATION
 from clearhead.experiment.crate_training import CRATE_DIGITS, CRATE_FASHION
 from clearhead.experiment.experiment import Experiment
 from clearhead.experiment.model_table import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
+from clearhead.experiment.rate_signs import SIGN_TABLE
 from clearhead.experiment.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiment.svm_drift import DRIFT
 from clearhead.experiment.svm_local import LOCAL_CONVERGENCE
@@ -37,6 +38,7 @@ EXPERIMENTS = (
     REGULARISATION_PATH,
     DRIFT,
     TRAINING,
+    SIGN_TABLE,
     CRATE_FASHION,
     CRATE_DIGITS,
     SEGMENTATION,

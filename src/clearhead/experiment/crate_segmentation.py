@@ -13,7 +13,7 @@ from clearhead.experiment.crate_runs import PETS_PLAN, Trained, train_all
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request, write_text
 from clearhead.experiment.over_seeds import differences
 from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals, over_runs, plus_minus
-from clearhead.experiment.svm_runs import PICTURE, command_of, seeds_of, write_page
+from clearhead.experiment.seed_runs import PICTURE, command_of, seeds_of, write_page
 from clearhead.heads import Heads
 from clearhead.models.native import untrained
 from clearhead.numerics.moments import Array

@@ -21,7 +21,7 @@ from clearhead.experiment.fingerprint import of_tensors
 from clearhead.experiment.kept import kept
 from clearhead.experiment.over_seeds import differences
 from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals, over_runs, plus_minus
-from clearhead.experiment.svm_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
+from clearhead.experiment.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
 from clearhead.experiment.vision import fashion_mnist
 from clearhead.judging import Summary, summarise
 from clearhead.models.native import untrained

@@ -8,16 +8,8 @@ from typing import Any
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request, write_text
 from clearhead.experiment.kept import kept
 from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals, mean_of, over_runs, plus_minus
-from clearhead.experiment.svm_runs import (
-    PICTURE,
-    ROOMS,
-    command_of,
-    line_over_runs,
-    nearness,
-    seeds_of,
-    solve_all,
-    write_page,
-)
+from clearhead.experiment.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
+from clearhead.experiment.svm_runs import ROOMS, nearness, solve_all
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Panel, picture
 from clearhead.theories.max_margin import Norm

@@ -11,7 +11,8 @@ from torch import Tensor
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request, write_text
 from clearhead.experiment.kept import kept
 from clearhead.experiment.result_table import Field, as_columns, as_markdown
-from clearhead.experiment.svm_runs import PICTURE, ROOMS, command_of, seeds_of, write_page
+from clearhead.experiment.seed_runs import PICTURE, command_of, seeds_of, write_page
+from clearhead.experiment.svm_runs import ROOMS
 from clearhead.report.line_chart import Line, Panel, picture
 from clearhead.report.wording import short
 from clearhead.theories.max_margin import attention_svm

@@ -17,16 +17,8 @@ from clearhead.experiment.result_table import (
     over_runs,
     plus_minus,
 )
-from clearhead.experiment.svm_runs import (
-    PICTURE,
-    ROOMS,
-    command_of,
-    line_over_runs,
-    nearness,
-    seeds_of,
-    solve_all,
-    write_page,
-)
+from clearhead.experiment.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
+from clearhead.experiment.svm_runs import ROOMS, nearness, solve_all
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Panel, picture
 from clearhead.theories.max_margin import Norm

@@ -8,6 +8,7 @@ import torch
 
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request, write_text
 from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals
+from clearhead.experiment.seed_runs import PICTURE, command_of, write_page
 from clearhead.experiment.svm_prompt_cases import (
     STEPS,
     JointCase,
@@ -17,7 +18,6 @@ from clearhead.experiment.svm_prompt_cases import (
     one_sequence,
     three_sequences,
 )
-from clearhead.experiment.svm_runs import PICTURE, command_of, write_page
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Chart, Line, Panel, Sample, picture
 from clearhead.report.plane_chart import Dots, Plane, Ray, Route

@@ -19,7 +19,7 @@ from clearhead.data.images import ImageSet, digits
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request, write_text
 from clearhead.experiment.over_seeds import estimate
 from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals, plus_minus
-from clearhead.experiment.svm_runs import PICTURE, command_of, seeds_of, write_page
+from clearhead.experiment.seed_runs import PICTURE, command_of, seeds_of, write_page
 from clearhead.experiment.vision import DIGITS_PLAN, vit_config
 from clearhead.findings import Claim, Finding
 from clearhead.heads import Heads

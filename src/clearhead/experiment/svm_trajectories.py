@@ -12,7 +12,8 @@ from torch import Tensor
 
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request, write_text
 from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals
-from clearhead.experiment.svm_runs import command_of, nearness, solve_all, write_page
+from clearhead.experiment.seed_runs import command_of, write_page
+from clearhead.experiment.svm_runs import nearness, solve_all
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Chart, Line, Panel, Sample, picture
 from clearhead.report.plane_chart import Dots, Plane, Ray, Route

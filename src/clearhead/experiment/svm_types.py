@@ -9,15 +9,8 @@ import torch
 from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request, write_text
 from clearhead.experiment.kept import kept
 from clearhead.experiment.result_table import Field, as_columns, as_markdown, counted
-from clearhead.experiment.svm_runs import (
-    PICTURE,
-    ROOMS,
-    command_of,
-    line_of_shares,
-    seeds_of,
-    solve_all,
-    write_page,
-)
+from clearhead.experiment.seed_runs import PICTURE, command_of, line_of_shares, seeds_of, write_page
+from clearhead.experiment.svm_runs import ROOMS, solve_all
 from clearhead.report.chart_axis import Axis
 from clearhead.report.line_chart import Line, Panel, picture
 from clearhead.theories.max_margin import Norm

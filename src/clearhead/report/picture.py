@@ -30,7 +30,10 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The theory, the median over heads and every control, a line each; None where a number is missing."""
+    """The theory, the median over heads and every control, a line each; None where a number is missing.
+
+    A theory that tells a direction only has no line.
+    """
 
     tracks: tuple[Track, ...]
     exact: float | None
@@ -46,8 +49,9 @@ def picture_of_summary(grid: ClaimGrid) -> Picture:
         name: [chance for finding in measured for chance in finding.controls if chance.control == name]
         for name in summary.controls
     }
+    told = [("theory", "theory", summary.exact, NOWHERE)] if summary.claim.direction is None else []
     lines = [
-        ("theory", "theory", summary.exact, NOWHERE),
+        *told,
         ("value", f"median {summary.claim.unit}", summary.median, summary.interval),
         *(("control", name, summary.controls[name], _ends(chances)) for name, chances in drawn.items()),
     ]

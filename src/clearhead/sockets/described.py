@@ -158,7 +158,8 @@ def _emit(tap: Tap, spec: AttentionSpec, module: nn.Module, call: dict[str, Any]
     asked = read_described(spec, module, call, name)
     heads = int(attribute_of(module, spec.heads))
     windows = windows_of(module, joined, tap)
-    replaced = tap.emit(asked.seen(name=name, out=split_heads(joined, heads), windows=windows, socket=spec.socket))
+    seen = asked.seen(name=name, out=split_heads(joined, heads), windows=windows, socket=spec.socket)
+    replaced = tap.emit(seen, joined)
     return None if replaced is None else replaced.to(joined.dtype).transpose(1, 2).reshape(joined.shape)
 
 

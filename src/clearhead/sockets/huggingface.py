@@ -82,7 +82,7 @@ def _attend(
         windows=windows_of(module, result[0], tap),
         socket="Hugging Face attention interface",
     )
-    replaced = tap.emit(heads)
+    replaced = tap.emit(heads, result[0])
     if replaced is None:
         return result
     out = replaced.to(result[0].dtype).transpose(1, 2).contiguous().view(result[0].shape)

@@ -79,7 +79,8 @@ def show_call(tap: Tap, module: nn.Module, call: Call, out: Tensor, socket: str)
         bias=_broadcast(call.bias, lead, layout),
     )
     name = tap.names[id(module)]
-    replaced = tap.emit(flat.seen(name=name, out=layout.four_axes(out), windows=layout.windows, socket=socket))
+    seen = flat.seen(name=name, out=layout.four_axes(out), windows=layout.windows, socket=socket)
+    replaced = tap.emit(seen, out)
     return out if replaced is None else layout.undone(replaced.to(out.dtype), out)
 
 

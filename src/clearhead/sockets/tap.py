@@ -4,14 +4,16 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.heads import Heads
+from clearhead.sockets.blocks import BlockCall
 from clearhead.sockets.linear_maps import MapTrace
+from clearhead.sockets.stream_watch import StreamWatch
 
 __all__ = [
     "AttentionNotSeenError",
@@ -43,11 +45,20 @@ class Tap:
     Face's dispatcher ends in torch's fused kernel) is left alone: `inside` tells, and `claimed` holds the modules that
     a description speaks for. `passes` counts forward passes, `running` tells whether one is under way, `inputs` how
     many inputs it has; `unseen` holds modules that ran without showing their attention. `receiving` is the thread in
-    which a call is being received. `trace_maps` asks for what queries, keys and values were made from.
+    which a call is being received. `trace_maps` asks for what queries, keys and values were made from. `stream` watches
+    for the tokens around each call, `call` is then what is known of the one being received, and `ended` is told when a
+    pass is over.
     """
 
     def __init__(
-        self, model: nn.Module, receive: Receiver, *, replaces: bool = False, trace_maps: bool = False
+        self,
+        model: nn.Module,
+        receive: Receiver,
+        *,
+        replaces: bool = False,
+        trace_maps: bool = False,
+        stream: StreamWatch | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         self.model = model
         self.replaces = replaces
@@ -60,26 +71,37 @@ class Tap:
         self.running = False
         self.unseen: dict[str, str] = {}
         self.receiving: int | None = None
+        self.stream = stream
+        self.call: BlockCall | None = None
         self._receive = receive
+        self._ended = ended
         self._maps = MapTrace() if trace_maps else None
 
-    def emit(self, heads: Heads) -> Tensor | None:
-        """Hand one call to the receiver."""
+    def emit(self, heads: Heads, made: Tensor, *, tokens_first: bool = False) -> Tensor | None:
+        """Hand one call to the receiver.
+
+        made: the model's own tensor that the attention went into; tokens_first: whether its axes are (tokens, inputs)
+        """
         self.calls += 1
-        if self._maps is not None:
-            heads = self._maps.with_origins(heads)
-        with self.received():
-            return self._receive(heads)
+        with nullcontext() if self.stream is None else self.stream.paused():
+            if self._maps is not None:
+                heads = self._maps.with_origins(heads)
+            call = None if self.stream is None else self.stream.called(heads, made, tokens_first=tokens_first)
+            with self.received(call):
+                replaced = self._receive(heads)
+        if self.stream is not None and call is not None and replaced is not None:
+            self.stream.replaced(call, replaced)
+        return replaced
 
     @contextmanager
-    def received(self) -> Iterator[None]:
+    def received(self, call: BlockCall | None = None) -> Iterator[None]:
         """While somebody looks at calls of the model, operators that they use are no calls of it."""
-        self.receiving = threading.get_ident()
+        self.receiving, self.call = threading.get_ident(), call
         try:
             with self.busy():
                 yield
         finally:
-            self.receiving = None
+            self.receiving, self.call = None, None
 
     @contextmanager
     def watched_passes(self) -> Iterator[None]:
@@ -91,7 +113,8 @@ class Tap:
             self.passes += 1
             self.running = True
             try:
-                return original(*args, **kwargs)
+                with nullcontext() if self.stream is None else self.stream.watched(self._pass_over):
+                    return original(*args, **kwargs)
             finally:
                 self.running = False
                 if self._maps is not None:
@@ -102,6 +125,11 @@ class Tap:
                 stack.enter_context(self._maps.watched(lambda: self.running))
             stack.enter_context(overridden_forward(self.model, forward))
             yield
+
+    def _pass_over(self) -> None:
+        with self.received():
+            if self._ended is not None:
+                self._ended()
 
     @contextmanager
     def busy(self) -> Iterator[None]:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from clearhead.findings import Theorem
-from clearhead.theories import kernel_pca, max_margin, symmetry
+from clearhead.theories import coding_rate, kernel_pca, max_margin, symmetry
 from clearhead.theories.theory import Theory
 
 __all__ = ["THEORIES", "all_theorems", "find_theories"]
 
 THEORIES: dict[str, Theory] = {
-    theory.name: theory for theory in (kernel_pca.THEORY, max_margin.THEORY, symmetry.THEORY)
+    theory.name: theory for theory in (kernel_pca.THEORY, max_margin.THEORY, coding_rate.THEORY, symmetry.THEORY)
 }
 
 

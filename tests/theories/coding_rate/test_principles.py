@@ -14,7 +14,9 @@ LABELS = torch.arange(3).repeat_interleave(40)
 
 
 def found_by_ascent() -> torch.Tensor:
-    return ascend(normal(3, 40, 12, seed=1), eps=0.5).flatten(0, 1)
+    """The best of a few ascents, as there are lower maxima of other ranks."""
+    ends = [ascend(normal(3, 40, 12, seed=seed), eps=0.5).flatten(0, 1) for seed in range(3)]
+    return max(ends, key=lambda z: principles(z, LABELS).reduction)
 
 
 def test_the_optimum_has_all_three_and_nulls_have_not() -> None:

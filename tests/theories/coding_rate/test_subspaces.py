@@ -3,9 +3,16 @@ import math
 import pytest
 import torch
 
+from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
-from clearhead.theories.coding_rate.subspaces import coherence, not_orthonormal, orthonormal_bases, random_bases
+from clearhead.theories.coding_rate.subspaces import (
+    coherence,
+    not_orthonormal,
+    orthonormal_bases,
+    random_bases,
+    turned_bases,
+)
 from tests.theories.coding_rate.made_heads import drawn
 
 TOLERANCE = tolerance(torch.float64, terms=31 * 7)
@@ -21,6 +28,22 @@ def test_bases_are_orthonormal_and_span_the_map(rank: int) -> None:
     assert eye.diagonal(dim1=-2, dim2=-1).sum(-1).round().tolist() == [rank] * 3
     size = max(float(maps.abs().max()), 1.0)
     assert float((basis @ (basis.mT @ maps) - maps).abs().max()) < TOLERANCE * size
+
+
+@pytest.mark.parametrize("count", [11, 53])
+def test_turned_bases_have_the_same_rate_and_another_span(count: int) -> None:
+    """With fewer tokens than dimensions and with more."""
+    basis = random_bases(3, c=31, p=7, generator=torch.Generator().manual_seed(3))
+    z, other = drawn(count, 31, seed=4), drawn(count, 31, seed=5)
+    turned = turned_bases(basis, z, draws=5, generator=torch.Generator().manual_seed(6))
+    assert turned.shape == (5, 3, 31, 7)
+    eye = torch.eye(7, dtype=torch.float64).expand(5, 3, 7, 7)
+    assert torch.allclose(turned.mT @ turned, eye, atol=TOLERANCE)
+    for draw in turned:
+        assert torch.allclose(subspace_rates(z, draw), subspace_rates(z, basis), rtol=TOLERANCE)
+        assert not torch.allclose(subspace_rates(other, draw), subspace_rates(other, basis), rtol=1e-3)
+        cosines = torch.linalg.svdvals(draw.mT @ basis)
+        assert float(cosines.amin(dim=-1).max()) < 0.9
 
 
 def test_a_wide_map_spans_everything() -> None:

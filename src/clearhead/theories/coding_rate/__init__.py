@@ -1,11 +1,9 @@
 """Attention as compression: the coding rate of tokens, its reduction by classes, and the steps that lower it."""
 
-from collections.abc import Sequence
-
-from clearhead.findings import Theorem
 from clearhead.theories.coding_rate.block import Draws
 from clearhead.theories.coding_rate.claims import HEAD_CLAIMS, LAYER_CLAIMS, MAP_CLAIMS, TIED_CLAIMS
 from clearhead.theories.coding_rate.measurement import CodingRateClaims
+from clearhead.theories.coding_rate.theorems import theorems
 from clearhead.theories.theory import Theory
 
 __all__ = [
@@ -18,12 +16,6 @@ __all__ = [
     "Draws",
     "theorems",
 ]
-
-
-def theorems() -> Sequence[Theorem]:
-    """None yet."""
-    return ()
-
 
 THEORY = Theory(
     name="coding-rate",

@@ -6,6 +6,7 @@ projection.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,11 +23,12 @@ from clearhead.theories.coding_rate.claims import (
     OTHER_TOKENS,
     RANDOM_SUBSPACE,
     RAW,
+    SAME_RATE,
     SCALE_MATCHED,
     SIZE_ALONE,
     UNIT_NORM,
 )
-from clearhead.theories.coding_rate.subspaces import random_bases
+from clearhead.theories.coding_rate.subspaces import random_bases, turned_bases
 from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.tallies import Control, Sample, Samples
 
@@ -37,9 +39,10 @@ SMALLEST = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How many draws there are of each control: the first two on every input, the last once."""
+    """How many draws there are of each control: on every input, but of maps once."""
 
     other_tokens: int = 2
+    same_rate: int = 2
     random_subspace: int = 3
     random_map: int = 8
 
@@ -77,7 +80,7 @@ class Block:
         self.before = self.rates(tokens.before)
         self.after = self.rates(tokens.between)
 
-    @property
+    @cached_property
     def size_alone(self) -> Float[Tensor, "k"]:
         """The raw rates of Z brought to the size of Z+."""
         factor = _size(self._tokens.between) / max(_size(self._tokens.before), SMALLEST)
@@ -98,20 +101,26 @@ class Block:
         _, c, p = self._bases.shape
         return Block(self._tokens, random_bases(draws, c=c, p=p, generator=generator), eps=self._eps)
 
+    def turned(self, draws: int, generator: torch.Generator) -> "list[Block]":
+        """The same tokens in other subspaces of the same rate before, as many for each draw as there are heads."""
+        bases = turned_bases(self._bases, self._tokens.before, draws=draws, generator=generator)
+        return [Block(self._tokens, drawn, eps=self._eps) for drawn in bases]
+
     def samples(self, draws: Draws | None, generator: torch.Generator, elsewhere: "Block | None") -> Samples:
         """Every claim on a head, beside its controls where draws are wanted; `elsewhere` is in random subspaces."""
         values = relative_changes(self.before, self.after)
         controls: dict[Claim, dict[Control, Array]] = {claim: {} for claim in HEAD_CLAIMS}
         if draws is not None and elsewhere is not None:
             exchanged = [relative_changes(self.before, r) for r in self._exchanged(draws.other_tokens, generator)]
+            alike = [relative_changes(b.before, b.after) for b in self.turned(draws.same_rate, generator)]
             anywhere = relative_changes(elsewhere.before, elsewhere.after)
             k = len(self._bases)
+            nothing, size = np.zeros((1, k)), _relative(self.before.raw, self.size_alone)[np.newaxis]
             for claim in HEAD_CLAIMS:
-                nothing = np.zeros((1, k))
-                size = _relative(self.before.raw, self.size_alone)[np.newaxis]
                 controls[claim] = {
                     **({NOTHING_ADDED: nothing, SIZE_ALONE: size} if claim is RAW else {SIZE_ALONE: nothing}),
                     OTHER_TOKENS: np.stack([changes[claim] for changes in exchanged]),
+                    SAME_RATE: np.stack([changes[claim] for changes in alike]),
                     # A random subspace is of no head, so the same draws serve them all.
                     RANDOM_SUBSPACE: np.repeat(anywhere[claim][:, np.newaxis], k, axis=1),
                 }

@@ -6,7 +6,7 @@ from clearhead.theories.tallies import Control
 __all__ = [
     "BEFORE_MLP", "COMPRESSION", "DENSITY", "GAUSSIAN", "HEAD_CLAIMS", "LARGEST_COSINE", "LAYER_CLAIMS", "MAP_CLAIMS",
     "NONZERO", "NOTHING_ADDED", "ORTHONORMAL", "OTHER_TOKENS", "OVERLAP", "RANDOM_MAP", "RANDOM_SUBSPACE", "RAW",
-    "RAW_MAP", "SCALE_MATCHED", "SIZE_ALONE", "TIED_CLAIMS", "UNIT_NORM", "UNSCALED_MAP", "undefined",
+    "RAW_MAP", "SAME_RATE", "SCALE_MATCHED", "SIZE_ALONE", "TIED_CLAIMS", "UNIT_NORM", "UNSCALED_MAP", "undefined",
 ]  # fmt: skip
 
 PAPER = "Yu et al. 2023 (arXiv 2306.01129)"
@@ -16,6 +16,7 @@ NOTHING_ADDED = Control(name="nothing added")
 SIZE_ALONE = Control(name="a change of size alone")
 OTHER_TOKENS = Control(name="additions of other tokens")
 RANDOM_SUBSPACE = Control(name="a random subspace")
+SAME_RATE = Control(name="another subspace of the same rate")
 RANDOM_MAP = Control(name="a random map", kept=True)
 BEFORE_MLP = Control(name="before the MLP")
 GAUSSIAN = Control(name="Gaussian features")
@@ -49,7 +50,7 @@ def _claim(
 _RATE = "R(ZU_h) = ½ logdet(I + p/(Nε²) U_hᵀZᵀZU_h),  U_h an orthonormal basis of the head's value map"
 
 COMPRESSION = _claim(
-    "compression",
+    "rate change",
     "attention compresses the tokens in the head's subspace: their coding rate falls, whatever happens to their size",
     f"max of the relative changes of R(ZU_h) for unit-norm tokens and at matched scale;  {_RATE}",
     f"{PAPER}, section 2.3; that the rate as it is may rise: {INVESTIGATION}",
@@ -121,9 +122,9 @@ NONZERO = _claim(
     unit=Unit.LAYER,
 )
 RAW_MAP = _claim(
-    "compression by the map itself",
-    "the same as compression, with the learned subspaces as they are",
-    "as compression, with the head's map W_h in place of its orthonormal basis U_h",
+    "rate change by the map itself",
+    "the same as the rate change, with the learned subspaces as they are",
+    "as the rate change, with the head's map W_h in place of its orthonormal basis U_h",
     f"{PAPER}, section 2.3, with the map that the model learned",
     note="only where queries, keys and values are one map, as in CRATE",
 )

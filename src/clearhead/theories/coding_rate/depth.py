@@ -29,9 +29,9 @@ RAW_RATE = Quantity(
     note="the sum over heads of R(ZU_h) behind the attention of each layer. It grows and shrinks with the tokens",
 )
 UNIT_RATE = Quantity(
-    title="The same, tokens of length one",
+    title="Coding rate after attention, unit tokens",
     label="Rᶜ, nats",
-    note="what is left of the rate when every token has length one",
+    note="the same with every token at length one",
 )
 DENSITY_BY_LAYER = Quantity(
     title="Density after the MLP",
@@ -50,8 +50,8 @@ def rate_points(block: Block, elsewhere: Block | None) -> Points:
     raw, unit = {MODEL: float(block.after.raw.sum())}, {MODEL: float(block.after.unit.sum())}
     if elsewhere is not None:
         heads = len(block.after.raw)
-        raw["before it, at the same size"] = float(block.size_alone.sum())
-        unit["before it"] = float(block.before.unit.sum())
+        raw["before attention, at this size"] = float(block.size_alone.sum())
+        unit["before attention"] = float(block.before.unit.sum())
         raw["in random subspaces"] = heads * float(elsewhere.after.raw.mean())
         unit["in random subspaces"] = heads * float(elsewhere.after.unit.mean())
     return {RAW_RATE: raw, UNIT_RATE: unit}

@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 
 import torch
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize
 from torch import Tensor
 
 from clearhead.axes import Float
 from clearhead.numerics.coding_rate import coding_rate
+from clearhead.numerics.moments import Array
 
 __all__ = [
     "ascend",
@@ -108,28 +109,23 @@ def ascend(
 ) -> Float[Tensor, "k n d"]:
     """Tokens of k classes of one size at a local maximum of Delta R, found by L-BFGS from a start.
 
-    With a penalty, of Delta R - penalty / 2 |Z|^2; without, over tokens of length one.
+    With a penalty, of Delta R - penalty / 2 |Z|^2; without, over tokens of length one. In double precision.
     """
-    leaf = start.detach().clone().requires_grad_()
 
-    def tokens() -> Tensor:
-        return leaf if penalty is not None else torch.nn.functional.normalize(leaf, dim=-1)
+    def tokens(flat: Tensor) -> Tensor:
+        z = flat.reshape(start.shape)
+        return z if penalty is not None else torch.nn.functional.normalize(z, dim=-1)
 
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        z = tokens()
+    def loss(at: Array) -> tuple[float, Array]:
+        flat = torch.from_numpy(at).requires_grad_()
+        z = tokens(flat)
         gain = coding_rate(z.flatten(0, 1), eps=eps) - coding_rate(z, eps=eps).mean()
         value = (penalty or 0.0) / 2 * z.square().sum() - gain
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
+        (gradient,) = torch.autograd.grad(value, flat)
+        return value.item(), gradient.numpy()
 
-    optimiser = torch.optim.LBFGS(
-        [leaf],
-        max_iter=steps,
-        history_size=20,
-        tolerance_grad=1e-10,
-        tolerance_change=0,
-        line_search_fn="strong_wolfe",
-    )
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
-    return tokens().detach()
+    # torch's own L-BFGS takes seconds to load.
+    first = start.detach().double().flatten().numpy()
+    options = {"maxiter": steps, "maxcor": 20, "ftol": 0.0, "gtol": 1e-10}
+    found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+    return tokens(torch.from_numpy(found.x))

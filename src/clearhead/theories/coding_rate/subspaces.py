@@ -11,7 +11,7 @@ from clearhead.heads import Heads, LinearMap
 from clearhead.numerics.moments import Array
 from clearhead.numerics.precision import machine_epsilon, tolerance
 
-__all__ = ["coherence", "is_tied", "not_orthonormal", "orthonormal_bases", "random_bases", "value_maps"]
+__all__ = ["coherence", "is_tied", "not_orthonormal", "orthonormal_bases", "random_bases", "turned_bases", "value_maps"]
 
 
 def value_maps(heads: Heads) -> Float[Tensor, "k c f"] | None:
@@ -53,6 +53,21 @@ def random_bases(draws: int, *, c: int, p: int, generator: torch.Generator) -> F
     drawn = torch.randn(draws, c, p, generator=generator, dtype=torch.float64)
     basis: Tensor = torch.linalg.qr(drawn).Q
     return basis
+
+
+def turned_bases(
+    bases: Float[Tensor, "k c p"], tokens: Float[Tensor, "n c"], *, draws: int, generator: torch.Generator
+) -> Float[Tensor, "t k c p"]:
+    """Other bases in which the tokens have the same coding rate: S U with S Z^T Z S = Z^T Z.
+
+    S keeps or flips each principal direction of the tokens Z, and all that is orthogonal to them, by a coin.
+    """
+    directions = torch.linalg.svd(tokens, full_matrices=False).Vh
+    coins = torch.randint(2, (draws, 1, len(directions) + 1, 1), generator=generator).to(bases.dtype) * 2 - 1
+    inside = directions @ bases
+    outside = bases - directions.mT @ inside
+    turned: Tensor = directions.mT @ (coins[:, :, :-1] * inside) + coins[:, :, -1:] * outside
+    return turned
 
 
 def not_orthonormal(maps: Float[Tensor, "*t c f"], *, scaled: bool) -> Array:

@@ -1,0 +1,131 @@
+"""Bugs that the tests must find in the claims of the coding rate on heads, each as the right text and the wrong one."""
+
+from fault import Fault
+
+MEASURED = ("tests/theories/coding_rate/test_measurement.py",)
+CURVES = ("tests/theories/coding_rate/test_depth.py",)
+SUBSPACES = ("tests/theories/coding_rate/test_subspaces.py",)
+JUDGED = ("tests/test_one_sided.py",)
+WHERE = "theories/coding_rate"
+
+RATE_CLAIM_FAULTS = (
+    Fault(
+        "rate: the more compressing of two changes",
+        f"{WHERE}/block.py",
+        "COMPRESSION: np.maximum(unit, matched)",
+        "COMPRESSION: np.minimum(unit, matched)",
+        MEASURED,
+    ),
+    Fault(
+        "rate: scale matched the wrong way round",
+        f"{WHERE}/block.py",
+        "factor = _size(self._tokens.before) / max(_size(tokens), SMALLEST)",
+        "factor = _size(tokens) / max(_size(self._tokens.before), SMALLEST)",
+        MEASURED,
+    ),
+    Fault(
+        "rate: unit length in the subspace, not in the whole space",
+        f"{WHERE}/block.py",
+        "projected / lengths, projected",
+        "projected / torch.linalg.vector_norm(projected, dim=-1, keepdim=True), projected",
+        MEASURED,
+    ),
+    Fault(
+        "rate: additions stay with their tokens",
+        f"{WHERE}/block.py",
+        "whose[circle] = circle.roll(-1)",
+        "whose[circle] = circle",
+        MEASURED,
+    ),
+    Fault(
+        "rate: exchanged tokens instead of exchanged additions",
+        f"{WHERE}/block.py",
+        "yield self.rates(z.before + (z.between - z.before)[whose])",
+        "yield self.rates(z.between[whose])",
+        MEASURED,
+    ),
+    Fault(
+        "rate: padding counts",
+        f"{WHERE}/tokens.py",
+        "if heads.mask is None or heads.windows > 1:",
+        "if True:",
+        MEASURED,
+    ),
+    Fault(
+        "rate: draws depend on the batch",
+        f"{WHERE}/measurement.py",
+        "self._measured(heads, maps, i, seen + i + 1)",
+        "self._measured(heads, maps, i, i + 1)",
+        MEASURED,
+    ),
+    Fault(
+        "rate: the map itself for its basis",
+        f"{WHERE}/measurement.py",
+        "block = Block(tokens, maps.bases, eps=self._eps)",
+        "block = Block(tokens, maps.weights, eps=self._eps)",
+        MEASURED,
+    ),
+    Fault(
+        "rate: values alone make a map tied",
+        f"{WHERE}/subspaces.py",
+        "for other in made[:-1])",
+        "for other in made[1:-1])",
+        MEASURED,
+    ),
+    Fault(
+        "rate: directions outside of the rank stay in the basis",
+        f"{WHERE}/subspaces.py",
+        "if bool(known.all()):",
+        "if True:",
+        (*MEASURED, *SUBSPACES),
+    ),
+    Fault(
+        "rate: turned bases forget what lies outside of the tokens",
+        f"{WHERE}/subspaces.py",
+        "(coins[:, :, :-1] * inside) + coins[:, :, -1:] * outside",
+        "(coins[:, :, :-1] * inside)",
+        SUBSPACES,
+    ),
+    Fault(
+        "rate: density without its square",
+        f"{WHERE}/sparsity.py",
+        "wide.abs().sum(dim=-1)[known].square() / squares[known]",
+        "wide.abs().sum(dim=-1)[known] / squares[known]",
+        SUBSPACES,
+    ),
+    Fault(
+        "rate: curves before attention, not behind it",
+        f"{WHERE}/depth.py",
+        "raw, unit = {MODEL: float(block.after.raw.sum())}",
+        "raw, unit = {MODEL: float(block.before.raw.sum())}",
+        CURVES,
+    ),
+    Fault(
+        "rate: one random subspace for all heads",
+        f"{WHERE}/depth.py",
+        'raw["in random subspaces"] = heads * float',
+        'raw["in random subspaces"] = float',
+        CURVES,
+    ),
+    Fault(
+        "judging: the easiest control of a direction",
+        "findings.py",
+        "return (min if self.direction is Direction.LOWER else max)(",
+        "return (max if self.direction is Direction.LOWER else min)(",
+        JUDGED,
+    ),
+    Fault(
+        "judging: either side of chance agrees",
+        "judging.py",
+        "if lower is (finding.claim.direction is Direction.LOWER) else Verdict.OPPOSITE",
+        "if True else Verdict.OPPOSITE",
+        JUDGED,
+    ),
+    Fault(
+        "judging: the untrained model never decides",
+        "judging.py",
+        "decisive=finding.claim.theory in decisive)",
+        "decisive=False)",
+        JUDGED,
+    ),
+)
