@@ -15,6 +15,7 @@ from clearhead.fidelity import recompute_error
 from clearhead.heads import Heads
 from clearhead.numerics.precision import tolerance
 from clearhead.sockets.blocks import Axes
+from clearhead.sockets.dataflow import Dataflow
 from clearhead.swapping import swap
 from tests.capturing import stream_models as toys
 from tests.capturing.models import loss_of
@@ -90,6 +91,18 @@ def test_tokens_may_come_first(inputs: int) -> None:
     heads = _captured(model, tokens(TOKENS, inputs))
     _assert_carried(heads, model.carried)
     assert heads[0].stream.before.shape == (inputs, TOKENS, WIDTH)
+
+
+@pytest.mark.parametrize("inputs", [BATCH, TOKENS])
+def test_attention_may_have_tokens_first_where_the_model_has_not(inputs: int) -> None:
+    model = made(toys.turned_for_attention)
+    _assert_carried(_captured(model, tokens(inputs, TOKENS)), model.carried)
+
+
+def test_no_tensor_is_taken_for_one_that_is_gone() -> None:
+    """Torch gives addresses of storages out again; while a pass is watched they stay with what they belonged to."""
+    flow = Dataflow()
+    assert [flow.node(torch.randn(7)) for _ in range(29)] == list(range(29))
 
 
 def test_only_tokens_of_the_call_are_laid_out() -> None:
@@ -291,7 +304,7 @@ def test_checkpointed_blocks_and_swapped_operators_have_their_stream() -> None:
         return result
 
     model = made(checkpointed)
-    with swap(model, "symmetric", layers=[2]), capture_gradients(model, stream=True) as tape:
+    with swap(model, "symmetric", layers=[3]), capture_gradients(model, stream=True) as tape:
         output = model(tokens())
         carried = list(model.carried)
         tape.differentiate(loss_of(output))
