@@ -35,6 +35,7 @@ class Parts(nn.Module):
         self.attention, self.other = Attention(), Attention()
         self.mlp = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH))
         self.inner, self.dictionary = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.torchs = nn.MultiheadAttention(WIDTH, HEADS)
         self.norm, self.mlp_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
 
 
@@ -148,6 +149,14 @@ def tokens_first(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
     between = x + block.attention(block.norm(x).transpose(0, 1)).transpose(0, 1)
     after = between + block.mlp(block.mlp_norm(between))
     return after, (x.transpose(0, 1), between.transpose(0, 1), after.transpose(0, 1))
+
+
+def turned_for_attention(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """Attention wants tokens first, the model does not."""
+    normed = block.norm(x).transpose(0, 1)
+    between = x + block.torchs(normed, normed, normed, need_weights=False)[0].transpose(0, 1)
+    after = between + block.mlp(block.mlp_norm(between))
+    return after, (x, between, after)
 
 
 def inner_residual(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:

@@ -22,7 +22,7 @@ class Axes:
     tokens_first: bool
 
     @classmethod
-    def of(cls, heads: Heads, *, tokens_first: bool) -> "Axes":
+    def of(cls, heads: Heads) -> "Axes":
         """Read off the call. What is projected lies in memory token by token where a model has tokens first."""
         b, _, n, _ = heads.q.shape
         made = heads.queries_from
@@ -31,7 +31,7 @@ class Axes:
             inputs=b // heads.windows,
             tokens=n,
             windows=heads.windows,
-            tokens_first=tokens_first or (b > 1 and n > 1 and step[0] < step[1]),
+            tokens_first=b > 1 and n > 1 and step[0] < step[1],
         )
 
     def laid_out(self, x: Tensor) -> Tensor | None:

@@ -56,7 +56,7 @@ class Residuals:
         self._waiting: Block | None = None
         self._ways: deque[list[str]] = deque(maxlen=WAYS)
 
-    def called(self, heads: Heads, made: Tensor, *, tokens_first: bool) -> BlockCall:
+    def called(self, heads: Heads, made: Tensor) -> BlockCall:
         """Note an attention call. One before, that it was computed from and that no sum has closed, has no block."""
         flow = self.flow
         asked = flow.node(heads.q), flow.node(heads.k)
@@ -67,7 +67,7 @@ class Residuals:
                 call.lost = True
                 self._open.remove(call)
         node = flow.join(ATTENTION, [heads.q, heads.k, heads.v], [made])
-        call = BlockCall(node=node, asked=asked, axes=Axes.of(heads, tokens_first=tokens_first))
+        call = BlockCall(node=node, asked=asked, axes=Axes.of(heads))
         self.calls.append(call)
         self._open.append(call)
         return call
