@@ -25,7 +25,7 @@ LOST = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
 """The relative error by which a factor is still taken, by the precision of the answer: five digits and eleven stay."""
 
 
-def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b"]:
+def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b"]:
     r"""The logarithm of a determinant that is at least one.
 
     .. math:: \log\det(I + a X^T X) = \sum_i \log(1 + a \sigma_i(X)^2), \qquad X \in R^{n \times d},\ a \ge 0
@@ -43,20 +43,20 @@ def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0)
     return value
 
 
-def log_det_gradient(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b n d"]:
+def log_det_gradient(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b n d"]:
     """The gradient of `log_det` for x, 2 a X (I + a X^T X)^-1, as a function without a record."""
     with torch.no_grad(), _in_full(x):
         return 2 * _solved(_widened(x), _factor(x, a), pull=True).pull
 
 
-def log_det_slow(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b"]:
+def log_det_slow(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b"]:
     """The definition: torch's determinant of I + a X^T X, on the side of d, as exact as the precision of x allows."""
     factor = a[..., None, None] if isinstance(a, Tensor) else a
     one = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
     return torch.logdet(one + factor * (x.mT @ x))
 
 
-def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*b"] | float) -> Float[Tensor, "*b"]:
+def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | float) -> Float[Tensor, "*b"]:
     """log det(I + a G) of a positive semi-definite G in double precision, without a record.
 
     Where a factor is not exact enough, eigenvalues of G below d eps of the largest count as zero: without X, small
