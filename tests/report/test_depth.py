@@ -122,7 +122,7 @@ def test_a_page_without_curves_has_no_place_for_them(record: AuditRecord) -> Non
 
 def test_names_are_escaped(curved: AuditRecord) -> None:
     curve = dataclasses.replace(
-        CURVE, title=HOSTILE, theory=HOSTILE, quantity=HOSTILE, note=HOSTILE, lines=(line(HOSTILE, 1, 2, 3),)
+        CURVE, title=HOSTILE, theory=HOSTILE, quantity=HOSTILE, note=HOSTILE, lines=(line(HOSTILE, 1.0, 2.0, 3.0),)
     )
     page = render_html(dataclasses.replace(curved, curves=(curve,), notes=(HOSTILE,)))
     assert "<script>alert" not in page
