@@ -7,10 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.capturing import capture, capture_gradients
+from clearhead.fidelity import recompute_error
 from clearhead.heads import Heads
 from clearhead.numerics.precision import tolerance
+from clearhead.sockets.blocks import Axes
+from clearhead.swapping import swap
 from tests.capturing import stream_models as toys
 from tests.capturing.models import loss_of
 from tests.capturing.stream_models import BATCH, BLOCKS, HEADS, TOKENS, WIDTH, Carried, Step, Toy, made, tokens
@@ -21,12 +26,12 @@ pytestmark = pytest.mark.filterwarnings(
 
 SERIAL = [
     toys.pre_norm, toys.post_norm, toys.scaled, toys.scaled_stream, toys.copied, toys.in_place,
-    toys.in_place_without_gradients, toys.flattened, toys.inner_residual, toys.crate, toys.crate_by_subtraction,
-    toys.attention_alone,
+    toys.overwritten, toys.flattened, toys.inner_residual, toys.crate, toys.crate_by_subtraction,
+    toys.attention_alone, toys.attention_alone_with_sums, toys.values_added, toys.post_norm_twice,
 ]  # fmt: skip
 WITHOUT = [
     toys.no_residual, toys.residual_elsewhere, toys.beside, toys.beside_in_turn, toys.beside_in_place,
-    toys.beside_in_one_map,
+    toys.beside_in_one_map, toys.stream_taken_away, toys.stream_halved,
 ]  # fmt: skip
 
 
@@ -85,6 +90,22 @@ def test_tokens_may_come_first(inputs: int) -> None:
     heads = _captured(model, tokens(TOKENS, inputs))
     _assert_carried(heads, model.carried)
     assert heads[0].stream.before.shape == (inputs, TOKENS, WIDTH)
+
+
+def test_only_tokens_of_the_call_are_laid_out() -> None:
+    """Images have rows, columns and a width at last, or they are left alone; what fits both ways is no one's."""
+    axes = Axes(inputs=3, tokens=35, windows=1, tokens_first=False)
+    image = torch.randn(3, 5, 7, 11)
+    assert torch.equal(axes.laid_out(image), image.reshape(3, 35, 11))
+    assert axes.laid_out(image.movedim(-1, 1)) is None
+    assert axes.laid_out(torch.randn(3, 5, 7, 5)) is None
+    assert axes.laid_out(torch.randn(3, 34, 11)) is None
+    windows = Axes(inputs=3, tokens=9, windows=4, tokens_first=False)
+    assert windows.laid_out(image).shape == (3, 35, 11)
+    assert windows.laid_out(torch.randn(3, 37, 11)) is None
+    assert windows.laid_out(torch.randn(2, 35, 11)) is None
+    alone = Axes(inputs=1, tokens=35, windows=1, tokens_first=False)
+    assert alone.laid_out(torch.randn(35, 11)).shape == (1, 35, 11)
 
 
 def test_a_sum_over_several_blocks_is_no_part_of_one() -> None:
@@ -196,8 +217,22 @@ def test_calls_are_handed_on_as_soon_as_they_can_be() -> None:
     assert not any(tensor() is not None for tensor in living)
 
 
+def test_attention_without_a_stream_keeps_no_other_waiting() -> None:
+    model = made(toys.pre_norm, 7)
+    late = []
+
+    def mixed(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        return toys.pre_norm(block, x) if block is model.blocks[0] else toys.no_residual(block, x)
+
+    model.step = mixed
+    with torch.no_grad(), capture(model, stream=True, keep=lambda heads: late.append(len(model.carried) - heads.layer)):
+        model(tokens())
+    assert len(late) == 7
+    assert max(late) <= 2
+
+
 def test_what_attention_saw_is_kept_from_being_written_over() -> None:
-    model = made(toys.in_place_without_gradients)
+    model = made(toys.overwritten)
     plain: list[Tensor] = []
     with torch.no_grad(), capture(model, keep=lambda heads: plain.append(heads.out.clone())):
         model(tokens())
@@ -231,3 +266,47 @@ def test_nothing_is_left_when_the_model_or_its_observer_raises(block: int) -> No
         model(tokens())
     _assert_carried(tape.heads, model.carried)
     assert [sorted(vars(module)) for module in model.modules()] == before
+
+
+def test_other_watchers_of_operations_go_on_seeing_them() -> None:
+    """One around the capture counts what it counts alone, and one inside the model does not hide the stream."""
+
+    def counted(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        with FlopCounterMode(display=False):
+            return toys.pre_norm(block, x)
+
+    model = made(counted)
+    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+        model(tokens())
+    with torch.no_grad(), FlopCounterMode(display=False) as outer, capture(model, stream=True) as tape:
+        model(tokens())
+    assert outer.get_total_flops() >= alone.get_total_flops() > 0
+    _assert_carried(tape.heads, model.carried)
+
+
+@pytest.mark.filterwarnings("ignore:.*leaves out the queries")
+def test_checkpointed_blocks_and_swapped_operators_have_their_stream() -> None:
+    def checkpointed(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        result: tuple[Tensor, Carried | None] = checkpoint(toys.post_norm, block, x, use_reentrant=False)
+        return result
+
+    model = made(checkpointed)
+    with swap(model, "symmetric", layers=[2]), capture_gradients(model, stream=True) as tape:
+        output = model(tokens())
+        carried = list(model.carried)
+        tape.differentiate(loss_of(output))
+    _assert_carried(tape.heads, carried)
+    assert [recompute_error(call) > tolerance(torch.float32) for call in tape.heads] == [False, True, False]
+
+
+def test_one_pass_inside_another_is_a_part_of_it() -> None:
+    class Twice(Toy):
+        def forward(self, x: Tensor, again: bool = True) -> Tensor:
+            return super().forward(self(x, again=False) @ self.head.weight if again else x)
+
+    torch.manual_seed(0)
+    model = Twice(toys.pre_norm).eval()
+    with torch.no_grad(), capture(model, stream=True) as tape:
+        watched = model(tokens())
+    assert torch.equal(watched, model(tokens()))
+    assert [call.stream is not None for call in tape.heads] == [True] * BLOCKS

@@ -128,6 +128,7 @@ def test_the_public_names_are_pinned() -> None:
         "OvercompleteStep",
         "PaddedSets",
         "RPCAttention",
+        "RateReductionLoss",
         "ScaledAttention",
         "SelfAttention",
         "SparseCodingStep",

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 
+from clearhead import check_attention
 from clearhead.axes import ShapeError
 from clearhead.modules import SubspaceAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
@@ -83,6 +84,13 @@ def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
     order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
     require_same(layer(x[:, order]), layer(x)[:, order])
     assert differ(layer(x[:, order], causal=True), layer(x, causal=True)[:, order])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_it_keeps_the_contract_as_anybody_would_check_it(tied: bool) -> None:
+    result = check_attention(SubspaceAttention(12, heads=3, tied=tied), equivariant=True, compile=False, show=False)
+    assert not result.failed
+    assert {one.name for one in result.not_checked} == {"compile"}
 
 
 def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:

@@ -47,12 +47,18 @@ def test_the_trace_is_not_it() -> None:
     assert abs(log_det(x, a=0.3) / (0.3 * trace) - 1) > 0.1
 
 
-def test_each_item_has_its_own_factor() -> None:
-    x, a = normal(3, 7, 5), torch.tensor([0.1, 2.0, 1e12], dtype=torch.float64)
-    together = log_det(x, a=a)
+@DTYPES
+def test_each_item_goes_its_own_way(dtype: torch.dtype) -> None:
+    """In single precision the first is solved in it, the second in double, the last two by singular values."""
+    a = torch.tensor([0.1, 1e6, 1e26, 1e-20], dtype=torch.float64)
+    x = torch.stack([normal(7, 5), *(low_rank(7, 5, 2, seed=seed) for seed in (3, 5, 7))]).to(dtype).requires_grad_()
+    together = log_det(x, a=a.to(dtype))
     alone = torch.stack([log_det(one, a=float(factor)) for one, factor in zip(x, a, strict=True)])
-    torch.testing.assert_close(together, alone, rtol=1e-14, atol=0)
-    assert (together - log_det(x, a=2.0)).abs()[[0, 2]].min() > 1
+    torch.testing.assert_close(together, alone, rtol=tolerance(dtype), atol=0)
+    gradients = [torch.autograd.grad(value.sum(), x)[0] for value in (together, alone)]
+    for got, want in zip(*gradients, strict=True):
+        assert (got - want).norm() <= 1e-3 * want.norm() if dtype is torch.float32 else 1e-9 * want.norm()
+    assert (together - log_det(x, a=2.0)).abs().min() > 1
 
 
 @pytest.mark.parametrize("size", [(61, 13), (13, 61)])
@@ -131,8 +137,54 @@ def test_torch_func_is_served_or_refused() -> None:
     torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7))(x), want)
     torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7), in_dims=1)(x.movedim(0, 1)), want)
     torch.testing.assert_close(torch.vmap(torch.func.grad(lambda y: log_det(y, a=0.7)))(x), gradient)
+    torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7), in_dims=2)(x.movedim(0, 2)), want)
+    each = torch.tensor([0.7, 3.0], dtype=torch.float64)
+    torch.testing.assert_close(torch.vmap(lambda y, a: log_det(y, a=a))(x, each), log_det(x, a=each))
+    torch.testing.assert_close(torch.vmap(lambda a: log_det(x[0], a=a))(each), log_det(x[[0, 0]], a=each))
+    many, two = normal(2, 3, 7, 5), torch.vmap(lambda y, a: log_det(y, a=a))
+    torch.testing.assert_close(two(many, each), log_det(many, a=each[:, None].expand(2, 3)))
     with pytest.raises(NotImplementedError, match="jvp"):
         torch.func.jvp(lambda y: log_det(y, a=0.7), (x,), (x,))
+
+
+def near_rank(seed: int) -> Tensor:
+    """Tokens of some rank and a little beside, of uneven lengths, in single precision."""
+    size = torch.rand(4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    n, d = (3, 7, 23, 41)[int(4 * size[0])], (2, 3, 5, 17)[int(4 * size[1])]
+    lengths = 10 ** (3 * normal(n, 1, seed=seed) * (size[2] > 0.5))
+    noise = 10 ** (-8 * size[3])
+    tokens = lengths * (normal(n, 1 + d // 2, seed=seed) @ normal(1 + d // 2, d, seed=seed + 1))
+    tokens = tokens + noise * normal(n, d, seed=seed + 2)
+    return (tokens / tokens.norm()).float()
+
+
+def test_no_factor_passes_that_lost_its_digits() -> None:
+    """A small pivot magnifies the errors of those after it, which then look sound."""
+    wrong = passed = 0
+    for seed in range(400):
+        x, a = near_rank(seed), 10.0 ** (seed % 13)
+        want = float(torch.log1p(a * torch.linalg.svdvals(x.double()).square()).sum())
+        assert abs(float(log_det(x, a=a)) / want - 1) < 2 * LOST[torch.float32]
+        found = logdet._factored(a * (x.mT @ x), torch.float32)
+        passed += bool(found.exact)
+        wrong += abs(float(found.value) / want - 1) > 2 * LOST[torch.float32]
+    assert passed > 100
+    assert wrong > 20
+
+
+def test_a_does_not_round_tokens_anew() -> None:
+    """Single precision of a low rank, so far beyond its rounding that the rate is that of the rounding."""
+    x = low_rank(7, 5, 2).float()
+    for a in (1e13, 3e13, 7e17):
+        want = torch.log1p(a * torch.linalg.svdvals(x.double()).square()).sum()
+        assert abs(float(log_det(x, a=a)) / float(want) - 1) < LOST[torch.float32]
+        rounded = log_det(x * torch.tensor(a).sqrt())
+        assert abs(float(rounded) / float(want) - 1) > LOST[torch.float32]
+
+
+def test_a_has_no_gradient() -> None:
+    with pytest.raises(ValueError, match="a has no gradient here: detach it"):
+        log_det(normal(2, 7, 5), a=torch.ones(2, requires_grad=True))
 
 
 @DTYPES

@@ -4,6 +4,7 @@ from clearhead.modules.kernel_pca import KernelPCAAttention
 from clearhead.modules.learned_query import LearnedQueryAttention
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.ragged import PaddedSets, pad_sets
+from clearhead.modules.rate_reduction import RateReductionLoss
 from clearhead.modules.rpc import RPCAttention
 from clearhead.modules.scaled import ScaledAttention
 from clearhead.modules.self_attention import SelfAttention
@@ -21,6 +22,7 @@ __all__ = [
     "OvercompleteStep",
     "PaddedSets",
     "RPCAttention",
+    "RateReductionLoss",
     "ScaledAttention",
     "SelfAttention",
     "SparseCodingStep",

@@ -3,7 +3,9 @@ r"""log det(I + a X^T X), the quantity under every coding rate, and its gradient
 It is a sum of log(1 + a s_i^2) over the singular values of X. Three ways lead to it, each tried where the one before is
 not exact enough: a Cholesky factor in the precision of X, one in double precision, and the singular values themselves,
 which cannot fail. A factor tells how exact it is. Its squared pivots p_i are what is left of the diagonal m_i of
-I + a X^T X, each wrong by about eps m_i, so that the sum of their logarithms is wrong by about eps sum m_i / p_i.
+I + a X^T X. Each is wrong by about eps m_i times the largest ratio m_j / p_j up to it, as what is small divides what
+comes later, so that the sum of their logarithms is wrong by about eps times the sum of r_i max(r_1, ..., r_i),
+r_i = m_i / p_i.
 
 The matrix is that of the smaller side of X: I + a X^T X and I + a X X^T have the same determinant (Sylvester).
 """
@@ -33,17 +35,18 @@ def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0)
     factor was exact enough, and refused in words where singular values were needed; so are values that are not finite.
     torch.func.grad and vmap are served.
     """
-    scaled = _scaled(x, a)
-    wanted = torch.is_grad_enabled() and scaled.requires_grad
-    value: Tensor = _LogDet.apply(scaled, wanted)[0]  # type: ignore[no-untyped-call]
+    if isinstance(a, Tensor) and a.requires_grad:
+        raise ValueError("a has no gradient here: detach it, or scale x by its root")
+    wide = _widened(x)
+    wanted = torch.is_grad_enabled() and wide.requires_grad
+    value: Tensor = _LogDet.apply(wide, _factor(x, a), wanted)[0]  # type: ignore[no-untyped-call]
     return value
 
 
 def log_det_gradient(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b n d"]:
     """The gradient of `log_det` for x, 2 a X (I + a X^T X)^-1, as a function without a record."""
     with torch.no_grad(), _in_full(x):
-        scale = _root(x, a)
-        return 2 * scale * _solved(_widened(x) * scale, pull=True).pull
+        return 2 * _solved(_widened(x), _factor(x, a), pull=True).pull
 
 
 def log_det_slow(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*b"] | float = 1.0) -> Float[Tensor, "*b"]:
@@ -82,7 +85,7 @@ class _Factored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """log det(I + X^T X); where it was asked for, `pull`, X (I + X^T X)^-1; and whether factors gave all of it."""
+    """log det(I + a X^T X); where asked for, `pull`, a X (I + a X^T X)^-1; and whether factors gave all of it."""
 
     value: Float[Tensor, "*b"]
     pull: Float[Tensor, "*b n d"]
@@ -95,37 +98,48 @@ def _factored(gram: Tensor, answer: torch.dtype) -> _Factored:
     lower, info = torch.linalg.cholesky_ex(matrix)
     pivots = lower.diagonal(dim1=-2, dim2=-1).square()
     value = pivots.log().sum(dim=-1)
-    lost = machine_epsilon(gram.dtype) * (matrix.diagonal(dim1=-2, dim2=-1) / pivots).sum(dim=-1)
+    ratios = matrix.diagonal(dim1=-2, dim2=-1) / pivots
+    lost = machine_epsilon(gram.dtype) * (ratios * ratios.cummax(dim=-1).values).sum(dim=-1)
     return _Factored(lower=lower, value=value, exact=(info == 0) & (lost <= LOST[answer] * value))
 
 
-def _solved(x: Tensor, *, pull: bool) -> _Solved:
+def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
     """By factors where they are exact enough, item by item."""
-    flat = x.reshape(-1, *x.shape[-2:])
+    flat, each = x.reshape(-1, *x.shape[-2:]), a.expand(x.shape[:-2]).reshape(-1)
     answer, by_tokens = x.dtype, x.shape[-2] < x.shape[-1]
-    found = _factored(_gram(flat, by_tokens), answer)
-    pulled = _pulled(flat, found.lower, by_tokens) if pull else flat
+    found = _factored(each.to(answer)[:, None, None] * _gram(flat, by_tokens), answer)
+    pulled = each.to(answer)[:, None, None] * _pulled(flat, found, by_tokens) if pull else flat
     value, left = found.value, ~found.exact
     if bool(left.any()):
-        hard = flat[left].double()
+        # a enters in double precision too: x scaled in single would be rounded anew, and of another rank.
+        hard, root = flat[left].double(), each[left].sqrt()[:, None, None]
         if not bool(hard.isfinite().all()):
             raise ValueError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
-        again = _again(hard, answer, by_tokens, pull)
+        again = _again(root * hard, answer, by_tokens, pull)
         value, pulled = value.clone(), pulled.clone()
         value[left] = again.value.to(answer)
         if pull:
-            pulled[left] = again.pull.to(answer)
+            pulled[left] = (root * again.pull).to(answer)
     by_factor = not bool(left.any()) or again.by_factor
     return _Solved(value=value.reshape(x.shape[:-2]), pull=pulled.reshape(x.shape), by_factor=by_factor)
 
 
 def _again(x: Tensor, answer: torch.dtype, by_tokens: bool, pull: bool) -> _Solved:
-    """In double precision: by a factor if that is new and exact enough for the answer, or by singular values."""
-    if answer is not torch.float64:
-        found = _factored(_gram(x, by_tokens), answer)
-        if bool(found.exact.all()):
-            pulled = _pulled(x, found.lower, by_tokens) if pull else x
-            return _Solved(value=found.value, pull=pulled, by_factor=True)
+    """In double precision and with a = 1: by a factor if that is new and exact enough, or by singular values."""
+    if answer is torch.float64:
+        return _by_singular_values(x, pull)
+    found = _factored(_gram(x, by_tokens), answer)
+    value, pulled = found.value, _pulled(x, found, by_tokens) if pull else x
+    left = ~found.exact
+    if bool(left.any()):
+        rest = _by_singular_values(x[left], pull)
+        value[left] = rest.value
+        if pull:
+            pulled[left] = rest.pull
+    return _Solved(value=value, pull=pulled, by_factor=not bool(left.any()))
+
+
+def _by_singular_values(x: Tensor, pull: bool) -> _Solved:
     if not pull:
         return _Solved(value=_log_of_one_plus_square(torch.linalg.svdvals(x)).sum(dim=-1), pull=x, by_factor=False)
     u, values, v = torch.linalg.svd(x, full_matrices=False)
@@ -145,7 +159,12 @@ def _gram(x: Tensor, by_tokens: bool) -> Tensor:
     return x @ x.mT if by_tokens else x.mT @ x
 
 
-def _pulled(x: Tensor, lower: Tensor, by_tokens: bool) -> Tensor:
+def _pulled(x: Tensor, found: _Factored, by_tokens: bool) -> Tensor:
+    """X times the inverse of what was factored, where the factor is exact, and anything where it is not."""
+    lower = found.lower
+    if not bool(found.exact.all()):  # a factor that ends in a pivot of zero has no inverse
+        one = torch.eye(lower.shape[-1], dtype=x.dtype, device=x.device)
+        lower = torch.where(found.exact[..., None, None], lower, one)
     inverse = torch.cholesky_inverse(lower)
     return inverse @ x if by_tokens else x @ inverse
 
@@ -154,13 +173,8 @@ def _widened(x: Tensor) -> Tensor:
     return x if x.dtype in LOST else x.float()
 
 
-def _root(x: Tensor, a: Tensor | float) -> Tensor:
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return torch.as_tensor(a, dtype=wide, device=x.device).sqrt()[..., None, None]
-
-
-def _scaled(x: Tensor, a: Tensor | float) -> Tensor:
-    return _widened(x) * _root(x, a)
+def _factor(x: Tensor, a: Tensor | float) -> Tensor:
+    return torch.as_tensor(a, dtype=torch.float64, device=x.device)
 
 
 def _in_full(x: Tensor) -> Any:
@@ -169,45 +183,47 @@ def _in_full(x: Tensor) -> Any:
 
 
 class _LogDet(torch.autograd.Function):
-    """log det(I + X^T X) with the gradient prepared on the way forward, where it shares the factor."""
+    """log det(I + a X^T X) with the gradient prepared on the way forward, where it shares the factor."""
 
     @staticmethod
-    def forward(x: Tensor, pull: bool) -> tuple[Tensor, Tensor, bool]:
+    def forward(x: Tensor, a: Tensor, pull: bool) -> tuple[Tensor, Tensor, bool]:
         with torch.no_grad(), _in_full(x):
-            found = _solved(x, pull=pull)
+            found = _solved(x, a, pull=pull)
         return found.value, found.pull if pull else x.new_empty(0), found.by_factor
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor, bool]) -> None:
-        x, ctx.pull = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: tuple[Tensor, Tensor, bool]) -> None:
+        x, a, _ = inputs
         _, pulled, ctx.by_factor = output
         ctx.mark_non_differentiable(pulled)
-        ctx.save_for_backward(x, pulled)
+        ctx.save_for_backward(x, a, pulled)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, None]:
-        x, pulled = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, None, None]:
+        x, a, pulled = ctx.saved_tensors
         along = 2 * gradient[..., None, None]
         with _in_full(x):
             if not torch.is_grad_enabled():
-                return along * pulled, None
+                return along * pulled, None, None
             if not ctx.by_factor:
                 raise ValueError(
                     "second derivatives of log det(I + a X^T X) are not computed where a s_max^2 is so large that "
                     "singular values were needed; take a larger eps, or tokens in double precision"
                 )
-            return along * _recorded_pull(x), None
+            return along * _recorded_pull(x, a.to(x.dtype)[..., None, None]), None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, None], x: Tensor, pull: bool) -> tuple[Any, Any]:
-        dim = in_dims[0]
-        assert dim is not None, "torch calls this for a batched x only"
-        return _LogDet.apply(x.movedim(dim, 0), pull), (0, 0 if pull else None, None)  # type: ignore[no-untyped-call]
+    def vmap(info: Any, in_dims: tuple[int | None, int | None, None], x: Tensor, a: Tensor, pull: bool) -> Any:
+        x = x.expand(info.batch_size, *x.shape) if in_dims[0] is None else x.movedim(in_dims[0], 0)
+        if in_dims[1] is not None:
+            a = a.movedim(in_dims[1], 0)
+            a = a.reshape(len(a), *[1] * (x.ndim - 2 - a.ndim), *a.shape[1:])
+        return _LogDet.apply(x, a, pull), (0, 0 if pull else None, None)  # type: ignore[no-untyped-call]
 
 
-def _recorded_pull(x: Tensor) -> Tensor:
-    """X (I + X^T X)^-1 in operations that torch differentiates again."""
+def _recorded_pull(x: Tensor, a: Tensor) -> Tensor:
+    """a X (I + a X^T X)^-1 in operations that torch differentiates again."""
     by_tokens = x.shape[-2] < x.shape[-1]
-    gram = _gram(x, by_tokens)
+    gram = a * _gram(x, by_tokens)
     lower = torch.linalg.cholesky(gram + torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device))
-    return torch.cholesky_solve(x, lower) if by_tokens else torch.cholesky_solve(x.mT, lower).mT
+    return a * (torch.cholesky_solve(x, lower) if by_tokens else torch.cholesky_solve(x.mT, lower).mT)

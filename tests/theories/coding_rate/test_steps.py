@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.numerics.coding_rate import subspace_rates
+from clearhead.numerics.coding_rate import coding_rate, subspace_rates
 from clearhead.theories.coding_rate.drawn import Kind, draw_bases, draw_tokens
 from clearhead.theories.coding_rate.steps import (
     exact_step,
@@ -98,6 +98,10 @@ def test_the_ratio_is_that_of_the_largest_singular_value() -> None:
 def test_the_hook_sees_no_size() -> None:
     """Neither of tokens nor of what a head has of them."""
     z, bases = drawn(3)
+    normed = (z - z.mean(dim=-1, keepdim=True)) / z.std(dim=-1, correction=0, keepdim=True)
+    heads = [normed @ basis for basis in bases]
+    want = sum(coding_rate(v / v.norm(dim=-1, keepdim=True), eps=0.1) for v in heads)
+    torch.testing.assert_close(hook_rate(z, bases), want)
     sizes = torch.rand(2, 31, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1.5
     torch.testing.assert_close(hook_rate(sizes * z, bases), hook_rate(z, bases))
     assert (raw(sizes * z, bases, 0.1) - raw(z, bases, 0.1)).abs().min() > 0.1

@@ -35,7 +35,8 @@ class Principles:
         rates: R of each class alone, in nats
         outside: share of a class's energy outside of its leading `room` directions
     diverse:
-        flatness: effective rank over r, the size of the class's basis: 1 where the spread is even
+        flatness: effective rank over r, the size of the class's basis: 1 where the spread is even, or a little more, as
+            the basis leaves 5 % out
         filled: R / R_max, R_max = d / 2 log(1 + |z|^2 / eps^2) with the mean of |z|^2, 1 for features of length one
     """
 

@@ -1,22 +1,9 @@
-"""Rows of `clearhead verify` on coding rates, and the theorem on denoising beyond its sizes."""
+"""Thresholded attention denoises as its theorem says, and beyond its sizes it does not."""
 
 import pytest
 import torch
 
 from clearhead.theories.coding_rate.denoising import draw_noisy_tokens, growth, middle_threshold, predicted_growth
-from clearhead.theories.coding_rate.theorems import theorems
-from tests.once import once
-
-
-@once
-def test_every_statement_holds_and_its_control_fails() -> None:
-    before = torch.get_rng_state()
-    rows = theorems()
-    assert torch.equal(before, torch.get_rng_state())
-    assert [row.id for row in rows] == [f"C{i}" for i in range(1, 20)]
-    assert {row.source for row in rows} == {"coding rate"}
-    assert all(row.holds for row in rows), [row.id for row in rows if not row.holds]
-    assert all(len(row.statement) < 120 and row.citation and row.control for row in rows)
 
 
 @pytest.mark.parametrize(("p", "want"), [(32, 1.3673), (64, 1.3750)])
