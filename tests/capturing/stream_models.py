@@ -18,10 +18,13 @@ class Attention(nn.Module):
         super().__init__()
         self.project, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, add_values: bool = False, overwrite: bool = False) -> Tensor:
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.project(x).chunk(3, dim=-1))
-        attended: Tensor = self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-        return attended
+        attended = functional.scaled_dot_product_attention(q, k, v)
+        mapped: Tensor = self.out((attended + v if add_values else attended).transpose(1, 2).flatten(2))
+        if overwrite:
+            attended.zero_()
+        return mapped
 
 
 class Parts(nn.Module):
@@ -32,6 +35,7 @@ class Parts(nn.Module):
         self.attention, self.other = Attention(), Attention()
         self.mlp = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH))
         self.inner, self.dictionary = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.torchs = nn.MultiheadAttention(WIDTH, HEADS)
         self.norm, self.mlp_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
 
 
@@ -79,6 +83,14 @@ def post_norm(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
     return after, (x, between, after)
 
 
+def post_norm_twice(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """Two parts after attention."""
+    between = block.norm(x + block.attention(x))
+    first = block.mlp_norm(between + block.mlp(between))
+    after = block.mlp_norm(first + block.inner(first))
+    return after, (x, between, after)
+
+
 def scaled(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
     between = torch.add(x, block.attention(block.norm(x)), alpha=0.5)
     after = between + 0.5 * block.mlp(block.mlp_norm(between))
@@ -107,15 +119,22 @@ def in_place(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
     return x, (before, between, x.clone())
 
 
-def in_place_without_gradients(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """Overwrites what attention put out, and the tokens twice."""
+def overwritten(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """What has been used is written over: what attention put out, and the tokens after each sum."""
     before = x.clone()
-    added = block.attention(block.norm(x))
-    x.add_(added)
-    added.zero_()
-    between = x.clone()
-    x.sub_(block.mlp(block.mlp_norm(x)))
-    return x, (before, between, x.clone())
+    total = x - block.attention(block.norm(x), overwrite=True)
+    x.zero_()
+    between = total.clone()
+    after = total + block.mlp(block.mlp_norm(total))
+    total.zero_()
+    return after, (before, between, after.clone())
+
+
+def values_added(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """A sum within the attention, of what it put out and the values."""
+    between = x + block.attention(block.norm(x), add_values=True)
+    after = between + block.mlp(block.mlp_norm(between))
+    return after, (x, between, after)
 
 
 def flattened(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
@@ -130,6 +149,14 @@ def tokens_first(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
     between = x + block.attention(block.norm(x).transpose(0, 1)).transpose(0, 1)
     after = between + block.mlp(block.mlp_norm(between))
     return after, (x.transpose(0, 1), between.transpose(0, 1), after.transpose(0, 1))
+
+
+def turned_for_attention(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """Attention wants tokens first, the model does not."""
+    normed = block.norm(x).transpose(0, 1)
+    between = x + block.torchs(normed, normed, normed, need_weights=False)[0].transpose(0, 1)
+    after = between + block.mlp(block.mlp_norm(between))
+    return after, (x, between, after)
 
 
 def inner_residual(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
@@ -174,6 +201,14 @@ def attention_alone(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
     return between, (x, between, None)
 
 
+def attention_alone_with_sums(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """Sums before and within the attention are no part that follows the one before."""
+    normed = block.norm(x)
+    hidden = block.inner(normed)
+    between = x + block.attention(hidden + block.dictionary(hidden), add_values=True)
+    return between, (x, between, None)
+
+
 def no_residual(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     return block.mlp(block.attention(x)), None
 
@@ -182,6 +217,17 @@ def residual_elsewhere(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     """The MLP has a sum and attention has none."""
     x = block.attention(x)
     return x + block.mlp(x), None
+
+
+def stream_taken_away(block: Parts, x: Tensor) -> tuple[Tensor, None]:
+    """The tokens are subtracted, so that they are not what is carried."""
+    x = block.attention(block.norm(x)) - x
+    return x + block.mlp(block.mlp_norm(x)), None
+
+
+def stream_halved(block: Parts, x: Tensor) -> tuple[Tensor, None]:
+    x = torch.add(block.attention(block.norm(x)), x, alpha=0.5)
+    return x + block.mlp(block.mlp_norm(x)), None
 
 
 def beside(block: Parts, x: Tensor) -> tuple[Tensor, None]:

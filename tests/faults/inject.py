@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from crate_faults import CRATE_FAULTS
 from fault import Fault
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
@@ -36,6 +37,7 @@ FAULTS = (
     + MARGIN_CLAIM_FAULTS
     + RATE_CLAIM_FAULTS
     + RATE_FAULTS
+    + CRATE_FAULTS
 )
 
 

@@ -108,6 +108,27 @@ RATE_CLAIM_FAULTS = (
         CURVES,
     ),
     Fault(
+        "rate: random maps at another size than the model's",
+        f"{WHERE}/maps.py",
+        "np.sqrt(np.maximum(size**2 * self.squares - 2 * size",
+        "np.sqrt(np.maximum(size * self.squares - 2 * size",
+        SUBSPACES,
+    ),
+    Fault(
+        "curves: what stood beside the model is lost",
+        "record.py",
+        "lines=(first, replace(other.lines[0], name=name), *rest)",
+        "lines=(first, replace(other.lines[0], name=name))",
+        CURVES,
+    ),
+    Fault(
+        "report: curves without their intervals",
+        "report/depth.py",
+        "low=[interval.low for interval in line.intervals]",
+        "low=[]",
+        ("tests/report/test_depth.py",),
+    ),
+    Fault(
         "judging: the easiest control of a direction",
         "findings.py",
         "return (min if self.direction is Direction.LOWER else max)(",

@@ -135,6 +135,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Tensor]], Any], dict[str, Any], str
         r"expected transformer.layers.2.0.fn.qkv.weight \(22, 22\); got \(64, 22\)",
     ),
     "channels": (lambda s: s, {"heads": 2, "channels": 2}, "square patches of 2 channels.*75 numbers.*pass channels="),
+    "no channels": (lambda s: s, {"heads": 2, "channels": 0}, "expected channels of one or more; got 0"),
     "no square": (lambda s: {**s, "pos_embedding": torch.ones(1, 9, 22)}, {"heads": 2}, "and 9 tokens"),
     "no tensors": (lambda s: {"state_dict": {"cls_token": 3}}, {}, "expected tensors by name"),
     "nothing": (lambda s: {}, {}, "expected tensors by name"),

@@ -13,6 +13,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from clearhead.findings import Role, Verdict
+from clearhead.numerics.moments import Interval
+from clearhead.record import DepthCurve, DepthLine
 from clearhead.report import render_html
 from clearhead.report.drawing import text_of
 from clearhead.report.wording import number
@@ -358,3 +360,22 @@ def test_without_scripts_the_primary_maps_and_every_claim_still_stand(browser, s
         assert not browser.find_element(By.CSS_SELECTOR, ".switch").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_curves_over_depth_are_drawn_and_fit(browser, show, record, width, scheme):
+    line = DepthLine(name="this model", values=(3.0, 2.0, 1.0), intervals=(Interval(2.9, 3.1),) * 3)
+    curve = DepthCurve(theory="theory", title="A rate", quantity="nats", layers=(0, 1, 2), lines=(line,))
+    show(dataclasses.replace(record, curves=(curve,) * 3), width=width, scheme=scheme)
+    pictures = browser.execute_script(
+        "return [...document.querySelectorAll('#depth img')].map((image) => "
+        "({drawn: image.complete && image.naturalWidth, right: image.getBoundingClientRect().right,"
+        " width: image.getBoundingClientRect().width}));"
+    )
+    assert len(pictures) == 3
+    for picture in pictures:
+        assert picture["drawn"] > 300
+        assert picture["right"] <= width
+        # Smaller, and the words of 12 pixels in it could not be read.
+        assert picture["width"] > 0.75 * picture["drawn"]
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width

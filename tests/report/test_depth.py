@@ -122,7 +122,7 @@ def test_a_page_without_curves_has_no_place_for_them(record: AuditRecord) -> Non
 
 def test_names_are_escaped(curved: AuditRecord) -> None:
     curve = dataclasses.replace(
-        CURVE, title=HOSTILE, theory=HOSTILE, quantity=HOSTILE, note=HOSTILE, lines=(line(HOSTILE, 1, 2, 3),)
+        CURVE, title=HOSTILE, theory=HOSTILE, quantity=HOSTILE, note=HOSTILE, lines=(line(HOSTILE, 1.0, 2.0, 3.0),)
     )
     page = render_html(dataclasses.replace(curved, curves=(curve,), notes=(HOSTILE,)))
     assert "<script>alert" not in page
@@ -140,6 +140,8 @@ def test_the_page_says_layers_where_it_means_them_and_values_where_there_is_no_s
     facts = json.loads(re.search(r'id="facts">(.*?)</script>', page, re.S).group(1))
     claims = {claim["statistic"]: claim for claim in facts["claims"]}
     assert [claims[name]["unit"] for name in ("compression", "density")] == ["head", "layer"]
+    assert claims["compression"]["columns"]["shade"].split()[:3] == ["a50", "a0", "a-50"]
+    assert 'data-agreement="nan"' not in page
     assert claims["compression"]["columns"]["text"].split()[:3] == ["-.40", ".050", ".60"]
     assert "lower than every control, as the theory says, in 3 of 9 heads" in claims["compression"]["sentence"]
     assert "1 of 3 layers" in claims["density"]["sentence"]

@@ -150,7 +150,8 @@ def capture_gradients(
     Everything else is as in `capture`: the calls and their numbers, the errors, and that no trace is left. Parameters
     get no `.grad`, whether they are frozen or not, and the model's mode stays as it is. The model's output is its own
     to rounding, as torch's fused paths have no gradients. A layer whose output does not reach the loss, or that runs
-    under torch.no_grad, has None. All calls of a pass are kept until its loss is there.
+    under torch.no_grad, has None. All calls of a pass are kept until its loss is there, with their
+    `stream` where asked for.
     """
     if any(x.is_inference() for x in chain(model.parameters(), model.buffers())):
         raise ValueError("the model was made in torch.inference_mode and has no gradients: load it outside of that")

@@ -114,6 +114,13 @@ def capture(
     `keep` receives each call instead of the tape's list, so that memory need not grow. On leaving,
     `AttentionNotSeenError` is raised if the model ran and no attention was seen, or if a module that looks like
     attention ran unseen; `allow_unseen` turns the latter into `tape.unseen`.
+
+    `stream` asks for `Heads.stream`, the tokens that the model carries past each block of self-attention, to the bit
+    and whatever the architecture (`sockets.residual` has the rule). It is None for cross-attention, for attention
+    beside an MLP or without a path around it, and in threads that the model starts. A call then reaches `keep` when its
+    stream is known, up to two calls later or when the pass is over, in the same order; if the model raises, calls that
+    wait are let go. Torch's fused encoder adds nothing that could be seen: `between` and `after` are those of the
+    second run in which its attention is seen, its own to rounding.
     """
     tape = Tape(keep)
     with recording(model, tape, describe=describe, allow_unseen=allow_unseen, stream=stream):

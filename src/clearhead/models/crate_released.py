@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig
+from clearhead.models.image_sizes import check_sizes
 from clearhead.models.objects import LoadError, first_line
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_SPREAD", "crate_from_released", "released_names", "released_state"]
@@ -125,6 +126,7 @@ def _config_from(state: Mapping[str, Tensor], others: Mapping[str, Any]) -> Crat
     positions, pixels = state["pos_embedding"], state["to_patch_embedding.1.weight"].numel()
     tokens, width = positions.shape[-2:] if positions.ndim >= 2 else (0, 0)
     channels = others.get("channels", 3)
+    check_sizes(channels=channels)
     patch, side = math.isqrt(pixels // channels), math.isqrt(max(tokens - 1, 0))
     if channels * patch**2 != pixels or side**2 + 1 != tokens:
         raise LoadError(

@@ -15,6 +15,8 @@ MAP_WIDTH = 1040
 LABEL_WIDTH = 44
 HEADER_HEIGHT = 22
 UNMEASURED, WITHOUT_SCALE = "unmeasured", "plain"
+BEYOND = {Verdict.SUPPORTED: 0.5, Verdict.OPPOSITE: -0.5}
+"""The agreement whose colour a verdict has where there is no agreement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class Square:
     @property
     def agreement(self) -> str:
         """The agreement as a number for programs; empty where there is none."""
-        return "" if self.shade in (UNMEASURED, WITHOUT_SCALE) else repr(self.cell.finding.agreement)
+        known = self.shade != UNMEASURED and math.isfinite(self.cell.finding.agreement)
+        return repr(self.cell.finding.agreement) if known else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +106,22 @@ def _map(grid: ClaimGrid) -> HeatMap:
 
 
 def shade_of(finding: Finding) -> str:
-    """Name of the class that colours a head; a value on which theory and chance set no scale has a plain one."""
+    """Name of the class that colours a head; a value on which theory and chance set no scale has a plain one.
+
+    Where a theory tells a direction only, there are three colours: beyond chance on either side, and neither.
+    """
     if finding.verdict is Verdict.NOT_APPLICABLE or not math.isfinite(finding.value):
         return UNMEASURED
+    if finding.claim.direction is not None:
+        return _shade(BEYOND.get(finding.verdict, 0.0))
     return _shade(finding.agreement) if math.isfinite(finding.agreement) else WITHOUT_SCALE
 
 
 def text_of(finding: Finding) -> str:
     """The number in a square: the agreement, or the value itself where there is no scale."""
-    shade = shade_of(finding)
-    return (
-        "" if shade == UNMEASURED else short(finding.value) if shade == WITHOUT_SCALE else agreement(finding.agreement)
-    )
+    if shade_of(finding) == UNMEASURED:
+        return ""
+    return agreement(finding.agreement) if math.isfinite(finding.agreement) else short(finding.value)
 
 
 def _shade(value: float) -> str:

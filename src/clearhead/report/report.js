@@ -61,7 +61,7 @@
   // A line for the theory, one for the head and one for each control, on one axis in percent of the width.
   const draw = (facts) => {
     const lines = [
-      { kind: "theory", name: "theory", value: facts.exact, low: "-", high: "-" },
+      ...(facts.exact === "-" ? [] : [{ kind: "theory", name: "theory", value: facts.exact, low: "-", high: "-" }]),
       { kind: "value", name: `this ${facts.unit}`, value: facts.value, low: facts.low, high: facts.high },
       ...facts.controls.map((one) => ({ ...one, kind: "control" })),
     ];

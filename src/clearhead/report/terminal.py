@@ -37,8 +37,6 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         print_paragraph("chance", Text(line), console)
     if record.symmetry is not None:
         print_paragraph("order", Text(_order(record.symmetry)), console)
-    for curve in record.curves:
-        print_paragraph("depth", Text(depth_in_words(curve)), console)
     for note in record.notes:
         print_paragraph("note", Text(clean(note)), console)
     console.print()
@@ -57,6 +55,8 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         print_other_claims(others(grids, theory, Role.SECONDARY), console)
         print_published_claims(others(grids, theory, Role.PUBLISHED), console)
     console.print()
+    for curve in record.curves:
+        print_paragraph("depth", Text(depth_in_words(curve)), console)
     for line in _disputed(record, grids):
         print_paragraph("dispute", Text(line), console)
     for line in _skipped(grids):

@@ -22,7 +22,7 @@ class Axes:
     tokens_first: bool
 
     @classmethod
-    def of(cls, heads: Heads, *, tokens_first: bool) -> "Axes":
+    def of(cls, heads: Heads) -> "Axes":
         """Read off the call. What is projected lies in memory token by token where a model has tokens first."""
         b, _, n, _ = heads.q.shape
         made = heads.queries_from
@@ -31,20 +31,22 @@ class Axes:
             inputs=b // heads.windows,
             tokens=n,
             windows=heads.windows,
-            tokens_first=tokens_first or (b > 1 and n > 1 and step[0] < step[1]),
+            tokens_first=b > 1 and n > 1 and step[0] < step[1],
         )
 
     def laid_out(self, x: Tensor) -> Tensor | None:
-        """The tensor as (inputs, tokens, width); None if it has other tokens than the call.
+        """The tensor as (inputs, tokens, width); None if it has other tokens than the call, or may have channels first.
 
         Given as that, with tokens first, with both in one axis, or with rows and columns of an image. Windows may have
-        been padded, so where there are several any number of tokens will do.
+        been padded, so where there are several fewer tokens will do.
         """
         i, t = self.inputs, self.tokens
-        if x.ndim == 4 and x.shape[0] == i:
+        if x.ndim == 4:
+            if x.shape[0] != i or x.shape[2] * x.shape[3] == t * self.windows:
+                return None
             x = x.flatten(1, 2)
         if self.windows > 1:
-            return x if x.ndim == 3 and x.shape[0] == i else None
+            return x if x.ndim == 3 and x.shape[0] == i and x.shape[1] <= t * self.windows else None
         if x.ndim == 2 and x.shape[0] == i * t:
             x = x.reshape(*((t, i) if self.tokens_first else (i, t)), x.shape[1])
         if x.ndim != 3 or x.shape[:2] not in ((i, t), (t, i)):
@@ -59,8 +61,9 @@ class Block:
 
     node, before_node: of the sum, and of the tokens it was added to
     between_node: of what the next part was added to, None before there is such a part
-    norm, norm_from: operations from the first sum to that, where they are no more than a norm, and how many operations
-        had run at the second sum, after which they are looked for again
+    sums: nodes of the sums after that
+    norm: operations from the first sum to that, where they are no more than a norm
+    norm_from, norm_again: how many operations had run at the last sum after the first; whether the norm came again
     kept: tensors that may become a part of the stream, by their part in the rule
     """
 
@@ -68,8 +71,10 @@ class Block:
     before_node: int
     kept: dict[str, Tensor]
     between_node: int | None = None
-    norm: list[str] | None = None
+    sums: list[int] = field(default_factory=list)
+    norm: list[str] = field(default_factory=list)
     norm_from: int = 0
+    norm_again: bool = False
     parallel: bool = False
     settled: bool = False
 

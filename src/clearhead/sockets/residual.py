@@ -56,7 +56,7 @@ class Residuals:
         self._waiting: Block | None = None
         self._ways: deque[list[str]] = deque(maxlen=WAYS)
 
-    def called(self, heads: Heads, made: Tensor, *, tokens_first: bool) -> BlockCall:
+    def called(self, heads: Heads, made: Tensor) -> BlockCall:
         """Note an attention call. One before, that it was computed from and that no sum has closed, has no block."""
         flow = self.flow
         asked = flow.node(heads.q), flow.node(heads.k)
@@ -67,7 +67,7 @@ class Residuals:
                 call.lost = True
                 self._open.remove(call)
         node = flow.join(ATTENTION, [heads.q, heads.k, heads.v], [made])
-        call = BlockCall(node=node, asked=asked, axes=Axes.of(heads, tokens_first=tokens_first))
+        call = BlockCall(node=node, asked=asked, axes=Axes.of(heads))
         self.calls.append(call)
         self._open.append(call)
         return call
@@ -85,11 +85,12 @@ class Residuals:
         second, node, carried = found
         branch = flow.node(x if second else y)
         way = flow.way(branch, node)
-        closes = [call for call in self._open if call.node in way]
         if carried is None or (second and not either):
-            for call in closes:
+            for call in [call for call in self._open if call.node in way]:
                 self._lose(call)
             return None
+        # What has other tokens is a sum within the attention, of its values say.
+        closes = [call for call in self._open if call.node in way and call.axes.laid_out(carried) is not None]
         if closes:
             return Sum(carried=carried, node=node, closes=closes, follows=None)
         block = self._waiting
@@ -149,8 +150,7 @@ class Residuals:
         for call in found.closes:
             self._open.remove(call)
             call.block = block
-            within = all(flow.reaches(found.node, node) for node in call.asked)
-            call.lost = not within or call.axes.laid_out(found.carried) is None
+            call.lost = not all(flow.reaches(found.node, node) for node in call.asked)
             block.parallel |= any(self._without_attention(found.node, side) for side in call.sides)
         self._waiting = block
 
@@ -161,17 +161,18 @@ class Residuals:
 
     def _follow(self, block: Block, found: Sum, total: Tensor) -> None:
         """Note a sum after the block's own. That of the oldest tokens is the next part's; others are in it or after."""
+        flow = self.flow
         block.kept["last"] = total.detach()
+        block.sums.append(flow.node(total))
+        block.kept.pop("normed", None)
+        block.norm_from = len(flow.steps)
         if block.between_node is not None and block.between_node <= found.node:
             return
-        flow = self.flow
         block.between_node = found.node
         block.kept["between"] = found.carried.detach()
-        block.kept.pop("normed", None)
-        block.norm = None
-        if found.node != block.node and not self._maps(found.node, block.node):
-            block.norm = flow.steps[flow.position(block.node) : flow.position(found.node)]
-            block.norm_from = len(flow.steps)
+        normed = found.node != block.node and not self._maps(found.node, block.node)
+        block.norm = flow.steps[flow.position(block.node) : flow.position(found.node)] if normed else []
+        block.norm_again = False
 
     def _maps(self, later: int, earlier: int) -> bool:
         """Whether a linear map lies on the way."""
@@ -191,9 +192,10 @@ class Residuals:
         norm, start = block.norm, block.norm_from
         if norm and len(steps) - start == len(norm) and steps[start:] == norm:
             block.kept["normed"] = made.detach()
+            block.norm_again = True
 
     def _between(self, block: Block) -> str:
-        carries_on = block.between_node == block.node or "normed" in block.kept
+        carries_on = block.between_node == block.node or block.norm_again
         return "between" if block.between_node is not None and carries_on else "total"
 
     def _settle(self, found: Sum) -> None:
@@ -207,7 +209,8 @@ class Residuals:
             return
         self._waiting = None
         block.kept["next"] = found.carried.detach()
-        if block.between_node is not None or self._maps(found.node, block.node):
+        followed = any(flow.reaches(node, found.node) for node in block.sums)
+        if followed or self._maps(found.node, block.node):
             self._ways.append(flow.steps[flow.position(block.node) : flow.position(found.node)])
             block.settle(between=self._between(block), after="next")
         else:

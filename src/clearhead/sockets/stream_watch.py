@@ -59,11 +59,11 @@ class StreamWatch:
         finally:
             self._residuals = None
 
-    def called(self, heads: Heads, made: Tensor, *, tokens_first: bool) -> BlockCall | None:
+    def called(self, heads: Heads, made: Tensor) -> BlockCall | None:
         """Note an attention call, of which the model goes on with `made`; None outside a pass."""
         if not self.watching or self._residuals is None:
             return None
-        return self._residuals.called(heads, made, tokens_first=tokens_first)
+        return self._residuals.called(heads, made)
 
     def replaced(self, call: BlockCall, made: Tensor) -> None:
         """Note that the model goes on with this tensor instead."""

@@ -77,16 +77,13 @@ class Tap:
         self._ended = ended
         self._maps = MapTrace() if trace_maps else None
 
-    def emit(self, heads: Heads, made: Tensor, *, tokens_first: bool = False) -> Tensor | None:
-        """Hand one call to the receiver.
-
-        made: the model's own tensor that the attention went into; tokens_first: whether its axes are (tokens, inputs)
-        """
+    def emit(self, heads: Heads, made: Tensor) -> Tensor | None:
+        """Hand one call to the receiver. made: the model's own tensor that the attention went into"""
         self.calls += 1
         with nullcontext() if self.stream is None else self.stream.paused():
             if self._maps is not None:
                 heads = self._maps.with_origins(heads)
-            call = None if self.stream is None else self.stream.called(heads, made, tokens_first=tokens_first)
+            call = None if self.stream is None else self.stream.called(heads, made)
             with self.received(call):
                 replaced = self._receive(heads)
         if self.stream is not None and call is not None and replaced is not None:

@@ -44,7 +44,7 @@ def _watched_attention(tap: Tap, module: nn.MultiheadAttention) -> Iterator[None
             output, weights = original(*args, **kwargs)
             heads = _read(tap.names[id(module)], module, call, state)
         _agree(heads, module, call, output)
-        replaced = tap.emit(heads, output, tokens_first=call.batched and not call.batch_first)
+        replaced = tap.emit(heads, output)
         if replaced is None:
             return output, weights
         joined = replaced.to(call.query.dtype).transpose(1, 2).flatten(2)

@@ -1,10 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
+from clearhead.theories.coding_rate.maps import RandomMaps
 from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
 from clearhead.theories.coding_rate.subspaces import (
     coherence,
@@ -81,3 +83,26 @@ def test_density_and_zeros_of_known_features() -> None:
     assert math.isnan(density(torch.zeros(2, 13)))
     assert nonzero_fraction(one_hot) == pytest.approx(1 / 13)
     assert nonzero_fraction(equal) == 1.0
+
+
+@pytest.mark.parametrize("shape", [(31, 7), (5, 11)])
+def test_random_maps_are_compared_at_the_size_of_the_models(shape: tuple[int, int]) -> None:
+    maps = drawn(2, 3, *shape, seed=7)
+    maps = maps / torch.linalg.matrix_norm(maps)[..., None, None]
+    small = maps.mT @ maps if shape[1] <= shape[0] else maps @ maps.mT
+    nothing = np.zeros((2, 3))
+    random = RandomMaps(
+        squares=small.square().sum(dim=(-2, -1)).numpy(), width=min(shape), overlap=nothing, cosine=nothing
+    )
+    for size in (0.5, 11.0):
+        expected = not_orthonormal(math.sqrt(size) * maps, scaled=False)
+        assert random.not_orthonormal(np.full(3, size)) == pytest.approx(expected)
+    assert random.not_orthonormal(np.full(3, float(min(shape)))) == pytest.approx(not_orthonormal(maps, scaled=True))
+
+
+def test_random_maps_are_drawn_by_seed_and_shape() -> None:
+    first, again, other = (RandomMaps.drawn((3, 31, 5), draws=4, seed=seed) for seed in (0, 0, 1))
+    assert first.overlap.shape == first.cosine.shape == first.squares.shape == (4, 3)
+    assert np.array_equal(first.cosine, again.cosine)
+    assert not np.array_equal(first.cosine, other.cosine)
+    assert first.overlap.mean() == pytest.approx(5 / 31, rel=0.1)

@@ -1,5 +1,9 @@
-"""The value maps of one layer: their subspaces, and how far they are from what theory assumes, beside random maps."""
+"""What the value maps of a layer say alone: how near they are to what theory assumes, beside random maps.
 
+Only numbers are kept of a layer, as the maps of all layers together may be larger than the model.
+"""
+
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,80 +12,83 @@ from torch import Tensor
 
 from clearhead.axes import Float
 from clearhead.heads import Heads
+from clearhead.numerics.moments import Array
 from clearhead.theories.coding_rate.claims import LARGEST_COSINE, ORTHONORMAL, OVERLAP, RANDOM_MAP
-from clearhead.theories.coding_rate.subspaces import (
-    coherence,
-    is_tied,
-    not_orthonormal,
-    orthonormal_bases,
-    value_maps,
-)
+from clearhead.theories.coding_rate.subspaces import coherence, is_tied, not_orthonormal, orthonormal_bases
 from clearhead.theories.tallies import Sample, Samples
 
-__all__ = ["LayerMaps"]
+__all__ = ["LayerMaps", "RandomMaps", "by_head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomMaps:
+    """Gaussian maps of one shape, as many as a layer has, drawn once and kept for every layer of that shape.
+
+    squares: |D' D|^2 of each map D with |D| = 1; width: p; overlap and cosine: see `coherence`
+    """
+
+    squares: Array
+    width: int
+    overlap: Array
+    cosine: Array
+
+    @classmethod
+    def drawn(cls, shape: tuple[int, int, int], *, draws: int, seed: int) -> "RandomMaps":
+        """Maps (k, c, f), so many times, one after another: they are as large as the model's own."""
+        entropy = np.random.SeedSequence([seed, *shape])
+        generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
+        squares, found = [], []
+        for _ in range(draws):
+            maps = torch.randn(*shape, generator=generator, dtype=torch.float64)
+            small = maps.mT @ maps if shape[2] <= shape[1] else maps @ maps.mT
+            sizes = maps.square().sum(dim=(-2, -1))
+            squares.append((small.square().sum(dim=(-2, -1)) / sizes.square()).numpy())
+            found.append(coherence(torch.linalg.qr(maps).Q))
+        overlap, cosine = (np.stack(part) for part in zip(*found, strict=True))
+        return cls(squares=np.stack(squares), width=min(shape[1:]), overlap=overlap, cosine=cosine)
+
+    def not_orthonormal(self, size: Array) -> Array:
+        """As `subspaces.not_orthonormal`, of the maps at |D|^2 = size: |s D'D - I|^2 = s^2 |D'D|^2 - 2 s |D|^2 + p."""
+        found: Array = np.sqrt(np.maximum(size**2 * self.squares - 2 * size + self.width, 0)) / math.sqrt(self.width)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMaps:
     """What the weights of one layer say, the same on every input.
 
-    weights, bases: the map of every distinct value head, and an orthonormal basis of its columns
     tied: whether queries, keys and values are one map
-    samples: the claims on maps, for every head; `unscaled`: that on a tied map as it is
+    samples: the claims on maps, for every head; unscaled: that on a tied map as it is
     """
 
-    weights: Float[Tensor, "k c f"]
-    bases: Float[Tensor, "k c p"]
     tied: bool
     samples: Samples
     unscaled: Sample
-    groups: int
 
     @classmethod
-    def of(cls, heads: Heads, *, draws: int, seed: int) -> "LayerMaps | None":
-        """Of the layer that made a call, beside so many random maps; None where values are no linear map's."""
-        weights = value_maps(heads)
-        if weights is None:
-            return None
-        entropy = np.random.SeedSequence([seed, heads.layer, *weights.shape])
-        generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
-        drawn = torch.randn(draws, *weights.shape, generator=generator, dtype=torch.float64)
-        bases = orthonormal_bases(weights)
-        own, others = coherence(bases), coherence(torch.linalg.qr(drawn).Q) if draws else ()
-        # As large as the model's own, head by head.
-        drawn = drawn * (torch.linalg.matrix_norm(weights) / torch.linalg.matrix_norm(drawn))[..., None, None]
-        repeat = heads.groups
-
-        def sample(value: np.ndarray, control: np.ndarray | None) -> Sample:
-            found = Sample(value=value, controls={} if control is None else {RANDOM_MAP: control})
-            return _repeated(found, repeat)
-
+    def of(cls, heads: Heads, weights: Float[Tensor, "k c f"], random: RandomMaps | None) -> "LayerMaps":
+        """Of the layer that made a call, with the map of every distinct value head, beside random maps if given."""
+        overlap, cosine = coherence(orthonormal_bases(weights))
+        size: Array = weights.square().sum(dim=(-2, -1)).numpy()
+        drawn: list[Array | None] = [None] * 4
+        if random is not None:
+            unit = np.full_like(size, random.width)
+            drawn = [random.not_orthonormal(unit), random.overlap, random.cosine, random.not_orthonormal(size)]
+        values = (not_orthonormal(weights, scaled=True), overlap, cosine, not_orthonormal(weights, scaled=False))
+        straight, apart, nearest, unscaled = (
+            Sample(value=value, controls={} if control is None else {RANDOM_MAP: control})
+            for value, control in zip(values, drawn, strict=True)
+        )
         return cls(
-            weights=weights,
-            bases=bases,
             tied=is_tied(heads),
-            samples={
-                ORTHONORMAL: sample(
-                    not_orthonormal(weights, scaled=True), not_orthonormal(drawn, scaled=True) if draws else None
-                ),
-                OVERLAP: sample(own[0], others[0] if others else None),
-                LARGEST_COSINE: sample(own[1], others[1] if others else None),
-            },
-            unscaled=sample(
-                not_orthonormal(weights, scaled=False), not_orthonormal(drawn, scaled=False) if draws else None
-            ),
-            groups=repeat,
+            samples=by_head({ORTHONORMAL: straight, OVERLAP: apart, LARGEST_COSINE: nearest}, heads.groups),
+            unscaled=_repeated(unscaled, heads.groups),
         )
 
-    def obstacle(self, width: int) -> str:
-        """Why the maps say nothing of a stream of this width, if so."""
-        return (
-            "" if self.weights.shape[1] == width else "the value map reads vectors of another width than the stream's"
-        )
 
-    def by_head(self, samples: Samples) -> Samples:
-        """What was found on distinct value heads, for every head."""
-        return {claim: _repeated(sample, self.groups) for claim, sample in samples.items()}
+def by_head(samples: Samples, groups: int) -> Samples:
+    """What was found on distinct value heads, for every head, of which so many share one."""
+    return {claim: _repeated(sample, groups) for claim, sample in samples.items()}
 
 
 def _repeated(sample: Sample, times: int) -> Sample:

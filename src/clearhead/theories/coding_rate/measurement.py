@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from clearhead.axes import Float
 from clearhead.findings import Finding
 from clearhead.heads import Heads
 from clearhead.numerics.coding_rate import check_eps
@@ -26,14 +28,26 @@ from clearhead.theories.coding_rate.claims import (
     undefined,
 )
 from clearhead.theories.coding_rate.depth import CurveSums, Points, rate_points, sparsity_points
-from clearhead.theories.coding_rate.maps import LayerMaps
+from clearhead.theories.coding_rate.maps import LayerMaps, RandomMaps, by_head
 from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
+from clearhead.theories.coding_rate.subspaces import orthonormal_bases, value_maps
 from clearhead.theories.coding_rate.tokens import Tokens, tokens_of
 from clearhead.theories.tallies import Layer, Sample, Samples, Tallies
 
 __all__ = ["CodingRateClaims"]
 
+OTHER_WIDTH = "the value map reads vectors of another width than the stream's"
 NO_MAP = "values are no linear map of what the layer reads, so the head has no subspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Maps:
+    """The value maps of one call, orthonormal bases of them, and how many heads share each."""
+
+    weights: Float[Tensor, "k c f"]
+    bases: Float[Tensor, "k c p"]
+    tied: bool
+    groups: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +76,18 @@ class CodingRateClaims:
             Tallies(claims, seed=seed, undefined=undefined)
             for claims in (HEAD_CLAIMS, MAP_CLAIMS, LAYER_CLAIMS, TIED_CLAIMS)
         )
-        self._maps: dict[int, LayerMaps | None] = {}
+        self._maps: dict[int, LayerMaps] = {}
+        self._random_maps: dict[tuple[int, ...], RandomMaps] = {}
         self._curves = CurveSums("coding rate")
         self._zeros: dict[int, int] = {}
 
     def observe(self, heads: Heads) -> None:
         """Take one call of one layer."""
-        if heads.layer not in self._maps:
-            draws = 0 if self._draws is None else self._draws.random_map
-            self._maps[heads.layer] = LayerMaps.of(heads, draws=draws, seed=self._seed)
-        maps, seen, layer = self._maps[heads.layer], self._layers.samples(heads.layer), Layer.of(heads)
+        maps, seen, layer = self._maps_of(heads), self._layers.samples(heads.layer), Layer.of(heads)
         inputs = range(heads.q.shape[0] // heads.windows)
         for found in one_thread_each(lambda i: self._measured(heads, maps, i, seen + i + 1), inputs):
             _count(self._heads, layer, found.heads)
-            _count(self._of_maps, layer, NO_MAP if maps is None else maps.samples)
+            _count(self._of_maps, layer, NO_MAP if maps is None else self._maps[layer.place].samples)
             _count(self._layers, Layer(layer.place, layer.name, 1), found.layer)
             if maps is not None and maps.tied:
                 _count(self._tied, layer, found.tied)
@@ -99,31 +111,52 @@ class CodingRateClaims:
             if count
         ]
 
-    def _measured(self, heads: Heads, maps: LayerMaps | None, index: int, number: int) -> _Measured:
+    def _maps_of(self, heads: Heads) -> _Maps | None:
+        """The maps of a call; what they say alone is found once for each layer."""
+        weights = value_maps(heads)
+        if weights is None:
+            return None
+        if heads.layer not in self._maps:
+            self._maps[heads.layer] = LayerMaps.of(heads, weights, self._random(weights))
+        tied = self._maps[heads.layer].tied
+        return _Maps(weights=weights, bases=orthonormal_bases(weights), tied=tied, groups=heads.groups)
+
+    def _random(self, weights: Tensor) -> RandomMaps | None:
+        if self._draws is None:
+            return None
+        k, c, f = weights.shape
+        if (k, c, f) not in self._random_maps:
+            drawn = RandomMaps.drawn((k, c, f), draws=self._draws.random_map, seed=self._seed)
+            self._random_maps[k, c, f] = drawn
+        return self._random_maps[k, c, f]
+
+    def _measured(self, heads: Heads, maps: _Maps | None, index: int, number: int) -> _Measured:
         tokens = tokens_of(heads, index)
         if isinstance(tokens, str):
             return _Measured(heads=tokens, layer=tokens, tied=tokens)
         layer, sparse = self._of_layer(tokens), sparsity_points(tokens, controls=self._draws is not None)
-        obstacle = NO_MAP if maps is None else maps.obstacle(tokens.before.shape[-1])
-        if maps is None or obstacle:
+        if maps is None or maps.weights.shape[1] != tokens.before.shape[-1]:
+            obstacle = NO_MAP if maps is None else OTHER_WIDTH
             return _Measured(heads=obstacle, layer=layer, tied=obstacle, points=(sparse,))
         generator = self._generator(heads.layer, number)
         block = Block(tokens, maps.bases, eps=self._eps)
         elsewhere = block.elsewhere(self._draws.random_subspace, generator) if self._draws else None
         return _Measured(
-            heads=maps.by_head(block.samples(self._draws, generator, elsewhere)),
+            heads=by_head(block.samples(self._draws, generator, elsewhere), maps.groups),
             layer=layer,
-            tied=self._of_tied_maps(tokens, maps, generator, elsewhere) if maps.tied else NO_MAP,
+            tied=self._of_tied(heads.layer, Block(tokens, maps.weights, eps=self._eps), maps, generator, elsewhere)
+            if maps.tied
+            else NO_MAP,
             points=(rate_points(block, elsewhere), sparse),
             zeros=tokens.zeros,
         )
 
-    def _of_tied_maps(
-        self, tokens: Tokens, maps: LayerMaps, generator: torch.Generator, elsewhere: Block | None
+    def _of_tied(
+        self, layer: int, block: Block, maps: _Maps, generator: torch.Generator, elsewhere: Block | None
     ) -> Samples:
         """The learned subspaces as they are, beside the same controls."""
-        samples = Block(tokens, maps.weights, eps=self._eps).samples(self._draws, generator, elsewhere)
-        return {**maps.by_head({RAW_MAP: samples[COMPRESSION]}), UNSCALED_MAP: maps.unscaled}
+        samples = block.samples(self._draws, generator, elsewhere)
+        return {**by_head({RAW_MAP: samples[COMPRESSION]}, maps.groups), UNSCALED_MAP: self._maps[layer].unscaled}
 
     def _of_layer(self, tokens: Tokens) -> Samples | str:
         if tokens.after is None:

@@ -1,0 +1,216 @@
+"""Bugs that the tests must find in CRATE, its operators and modules, its relatives, and token statistics."""
+
+from fault import Fault
+
+STEPS = ("tests/operators/test_subspace.py", "tests/operators/test_sparse_coding.py")
+MODULES = ("tests/modules/test_subspace.py", "tests/modules/test_sparse_coding.py")
+EVERY = ("tests/modules/test_every_module.py",)
+CRATE = ("tests/models/test_crate.py",)
+RELEASED = ("tests/models/test_crate_released.py",)
+LANGUAGE = ("tests/models/test_crate_language.py",)
+MASKED = ("tests/models/test_crate_autoencoder.py",)
+STATISTICS = ("tests/operators/test_token_statistics.py", "tests/modules/test_token_statistics.py")
+SPARSE, SUBSPACE, TOKENS = "operators/sparse_coding.py", "operators/subspace.py", "operators/token_statistics.py"
+
+CRATE_FAULTS = (
+    Fault(
+        "MSSA: no shrinking", SUBSPACE, "return (1 - length) * z + length * weight", "return z + length * weight", STEPS
+    ),
+    Fault(
+        "MSSA: a without eps",
+        SUBSPACE,
+        "weight = bases.shape[-1] / (z.shape[-2] * eps**2)",
+        "weight = bases.shape[-1] / z.shape[-2]",
+        STEPS,
+    ),
+    Fault(
+        "MSSA: heads and axes exchanged",
+        SUBSPACE,
+        "reshape(*z.shape[:-1], k, p).movedim(-2, -3)",
+        "reshape(*z.shape[:-1], p, k).movedim(-1, -3)",
+        STEPS,
+    ),
+    Fault(
+        "ISTA: the sign that is printed",
+        SPARSE,
+        "@ dictionary) - step * penalty)\n    once",
+        "@ dictionary) + step * penalty)\n    once",
+        STEPS,
+    ),
+    Fault(
+        "ISTA: dictionary turned round, many tokens",
+        SPARSE,
+        "step * (dictionary - dictionary.mT @ dictionary)",
+        "step * (dictionary.mT - dictionary.mT @ dictionary)",
+        STEPS,
+    ),
+    Fault(
+        "ISTA: no threshold, many tokens", SPARSE, "z.new_full((d,), -step * penalty)", "z.new_full((d,), 0.0)", STEPS
+    ),
+    Fault("the longest step by another norm", SPARSE, "ord=2))", 'ord="fro"))', STEPS),
+    Fault("ODL: one step for two", SPARSE, "torch.relu(first + toward - step", "torch.relu(toward - step", STEPS),
+    Fault(
+        "a step too long is never said",
+        "modules/sparse_coding.py",
+        "if unknown or self._checked",
+        "if True or self._checked",
+        MODULES,
+    ),
+    Fault(
+        "autocast meets single precision",
+        "modules/sparse_coding.py",
+        "x.dtype is not torch.float64:",
+        "False:",
+        MODULES,
+    ),
+    Fault(
+        "MSSA: tied the wrong way",
+        "modules/subspace.py",
+        "linear(joined, self.subspaces.weight.mT)",
+        "linear(joined, self.subspaces.weight.reshape(-1, self.subspaces.out_features))",
+        MODULES,
+    ),
+    Fault("MSSA: scale forgotten", "modules/subspace.py", '"scale": self.scale}', '"scale": None}', MODULES),
+    Fault(
+        "MSSA: an empty batch",
+        "modules/subspace.py",
+        ".unflatten(-1, (self.heads, -1))",
+        ".reshape(*x.shape[:-1], self.heads, -1)",
+        EVERY,
+    ),
+    Fault(
+        "CRATE: a path around the sparse step",
+        "models/crate_block.py",
+        "return x + codes if self.overcomplete else codes",
+        "return x + codes",
+        CRATE,
+    ),
+    Fault(
+        "CRATE: alpha without its path",
+        "models/crate_block.py",
+        "return x + codes if self.overcomplete else codes",
+        "return codes",
+        CRATE,
+    ),
+    Fault("CRATE: negated is not", "models/crate_block.py", "x - attended if", "x + attended if", CRATE),
+    Fault(
+        "CRATE: patches read channel by channel",
+        "models/crate.py",
+        "cut.permute(0, 1, 3, 4, 2).flatten(2)",
+        "cut.flatten(2)",
+        CRATE,
+    ),
+    Fault(
+        "CRATE: weights from torch's own chance",
+        "models/crate_block.py",
+        "torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))",
+        "pass",
+        CRATE,
+    ),
+    Fault(
+        "socket: not taken out after an error",
+        "sockets/native.py",
+        "    try:\n        yield\n    finally:\n        for module, own in opened:",
+        "    yield\n    if opened:\n        for module, own in opened:",
+        ("tests/sockets/test_native.py",),
+    ),
+    Fault(
+        "released: norms exchanged",
+        "models/crate_released.py",
+        '"embedding.0": "to_patch_embedding.1"',
+        '"embedding.0": "to_patch_embedding.4"',
+        RELEASED,
+    ),
+    Fault(
+        "released: more names than known pass",
+        "models/crate_released.py",
+        "if missing or unknown:",
+        "if missing:",
+        RELEASED,
+    ),
+    Fault(
+        "released: pixels by a half",
+        "models/crate_released.py",
+        "if channels == 3 else {}",
+        "if channels == 4 else {}",
+        RELEASED,
+    ),
+    Fault(
+        "released: any pickle is loaded",
+        "models/crate_released.py",
+        "weights_only=True",
+        "weights_only=False",
+        RELEASED,
+    ),
+    Fault(
+        "language: it looks ahead", "models/crate_language.py", "x = block(x, causal=True)", "x = block(x)", LANGUAGE
+    ),
+    Fault(
+        "language: no places",
+        "models/crate_language.py",
+        "self.embedding(tokens) + self.positions[: tokens.shape[1]]",
+        "self.embedding(tokens)",
+        LANGUAGE,
+    ),
+    Fault(
+        "autoencoder: shown patches are hidden",
+        "models/crate_autoencoder.py",
+        "torch.where(masked.unsqueeze(-1), self.mask_token, x)",
+        "torch.where(masked.unsqueeze(-1), x, self.mask_token)",
+        MASKED,
+    ),
+    Fault(
+        "autoencoder: the decoder adds",
+        "models/crate_autoencoder.py",
+        "y - self.attention(",
+        "y + self.attention(",
+        MASKED,
+    ),
+    Fault(
+        "autoencoder: a loss of all patches",
+        "models/crate_autoencoder.py",
+        "error[masked].mean()",
+        "error.mean()",
+        MASKED,
+    ),
+    Fault(
+        "autoencoder: rows and columns alike",
+        "models/crate_autoencoder.py",
+        "torch.cat([columns, rows], dim=-1)",
+        "torch.cat([rows, rows], dim=-1)",
+        MASKED,
+    ),
+    Fault(
+        "TSSA: the step goes up",
+        TOKENS,
+        "return z - length / z.shape[-2]",
+        "return z + length / z.shape[-2]",
+        STATISTICS,
+    ),
+    Fault("TSSA: a rate without shares", TOKENS, "(shares * torch.log1p", "(torch.log1p", STATISTICS),
+    Fault(
+        "TSSA: softmax over tokens",
+        TOKENS,
+        ".sum(dim=-1) * s, dim=-2)\n    counted",
+        ".sum(dim=-1) * s, dim=-1)\n    counted",
+        STATISTICS,
+    ),
+    Fault(
+        "TSSA: it looks ahead",
+        TOKENS,
+        "(counted.cumsum(dim=-1) + _ADDED)",
+        "(counted.sum(dim=-1, keepdim=True) + _ADDED)",
+        STATISTICS,
+    ),
+    Fault("TSSA: the bias counted once", TOKENS, "logits + w.shape[-1] * bias", "logits + bias", STATISTICS),
+    Fault(
+        "TSSA: hidden tokens are members",
+        TOKENS,
+        "return pi if key_mask is None else torch.where(key_mask.unsqueeze(-2), pi, 0)",
+        "return pi",
+        STATISTICS,
+    ),
+    Fault(
+        "TSSA: summed in half precision", TOKENS, "w.to(torch.promote_types(w.dtype, torch.float32))", "w", STATISTICS
+    ),
+)
