@@ -23,6 +23,7 @@ from margin_faults import MARGIN_FAULTS
 from operator_faults import OPERATOR_FAULTS
 from pursuit_faults import PURSUIT_FAULTS
 from rate_claim_faults import RATE_CLAIM_FAULTS
+from rate_faults import RATE_FAULTS
 from scaled_faults import SCALED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
 
@@ -35,6 +36,7 @@ FAULTS = (
     + MARGIN_FAULTS
     + MARGIN_CLAIM_FAULTS
     + RATE_CLAIM_FAULTS
+    + RATE_FAULTS
     + CRATE_FAULTS
 )
 

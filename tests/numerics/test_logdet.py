@@ -93,9 +93,10 @@ def test_agrees_with_fifty_digits() -> None:
     assert abs(float(log_det(x, a=1e12)) / want - 1) < 1e-14
 
 
+@pytest.mark.parametrize("rank", [3, 13])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_widened_whatever_autocast_says(dtype: torch.dtype) -> None:
-    x = low_rank(61, 13, 3).to(dtype)
+def test_half_precision_is_widened_whatever_autocast_says(dtype: torch.dtype, rank: int) -> None:
+    x = low_rank(61, 13, rank).to(dtype)
     want = log_det(x.double(), a=20.0)
     with torch.autocast("cpu", dtype=dtype):
         leaf = x.float().requires_grad_()
@@ -119,6 +120,13 @@ def test_gradients_are_those_of_differences(a: float) -> None:
     towards = towards / towards.norm()
     slope = (log_det(x + step * towards, a=a) - log_det(x - step * towards, a=a)) / (2 * step)
     torch.testing.assert_close((log_det_gradient(x, a=a) * towards).sum(), slope, rtol=1e-4, atol=1e-4)
+
+
+def test_a_factor_that_breaks_down_spoils_no_gradient() -> None:
+    """Equal columns, so long that one beside them is lost: the last pivot is zero to the bit."""
+    x = torch.stack([torch.full((3, 2), 2.0**20), normal(3, 2).float()]).requires_grad_()
+    (got,) = torch.autograd.grad(log_det(x).sum(), x)
+    torch.testing.assert_close(got.double(), log_det_gradient(x.detach().double()), rtol=1e-5, atol=0)
 
 
 def test_second_derivatives_are_right_or_refused() -> None:
