@@ -5,7 +5,7 @@ import torch
 
 from tests.theorems.conftest import Verified
 
-IDS = [f"C{number}" for number in range(1, 20)]
+IDS = [f"R{number}" for number in range(1, 20)]
 
 
 @pytest.mark.parametrize("row", IDS)

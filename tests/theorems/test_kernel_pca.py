@@ -45,8 +45,10 @@ def test_a_row_can_fail(verified: Verified) -> None:
 
 
 def test_theories_are_found_by_name() -> None:
-    assert [theory.name for theory in find_theories([])] == ["kernel-pca", "max-margin", "symmetry"]
+    assert [theory.name for theory in find_theories([])] == ["kernel-pca", "max-margin", "coding-rate", "symmetry"]
     assert [theory.name for theory in find_theories(["kernel-pca", "kernel-pca"])] == ["kernel-pca"]
     assert [theory.name for theory in find_theories(["symmetry", "kernel-pca"])] == ["symmetry", "kernel-pca"]
-    with pytest.raises(ValueError, match="no theory is called kernel; there is kernel-pca, max-margin, symmetry"):
+    with pytest.raises(
+        ValueError, match="no theory is called kernel; there is kernel-pca, max-margin, coding-rate, symmetry"
+    ):
         find_theories(["kernel"])

@@ -31,7 +31,7 @@ def _kept_growth(dtype: torch.dtype, *, layer: int) -> float:
 
 DENOISED = (
     Statement(
-        "C18",
+        "R18",
         "thresholded attention raises every class's signal-to-noise ratio by 1 + eta tau in the first layer (noise .2)",
         lambda dtype: _missed(dtype, noise=0.2),
         "noise .5",
@@ -39,7 +39,7 @@ DENOISED = (
         DENOISING,
     ),
     Statement(
-        "C19",
+        "R19",
         "256 tokens with heads of 32 and 64 are too few for more: in the third layer no class grows by 19 / 20 of that",
         lambda dtype: _kept_growth(dtype, layer=2),
         "the first layer",

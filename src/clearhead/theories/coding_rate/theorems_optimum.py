@@ -80,7 +80,7 @@ def _lower_ranks(dtype: torch.dtype, *, eps: float) -> float:
 
 OPTIMUM = (
     Statement(
-        "C6",
+        "R6",
         "with a penalty, ascent ends in orthogonal classes whose singular values, but zeros, are the closed form's",
         _penalised,
         "the closed form at nine tenths of the penalty",
@@ -89,7 +89,7 @@ OPTIMUM = (
         tolerance=1e-6,
     ),
     Statement(
-        "C7",
+        "R7",
         "of unit tokens, the better of two ascents has the Delta R of orthogonal classes that fill 4 directions each",
         _unit_tokens,
         "classes that have collapsed to one direction each",
@@ -98,7 +98,7 @@ OPTIMUM = (
         tolerance=1e-9,
     ),
     Statement(
-        "C8",
+        "R8",
         "a class's gain is stationary at rank r where eps^4 = c q (d / r)^2, q = N_k / N, c = q / x*^2: .16 to .21",
         _sharpness,
         "c = 1/4 for every share",
@@ -107,7 +107,7 @@ OPTIMUM = (
         tolerance=1e-10,
     ),
     Statement(
-        "C9",
+        "R9",
         "beyond that bound lower ranks win: at eps = 1 in 12 dimensions (3, 3, 4) has a higher Delta R than (4, 4, 4)",
         lambda dtype: _lower_ranks(dtype, eps=1.0),
         "eps = .5, within the bound",

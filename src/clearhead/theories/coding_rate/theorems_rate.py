@@ -103,7 +103,7 @@ def _classes_without_weights(dtype: torch.dtype) -> float:
 
 RATE = (
     Statement(
-        "C1",
+        "R1",
         "the gradient of R is alpha Z (I + alpha Z^T Z)^-1, that of R^c the sum of a V_k (I + a V_k^T V_k)^-1 U_k^T",
         _gradients,
         "d in place of p in a",
@@ -111,7 +111,7 @@ RATE = (
         f"{CRATE}, section 2.3",
     ),
     Statement(
-        "C2",
+        "R2",
         "log det(I + alpha Z^T Z) is the same on the side of the tokens",
         _two_sides,
         "the alpha of the transposed tokens",
@@ -119,7 +119,7 @@ RATE = (
         f"{MCR2}, section 2.1 (Sylvester)",
     ),
     Statement(
-        "C3",
+        "R3",
         "the determinant of a Gram matrix is a squared volume: the product of squared heights over those before",
         _volumes,
         "lengths in place of heights",
@@ -127,7 +127,7 @@ RATE = (
         "Gram determinants",
     ),
     Statement(
-        "C4",
+        "R4",
         "at a fixed a, one more token adds log(1 + a z^T (I + a Z^T Z)^-1 z) >= 0 to log det(I + a Z^T Z)",
         _one_more,
         "without the inverse: as if it were orthogonal to the others",
@@ -135,7 +135,7 @@ RATE = (
         "the matrix determinant lemma",
     ),
     Statement(
-        "C5",
+        "R5",
         "Delta R = R - R^c of classes is not negative, and zero where all classes have the same second moments",
         _classes,
         "class rates summed without weights: R less their sum is negative",

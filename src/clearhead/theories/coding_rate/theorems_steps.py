@@ -109,7 +109,7 @@ def _lemma(dtype: torch.dtype, *, inverse: bool = True) -> float:
 
 STEPS = (
     Statement(
-        "C10",
+        "R10",
         "a step of the exact gradient, kappa = 1 / a, lowers R^c in every trial (raw; eps = 1, .5, .1)",
         lambda dtype: _share_not(dtype, _exact(1.0), _falls),
         "the step upwards",
@@ -117,7 +117,7 @@ STEPS = (
         f"{CRATE}, section 2.3",
     ),
     Statement(
-        "C11",
+        "R11",
         "the first-order step lowers raw R^c where a s_max^2 < 1, and raises it where a s_max^2 is 1.5 to 46",
         lambda dtype: _expansion(dtype, _rises),
         "that it lowers it in both",
@@ -125,7 +125,7 @@ STEPS = (
         f"{CRATE}, section 2.3, on its range",
     ),
     Statement(
-        "C12",
+        "R12",
         "the paper's step, (1 - kappa a) Z + kappa a MSSA(Z), lowers R^c both raw and of unit tokens",
         lambda dtype: _share_not(dtype, _paper, _both_fall),
         "the released step, Z + SSA(Z)",
@@ -133,7 +133,7 @@ STEPS = (
         f"{CRATE}, section 2.3",
     ),
     Statement(
-        "C13",
+        "R13",
         "tokens that only shrink, .9 Z, lower raw R^c by more than the paper's step of kappa = .1 / a",
         _null_falls_more,
         "that they do so by more than they do",
@@ -141,7 +141,7 @@ STEPS = (
         f"cf. {HU}",
     ),
     Statement(
-        "C14",
+        "R14",
         "the released step, Z + SSA(Z), raises raw R^c and lowers that of unit tokens",
         lambda dtype: _share_not(dtype, _released(1.0), _parted),
         "its negation, Z - .1 SSA(Z)",
@@ -149,7 +149,7 @@ STEPS = (
         f"cf. {HU}, on the sign of MSSA",
     ),
     Statement(
-        "C15",
+        "R15",
         "linear attention is ascent on raw R^c: times the gradient it is a sum of a tr((I + a V^T V)^-1 (V^T V)^2) > 0",
         _lemma,
         "without the inverse",

@@ -77,7 +77,7 @@ def _is_descent(dtype: torch.dtype, *, weighted: bool = True) -> float:
 
 VARIATIONAL = (
     Statement(
-        "C16",
+        "R16",
         "the sum of log(1 + c m), m the diagonal of Q^T M Q, is at least that of eigenvalues, equal in their basis",
         lambda dtype: _gap(dtype, turned=False),
         "the nearest of 50 random Q",
@@ -85,7 +85,7 @@ VARIATIONAL = (
         TOST,
     ),
     Statement(
-        "C17",
+        "R17",
         "token statistics attention is a gradient step on the variational rate with memberships fixed, and lowers it",
         _is_descent,
         "without the weights D_k",
