@@ -131,7 +131,7 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
             continue
         *others, last = finding.controls
         assert repr(tuple(others)) == repr(plain.controls)
-        assert (last.control, last.draws) == ("the same head before training", 1)
+        assert (last.control, last.draws) == (f"the same {finding.claim.unit} before training", 1)
         assert last.value == pytest.approx(before.value, rel=1e-9, nan_ok=True)
         assert repr(finding.value) == repr(plain.value)
     planted = next(f for f in compared.findings if f.claim is kernel_pca.CAPTURED and (f.layer, f.head) == (1, 1))

@@ -8,6 +8,7 @@ from clearhead.findings import Claim, Finding, Unit, Verdict
 from clearhead.judging import judge
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
+from clearhead.theories.coding_rate.block import Block, Draws, relative_changes
 from clearhead.theories.coding_rate.change import rate_change
 from clearhead.theories.coding_rate.claims import (
     COMPRESSION,
@@ -29,6 +30,7 @@ from clearhead.theories.coding_rate.claims import (
     UNSCALED_MAP,
 )
 from clearhead.theories.coding_rate.measurement import CodingRateClaims
+from clearhead.theories.coding_rate.tokens import Tokens
 from tests.theories.coding_rate.made_heads import (
     HEADS,
     INPUTS,
@@ -132,11 +134,15 @@ def test_exchanged_additions_are_those_of_other_tokens() -> None:
 
 
 def test_with_two_tokens_each_gets_the_others() -> None:
-    z, between = Z[:, :2], Z[:, :2] + drawn(INPUTS, 2, STREAM, seed=7)
-    swapped = z + (between - z).flip(1)
-    measured, expected = found(heads_of(z, between))[RAW], found(heads_of(z, swapped))[RAW]
-    for finding, other in zip(measured, expected, strict=True):
-        assert control(finding, OTHER_TOKENS.name) == pytest.approx(other.value, rel=TOLERANCE)
+    z, between = Z[0, :2], Z[0, :2] + drawn(2, STREAM, seed=7)
+    block = Block(Tokens(before=z, between=between, after=None), bases(), eps=0.5)
+    generator = torch.Generator().manual_seed(0)
+    samples = block.samples(Draws(), generator, block.elsewhere(2, generator))
+    expected = relative_changes(block.before, block.rates(z + (between - z).flip(0)))
+    for claim in HEAD_CLAIMS:
+        for exchanged in samples[claim].controls[OTHER_TOKENS]:
+            assert exchanged == pytest.approx(expected[claim], rel=TOLERANCE)
+            assert exchanged != pytest.approx(samples[claim].value, rel=1e-3)
 
 
 def test_padding_does_not_count() -> None:
@@ -229,7 +235,7 @@ def test_other_obstacles_say_why() -> None:
     for broken, words in (
         (dataclasses.replace(heads, k=longer, v=longer), "another sequence"),
         (dataclasses.replace(heads, stream=heads_of(Z[:3], Z[:3]).stream), "other inputs"),
-        (heads_of(Z[:, :1], Z[:, :1]), "fewer than 2 tokens"),
+        (heads_of(Z[:, :3], Z[:, :3]), "fewer than 4 tokens"),
         (heads_of(holes, Z), "not finite"),
     ):
         assert all(words in f.reason for f in found(broken)[COMPRESSION])

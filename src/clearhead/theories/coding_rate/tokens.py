@@ -10,8 +10,8 @@ from clearhead.heads import Heads
 
 __all__ = ["FEWEST_TOKENS", "Tokens", "tokens_of"]
 
-FEWEST_TOKENS = 2
-"""One token has no other whose additions it could be given."""
+FEWEST_TOKENS = 4
+"""Three tokens have but two circles in which each could be given the additions of another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def tokens_of(heads: Heads, index: int) -> Tokens | str:
         return "attention reads another sequence than it writes to"
     present = _present(heads, index, length)
     if int(present.sum()) < FEWEST_TOKENS:
-        return f"fewer than {FEWEST_TOKENS} tokens, so none to exchange additions with"
+        return f"fewer than {FEWEST_TOKENS} tokens, which have too few ways to exchange additions"
     found = Tokens(
         before=_of_input(stream.before, index, present),
         between=_of_input(stream.between, index, present),
