@@ -210,7 +210,7 @@ def _picture(by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 CRATE_FASHION = Experiment(
     name="crate/fashion-mnist",
-    reproduces="CRATE beside a ViT of like size, with rate and sparsity by layer (Yu et al. 2023, figures 3 and 4)",
+    reproduces="CRATE beside a ViT of like size, with rate and sparsity by layer (Yu et al. 2023, arXiv 2306.01129)",
     cost="1.5 h",
     run=lambda request, folder: _run("crate/fashion-mnist", fashion_mnist(request.data), FASHION_PLAN, request, folder),
     options=frozenset({"data", "epochs", "seeds", "inputs"}),
