@@ -1,5 +1,6 @@
 """The whole corridor in Python: model and batches in, a record out."""
 
+import copy
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -335,7 +336,8 @@ def test_a_theory_that_is_judged_by_it_has_the_untrained_model_among_its_control
     batches = [FAMILIES["bert"].inputs()] * 2
     options: dict[str, Any] = {"theories": ("coding-rate", "symmetry")}
     alone = audit(model, batches, **options)
-    compared = audit(model, batches, untrained=untrained, untrained_for=["coding-rate"], **options)
+    compared = audit(model, batches, untrained=iter([untrained] * 2), untrained_for="coding-rate", **options)
+    one = audit(model, batches, untrained=untrained, untrained_for=["coding-rate"], **options)
     nobody = audit(model, batches, untrained=untrained, untrained_for=[], **options)
     itself = audit(untrained, batches, theories="coding-rate")
     assert (
@@ -344,6 +346,8 @@ def test_a_theory_that_is_judged_by_it_has_the_untrained_model_among_its_control
         == ("coding rate: not compared with initialisation, where an untrained model may do as well",)
     )
     assert not compared.notes
+    assert one.notes == ("coding rate: one untrained model is shown and does not decide; several draws would",)
+    assert not any(c.decisive for f in one.findings for c in f.controls if c.control == UNTRAINED)
     for finding in compared.findings:
         last = finding.controls[-1] if finding.controls else None
         if finding.claim.theory == "coding rate":
@@ -357,6 +361,15 @@ def test_a_theory_that_is_judged_by_it_has_the_untrained_model_among_its_control
         assert curve.lines[1].name == "the same model before training"
         assert curve.lines[1].values == pytest.approx(start.lines[0].values)
         assert (curve.lines[0], *curve.lines[2:]) == plain.lines
+
+
+def test_an_untrained_model_without_numbers_is_refused(encoder_pair: Any) -> None:
+    model, untrained = encoder_pair
+    broken = copy.deepcopy(untrained)
+    with torch.no_grad():
+        next(broken.parameters()).fill_(torch.nan)
+    with pytest.raises(AuditError, match="the untrained model gives no rate change at layer 0"):
+        audit(model, [FAMILIES["bert"].inputs()] * 2, theories="coding-rate", untrained=broken)
 
 
 def test_only_theories_that_need_the_stream_have_it_captured(

@@ -4,8 +4,10 @@ import dataclasses
 import io
 import math
 
+import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from clearhead.findings import Chance, Direction, Finding, Unit, Verdict
 from clearhead.judging import UNTRAINED, beside_untrained, judge, summarise
@@ -64,16 +66,44 @@ def test_one_control_that_cannot_be_told_from_the_head_is_enough_for_chance(chan
     assert judge([one_sided(-0.5, *chances)])[0].verdict is expected
 
 
-def test_the_untrained_head_decides_where_the_theory_says_so() -> None:
-    head, before = one_sided(-0.5, LOW), one_sided(-0.6)
-    for decisive, expected in (
-        ((), Verdict.SUPPORTED),
-        ((LESS.theory,), Verdict.CHANCE),
-        (("other",), Verdict.SUPPORTED),
+def test_untrained_heads_decide_where_the_theory_says_so_and_there_are_several() -> None:
+    head = one_sided(-0.5, LOW)
+    several = [one_sided(value) for value in (-0.6, -0.4, -0.55)]
+    for decisive, before, expected in (
+        ((), several, Verdict.SUPPORTED),
+        ((LESS.theory,), several, Verdict.CHANCE),
+        ((LESS.theory,), several[:1], Verdict.SUPPORTED),  # from one it cannot be told how draws differ
+        (("other",), several, Verdict.SUPPORTED),
     ):
-        (beside,) = judge(beside_untrained([head], [before], seed=0, decisive=decisive))
+        (beside,) = judge(beside_untrained([head], before, seed=0, decisive=decisive))
         assert beside.controls[-1].control == UNTRAINED
         assert beside.verdict is expected
+
+
+def test_a_head_must_lie_outside_of_what_one_more_draw_would_give() -> None:
+    draws = [-0.6, -0.4, -0.55, -0.35, -0.5]
+    head = without_spread(-1.0)
+    (beside,) = beside_untrained([head], map(without_spread, draws), seed=0, decisive=[LESS.theory])
+    chance = beside.controls[-1]
+    apart = (-1.0 - np.mean(draws)) / (np.std(draws, ddof=1) * math.sqrt(1 + 1 / 5))
+    assert chance.p_value == pytest.approx(2 * stats.t.sf(abs(apart), 4))
+    assert (chance.value, chance.draws, chance.decisive) == (pytest.approx(np.mean(draws)), 5, True)
+    # The head's own error over inputs counts too.
+    unsure = dataclasses.replace(head, interval=Interval(-1.4, -0.6))
+    (beside,) = beside_untrained([unsure], map(without_spread, draws), seed=0, decisive=[LESS.theory])
+    assert beside.controls[-1].p_value > 2 * chance.p_value
+
+
+def test_one_more_draw_is_called_different_at_the_rate_promised() -> None:
+    generator = np.random.default_rng(0)
+    called = 0
+    for _ in range(400):
+        value, *draws = generator.normal(size=6)
+        (beside,) = beside_untrained(
+            [without_spread(value)], map(without_spread, draws), seed=0, decisive=[LESS.theory]
+        )
+        called += beside.controls[-1].p_value < 0.05
+    assert 8 <= called <= 34  # of 20 expected, four standard deviations below none and three above
 
 
 def test_the_untrained_layer_is_called_so() -> None:

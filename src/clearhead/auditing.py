@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import __version__
+from clearhead.before_training import curves_of, watch_untrained
 from clearhead.fidelity import check_fidelity
 from clearhead.findings import Role, Verdict
 from clearhead.judging import beside_untrained, judge
 from clearhead.model_symmetry import model_symmetry
-from clearhead.record import AuditRecord, DepthCurve, Fidelity, Timing
+from clearhead.record import AuditRecord, Fidelity, Timing
 from clearhead.sockets import AttentionSpec
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.symmetry import THEORY as SYMMETRY
@@ -39,8 +40,8 @@ def audit(
     seed: int = 0,
     describe: Sequence[AttentionSpec] = (),
     allow_unseen: bool = False,
-    untrained: nn.Module | None = None,
-    untrained_for: Sequence[str] | None = None,
+    untrained: nn.Module | Iterable[nn.Module] | None = None,
+    untrained_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
     name: str = "",
     data: str = "",
@@ -55,7 +56,8 @@ def audit(
     are proved to be what the model computes.
 
     `untrained` is the same model with weights as they were before training: each of its heads becomes one more control
-    for the same head of the model. The batches are then gone through twice, so they must not be a one-time iterator.
+    for the same head of the model. The batches are then gone through again, so they must not be a one-time iterator.
+    Theories that are judged by it need several, drawn by several seeds: one is shown and does not decide.
     `untrained_for` names the theories that are compared with it; all by default. Theories whose claims mean little
     without it leave a note in the record where there is none.
 
@@ -112,29 +114,13 @@ def audit(
             stream=any(theory.needs_stream for theory in found),
         )
     findings = [finding for _, measurement in chosen for finding in measurement.findings()]
-    curves = _curves(chosen)
-    if untrained is not None and compared:
-        plain = [(theory.title, theory.begin(seed, controls=False)) for theory in compared]
-        with evaluated(untrained), torch.no_grad():
-            again = look(
-                untrained,
-                iter(batches),
-                plain,
-                clock,
-                lambda done: tell("untrained", done),
-                stream=any(theory.needs_stream for theory in compared),
-            )
-        before = [finding for _, measurement in plain for finding in measurement.findings()]
-        titles = [title for title, _ in plain]
-        if again != seen or len(before) != sum(finding.claim.theory in titles for finding in findings):
-            raise AuditError(
-                "the untrained model did not see the same inputs with the same heads; give batches that can be gone "
-                "through twice, and a model of the same architecture"
-            )
+    curves, drawn = curves_of(chosen), 0
+    if compared:
+        models = [untrained] if isinstance(untrained, nn.Module) else untrained or ()
+        before = watch_untrained(models, compared, findings, seen, look, batches, clock, tell, seed)
         decisive = [theory.title for theory in compared if theory.needs_untrained]
-        findings = beside_untrained(findings, before, seed=seed, decisive=decisive)
-        at_start = {(curve.theory, curve.title): curve for curve in _curves(plain)}
-        curves = [curve.beside(at_start.get((curve.theory, curve.title)), name=UNTRAINED_MODEL) for curve in curves]
+        findings = beside_untrained(findings, before.findings, seed=seed, decisive=decisive)
+        curves, drawn = [curve.beside(before.of(curve), name=UNTRAINED_MODEL) for curve in curves], before.models
     findings = judge(findings)
     decide = [f for f in findings if f.claim.role is Role.PRIMARY and f.verdict is not Verdict.BY_CONSTRUCTION]
     too_short = [finding.reason for finding in decide if "tokens" in finding.reason]
@@ -161,29 +147,31 @@ def audit(
         symmetry=symmetry,
         disputes=tuple(theory.dispute for theory in found if theory.dispute is not None),
         curves=tuple(curves),
-        notes=tuple(_notes(found, compared, chosen)),
+        notes=tuple(_notes(found, compared, chosen, drawn=drawn)),
     )
 
 
-def _compared(found: Sequence[Theory], untrained: nn.Module | None, names: Sequence[str] | None) -> list[Theory]:
+def _compared(
+    found: Sequence[Theory],
+    untrained: nn.Module | Iterable[nn.Module] | None,
+    names: Sequence[str] | str | None,
+) -> list[Theory]:
     """The theories that are compared with the untrained model."""
     if untrained is None:
         return []
+    names = [names] if isinstance(names, str) else names
     asked = None if names is None else find_theories(names) if names else []
     return [theory for theory in found if asked is None or theory in asked]
 
 
-def _curves(chosen: Sequence[tuple[str, Measurement]]) -> list[DepthCurve]:
-    drawn = (measurement for _, measurement in chosen if isinstance(measurement, AlongDepth))
-    return [curve for measurement in drawn for curve in measurement.curves()]
-
-
 def _notes(
-    found: Sequence[Theory], compared: Sequence[Theory], chosen: Sequence[tuple[str, Measurement]]
+    found: Sequence[Theory], compared: Sequence[Theory], chosen: Sequence[tuple[str, Measurement]], *, drawn: int
 ) -> Iterator[str]:
     for theory in found:
-        if theory.needs_untrained and theory not in compared:
+        if theory.needs_untrained and (theory not in compared or not drawn):
             yield f"{theory.title}: not compared with initialisation, where an untrained model may do as well"
+        elif theory.needs_untrained and drawn == 1:
+            yield f"{theory.title}: one untrained model is shown and does not decide; several draws would"
     for title, measurement in chosen:
         if isinstance(measurement, AlongDepth):
             yield from (f"{title}: {note}" for note in measurement.notes())

@@ -70,24 +70,33 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
 def beside_untrained(
     findings: Iterable[Finding], untrained: Iterable[Finding], *, seed: int, decisive: Collection[str] = ()
 ) -> list[Finding]:
-    """Add to every finding the same head of an untrained model as one more control, by Welch's test over inputs.
+    """Add to every finding the same head of untrained models as one more control.
 
-    It is shown and not judged by, unless the claim's theory is among the `decisive`: that head has other keys, and what
-    any values capture of them is another number.
+    `untrained` are the findings of one such model or of several, one after the other. It is shown and not judged by, by
+    Welch's test over inputs with the first: that head has other keys, and what any values capture of them is another
+    number. Where the claim's theory is among the `decisive` and there are several models, the head must lie outside of
+    what one more of them would give; how much models differ from draw to draw cannot be told from one.
     """
-    at_start = {(f.claim, f.layer, f.head): f for f in untrained}
+    at_start: dict[tuple[Claim, int, int], list[Finding]] = defaultdict(list)
+    for start in untrained:
+        at_start[start.claim, start.layer, start.head].append(start)
 
     def beside(finding: Finding) -> Finding:
-        start = at_start.get((finding.claim, finding.layer, finding.head))
-        if start is None or finding.verdict is Verdict.BY_CONSTRUCTION:
+        starts = at_start.get((finding.claim, finding.layer, finding.head), [])
+        if not starts or finding.verdict is Verdict.BY_CONSTRUCTION:
             return finding
-        chance = _untrained_chance(finding, start, seed, decisive=finding.claim.theory in decisive)
+        judged = finding.claim.theory in decisive and len(starts) > 1
+        chance = _among_untrained(finding, starts, seed) if judged else _beside_first(finding, starts[0], seed)
         return dataclasses.replace(finding, controls=(*finding.controls, chance))
 
     return [beside(finding) for finding in findings]
 
 
-def _untrained_chance(finding: Finding, untrained: Finding, seed: int, *, decisive: bool) -> Chance:
+def _untrained_name(finding: Finding) -> str:
+    return UNTRAINED if finding.claim.unit is Unit.HEAD else UNTRAINED.replace("head", finding.claim.unit)
+
+
+def _beside_first(finding: Finding, untrained: Finding, seed: int) -> Chance:
     spread, spread_at_start = _deviation(finding), _deviation(untrained)
     test = stats.ttest_ind_from_stats(
         finding.value, spread, finding.inputs, untrained.value, spread_at_start, untrained.inputs, equal_var=False
@@ -95,13 +104,31 @@ def _untrained_chance(finding: Finding, untrained: Finding, seed: int, *, decisi
     # Numbers without spread decide at once, as they do in RunningMoments.
     p = float(test.pvalue) if spread or spread_at_start else float(finding.value == untrained.value)
     return Chance(
-        control=UNTRAINED if finding.claim.unit is Unit.HEAD else UNTRAINED.replace("head", finding.claim.unit),
+        control=_untrained_name(finding),
         value=untrained.value,
         range=untrained.interval,
         draws=1,
         seed=seed,
         p_value=p,
-        decisive=decisive,
+        decisive=False,
+    )
+
+
+def _among_untrained(finding: Finding, starts: Sequence[Finding], seed: int) -> Chance:
+    """Student's prediction test: draws differ from one another as the head may from them, beside its own error."""
+    values = np.array([start.value for start in starts], dtype=np.float64)
+    low, high = np.quantile(values, [0.025, 0.975])
+    error = _deviation(finding) ** 2 / finding.inputs if finding.inputs > 1 else math.nan
+    spread = math.sqrt(float(values.var(ddof=1)) * (1 + 1 / len(values)) + error)
+    apart = abs(finding.value - float(values.mean()))
+    p = 2 * float(stats.t.sf(apart / spread, len(values) - 1)) if spread else float(apart == 0)
+    return Chance(
+        control=_untrained_name(finding),
+        value=float(values.mean()),
+        range=Interval(float(low), float(high)),
+        draws=len(values),
+        seed=seed,
+        p_value=p,
     )
 
 

@@ -1,9 +1,12 @@
 """What one audit did and found: the facts that the terminal, the JSON file and the report all show."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from clearhead.findings import Finding
-from clearhead.numerics.moments import Interval
+from clearhead.numerics.moments import Interval, RunningMoments
 
 __all__ = [
     "AuditRecord", "DepthCurve", "DepthLine", "Dispute", "Fidelity", "LayerRecord", "ModelSymmetry", "Position",
@@ -108,12 +111,30 @@ class DepthCurve:
     lines: tuple[DepthLine, ...]
     note: str = ""
 
-    def beside(self, other: "DepthCurve | None", *, name: str) -> "DepthCurve":
-        """The same with the first line of another model's curve as one more, second, where it has the same layers."""
-        if other is None or other.layers != self.layers:
+    def beside(self, others: Sequence["DepthCurve"], *, name: str) -> "DepthCurve":
+        """The same with the first lines of other models' curves as one more, second, where they have the same layers.
+
+        Of several models it is their mean, and its intervals are Student's over them.
+        """
+        lines = [other.lines[0] for other in others if other.layers == self.layers]
+        if not lines:
             return self
         first, *rest = self.lines
-        return replace(self, lines=(first, replace(other.lines[0], name=name), *rest))
+        return replace(self, lines=(first, replace(_mean_line(lines), name=name), *rest))
+
+
+def _mean_line(lines: Sequence[DepthLine]) -> DepthLine:
+    if len(lines) == 1:
+        return lines[0]
+    moments = RunningMoments((len(lines[0].values),))
+    for line in lines:
+        moments.add(np.array(line.values, dtype=np.float64))
+    low, high = moments.interval()
+    return DepthLine(
+        name=lines[0].name,
+        values=tuple(float(value) for value in moments.mean),
+        intervals=tuple(Interval(float(a), float(b)) for a, b in zip(low, high, strict=True)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,3 +203,22 @@ def test_shapes_are_refused(typechecked: bool) -> None:
             call()
     with pytest.raises(ValueError, match="floating dtype"):
         coding_rate(torch.ones(3, 2, dtype=torch.long))
+
+
+def test_labels_and_memberships_that_are_none_are_refused(typechecked: bool) -> None:
+    z = torch.ones(5, 3)
+    with pytest.raises(ValueError, match="up to 1000000; got 2147483647"):
+        class_rates(z, labels=torch.full((5,), 2**31 - 1))
+    with pytest.raises(ValueError, match="sum to one"):
+        rate_reduction(z, membership=torch.ones(4, 5))
+    for eps in (1e-200, 1e200, 1e-160):
+        with pytest.raises(ValueError, match="eps > 0"):
+            coding_rate(z, eps=eps)
+    with pytest.raises(ValueError, match="finite tokens"):
+        numerical_rank(z * torch.nan)
+    if typechecked:
+        pytest.skip("the import hook refuses these first")
+    with pytest.raises(ValueError, match="whole numbers"):
+        class_rates(z, labels=torch.full((5,), 0.5))
+    with pytest.raises(ShapeError, match="one set at a time"):
+        class_rates(torch.ones(5, 5, 3), labels=torch.zeros(5, dtype=torch.long))

@@ -215,3 +215,20 @@ def test_of_a_gram_matrix() -> None:
     torch.testing.assert_close(log_det_of_gram(flat.mT @ flat, a=1e10), log_det(flat, a=1e10), rtol=1e-12, atol=0)
     with pytest.raises(ValueError, match="not finite"):
         log_det_of_gram(torch.full((2, 2), torch.nan), a=1.0)
+
+
+def test_recorded_and_plain_gradients_are_the_same_where_single_precision_is_not_enough() -> None:
+    z = low_rank(n=67, d=31, rank=3).float().requires_grad_()
+    for a in (1.0, 1e3, 1e5):
+        (plain,) = torch.autograd.grad(log_det(z, a=a), z)
+        (recorded,) = torch.autograd.grad(log_det(z, a=a), z, create_graph=True)
+        transformed = torch.func.grad(lambda x, a=a: log_det(x, a=a))(z.detach())
+        for other in (recorded.detach(), transformed):
+            assert float((other - plain).norm() / plain.norm()) <= 1e-4
+
+
+def test_small_tokens_have_second_derivatives() -> None:
+    for x in (torch.zeros(5, 3), 1e-3 * normal(5, 3)):
+        hessian = torch.autograd.functional.hessian(lambda y: log_det(y, a=0.5), x.double())
+        expected = torch.eye(15, dtype=torch.float64).reshape(5, 3, 5, 3)  # 2 a, up to the square of the tokens
+        torch.testing.assert_close(hessian, expected, atol=1e-4, rtol=0)

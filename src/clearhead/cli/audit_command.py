@@ -28,6 +28,9 @@ from clearhead.theories.catalogue import find_theories
 
 __all__ = ["AuditRequest", "audit_command"]
 
+TWINS = 5
+"""How often a model is drawn anew for theories that are judged by what it was before training."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
@@ -105,16 +108,21 @@ def audit_command(request: AuditRequest) -> None:
     _print(record, written, as_json=request.json)
 
 
-def _untrained(request: AuditRequest, loaded: LoadedModel) -> nn.Module | None:
-    """The model before training; None where it is not wanted, and where nobody asked for it and it cannot be had."""
-    if request.untrained is False or loaded.untrained is None:
+def _untrained(request: AuditRequest, loaded: LoadedModel) -> Iterable[nn.Module] | None:
+    """The model before training, drawn several times, each when it is its turn.
+
+    None where it is not wanted, and where nobody asked for it and it cannot be had.
+    """
+    draw = loaded.untrained
+    if request.untrained is False or draw is None:
         return None
     try:
-        return loaded.untrained(request.seed)
+        first = draw(request.seed)
     except LoadError:
         if request.untrained:
             raise
         return None
+    return itertools.chain([first], (draw(request.seed + place) for place in range(1, TWINS)))
 
 
 def _print(record: AuditRecord, written: WrittenReport, *, as_json: bool) -> None:

@@ -118,7 +118,7 @@ def train_all(images: ImageSet, plan: Plan, request: Request, folder: Path) -> l
 
     All models of one seed come before the next seed, so that an interrupted run can be compared as far as it came.
     """
-    contents = of_tensors((images.train_images, images.train_labels))
+    contents = of_tensors((images.train_images, images.train_labels, images.test_images, images.test_labels))
     configs = plan.configs(images)
     asked = [
         (name, seed) for seed in range(request.seed, request.seed + (request.seeds or plan.seeds)) for name in configs
@@ -188,7 +188,9 @@ def _train(
 
 
 def _kept(folder: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What an earlier run of the same recipe left, if it was finished."""
+    """What an earlier run of the same recipe left, if it was finished and its model is there."""
+    if not (folder / MODEL_FOLDER).is_dir():
+        return None
     try:
         stored: dict[str, Any] = json.loads((folder / DONE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -174,8 +174,8 @@ def _picture(
 ) -> str:
     """Some test images, the animal as people drew it, and what the best head of every model of the first seed keeps."""
     first = [run for run in trained if run.seed == trained[0].seed]
-    images = data.images.test_images[:: len(data.objects) // SHOWN][:SHOWN]
-    truth = data.objects[:: len(data.objects) // SHOWN][:SHOWN]
+    apart = max(len(data.objects) // SHOWN, 1)
+    images, truth = data.images.test_images[::apart][:SHOWN], data.objects[::apart][:SHOWN]
     columns: dict[str, list[Pixels]] = {"image": [], "animal": []}
     for image, mask in zip(images, truth, strict=True):
         pixels = image.movedim(0, -1).numpy()

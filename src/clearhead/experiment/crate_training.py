@@ -31,18 +31,17 @@ from clearhead.training.evaluation import as_pixels
 __all__ = ["CRATE_DIGITS", "CRATE_FASHION"]
 
 IMAGES, BATCH = 100, 25
+TWINS, SPACING = 5, 1000
+"""Draws of every model before training, the first as its training began, and how far apart their seeds are."""
 MEASURED = "layers.json"
-ROOMS = ("theories", "numerics", "capturing", "sockets")
-"""What a kept measurement hangs on."""
 
 
 def layers_of(run: Trained, images: ImageSet, *, count: int) -> dict[str, Any]:
     """What the audit says of one model beside itself before training: curves by layer, and medians over heads."""
     model = run.model()
     batches = list(torch.split(as_pixels(images.test_images[:count]), BATCH))
-    record = audit(
-        model, batches, theories=["coding-rate"], untrained=untrained(model, run.seed), seed=run.seed, name=run.name
-    )
+    twins = (untrained(model, run.seed + SPACING * place) for place in range(TWINS))
+    record = audit(model, batches, theories=["coding-rate"], untrained=twins, seed=run.seed, name=run.name)
     return {
         "curves": [_curve(dataclasses.asdict(curve)) for curve in record.curves],
         "claims": [_claim(summary) for summary in summarise(record.findings)],
@@ -73,12 +72,13 @@ def _measured(trained: Sequence[Trained], images: ImageSet, request: Request, *,
     for place, run in enumerate(trained):
         request.tell(f"{run.name}, seed {run.seed}: layers", place, len(trained))
 
-        def make(*, count: int, weights: str, run: Trained = run) -> dict[str, Any]:
+        def make(*, count: int, seen: str, run: Trained = run) -> dict[str, Any]:
             return layers_of(run, images, count=count)
 
-        weights = of_tensors(run.model().state_dict().values(), source=images.name)
-        settings = {"count": count, "weights": weights}
-        found.append(kept(run.folder.parent / MEASURED, make, settings, rooms=ROOMS))
+        seen = (*run.model().state_dict().values(), images.test_images[:count])
+        settings = {"count": count, "seen": of_tensors(seen)}
+        # On all of the package, for an audit uses most of it.
+        found.append(kept(run.folder.parent / MEASURED, make, settings, rooms=("",)))
     return found
 
 

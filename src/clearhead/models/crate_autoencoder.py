@@ -160,7 +160,12 @@ class _DecoderBlock(nn.Module):
         self.dictionary = nn.Parameter(torch.empty(config.width, config.width))
         nn.init.kaiming_uniform_(self.dictionary)
         self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = SubspaceAttention(config.width, heads=config.heads, tied=config.form is not Form.RELEASED)
+        self.attention = SubspaceAttention(
+            config.width,
+            heads=config.heads,
+            tied=config.form is not Form.RELEASED,
+            out_bias=not config.overcomplete,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = nn.functional.linear(self.sparse_norm(x), self.dictionary)

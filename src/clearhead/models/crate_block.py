@@ -5,6 +5,7 @@ bias in attention's output map.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class BlockConfig:
     def __post_init__(self) -> None:
         check_sizes(width=self.width, layers=self.layers, heads=self.heads)
         check_divides(whole="width", part="heads", sizes=(self.width, self.heads))
-        if not self.step > 0 or not self.penalty >= 0 or not 0 < self.shrink <= 1:
+        if not 0 < self.step < math.inf or not 0 <= self.penalty < math.inf or not 0 < self.shrink <= 1:
             raise ValueError(
                 "expected step above 0, penalty of at least 0 and shrink above 0 up to 1; "
                 f"got {self.step}, {self.penalty}, {self.shrink}"

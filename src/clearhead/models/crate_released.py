@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -102,14 +101,18 @@ def _read(path: Path) -> Any:
         raise LoadError(f"there is no file {path}; give that which the authors' code saved") from None
     except pickle.UnpicklingError:
         raise LoadError(f"{path} holds more than tensors, and loading it could run code; save its tensors") from None
-    except (OSError, RuntimeError, EOFError, SafetensorError) as error:
+    except Exception as error:  # what torch raises on a file that is none of its own has no common kind
         raise LoadError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _plain_state(held: Any) -> dict[str, Tensor]:
     """The tensors by name, out of a checkpoint and without "module."."""
     state = held["state_dict"] if isinstance(held, Mapping) and "state_dict" in held else held
-    wrong = not isinstance(state, Mapping) or not state or not all(isinstance(x, Tensor) for x in state.values())
+    wrong = (
+        not isinstance(state, Mapping)
+        or not state
+        or not all(isinstance(k, str) and isinstance(x, Tensor) for k, x in state.items())
+    )
     if wrong:
         raise LoadError('expected tensors by name, or a checkpoint that holds them as "state_dict"')
     prefix = "module."

@@ -75,14 +75,14 @@ def is_native(folder: Path) -> bool:
 
 def load_native(folder: Path) -> nn.Module:
     """The model that the folder holds, on the CPU."""
-    model = _empty(folder)
+    with torch.device("meta"):  # so that a file of sizes that its weights do not have takes no memory
+        wanted = {name: tuple(tensor.shape) for name, tensor in _empty(folder).state_dict().items()}
     try:
         weights = load_file(folder / WEIGHTS_FILE)
     except FileNotFoundError:
         raise LoadError(f"{folder} has no {WEIGHTS_FILE}; give the whole folder that the training wrote") from None
     except (OSError, SafetensorError) as error:
         raise LoadError(f"cannot read {folder / WEIGHTS_FILE}: {first_line(error)}") from None
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     got = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     wrong = sorted(name for name in {*wanted, *got} if wanted.get(name) != got.get(name))
     if wrong:
@@ -90,6 +90,7 @@ def load_native(folder: Path) -> nn.Module:
             f"the weights in {folder} do not fit its {CONFIG_FILE}: {wrong[0]} should be "
             f"{wanted.get(wrong[0], 'absent')}, not {got.get(wrong[0], 'absent')}"
         )
+    model = _empty(folder)
     model.load_state_dict(weights)
     return model
 
@@ -111,10 +112,10 @@ def _empty(folder: Path) -> nn.Module:
     """A model of the folder's sizes."""
     stored: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     name = stored.pop(MARKER)
-    if name not in KINDS:
+    if not isinstance(name, str) or name not in KINDS:
         raise LoadError(f"{folder} holds a {name}, which this version does not know; it knows {', '.join(KINDS)}")
     try:
         made: nn.Module = KINDS[name].model(KINDS[name].from_json(stored))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise LoadError(f"{folder / CONFIG_FILE} is no {name}: {first_line(error)}") from None
     return made

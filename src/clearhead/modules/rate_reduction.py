@@ -52,7 +52,7 @@ class RateReductionLoss(nn.Module):
         *,
         membership: Float[Tensor, "k n"] | None = None,
     ) -> RateReduction:
-        """R, with gamma1 in it, and R^c, to be looked at during training; their difference is minus the loss."""
+        """R, with gamma1 in it, and R^c, to be looked at during training; the loss is R^c - gamma2 R."""
         z = normalize(features, dim=-1) if self.normalise else features
         compression = class_rates(z, labels=labels, membership=membership, eps=self.eps).compression
         return RateReduction(expansion=coding_rate(z, eps=self.eps / math.sqrt(self.gamma1)), compression=compression)

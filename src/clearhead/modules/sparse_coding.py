@@ -1,5 +1,7 @@
 """Sparse coding steps as layers: they own dictionaries (Yu et al. 2023; Yang et al. 2024)."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,7 @@ class _Dictionary(nn.Module):
 
     def __init__(self, *, step: float, penalty: float) -> None:
         super().__init__()
-        if not step > 0 or not penalty >= 0:
+        if not 0 < step < math.inf or not 0 <= penalty < math.inf:
             raise ValueError(f"expected a step above zero and a penalty of at least zero; got {step} and {penalty}")
         self.step, self.penalty = step, penalty
         self._checked = -1
@@ -30,7 +32,11 @@ class _Dictionary(nn.Module):
         unknown = self.dictionary.is_inference() or self.dictionary.is_meta
         if unknown or self._checked == self.dictionary._version:
             return
+        if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+            return  # numbers cannot be looked at there
         self._checked = self.dictionary._version
+        if not bool(self.dictionary.isfinite().all()):
+            return
         warn_of_step(self.dictionary, step=self.step)
 
     def as_computed(self, x: Tensor, *dictionaries: Tensor) -> list[Tensor]:

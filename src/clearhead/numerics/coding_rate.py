@@ -11,7 +11,6 @@ share of the tokens: `class_rates`. Over subspaces U_k in R^{d x p} (Yu et al. 2
 of R(Z U_k), with p in place of d: `subspace_rates`.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +33,11 @@ __all__ = [
     "subspace_rate_gradient",
     "subspace_rates",
 ]
+
+
+MOST_CLASSES = 1_000_000
+SMALLEST_EPS = 1e-100
+"""Below, and above its inverse, the square of eps leaves what numbers of double precision can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,8 @@ def class_rates(
     A class without tokens has rate zero and weight zero. Memberships have no gradient here.
     """
     _check_tokens(z, eps)
+    if z.ndim != 2:
+        raise ShapeError(f"expected tokens (n, d), one set at a time; got {tuple(z.shape)}")
     warn_of_noise(z, dtype=z.dtype, eps=eps)
     parts = _by_labels(z, labels) if membership is None else _by_membership(z, labels, membership)
     wide = torch.promote_types(z.dtype, torch.float32)
@@ -122,7 +128,12 @@ def rate_reduction(
     membership: Float[Tensor, "k n"] | None = None,
     eps: float = 0.5,
 ) -> RateReduction:
-    """R, R^c and Delta R = R - R^c of tokens and their classes, see `class_rates`."""
+    """R, R^c and Delta R = R - R^c of tokens and their classes, see `class_rates`.
+
+    Memberships of a token must sum to one over the classes, or Delta R would be no comparison.
+    """
+    if membership is not None and not bool(((membership.double().sum(dim=0) - 1).abs() < 1e-3).all()):
+        raise ValueError("expected memberships that sum to one over the classes, for each token")
     parts = class_rates(z, labels=labels, membership=membership, eps=eps)
     expansion = log_det(z, a=_alpha(z, eps)) / 2
     return RateReduction(expansion=expansion, compression=parts.compression)
@@ -150,6 +161,8 @@ def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
 
     As eps falls, R grows as this rank times log(1 / eps).
     """
+    if not bool(z.isfinite().all()):
+        raise ValueError("expected finite tokens; got NaN or infinity: look for a token that overflowed")
     values = torch.linalg.svdvals(z.detach().double())
     least = values[..., :1] * max(z.shape[-2:]) * machine_epsilon(z.dtype)
     rank: Tensor = (values > least).sum(dim=-1)
@@ -158,8 +171,8 @@ def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
 
 def check_eps(eps: float) -> None:
     """Raise `ValueError` unless eps is an error that tokens can be coded to."""
-    if not (eps > 0 and math.isfinite(eps)):
-        raise ValueError(f"expected eps > 0, the error up to which tokens are coded; got {eps}")
+    if not SMALLEST_EPS <= eps <= 1 / SMALLEST_EPS:
+        raise ValueError(f"expected eps > 0, the error up to which tokens are coded, of sane size; got {eps}")
 
 
 def _check_tokens(z: Tensor, eps: float) -> None:
@@ -188,8 +201,12 @@ def _projected(z: Tensor, bases: Tensor) -> Tensor:
 def _by_labels(z: Tensor, labels: Tensor | None) -> list[tuple[Tensor, float]]:
     if labels is None:
         raise ValueError("expected labels or a membership, to know the classes")
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"expected labels of whole numbers; got {labels.dtype}: soft ones are a membership")
     if labels.shape != z.shape[:1] or int(labels.min()) < 0:
         raise ValueError(f"expected {len(z)} labels from 0 on; got {tuple(labels.shape)}, lowest {int(labels.min())}")
+    if int(labels.max()) > MOST_CLASSES:
+        raise ValueError(f"expected labels up to {MOST_CLASSES}; got {int(labels.max())}: number the classes from 0 on")
     rows = [z[labels == k] for k in range(int(labels.max()) + 1)]
     return [(one, float(len(one))) for one in rows]
 

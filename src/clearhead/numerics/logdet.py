@@ -76,11 +76,15 @@ def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Factored:
-    """The Cholesky factor of I + G, the logarithm of its determinant, and whether that is exact enough."""
+    """The Cholesky factor of I + G and the logarithm of its determinant.
+
+    exact: whether that is exact enough; sound: whether its inverse is, also where the logarithm is nearly zero
+    """
 
     lower: Float[Tensor, "*b s s"]
     value: Float[Tensor, "*b"]
     exact: Tensor
+    sound: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,9 @@ def _factored(gram: Tensor, answer: torch.dtype) -> _Factored:
     value = pivots.log().sum(dim=-1)
     ratios = matrix.diagonal(dim1=-2, dim2=-1) / pivots
     lost = machine_epsilon(gram.dtype) * (ratios * ratios.cummax(dim=-1).values).sum(dim=-1)
-    return _Factored(lower=lower, value=value, exact=(info == 0) & (lost <= LOST[answer] * value))
+    there = info == 0
+    exact, sound = there & (lost <= LOST[answer] * value), there & (lost <= LOST[answer] * value.clamp_min(1))
+    return _Factored(lower=lower, value=value, exact=exact, sound=sound)
 
 
 def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
@@ -120,7 +126,7 @@ def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
         value[left] = again.value.to(answer)
         if pull:
             pulled[left] = (root * again.pull).to(answer)
-    by_factor = not bool(left.any()) or again.by_factor
+    by_factor = not bool(left.any()) or again.by_factor or (answer is torch.float64 and bool(found.sound.all()))
     return _Solved(value=value.reshape(x.shape[:-2]), pull=pulled.reshape(x.shape), by_factor=by_factor)
 
 
@@ -136,7 +142,7 @@ def _again(x: Tensor, answer: torch.dtype, by_tokens: bool, pull: bool) -> _Solv
         value[left] = rest.value
         if pull:
             pulled[left] = rest.pull
-    return _Solved(value=value, pull=pulled, by_factor=not bool(left.any()))
+    return _Solved(value=value, pull=pulled, by_factor=bool(found.sound.all()))
 
 
 def _by_singular_values(x: Tensor, pull: bool) -> _Solved:
@@ -210,7 +216,8 @@ class _LogDet(torch.autograd.Function):
                     "second derivatives of log det(I + a X^T X) are not computed where a s_max^2 is so large that "
                     "singular values were needed; take a larger eps, or tokens in double precision"
                 )
-            return along * _recorded_pull(x, a.to(x.dtype)[..., None, None]), None, None
+            # In double precision, where the factor is known to be sound; in x's own it need not be.
+            return along * _recorded_pull(x.double(), a.double()[..., None, None]).to(x.dtype), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, int | None, None], x: Tensor, a: Tensor, pull: bool) -> Any:

@@ -51,6 +51,8 @@ class RateAccumulator:
             self.products[0].addmm_(rows.mT, rows)
             self.counts[0] += len(rows)
             return
+        if labels.is_floating_point() or labels.is_complex():
+            raise ValueError(f"expected labels of whole numbers; got {labels.dtype}")
         own = labels.to(self.counts)
         if own.shape != rows.shape[:1] or (len(own) and not 0 <= int(own.min()) <= int(own.max()) < self.classes):
             raise ValueError(f"expected one label from 0 to {self.classes - 1} for each of {len(rows)} tokens")

@@ -5,7 +5,7 @@ import torch
 
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.theories.coding_rate import CodingRateClaims
-from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
+from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.theory import AlongDepth
 from tests.theories.coding_rate.made_heads import INPUTS, bases, compressed, heads_of, tokens
 
@@ -38,7 +38,7 @@ def test_curves_are_means_over_inputs_by_layer() -> None:
         assert unit.lines[0].values[i] == pytest.approx(float(subspace_rates(unit_after, bases()).sum(dim=-1).mean()))
         assert dense.lines[0].values[i] == pytest.approx(sum(density(z) for z in after[i]) / INPUTS)
         assert nonzero.lines[0].values[i] == pytest.approx(sum(nonzero_fraction(z) for z in after[i]) / INPUTS)
-    assert dense.lines[-1].values == pytest.approx((GAUSSIAN_DENSITY,) * 2)
+    assert dense.lines[-1].values == pytest.approx((gaussian_density(after[0].shape[-1]),) * 2)
     for curve in (raw, unit, dense, nonzero):
         assert curve.layers == (2, 3)
         assert curve.lines[0].name == "this model"
@@ -59,15 +59,20 @@ def test_an_untrained_models_line_stands_second() -> None:
         watched(heads_of(z, compressed(z), after=z), **options).curves()
         for z, options in ((Z, {}), (tokens(seed=3), {"controls": False}))
     )
-    beside = [curve.beside(other, name="before") for curve, other in zip(trained, before, strict=True)]
+    beside = [curve.beside([other], name="before") for curve, other in zip(trained, before, strict=True)]
     for curve, own, other in zip(beside, trained, before, strict=True):
         assert [line.name for line in curve.lines[:2]] == ["this model", "before"]
         assert curve.lines[1].values == other.lines[0].values
         assert curve.lines[2:] == own.lines[1:]
         assert len(other.lines) == 1
-        assert own.beside(None, name="before") == own
+        assert own.beside([], name="before") == own
+        mean = own.beside([other, own], name="both").lines[1]
+        assert mean.values == pytest.approx(
+            [(a + b) / 2 for a, b in zip(other.lines[0].values, own.lines[0].values, strict=True)]
+        )
+        assert all(i.low <= v <= i.high for i, v in zip(mean.intervals, mean.values, strict=True))
     (elsewhere,) = watched(heads_of(Z, Z, layer=5)).curves()[:1]
-    assert trained[0].beside(elsewhere, name="before") == trained[0]
+    assert trained[0].beside([elsewhere], name="before") == trained[0]
 
 
 def test_where_nothing_was_seen_there_is_no_curve() -> None:

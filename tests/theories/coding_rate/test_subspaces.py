@@ -7,7 +7,7 @@ import torch
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate.maps import RandomMaps
-from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
+from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.subspaces import (
     coherence,
     not_orthonormal,
@@ -77,7 +77,9 @@ def test_density_and_zeros_of_known_features() -> None:
     one_hot, equal = torch.eye(13), torch.sign(drawn(7, 13))
     assert density(one_hot) == pytest.approx(1 / 13)
     assert density(equal) == pytest.approx(1.0)
-    assert density(drawn(997, 499)) == pytest.approx(GAUSSIAN_DENSITY, rel=0.01)
+    assert density(drawn(997, 499)) == pytest.approx(gaussian_density(499), rel=0.01)
+    assert density(drawn(99991, 3)) == pytest.approx(gaussian_density(3), rel=0.01)
+    assert gaussian_density(3) == pytest.approx((1 + 4 / math.pi) / 3)
     assert density(5 * one_hot + 0) == density(one_hot)
     assert density(torch.cat([one_hot, torch.zeros(2, 13)])) == density(one_hot)
     assert math.isnan(density(torch.zeros(2, 13)))

@@ -8,7 +8,7 @@ import numpy as np
 from clearhead.numerics.moments import Interval, RunningMoments
 from clearhead.record import DepthCurve, DepthLine
 from clearhead.theories.coding_rate.block import Block
-from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
+from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.tokens import Tokens
 
 __all__ = ["RAW_RATE", "UNIT_RATE", "CurveSums", "Points", "Quantity", "rate_points", "sparsity_points"]
@@ -63,7 +63,10 @@ def sparsity_points(tokens: Tokens, *, controls: bool) -> Points:
         return {}
     dense, zeros = {MODEL: density(tokens.after)}, {MODEL: nonzero_fraction(tokens.after)}
     if controls:
-        dense |= {"before the MLP": density(tokens.between), "Gaussian features": GAUSSIAN_DENSITY}
+        dense |= {
+            "before the MLP": density(tokens.between),
+            "Gaussian features": gaussian_density(tokens.between.shape[-1]),
+        }
         zeros |= {"before the MLP": nonzero_fraction(tokens.between)}
     return {DENSITY_BY_LAYER: dense, NONZERO_BY_LAYER: zeros}
 

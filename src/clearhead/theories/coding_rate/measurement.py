@@ -1,5 +1,6 @@
 """The claims of the coding rate measured on a stream of calls: by head, by layer, and on the maps alone."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from clearhead.theories.coding_rate.claims import (
     LAYER_CLAIMS,
     MAP_CLAIMS,
     NONZERO,
+    RANDOM_SUBSPACE,
     RAW_MAP,
     TIED_CLAIMS,
     UNSCALED_MAP,
@@ -29,7 +31,7 @@ from clearhead.theories.coding_rate.claims import (
 )
 from clearhead.theories.coding_rate.depth import CurveSums, Points, rate_points, sparsity_points
 from clearhead.theories.coding_rate.maps import LayerMaps, RandomMaps, by_head
-from clearhead.theories.coding_rate.sparsity import GAUSSIAN_DENSITY, density, nonzero_fraction
+from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.subspaces import orthonormal_bases, value_maps
 from clearhead.theories.coding_rate.tokens import Tokens, tokens_of
 from clearhead.theories.tallies import Layer, Sample, Samples, Tallies
@@ -154,9 +156,10 @@ class CodingRateClaims:
     def _of_tied(
         self, layer: int, block: Block, maps: _Maps, generator: torch.Generator, elsewhere: Block | None
     ) -> Samples:
-        """The learned subspaces as they are, beside the same controls."""
-        samples = block.samples(self._draws, generator, elsewhere)
-        return {**by_head({RAW_MAP: samples[COMPRESSION]}, maps.groups), UNSCALED_MAP: self._maps[layer].unscaled}
+        """The learned subspaces as they are. Random subspaces are left out, for they are not of the size of these."""
+        own = block.samples(self._draws, generator, elsewhere)[COMPRESSION]
+        own = dataclasses.replace(own, controls={c: x for c, x in own.controls.items() if c is not RANDOM_SUBSPACE})
+        return {**by_head({RAW_MAP: own}, maps.groups), UNSCALED_MAP: self._maps[layer].unscaled}
 
     def _of_layer(self, tokens: Tokens) -> Samples | str:
         if tokens.after is None:
@@ -165,7 +168,7 @@ class CodingRateClaims:
         for claim, measure in ((DENSITY, density), (NONZERO, nonzero_fraction)):
             controls = {BEFORE_MLP: np.array([[measure(tokens.between)]])}
             if claim is DENSITY:
-                controls[GAUSSIAN] = np.array([[GAUSSIAN_DENSITY]])
+                controls[GAUSSIAN] = np.array([[gaussian_density(tokens.after.shape[-1])]])
             value = np.array([measure(tokens.after)])
             found[claim] = Sample(value=value, controls=controls if self._draws else {})
         return found

@@ -7,10 +7,15 @@ from torch import Tensor
 
 from clearhead.axes import Float
 
-__all__ = ["GAUSSIAN_DENSITY", "density", "nonzero_fraction"]
+__all__ = ["density", "gaussian_density", "nonzero_fraction"]
 
-GAUSSIAN_DENSITY = 2 / math.pi
-"""The density of independent Gaussian features, up to a term of order 1/c: (E|x|)^2 / E x^2."""
+
+def gaussian_density(c: int) -> float:
+    r"""The density of c independent Gaussian features: :math:`(1 + (c - 1)\, 2/\pi) / c`.
+
+    (|z|_1 / |z|_2)^2 does not depend on the length of z, so its mean is that of |z|_1^2 over that of |z|_2^2.
+    """
+    return (1 + (c - 1) * 2 / math.pi) / c
 
 
 def density(z: Float[Tensor, "n c"]) -> float:
