@@ -56,8 +56,8 @@ COMPRESSION = _claim(
     f"{PAPER}, section 2.3; that the rate as it is may rise: {INVESTIGATION}",
     role=Role.PRIMARY,
     note="the less compressing of the unit-norm and the scale-matched change, input by input. A change of size alone "
-    "is 0 by definition. The rate falls with depth in untrained models too, so the same head before training decides "
-    "with the other controls; it is one draw. Z is the stream, and a norm between it and the value map is left out",
+    "is 0 by definition. The rate falls with depth in untrained models too, so several draws of the same head before "
+    "training decide with the other controls. Z is the stream, and a norm between it and the value map is left out",
 )
 UNIT_NORM = _claim(
     "unit-norm change",
