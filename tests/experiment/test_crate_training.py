@@ -28,8 +28,8 @@ def test_a_run_shows_every_model_layer_by_layer_beside_itself_before_training(
         "rate change",
         "non-zero entries after the MLP",
         "±",
-        "**CRATE, released**",
-        f"**{VIT}**",
+        "| CRATE, released: this model |",
+        f"| {VIT}: the same model before training |",
     ):
         assert words in page
     drawing = (tmp_path / "picture.svg").read_text()

@@ -109,7 +109,7 @@ def _run(name: str, images: ImageSet, plan: Plan, request: Request, folder: Path
         tables=[
             ("Accuracy", as_markdown(accuracy)),
             ("What the layers do, beside the same model before training", as_markdown(claims)),
-            ("Layer by layer", "\n\n".join(_by_layer(each, runs) for each, runs in by_name.items())),
+            *_by_layer(by_name),
         ],
     )
     write_text(folder / PICTURE, _picture(by_name))
@@ -171,18 +171,34 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _by_layer(name: str, runs: Sequence[Mapping[str, Any]]) -> str:
-    """A table of one model: a column for every line of every curve."""
-    curves = runs[0]["curves"]
-    if not curves:
-        return f"{name}: no curves."
-    fields = [Field(title="layer", cells=[str(layer) for layer in curves[0]["layers"]])]
-    for place, curve in enumerate(curves):
-        for line in curve["lines"]:
-            each = [run["curves"][place]["lines"][line] for run in runs]
-            cells = [_spread([values[layer] for values in each]) for layer in range(len(curve["layers"]))]
-            fields.append(Field(title=f"{curve['title']}: {line}", cells=cells))
-    return f"**{name}**\n\n{as_markdown(fields)}"
+def _by_layer(by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, str]]:
+    """A table for every quantity: a row for each line of each model, a column for each layer."""
+    tables: dict[str, list[tuple[str, Sequence[str]]]] = {}
+    for name, runs in by_name.items():
+        for place, curve in enumerate(runs[0]["curves"]):
+            rows = tables.setdefault(f"{curve['title']}, by layer ({curve['quantity']})", [])
+            for line in curve["lines"]:
+                each = [run["curves"][place]["lines"][line] for run in runs]
+                rows.append((f"{name}: {line}", [_three_digits(values) for values in zip(*each, strict=True)]))
+    return [(title, _layer_table(rows)) for title, rows in tables.items()]
+
+
+def _layer_table(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    depth = max(len(cells) for _, cells in rows)
+    names = Field(title="line", cells=[name for name, _ in rows], words=True)
+    layers = [
+        Field(title=str(i), cells=[cells[i] if i < len(cells) else "-" for _, cells in rows]) for i in range(depth)
+    ]
+    return as_markdown([names, *layers])
+
+
+def _three_digits(values: Sequence[float | None]) -> str:
+    """The mean over seeds and half the width of its interval; rates have hundreds, shares have decimals."""
+    found = over_runs(list(values))
+    if found is None:
+        return "-"
+    half = "" if found.interval is None else f" ± {(found.interval.high - found.interval.low) / 2:.2g}"
+    return f"{found.mean:.3g}{half}"
 
 
 def _picture(by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
