@@ -25,6 +25,7 @@ from clearhead.experiment.seed_runs import PICTURE, command_of, line_over_runs, 
 from clearhead.experiment.vision import fashion_mnist
 from clearhead.judging import Summary, summarise
 from clearhead.models.native import untrained
+from clearhead.report.chart_axis import axis_over
 from clearhead.report.line_chart import Panel, picture
 from clearhead.training.evaluation import as_pixels
 
@@ -34,6 +35,9 @@ IMAGES, BATCH = 100, 25
 TWINS, SPACING = 5, 1000
 """Draws of every model before training, the first as its training began, and how far apart their seeds are."""
 MEASURED = "layers.json"
+SHARE = "share of entries"
+"""A quantity from 0 to 1, which is drawn so."""
+PANEL_WIDTH = 520.0
 
 
 def layers_of(run: Trained, images: ImageSet, *, count: int) -> dict[str, Any]:
@@ -220,8 +224,13 @@ def _picture(by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 )
                 for colour, line in enumerate(curve["lines"])
             ]
-            panels.append(Panel(title=f"{name}: {title}", x_label="layer", y_label=curve["quantity"], lines=lines))
-    return picture(panels, title="Coding rate and sparsity by layer, trained and before training")
+            whole = axis_over((0.0, 1.0)) if curve["quantity"] == SHARE else None
+            panels.append(
+                Panel(title=f"{name}: {title}", x_label="layer", y_label=curve["quantity"], lines=lines, y_axis=whole)
+            )
+    return picture(
+        panels, title="Coding rate and sparsity by layer, trained and before training", panel_width=PANEL_WIDTH
+    )
 
 
 CRATE_FASHION = Experiment(
