@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from clearhead.axes import ShapeError
 from clearhead.capturing import capture
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
 from clearhead.models.loading import load_model
-from clearhead.models.native import load_native, save_native, untrained
+from clearhead.models.native import MARKER, load_native, save_native, untrained
+from clearhead.models.objects import LoadError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import ClampedKeys
 from tests.models.released_crate import Released, drawn
@@ -168,6 +170,24 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
         again = loaded.untrained(0)
         assert torch.equal(again(_images()), model(_images()))
         assert not torch.equal(untrained(model, 1)(_images()), model(_images()))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({MARKER: ["crate"]}, "which this version does not know"),
+        ({"width": 10**9}, "do not fit its config.json"),
+        ({"step": math.inf}, "is no crate: expected step"),
+        ({"form": "free"}, "is no crate"),
+    ],
+    ids=["kind", "width", "step", "form"],
+)
+def test_a_hostile_folder_is_refused_in_words(tmp_path: Path, change: dict[str, object], says: str) -> None:
+    save_native(_model(), tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(stored | change))
+    with pytest.raises(LoadError, match=says):
+        load_native(tmp_path)
 
 
 def test_a_folder_from_before_alpha_reads_the_same(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from clearhead.axes import ShapeError
 from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.operators import subspace_step
 from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.operators.token_statistics import (
     causal_token_statistics_attention,
@@ -239,3 +240,14 @@ def test_what_does_not_fit_is_refused_in_words(attend, typechecked: bool) -> Non
         attend(w, key_mask=torch.ones(2, 7))
     with pytest.raises(ValueError, match="expected floating w"):
         attend(w.long())
+
+
+def test_numbers_that_are_no_error_and_no_temperature_are_refused() -> None:
+    z, bases = torch.ones(5, 3), torch.ones(2, 3, 1)
+    for step in (token_statistics_step, subspace_step):
+        with pytest.raises(ValueError, match="eps > 0"):
+            step(z, bases, length=0.1, eps=-1.0)
+    with pytest.raises(ValueError, match="eps > 0"):
+        variational_rate(z, bases, torch.full((2, 5), 0.5), eps=0.0)
+    with pytest.raises(ValueError, match="temperature above zero"):
+        token_statistics_step(z, bases, length=0.1, temperature=0.0)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.axes import Bool, Float, ShapeError
+from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
 
 __all__ = ["check_bases", "subspace_attention", "subspace_attention_slow", "subspace_step", "subspace_step_slow"]
@@ -58,6 +59,7 @@ def subspace_step(
     eps: the distortion that the rate allows
     """
     check_bases(z, bases)
+    check_eps(eps)
     weight = bases.shape[-1] / (z.shape[-2] * eps**2)
     attended = subspace_attention(_projected(z, bases), scale=scale)
     return (1 - length) * z + length * weight * torch.einsum("...knp,kdp->...nd", attended, bases)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from clearhead.axes import Bool, Float, ShapeError
+from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.subspace import check_bases
 
 __all__ = [
@@ -48,6 +49,7 @@ def variational_rate(
         f(x) = \log\Big(1 + \frac{d}{\epsilon^2} x\Big), \qquad n_k = \sum_j \pi_{kj}
     """
     check_bases(z, bases)
+    check_eps(eps)
     counts, moments = _moments(_projected(z, bases), memberships)
     shares = counts / z.shape[-2]
     return (shares * torch.log1p(z.shape[-1] / eps**2 * moments).sum(dim=-1)).sum(dim=-1) / 2
@@ -73,6 +75,9 @@ def token_statistics_step(
     memberships: pi, (..., k, n), in place of that softmax
     """
     check_bases(z, bases)
+    check_eps(eps)
+    if not temperature > 0:
+        raise ValueError(f"expected a temperature above zero; got {temperature}")
     v = _projected(z, bases)
     pi = torch.softmax(v.square().sum(dim=-1) / (2 * temperature), dim=-2) if memberships is None else memberships
     _, moments = _moments(v, pi)
