@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from clearhead.findings import Role, Verdict
+from clearhead.findings import Direction, Role, Verdict
 from clearhead.numerics.moments import Interval
 from clearhead.record import DepthCurve, DepthLine
 from clearhead.report import render_html
@@ -242,6 +242,16 @@ def test_the_switch_shows_one_claim_at_a_time(browser, show, two_claims):
     assert len(shown) == len(two_claims.findings) / 2
     shown[4].click()
     assert "margin ratio" in box(browser, "drawer").text
+
+
+def test_the_scale_of_agreement_is_shown_where_there_is_one(browser, show, two_claims):
+    sided = dataclasses.replace(MAX_MARGIN, exact=None, direction=Direction.LOWER)
+    findings = [dataclasses.replace(f, claim=sided) if f.claim == MAX_MARGIN else f for f in two_claims.findings]
+    show(dataclasses.replace(two_claims, findings=tuple(findings)))
+    scale = browser.find_element(By.CSS_SELECTOR, ".legend .colours")
+    assert scale.is_displayed()
+    choose(browser, sided)
+    assert not scale.is_displayed()
 
 
 def test_a_theory_on_other_heads_has_places_of_its_own(browser, show, two_claims):

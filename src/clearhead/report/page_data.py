@@ -80,6 +80,7 @@ def _claim(grid: ClaimGrid, host: int, reasons: dict[str, int], controls: dict[s
         **{name: clean(getattr(grid.claim, name)) for name in _TEXTS},
         "role": str(grid.claim.role),
         "unit": str(grid.claim.unit),
+        "sided": grid.claim.direction is not None,
         "map": host,
         "sentence": sentence(grid.summary),
         "columns": {

@@ -214,6 +214,8 @@
       box.dataset.claim = index;
       colour(box);
     }
+    // Colours of a claim that tells only a direction are verdicts, not places on a scale.
+    document.querySelector(".legend .colours").style.display = claim.sided ? "none" : "";
     fill(chosen, { sentence: claim.sentence, statement: claim.statement, note: claim.note ? ` (${claim.note})` : "" });
   };
   for (const box of document.querySelectorAll(".switch, .hint, .group")) box.hidden = false;
