@@ -222,3 +222,11 @@ def test_labels_and_memberships_that_are_none_are_refused(typechecked: bool) -> 
         class_rates(z, labels=torch.full((5,), 0.5))
     with pytest.raises(ShapeError, match="one set at a time"):
         class_rates(torch.ones(5, 5, 3), labels=torch.zeros(5, dtype=torch.long))
+
+
+def test_half_precision_can_be_mapped_over() -> None:
+    z = normal(3, 7, 5).bfloat16()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RoundingNoiseWarning)
+        mapped, plain = torch.vmap(lambda x: coding_rate(x, eps=0.01))(z), coding_rate(z, eps=0.01)
+    torch.testing.assert_close(mapped, plain)
