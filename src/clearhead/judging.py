@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from clearhead.findings import Chance, Claim, Direction, Finding, Unit, Verdict
-from clearhead.numerics.moments import Array, Interval, false_discovery_rate
+from clearhead.numerics.moments import Array, Interval, false_discovery_rate, prediction_p_value
 
 __all__ = ["UNTRAINED", "Summary", "beside_untrained", "judge", "summarise"]
 
@@ -118,17 +118,14 @@ def _among_untrained(finding: Finding, starts: Sequence[Finding], seed: int) -> 
     """Student's prediction test: draws differ from one another as the head may from them, beside its own error."""
     values = np.array([start.value for start in starts], dtype=np.float64)
     low, high = np.quantile(values, [0.025, 0.975])
-    error = _deviation(finding) ** 2 / finding.inputs if finding.inputs > 1 else math.nan
-    spread = math.sqrt(float(values.var(ddof=1)) * (1 + 1 / len(values)) + error)
-    apart = abs(finding.value - float(values.mean()))
-    p = 2 * float(stats.t.sf(apart / spread, len(values) - 1)) if spread else float(apart == 0)
+    error = _deviation(finding) / math.sqrt(finding.inputs) if finding.inputs > 1 else math.nan
     return Chance(
         control=_untrained_name(finding),
         value=float(values.mean()),
         range=Interval(float(low), float(high)),
         draws=len(values),
         seed=seed,
-        p_value=p,
+        p_value=prediction_p_value(finding.value, values, error=error),
     )
 
 

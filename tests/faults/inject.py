@@ -18,6 +18,7 @@ from pathlib import Path
 
 from crate_faults import CRATE_FAULTS
 from fault import Fault
+from map_faults import MAP_FAULTS
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
 from operator_faults import OPERATOR_FAULTS
@@ -38,6 +39,7 @@ FAULTS = (
     + RATE_CLAIM_FAULTS
     + RATE_FAULTS
     + CRATE_FAULTS
+    + MAP_FAULTS
 )
 
 

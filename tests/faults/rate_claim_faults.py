@@ -117,8 +117,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "curves: what stood beside the model is lost",
         "record.py",
-        "lines=(first, replace(other.lines[0], name=name), *rest)",
-        "lines=(first, replace(other.lines[0], name=name))",
+        "lines=(first, replace(_mean_line(lines), name=name), *rest)",
+        "lines=(first, replace(_mean_line(lines), name=name))",
         CURVES,
     ),
     Fault(
@@ -145,8 +145,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "judging: the untrained model never decides",
         "judging.py",
-        "decisive=finding.claim.theory in decisive)",
-        "decisive=False)",
+        "judged = finding.claim.theory in decisive and len(starts) > 1",
+        "judged = False",
         JUDGED,
     ),
 )

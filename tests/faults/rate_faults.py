@@ -18,7 +18,7 @@ RATE_FAULTS = (
         LOGDET,
     ),
     Fault(
-        "logdet: every factor is trusted", "numerics/logdet.py", "lost <= LOST[answer] * value", "lost <= 1e9", LOGDET
+        "logdet: every factor is trusted", "numerics/logdet.py", "lost <= LOST[answer] * value)", "lost <= 1e9)", LOGDET
     ),
     Fault(
         "logdet: pivots that magnify are forgotten",

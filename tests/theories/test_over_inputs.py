@@ -76,12 +76,12 @@ def test_kept_draws_call_one_of_their_own_different_at_the_rate_promised() -> No
     heads = 2000
     levels = _drawn(DRAWS + 1, heads)
     values, kept = np.repeat(levels[None, 0], 2, axis=0), np.repeat(levels[None, 1:], 2, axis=0)
-    from clearhead.theories.tallies import _outside
+    from clearhead.numerics.moments import prediction_p_value
 
-    p = np.array([_outside(values[0, h], kept[0, :, h]) for h in range(heads)])
+    p = np.array([prediction_p_value(values[0, h], kept[0, :, h]) for h in range(heads)])
     assert abs((p <= 0.05).mean() - 0.05) < 4 * math.sqrt(0.05 * 0.95 / heads)
-    assert _outside(1.0, np.ones(3)) == 1
-    assert _outside(2.0, np.ones(3)) == 0
+    assert prediction_p_value(1.0, np.ones(3)) == 1
+    assert prediction_p_value(2.0, np.ones(3)) == 0
 
 
 def test_the_exact_value_is_the_claims_or_the_mean_of_the_inputs() -> None:

@@ -20,7 +20,7 @@ from clearhead.experiment.experiment import RESULT, Experiment, Outcome, Request
 from clearhead.experiment.fingerprint import of_tensors
 from clearhead.experiment.kept import kept
 from clearhead.experiment.over_seeds import differences
-from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals, over_runs, plus_minus
+from clearhead.experiment.result_table import Field, as_columns, as_markdown, decimals, mean_of, over_runs, plus_minus
 from clearhead.experiment.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
 from clearhead.experiment.vision import fashion_mnist
 from clearhead.judging import Summary, summarise
@@ -149,7 +149,7 @@ def _claims(by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Field]:
 
     def control(name: str, place: int) -> str:
         each = [run["claims"][place]["controls"] for run in by_name[name]]
-        return "; ".join(f"{kind} {decimals(_mean([c.get(kind) for c in each]))}" for kind in each[0])
+        return "; ".join(f"{kind} {mean_of(over_runs([c.get(kind) for c in each]))}" for kind in each[0])
 
     def verdicts(name: str, place: int) -> str:
         counts: dict[str, int] = {}
@@ -168,11 +168,6 @@ def _claims(by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Field]:
         Field(title="controls", cells=[control(name, place) for name, place, _ in rows], words=True),
         Field(title="verdicts, heads of all seeds", cells=[verdicts(name, p) for name, p, _ in rows], words=True),
     ]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def _by_layer(by_name: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, str]]:

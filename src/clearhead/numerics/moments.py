@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-__all__ = ["Array", "Interval", "RunningMoments", "false_discovery_rate"]
+__all__ = ["Array", "Interval", "RunningMoments", "false_discovery_rate", "prediction_p_value"]
 
 Array = NDArray[np.float64]
 
@@ -65,3 +65,16 @@ def false_discovery_rate(p_values: Array) -> Array:
     if known.any():
         adjusted[known] = stats.false_discovery_control(p_values[known])
     return adjusted
+
+
+def prediction_p_value(value: float, drawn: Array, *, error: float = 0.0) -> float:
+    """Two-sided p-value that one more draw would lie as far out as `value`, if draws are normal (Student's test).
+
+    error: standard error of the value itself, beside which draws spread; NaN of fewer than two draws
+    """
+    variance = float(drawn.var(ddof=1)) * (1 + 1 / len(drawn)) if len(drawn) > 1 else np.nan
+    spread = float(np.sqrt(variance + error**2))
+    apart = abs(value - float(drawn.mean()))
+    if spread == 0:
+        return float(apart == 0)
+    return float(2 * stats.t.sf(apart / spread, len(drawn) - 1))

@@ -17,7 +17,14 @@ from clearhead.axes import Bool, Float, ShapeError
 from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
 
-__all__ = ["check_bases", "subspace_attention", "subspace_attention_slow", "subspace_step", "subspace_step_slow"]
+__all__ = [
+    "check_bases",
+    "projected",
+    "subspace_attention",
+    "subspace_attention_slow",
+    "subspace_step",
+    "subspace_step_slow",
+]
 
 
 def subspace_attention(
@@ -61,7 +68,7 @@ def subspace_step(
     check_bases(z, bases)
     check_eps(eps)
     weight = bases.shape[-1] / (z.shape[-2] * eps**2)
-    attended = subspace_attention(_projected(z, bases), scale=scale)
+    attended = subspace_attention(projected(z, bases), scale=scale)
     return (1 - length) * z + length * weight * torch.einsum("...knp,kdp->...nd", attended, bases)
 
 
@@ -84,7 +91,7 @@ def subspace_step_slow(
     return ((1 - length) * Z + length * a * attended).mT
 
 
-def _projected(z: Tensor, bases: Tensor) -> Tensor:
+def projected(z: Tensor, bases: Tensor) -> Tensor:
     """V_k^T for every subspace, (..., k, n, p)."""
     k, d, p = bases.shape
     flat = z @ bases.movedim(0, 1).reshape(d, k * p)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clearhead.axes import Bool, Float, ShapeError
 from clearhead.numerics.coding_rate import check_eps
-from clearhead.operators.subspace import check_bases
+from clearhead.operators.subspace import check_bases, projected
 
 __all__ = [
     "causal_token_statistics_attention",
@@ -50,7 +50,7 @@ def variational_rate(
     """
     check_bases(z, bases)
     check_eps(eps)
-    counts, moments = _moments(_projected(z, bases), memberships)
+    counts, moments = _moments(projected(z, bases), memberships)
     shares = counts / z.shape[-2]
     return (shares * torch.log1p(z.shape[-1] / eps**2 * moments).sum(dim=-1)).sum(dim=-1) / 2
 
@@ -78,7 +78,7 @@ def token_statistics_step(
     check_eps(eps)
     if not temperature > 0:
         raise ValueError(f"expected a temperature above zero; got {temperature}")
-    v = _projected(z, bases)
+    v = projected(z, bases)
     pi = torch.softmax(v.square().sum(dim=-1) / (2 * temperature), dim=-2) if memberships is None else memberships
     _, moments = _moments(v, pi)
     inverse = eps**2 / z.shape[-1]  # f'(x) = 1 / (eps^2 / d + x)
@@ -197,10 +197,6 @@ def causal_token_statistics_attention_slow(
         moment = (members.unsqueeze(-1) * past).sum(dim=-2) / (members.sum(dim=-1) + _ADDED).unsqueeze(-1)
         outputs.append(-pi[j].unsqueeze(-1) * w[..., j, :] / (1 + moment))
     return torch.stack(outputs, dim=-2) if outputs else torch.zeros_like(w)
-
-
-def _projected(z: Tensor, bases: Tensor) -> Tensor:
-    return torch.einsum("...nd,kdp->...knp", z, bases)
 
 
 def _moments(v: Tensor, memberships: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
 
 from clearhead.findings import Chance, Claim, Finding
 from clearhead.heads import Heads
-from clearhead.numerics.moments import Array, Interval, RunningMoments
+from clearhead.numerics.moments import Array, Interval, RunningMoments, prediction_p_value
 
 __all__ = ["Control", "Layer", "Sample", "Samples", "Tallies"]
 
@@ -76,7 +75,11 @@ class _Tally:
         drawn = moments.value.mean[:, h][moments.value.count[:, h] > 0]
         drawn = drawn if drawn.size else np.array([np.nan])
         low, high = np.quantile(drawn, [0.025, 0.975])
-        p = _outside(float(self.value.mean[h]), drawn) if control.kept else float(moments.difference.p_value()[h])
+        p = (
+            prediction_p_value(float(self.value.mean[h]), drawn)
+            if control.kept
+            else float(moments.difference.p_value()[h])
+        )
         return Chance(
             control=control.name,
             value=float(drawn.mean()),
@@ -92,15 +95,6 @@ def _mean_of_known(drawn: Array) -> Array:
     known = np.isfinite(drawn)
     total = np.where(known, drawn, 0.0).sum(axis=0)
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
-
-
-def _outside(value: float, drawn: Array) -> float:
-    """Two-sided p-value that one more draw would lie as far out, if draws are normal (Student's prediction test)."""
-    spread = float(drawn.std(ddof=1)) * np.sqrt(1 + 1 / len(drawn)) if len(drawn) > 1 else np.nan
-    apart = abs(value - float(drawn.mean()))
-    if spread == 0:
-        return float(apart == 0)
-    return float(2 * stats.t.sf(apart / spread, len(drawn) - 1))
 
 
 @dataclass(frozen=True, slots=True)

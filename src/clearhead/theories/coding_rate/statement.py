@@ -1,28 +1,8 @@
-"""A statement of the theory as something that can be checked, with the control that must fail."""
+"""Where the statements of the theory stand, and how far a tensor is from what it should be."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 
-from clearhead.findings import Theorem
-from clearhead.numerics.precision import tolerance
-from clearhead.numerics.threads import one_thread
-
-__all__ = [
-    "CRATE",
-    "DENOISING",
-    "HU",
-    "LANDSCAPE",
-    "MCR2",
-    "TOST",
-    "Measured",
-    "Statement",
-    "apart",
-    "checked",
-    "drawn",
-]
+__all__ = ["CRATE", "DENOISING", "HU", "LANDSCAPE", "MCR2", "TOST", "apart"]
 
 MCR2 = "Yu et al. 2020 (arXiv 2006.08558)"
 CRATE = "Yu et al. 2023 (arXiv 2306.01129)"
@@ -30,50 +10,6 @@ LANDSCAPE = "Wang et al. 2024 (arXiv 2406.01909)"
 HU = "Hu et al. 2024 (arXiv 2411.17182)"
 TOST = "Wu et al. 2024 (arXiv 2412.17810)"
 DENOISING = "Wang et al. 2025 (arXiv 2506.03790)"
-
-Measured = Callable[[torch.dtype], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement in words; its residual and its control, each measured on data rounded to a dtype; where it is said.
-
-    A residual of counts is the share of drawn tokens of which the statement is false.
-    """
-
-    id: str
-    statement: str
-    residual: Measured
-    control: str
-    control_residual: Measured
-    citation: str
-    tolerance: float = 1e-12
-
-
-def checked(statements: Sequence[Statement]) -> list[Theorem]:
-    """Measure every statement in both precisions, and its control in double."""
-    with one_thread():
-        return [
-            Theorem(
-                source="coding rate",
-                id=s.id,
-                statement=s.statement,
-                residual=float(s.residual(torch.float64)),
-                residual_single=float(s.residual(torch.float32)),
-                tolerance=s.tolerance,
-                tolerance_single=max(s.tolerance, tolerance(torch.float32)),
-                control=s.control,
-                control_residual=float(s.control_residual(torch.float64)),
-                citation=s.citation,
-            )
-            for s in statements
-        ]
-
-
-def drawn(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """Standard normal numbers, the same in every dtype up to rounding."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def apart(found: Tensor, expected: Tensor) -> float:

@@ -3,7 +3,8 @@
 import torch
 
 from clearhead.theories.coding_rate.denoising import draw_noisy_tokens, growth, predicted_growth
-from clearhead.theories.coding_rate.statement import DENOISING, Statement
+from clearhead.theories.coding_rate.statement import DENOISING
+from clearhead.theories.statement import Statement
 
 __all__ = ["DENOISED"]
 

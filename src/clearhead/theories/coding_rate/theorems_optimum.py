@@ -14,7 +14,8 @@ from clearhead.theories.coding_rate.optimum import (
     rank_constant,
     regularised_singular_values,
 )
-from clearhead.theories.coding_rate.statement import LANDSCAPE, MCR2, Statement, drawn
+from clearhead.theories.coding_rate.statement import LANDSCAPE, MCR2
+from clearhead.theories.statement import Statement, drawn
 
 __all__ = ["OPTIMUM"]
 

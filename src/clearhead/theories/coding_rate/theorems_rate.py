@@ -13,7 +13,8 @@ from clearhead.numerics.coding_rate import (
     subspace_rate_gradient,
 )
 from clearhead.numerics.logdet import log_det, log_det_slow
-from clearhead.theories.coding_rate.statement import CRATE, MCR2, Statement, apart, drawn
+from clearhead.theories.coding_rate.statement import CRATE, MCR2, apart
+from clearhead.theories.statement import Statement, drawn
 
 __all__ = ["RATE"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from clearhead.numerics.coding_rate import subspace_rate_gradient
 from clearhead.theories.coding_rate.change import RateChange, rate_change
 from clearhead.theories.coding_rate.drawn import Kind, draw_bases, draw_tokens
-from clearhead.theories.coding_rate.statement import CRATE, HU, Statement, apart
+from clearhead.theories.coding_rate.statement import CRATE, HU, apart
 from clearhead.theories.coding_rate.steps import (
     exact_step,
     linear_attention,
@@ -17,6 +17,7 @@ from clearhead.theories.coding_rate.steps import (
     paper_step,
     released_step,
 )
+from clearhead.theories.statement import Statement
 
 __all__ = ["STEPS"]
 

@@ -10,7 +10,8 @@ diagonal of Q^T M Q. ToST takes fixed U_k for the Q, and a membership Pi of toke
 import torch
 from torch import Tensor
 
-from clearhead.theories.coding_rate.statement import TOST, Statement, apart, drawn
+from clearhead.theories.coding_rate.statement import TOST, apart
+from clearhead.theories.statement import Statement, drawn
 
 __all__ = ["VARIATIONAL"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead.operators.general import embedded_gaussian, general_attention
-from clearhead.theories.symmetry.statement import drawn
+from clearhead.theories.statement import drawn
 
 __all__ = [
     "Weights",

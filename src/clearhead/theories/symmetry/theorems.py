@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from clearhead.findings import Theorem
-from clearhead.theories.symmetry.statement import checked
+from clearhead.theories.statement import checked
 from clearhead.theories.symmetry.theorems_convolution import CONVOLUTION
 from clearhead.theories.symmetry.theorems_image import IMAGE
 from clearhead.theories.symmetry.theorems_operator import OPERATOR, SIMILARITY
@@ -15,4 +15,4 @@ __all__ = ["theorems"]
 
 def theorems() -> Sequence[Theorem]:
     """Every statement of this theory that is checked, with its residual now."""
-    return checked([*OPERATOR, *IMAGE, *SYMMETRY, *REACH, *CONVOLUTION, *SIMILARITY])
+    return checked([*OPERATOR, *IMAGE, *SYMMETRY, *REACH, *CONVOLUTION, *SIMILARITY], source="general attention")

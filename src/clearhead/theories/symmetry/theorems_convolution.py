@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 
 from clearhead.operators.spatial import spatial_attention, unfold
+from clearhead.theories.statement import Statement, drawn
 from clearhead.theories.symmetry.forms import Weights, attention, drawn_weights, learned_query
 from clearhead.theories.symmetry.groups import (
     GRID,
@@ -22,7 +23,7 @@ from clearhead.theories.symmetry.measure import (
     equivariance,
     invariance,
 )
-from clearhead.theories.symmetry.statement import SLIDES, Statement, apart, drawn
+from clearhead.theories.symmetry.statement import SLIDES, apart
 
 __all__ = ["CONVOLUTION"]
 

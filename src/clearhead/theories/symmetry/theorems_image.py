@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from clearhead.operators.spatial import fold, spatial_attention, unfold
+from clearhead.theories.statement import Statement, drawn
 from clearhead.theories.symmetry.forms import Weights, attention, drawn_weights, self_attention
-from clearhead.theories.symmetry.statement import SLIDES, Statement, apart, drawn, shape_error
+from clearhead.theories.symmetry.statement import SLIDES, apart, shape_error
 
 __all__ = ["IMAGE"]
 

@@ -17,6 +17,7 @@ from clearhead.operators.general import (
     general_attention,
     general_attention_slow,
 )
+from clearhead.theories.statement import Statement, drawn
 from clearhead.theories.symmetry.forms import (
     Weights,
     attention,
@@ -25,7 +26,7 @@ from clearhead.theories.symmetry.forms import (
     multi_head,
     self_attention,
 )
-from clearhead.theories.symmetry.statement import SLIDES, WANG, Statement, apart, drawn, shape_error
+from clearhead.theories.symmetry.statement import SLIDES, WANG, apart, shape_error
 
 __all__ = ["OPERATOR", "SIMILARITY"]
 

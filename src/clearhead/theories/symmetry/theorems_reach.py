@@ -20,10 +20,11 @@ from clearhead.operators.general import (
     gaussian_distance,
     general_attention,
 )
+from clearhead.theories.statement import Statement, drawn
 from clearhead.theories.symmetry.forms import Weights, drawn_weights, multi_head, self_attention
 from clearhead.theories.symmetry.groups import permutations
 from clearhead.theories.symmetry.measure import SymmetryReport, equivariance, invariance
-from clearhead.theories.symmetry.statement import SLIDES, WANG, Statement, drawn
+from clearhead.theories.symmetry.statement import SLIDES, WANG
 
 __all__ = ["REACH"]
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.axes import ShapeError
+from clearhead.theories.statement import Statement, drawn
 from clearhead.theories.symmetry.forms import (
     Weights,
     attention,
@@ -17,7 +18,7 @@ from clearhead.theories.symmetry.forms import (
 )
 from clearhead.theories.symmetry.groups import drawn_permutations, permutations
 from clearhead.theories.symmetry.measure import Action, SymmetryReport, equivariance, invariance
-from clearhead.theories.symmetry.statement import SLIDES, Statement, apart, drawn, shape_error
+from clearhead.theories.symmetry.statement import SLIDES, apart, shape_error
 
 __all__ = ["SYMMETRY"]
 

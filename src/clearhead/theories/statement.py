@@ -1,18 +1,16 @@
-"""A statement of the theory as something that can be checked, with the control that must fail."""
+"""A statement of a theory as something that can be checked, with the control that must fail."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from clearhead.findings import Theorem
 from clearhead.numerics.precision import tolerance
 from clearhead.numerics.threads import one_thread
 
-__all__ = ["MATRICES", "PAPER", "Measured", "Statement", "checked"]
-
-PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
-MATRICES = "cf. Srebro, Rennie and Jaakkola 2004"
+__all__ = ["Measured", "Statement", "checked", "drawn"]
 
 Measured = Callable[[torch.dtype], float]
 
@@ -21,7 +19,7 @@ Measured = Callable[[torch.dtype], float]
 class Statement:
     """A statement in words; its residual and its control, each measured on data rounded to a dtype; where it is said.
 
-    Problems are solved in double precision whatever the data, so single precision only rounds the data.
+    tolerance: what the residual may be; in single precision it is that of a sum of products if that is more
     """
 
     id: str
@@ -30,15 +28,15 @@ class Statement:
     control: str
     control_residual: Measured
     citation: str
-    tolerance: float = 1e-10
+    tolerance: float = 1e-12
 
 
-def checked(statements: Sequence[Statement]) -> list[Theorem]:
+def checked(statements: Sequence[Statement], *, source: str) -> list[Theorem]:
     """Measure every statement in both precisions, and its control in double."""
     with one_thread():
         return [
             Theorem(
-                source="max margin",
+                source=source,
                 id=s.id,
                 statement=s.statement,
                 residual=float(s.residual(torch.float64)),
@@ -51,3 +49,9 @@ def checked(statements: Sequence[Statement]) -> list[Theorem]:
             )
             for s in statements
         ]
+
+
+def drawn(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """Standard normal numbers, the same in every dtype up to rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
