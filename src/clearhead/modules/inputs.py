@@ -7,13 +7,23 @@ from torch import Tensor, nn
 
 from clearhead.axes import ShapeError, broadcasts
 
-__all__ = ["check_positive", "check_tokens", "visible_keys"]
+__all__ = ["check_positive", "check_tokens", "checked_head_width", "visible_keys"]
 
 
 def check_positive(**sizes: int) -> None:
     """Raise ValueError unless every size is one or more."""
     if min(sizes.values()) < 1:
         raise ValueError(f"expected sizes of one or more; got {_listed(sizes)}")
+
+
+def checked_head_width(width: int, heads: int, head_width: int | None) -> int:
+    """The width inside each head, width / heads if None. Raise ValueError unless all three are sizes and fit."""
+    check_positive(width=width, heads=heads)
+    if head_width is None and width % heads:
+        raise ValueError(f"expected head_width, or heads that divide width; got {heads} and {width}")
+    found = width // heads if head_width is None else head_width
+    check_positive(head_width=found)
+    return found
 
 
 def check_tokens(tokens: Mapping[str, Tensor], maps: Mapping[str, nn.Linear]) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from clearhead.axes import Bool, Float
-from clearhead.modules.inputs import check_positive, check_tokens, visible_keys
+from clearhead.modules.inputs import check_tokens, checked_head_width, visible_keys
 from clearhead.operators.symmetric import symmetric_attention
 
 __all__ = ["SubspaceAttention"]
@@ -39,11 +39,7 @@ class SubspaceAttention(nn.Module):
         operator: Callable[..., Tensor] = symmetric_attention,
     ) -> None:
         super().__init__()
-        check_positive(width=width, heads=heads)
-        if head_width is None and width % heads:
-            raise ValueError(f"expected head_width, or heads that divide width; got {heads} and {width}")
-        head_width = width // heads if head_width is None else head_width
-        check_positive(head_width=head_width)
+        head_width = checked_head_width(width, heads, head_width)
         self.heads, self.scale, self.operator = heads, scale, operator
         self.subspaces = nn.Linear(width, heads * head_width, bias=False)
         self.out = None if tied else nn.Linear(heads * head_width, width, bias=out_bias)

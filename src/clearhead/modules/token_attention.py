@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from clearhead.axes import Bool, Float
-from clearhead.modules.inputs import check_positive, check_tokens, visible_keys
+from clearhead.modules.inputs import check_positive, check_tokens, checked_head_width, visible_keys
 
 __all__ = ["TokenAttention"]
 
@@ -38,12 +38,9 @@ class TokenAttention(nn.Module):
     ) -> None:
         super().__init__()
         out_width = width if out_width is None else out_width
-        check_positive(width=width, heads=heads, out_width=out_width)
-        if head_width is None and width % heads:
-            raise ValueError(f"expected head_width, or heads that divide width; got {heads} and {width}")
-        head_width = width // heads if head_width is None else head_width
+        head_width = checked_head_width(width, heads, head_width)
         value_width = head_width if value_width is None else value_width
-        check_positive(head_width=head_width, value_width=value_width)
+        check_positive(value_width=value_width, out_width=out_width)
         self.heads, self.scale, self.operator = heads, scale, operator
         self.key = nn.Linear(width, heads * head_width, bias=bias)
         self.value = nn.Linear(width, heads * value_width, bias=bias)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.axes import Bool, Float, ShapeError
-from clearhead.modules.inputs import check_positive, check_tokens
+from clearhead.modules.inputs import check_positive, check_tokens, checked_head_width
 from clearhead.operators.token_statistics import causal_token_statistics_attention, token_statistics_attention
 
 __all__ = ["CausalTokenStatisticsAttention", "TokenStatisticsAttention"]
@@ -28,11 +28,7 @@ class TokenStatisticsAttention(nn.Module):
 
     def __init__(self, width: int, *, heads: int, head_width: int | None = None) -> None:
         super().__init__()
-        check_positive(width=width, heads=heads)
-        if head_width is None and width % heads:
-            raise ValueError(f"expected head_width, or heads that divide width; got {heads} and {width}")
-        head_width = width // heads if head_width is None else head_width
-        check_positive(head_width=head_width)
+        head_width = checked_head_width(width, heads, head_width)
         self.heads = heads
         self.subspaces = nn.Linear(width, heads * head_width, bias=False)
         self.sharpness = nn.Parameter(torch.ones(heads))
