@@ -11,11 +11,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 WORKERS ?= 2
 # Each worker begins with half of the tests in their order, so that what the tests of a file share is made once.
 PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
-KERNEL := $(wildcard src/clearhead/compiled/*.cpp src/clearhead/compiled/*.h src/clearhead/compiled/*.hpp)
-INSTALLED := pyproject.toml constraints.txt hatch_build.py src/clearhead/compiled/build.py $(KERNEL)
-LIBRARY := src/clearhead/compiled/_symmetric.so
+KERNEL := $(wildcard src/clearhead/kernels/*.cpp src/clearhead/kernels/*.h src/clearhead/kernels/*.hpp)
+INSTALLED := pyproject.toml constraints.txt hatch_build.py src/clearhead/kernels/build.py $(KERNEL)
+LIBRARY := src/clearhead/kernels/_symmetric.so
 # pip shows nothing of what the build said.
-TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -m clearhead.compiled.build says why"
+TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -m clearhead.kernels.build says why"
 
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
@@ -29,7 +29,7 @@ test: lint types contracts browser tests-typed tests-shipped tests-without-kerne
 
 # Needs a compiler with sanitizers. `make test` does the same for some hundred shapes.
 sanitize: $(VENV)/.ready-to-test
-	$(BIN)/python tests/compiled/sanitize.py $(ARGS)
+	$(BIN)/python tests/kernels/sanitize.py $(ARGS)
 
 lint: $(VENV)/.ready-to-test
 	$(BIN)/ruff check .
@@ -50,7 +50,7 @@ tests-shipped: $(VENV)/.ready-to-test
 
 # What the kernel serves must work where it is not installed.
 tests-without-kernel: $(VENV)/.ready-to-test
-	CLEARHEAD_KERNEL=off $(PYTEST) tests/compiled tests/modules tests/operators/test_symmetric.py \
+	CLEARHEAD_KERNEL=off $(PYTEST) tests/kernels tests/modules tests/operators/test_symmetric.py \
 	  tests/operators/test_symmetric_range.py tests/operators/test_pursuit.py \
 	  --ignore=tests/modules/test_contract.py --ignore=tests/modules/test_check_attention.py
 

@@ -14,7 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
-_ROOM = "clearhead/compiled"
+_ROOM = "clearhead/kernels"
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from clearhead.compiled.library import status
+from clearhead.kernels.library import status
 
 Calls = dict[str, Callable[[], object]]
 

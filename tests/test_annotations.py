@@ -8,7 +8,7 @@ from beartype import beartype
 from jaxtyping import TypeCheckError, jaxtyped
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 from tests import annotations
 
 typed = jaxtyped(typechecker=annotations.checked)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from clearhead import modules as modules
     from clearhead import operators as operators
     from clearhead.auditing import audit as audit
-    from clearhead.axes import ShapeError as ShapeError
     from clearhead.capturing import capture as capture
     from clearhead.fidelity import check_fidelity as check_fidelity
     from clearhead.findings import Finding as Finding
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from clearhead.modules.contract import check_attention as check_attention
     from clearhead.record import AuditRecord as AuditRecord
     from clearhead.report.folder import write_report as write_report
+    from clearhead.shapes import ShapeError as ShapeError
     from clearhead.sockets import AttentionNotSeenError as AttentionNotSeenError
     from clearhead.sockets import AttentionSpec as AttentionSpec
     from clearhead.sockets.torchvision_shim import ensure_torchvision as ensure_torchvision
@@ -41,7 +41,7 @@ _HOME = {
     "AuditRecord": "clearhead.record",
     "Finding": "clearhead.findings",
     "Heads": "clearhead.heads",
-    "ShapeError": "clearhead.axes",
+    "ShapeError": "clearhead.shapes",
     "Swap": "clearhead.swapping",
     "SwapWarning": "clearhead.swapping",
     "Verdict": "clearhead.findings",

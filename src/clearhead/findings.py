@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval
 
 __all__ = ["Chance", "Claim", "Direction", "Finding", "Role", "Theorem", "Unit", "Verdict"]
@@ -70,7 +71,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.direction is not None and self.exact is not None:
-            raise ValueError(f"{self.statistic} has an exact value and a direction; a claim has one of them")
+            raise InputError(f"{self.statistic} has an exact value and a direction; a claim has one of them")
 
     def hardest(self, controls: Mapping[str, float], exact: float) -> str:
         """Name the control that comes nearest to what the theory says, or the first if nobody knows; "" without."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
+from clearhead.shapes import Bool, Float
 
 __all__ = ["Heads", "LinearMap", "Stream"]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.capturing import GradientTape, Tape, capture, capture_gradients
+from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec
 from clearhead.theories.theory import Measurement
@@ -17,7 +18,7 @@ from clearhead.theories.theory import Measurement
 __all__ = ["AuditError", "Seen", "evaluated", "run", "run_on", "watch"]
 
 
-class AuditError(ValueError):
+class AuditError(InputError):
     """An audit that cannot give numbers. The message names the cause and the remedy."""
 
 

@@ -17,8 +17,8 @@ import clearhead as package
 from clearhead.cli import installation
 from clearhead.cli.doctor_command import doctor_command
 from clearhead.cli.installation import BESIDES, EXTRAS
-from clearhead.compiled import library
-from clearhead.compiled.build import LIBRARY, SOURCES
+from clearhead.kernels import library
+from clearhead.kernels.build import LIBRARY, SOURCES
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,7 +62,7 @@ def test_it_says_what_is_installed() -> None:
     ]  # fmt: skip
     assert found["clearhead"].startswith(f"{package.__version__}, ")
     assert found["torch"].startswith(f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread, ")
-    assert (f"compiled/{LIBRARY}" in found["kernel"]) == (SOURCES / LIBRARY).exists()
+    assert (f"kernels/{LIBRARY}" in found["kernel"]) == (SOURCES / LIBRARY).exists()
 
 
 def test_json_holds_the_same_facts_and_a_wrong_setting_is_one_of_them() -> None:
@@ -85,7 +85,7 @@ def test_a_kernel_that_was_never_built(
     doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(library, "SOURCES", tmp_path)
-    assert lines(doctor(80))["kernel"] == "absent: not built; python -m clearhead.compiled.build builds it"
+    assert lines(doctor(80))["kernel"] == "absent: not built; python -m clearhead.kernels.build builds it"
 
 
 def test_what_is_missing_comes_with_the_command_that_installs_it(

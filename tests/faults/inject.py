@@ -65,7 +65,7 @@ def inject(fault: Fault) -> Outcome:
         environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         if file.suffix != ".py":
             subprocess.run(
-                [sys.executable, "-m", "clearhead.compiled.build"],
+                [sys.executable, "-m", "clearhead.kernels.build"],
                 cwd=copy,
                 env=environment,
                 check=True,

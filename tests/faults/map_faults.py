@@ -5,8 +5,8 @@ from fault import Fault
 MAPS = ("tests/theories/coding_rate/test_segmentation.py",)
 PETS = ("tests/data/test_pets.py",)
 TILES = ("tests/report/test_tiles.py",)
-RUNS = ("tests/experiment/test_crate_runs.py",)
-LAYERS = ("tests/experiment/test_crate_training.py",)
+RUNS = ("tests/experiments/test_crate_runs.py",)
+LAYERS = ("tests/experiments/test_crate_training.py",)
 SIDED = ("tests/test_one_sided.py",)
 AUDITED = ("tests/test_auditing.py",)
 WHERE = "theories/coding_rate/segmentation.py"
@@ -36,11 +36,11 @@ MAP_FAULTS = (
     Fault("tiles: rows turned", "report/tiles.py", "struct.pack(\">IIBBBBB\", width, height", "struct.pack(\">IIBBBBB\", height, width", TILES),
     Fault("tiles: names as they are", "report/tiles.py", "text(MARGIN, y + TILE / 2, name, kind=\"small\")", "f\"<text>{name}</text>\"", TILES),
     Fault("tiles: pale within", "report/tiles.py", "np.where(mask[..., None], pixels, pale)", "np.where(mask[..., None], pale, pixels)", TILES),
-    Fault("runs: one seed for all", "experiment/crate_runs.py", "generator = torch.Generator().manual_seed(recipe.seed)", "generator = torch.Generator().manual_seed(0)", RUNS),
-    Fault("runs: kept whatever the images", "experiment/crate_runs.py", "return stored if stored.get(\"run\") == run else None", "return stored", RUNS),
-    Fault("runs: best head on its own images", "experiment/crate_segmentation.py", "chosen = best_head(heads[::2])", "chosen = best_head(heads[1::2])", RUNS),
-    Fault("layers: measured again", "experiment/crate_training.py", "found.append(kept(run.folder.parent / MEASURED, make, settings, rooms=(\"\",)))", "found.append(make(**settings))", LAYERS),
-    Fault("layers: kept whatever the images", "experiment/crate_training.py", "settings = {\"count\": count, \"seen\": of_tensors(seen)}", "settings = {\"count\": 0, \"seen\": \"\"}", LAYERS),
+    Fault("runs: one seed for all", "experiments/crate_runs.py", "generator = torch.Generator().manual_seed(recipe.seed)", "generator = torch.Generator().manual_seed(0)", RUNS),
+    Fault("runs: kept whatever the images", "experiments/crate_runs.py", "return stored if stored.get(\"run\") == run else None", "return stored", RUNS),
+    Fault("runs: best head on its own images", "experiments/crate_segmentation.py", "chosen = best_head(heads[::2])", "chosen = best_head(heads[1::2])", RUNS),
+    Fault("layers: measured again", "experiments/crate_training.py", "found.append(kept(run.folder.parent / MEASURED, make, settings, rooms=(\"\",)))", "found.append(make(**settings))", LAYERS),
+    Fault("layers: kept whatever the images", "experiments/crate_training.py", "settings = {\"count\": count, \"seen\": of_tensors(seen)}", "settings = {\"count\": 0, \"seen\": \"\"}", LAYERS),
     Fault("untrained: one draw decides", "judging.py", "finding.claim.theory in decisive and len(starts) > 1", "finding.claim.theory in decisive", SIDED),
     Fault("untrained: spread of the mean", "numerics/moments.py", "(1 + 1 / len(drawn))", "(1 / len(drawn))", SIDED),
     Fault("untrained: the head without error", "numerics/moments.py", "variance + error**2", "variance", SIDED),

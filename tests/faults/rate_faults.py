@@ -7,7 +7,7 @@ RATE = ("tests/numerics/test_coding_rate.py",)
 STREAM = ("tests/numerics/test_rate_stream.py",)
 LOSS = ("tests/modules/test_rate_reduction.py",)
 HERE = "tests/theories/coding_rate"
-SIGNS = ("tests/experiment/test_rate_signs.py",)
+SIGNS = ("tests/experiments/test_rate_signs.py",)
 
 RATE_FAULTS = (
     Fault(
@@ -203,6 +203,6 @@ RATE_FAULTS = (
         (f"{HERE}/test_denoising.py",),
     ),
     Fault(
-        "signs: rounding counts", "experiment/rate_signs.py", "sign * value > STILL for", "sign * value > 0 for", SIGNS
+        "signs: rounding counts", "experiments/rate_signs.py", "sign * value > STILL for", "sign * value > 0 for", SIGNS
     ),
 )

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from clearhead import swap
 from clearhead.auditing import audit
-from clearhead.axes import ShapeError
 from clearhead.capturing import capture
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
 from clearhead.models.loading import load_model
@@ -19,6 +18,7 @@ from clearhead.models.native import MARKER, load_native, save_native, untrained
 from clearhead.models.objects import LoadError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import ClampedKeys
+from clearhead.shapes import ShapeError
 from tests.models.released_crate import Released, drawn
 from tests.operators.paths import PATHS, forced
 from tests.sockets.made_from import ROLES, assert_found

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.capturing import capture
 from clearhead.data.images import digits
 from clearhead.models.crate_autoencoder import (
@@ -20,6 +19,7 @@ from clearhead.models.crate_autoencoder import (
 from clearhead.models.loading import load_model
 from clearhead.models.native import save_native
 from clearhead.numerics.precision import tolerance
+from clearhead.shapes import ShapeError
 from tests.models.released_crate import drawn
 from tests.once import once
 

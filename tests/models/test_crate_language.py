@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from clearhead.auditing import audit
-from clearhead.axes import ShapeError
 from clearhead.capturing import capture
 from clearhead.data.text import default_passages
 from clearhead.models.crate_block import Form
@@ -17,6 +16,7 @@ from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, 
 from clearhead.models.loading import load_model
 from clearhead.models.native import save_native
 from clearhead.numerics.precision import tolerance
+from clearhead.shapes import ShapeError
 from tests.models.released_crate import drawn
 from tests.once import once
 

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clearhead.auditing import audit
-from clearhead.axes import ShapeError
 from clearhead.capturing import capture
 from clearhead.models.loading import load_model
 from clearhead.models.native import MARKER, is_native, load_native, save_native, untrained
@@ -19,6 +18,7 @@ from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.shapes import ShapeError
 
 CONFIG = VisionTransformerConfig(
     image_size=15, patch_size=3, channels=2, classes=7, width=22, layers=3, heads=2, mlp_width=13,

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from clearhead.axes import ShapeError
 from clearhead.modules import KernelPCAAttention
 from clearhead.operators.kernel_pca import kernel_pca
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearhead.axes import ShapeError
 from clearhead.modules import LearnedQueryAttention, SelfAttention
 from clearhead.operators.spatial import unfold
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 

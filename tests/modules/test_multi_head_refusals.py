@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from clearhead.axes import ShapeError
 from clearhead.modules import MultiHeadAttention
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, normal, randomised
 
 

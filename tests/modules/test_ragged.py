@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.modules import LearnedQueryAttention, MultiHeadAttention, PaddedSets, SelfAttention, pad_sets
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import differ, normal, randomised, require_same
 
 SIZES = st.lists(st.integers(0, 7), min_size=1, max_size=5)

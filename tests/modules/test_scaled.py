@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from clearhead.axes import ShapeError
 from clearhead.modules import MultiHeadAttention, ScaledAttention
 from clearhead.operators import LearnedScaling, Scaled, scaled_attention_slow
 from clearhead.operators.drop_in import drop_in_as_json, drop_in_from_json
 from clearhead.operators.scaled import AlphaAsymmetric, AlphaSymmetric, SMatrix
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 FORMS = {

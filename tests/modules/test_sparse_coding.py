@@ -6,10 +6,10 @@ import warnings
 import pytest
 import torch
 
-from clearhead.axes import ShapeError
 from clearhead.modules import OvercompleteStep, SparseCodingStep
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import StepSizeWarning, ista_step_slow, largest_step, overcomplete_step_slow
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import differ, normal, require_same
 
 MAKE = {"one step": SparseCodingStep, "overcomplete": OvercompleteStep}

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clearhead.axes import ShapeError
 from clearhead.modules import MultiHeadAttention, SpatialAttention
 from clearhead.operators.general import dot_product, general_attention
 from clearhead.operators.spatial import fold, spatial_attention, unfold
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from clearhead import check_attention
-from clearhead.axes import ShapeError
 from clearhead.modules import SubspaceAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import principal_attention_pursuit, softmax_attention_slow, subspace_step
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 

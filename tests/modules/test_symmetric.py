@@ -5,9 +5,9 @@ import functools
 import pytest
 import torch
 
-from clearhead.axes import ShapeError
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.operators import principal_attention_pursuit, softmax_attention_slow
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 

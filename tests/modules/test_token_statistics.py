@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from clearhead.axes import ShapeError
 from clearhead.modules import CausalTokenStatisticsAttention, TokenStatisticsAttention
 from clearhead.operators import causal_token_statistics_attention_slow, token_statistics_attention_slow
+from clearhead.shapes import ShapeError
 from tests.modules.drawing import differ, normal, randomised, require_same
 
 

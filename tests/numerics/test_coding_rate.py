@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.coding_rate import (
     class_rates,
     coding_rate,
@@ -21,6 +20,7 @@ from clearhead.numerics.coding_rate import (
 )
 from clearhead.numerics.logdet import LOST
 from clearhead.numerics.rate_noise import RoundingNoiseWarning, predicted_excess
+from clearhead.shapes import ShapeError
 from tests.numerics.test_logdet import low_rank, normal
 
 seeds = st.integers(0, 2**31)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.component_pursuit import principal_component_pursuit
+from clearhead.shapes import ShapeError
 
 
 def made(*, seed: int = 0, n: int = 60, m: int = 60, rank: int = 4, share: float = 0.05) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from clearhead.compiled.library import status
+from clearhead.kernels.library import status
 
 SYMMETRIC = importlib.import_module("clearhead.operators.symmetric")  # by its name the package has the function
 LIBRARY = importlib.import_module("clearhead.operators.symmetric_library")

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import check_attention_operands
 from clearhead.operators.contract import CHECKS, COMPILED, Check, check_operator
 from clearhead.operators.contract_masks import MASK_CHECKS
 from clearhead.operators.contract_result import ContractResult
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.shapes import check_attention_operands
 
 
 def weights_of(q: Tensor, k: Tensor, mask: Tensor | None = None, *, dim: int = -1, hidden: float = -math.inf) -> Tensor:

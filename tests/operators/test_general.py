@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.contract_subject import WIDTH, require_close
@@ -22,6 +21,7 @@ from clearhead.operators.general import (
     general_attention,
     general_attention_slow,
 )
+from clearhead.shapes import ShapeError
 from tests.operators.similarities import COUNTED, EXPONENTIAL, SIMILARITIES, VALUES, WEIGHT, drawn, turned
 from tests.operators.unhooked import UNHOOKED
 

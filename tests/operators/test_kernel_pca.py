@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.decomposition import KernelPCA as Reference
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.gram import centred_gram
 from clearhead.numerics.krylov import krylov_eigenpairs
 from clearhead.numerics.precision import machine_epsilon, tolerance
@@ -25,6 +24,7 @@ from clearhead.operators.kernel_pca import (
     kernel_pca_spectrum,
 )
 from clearhead.operators.kernel_pca_solvers import choose_solver
+from clearhead.shapes import ShapeError
 from tests.numerics.test_partial import on_threads
 
 EXACT = tolerance(torch.float64, terms=4096)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from sklearn.decomposition import KernelPCA as Reference
 from torch import Tensor
 
-from clearhead.axes import check_attention_operands
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.kernel_pca import ByExplained, ByRank, kernel_pca
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention, kernel_pca_attention_slow
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import check_attention_operands
 from tests.operators.test_kernel_pca import EXACT, allowed, centred_twice, gram_of, normal, relative
 from tests.operators.unhooked import UNHOOKED
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
 from clearhead.operators.pursuit_trace import trace_pursuit
 from clearhead.operators.rpc import rpc_attention
+from clearhead.shapes import ShapeError
 from tests.operators.test_symmetric import drawn
 
 CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()

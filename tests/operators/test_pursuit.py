@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError
-from clearhead.compiled.library import status
+from clearhead.kernels.library import status
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.contract_subject import VALUE_WIDTH, WIDTH
 from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.symmetric import symmetric_attention
+from clearhead.shapes import ShapeError
 from tests.operators.paths import PATHS, forced
 from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
 from tests.operators.unhooked import UNHOOKED

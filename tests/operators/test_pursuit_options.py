@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.operators.key_bound import KeyBound
 from clearhead.operators.pursuit_options import PRESETS, Order, Pursuit, Shrink, preset
 from clearhead.operators.pursuit_trace import trace_pursuit
 from clearhead.operators.rpc import rpc_attention
+from clearhead.shapes import ShapeError
 from tests.operators.test_rpc import CAUSAL, TIGHT
 from tests.operators.test_symmetric import drawn
 

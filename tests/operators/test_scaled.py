@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError, check_attention_operands
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.contract_checks import PLAIN_CHECKS
@@ -22,6 +21,7 @@ from clearhead.operators.scaled import (
     scaled_attention_slow,
 )
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import ShapeError, check_attention_operands
 from tests.operators.paths import PATHS, forced
 from tests.operators.unhooked import UNHOOKED
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.contract_subject import HEADS
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.shapes import ShapeError
 from tests.operators.unhooked import UNHOOKED
 
 SINKS = torch.linspace(-1, 1, HEADS, dtype=torch.float64)

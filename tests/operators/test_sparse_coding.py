@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import (
     StepSizeWarning,
@@ -19,6 +18,7 @@ from clearhead.operators import (
     overcomplete_step_slow,
     warn_of_step,
 )
+from clearhead.shapes import ShapeError
 
 DTYPES = (torch.float64, torch.float32)
 PRIMES = st.sampled_from([2, 3, 5, 7, 11, 13, 17, 19, 29])

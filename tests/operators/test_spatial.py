@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.contract_subject import require_close
 from clearhead.operators.general import dot_product, general_attention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
+from clearhead.shapes import ShapeError
 from tests.operators.unhooked import UNHOOKED
 
 SIZES = {"sequence": (7,), "image": (5, 7), "video": (2, 3, 5)}

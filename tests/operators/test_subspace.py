@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError, check_attention_operands
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import subspace_attention, subspace_attention_slow, subspace_step, subspace_step_slow
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.softmax import softmax_attention_slow
+from clearhead.shapes import ShapeError, check_attention_operands
 from tests.operators.paths import PATHS, forced
 from tests.operators.unhooked import UNHOOKED
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.axes import ShapeError, check_attention_operands
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.operators.symmetric import padding, symmetric_attention, symmetric_attention_slow
 from clearhead.operators.symmetric_library import symmetric
+from clearhead.shapes import ShapeError, check_attention_operands
 from tests.operators.paths import PATHS, forced
 from tests.operators.unhooked import UNHOOKED
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators import subspace_step
 from clearhead.operators.softmax import softmax_attention_slow
@@ -20,6 +19,7 @@ from clearhead.operators.token_statistics import (
     token_statistics_step_slow,
     variational_rate,
 )
+from clearhead.shapes import ShapeError
 
 DTYPES = (torch.float64, torch.float32)
 PRIMES = st.sampled_from([2, 3, 5, 7, 11, 13])

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.data.images import digits
 from clearhead.numerics.precision import tolerance
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES, SEVERITIES, Corruption
 from clearhead.robustness.sweep import Swept, corrupted, sweep
+from clearhead.shapes import ShapeError
 
 BY_NAME = {corruption.name: corruption for corruption in CORRUPTIONS}
 DRAWN = {*(noise.name for noise in NOISES), "occlusion"}

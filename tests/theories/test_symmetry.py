@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import ShapeError
 from clearhead.findings import Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.judging import judge
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.shapes import ShapeError
 from clearhead.theories.symmetry import (
     GRID,
     Action,

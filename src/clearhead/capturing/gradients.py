@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
 from clearhead.capturing.recording import Tape, recording
+from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, Tap
 from clearhead.sockets.blocks import BlockCall
@@ -56,17 +57,17 @@ class GradientTape(Tape):
         """
         waiting, self._waiting = self._waiting, []
         if not waiting or self._tap is None:
-            raise ValueError("no attention ran since the last loss: run the model in the block, then differentiate")
+            raise InputError("no attention ran since the last loss: run the model in the block, then differentiate")
         _require_loss(loss)
         try:
             gradients = torch.autograd.grad(loss, [call.probe for call in waiting], allow_unused=True)
         except RuntimeError as error:
             if "use_reentrant=True" in str(error):
-                raise ValueError(_REENTRANT) from error
+                raise InputError(_REENTRANT) from error
             said = str(error).partition("\n")[0]
-            raise ValueError(f"the loss cannot be differentiated: {said}; does the model train?") from error
+            raise InputError(f"the loss cannot be differentiated: {said}; does the model train?") from error
         if all(gradient is None for gradient in gradients):
-            raise ValueError("the loss does not depend on any attention: compute it from the model's output")
+            raise InputError("the loss does not depend on any attention: compute it from the model's output")
         with torch.no_grad(), self._tap.received():
             for call, gradient in zip(waiting, gradients, strict=True):
                 self._keep(call.answered(gradient))
@@ -74,7 +75,7 @@ class GradientTape(Tape):
     def require_answered(self) -> None:
         """ValueError if calls wait for a loss still."""
         if self._waiting:
-            raise ValueError(
+            raise InputError(
                 f"{len(self._waiting)} attention calls got no gradient: call tape.differentiate(loss) after each pass"
             )
 
@@ -91,7 +92,7 @@ class _Waiting:
     def answered(self, gradient: Tensor | None) -> Heads:
         """The call with its gradient, None if that is zero. ValueError if what was seen has been written over since."""
         if _versions(self.heads) != self.versions:
-            raise ValueError(
+            raise InputError(
                 f"{self.heads.name}: the model writes into tensors that attention was given, so they are lost before "
                 "the loss: let it add out of place, or capture without a loss"
             )
@@ -111,11 +112,11 @@ def _versions(heads: Heads) -> list[int]:
 def _require_loss(loss: Any) -> None:
     got = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-        raise ValueError(f"the loss must be one number, a floating tensor without axes; got {got}: average it")
+        raise InputError(f"the loss must be one number, a floating tensor without axes; got {got}: average it")
     if not math.isfinite(loss.item()):
-        raise ValueError(f"the loss is {loss.item()}: its gradients would say nothing; check the inputs and the loss")
+        raise InputError(f"the loss is {loss.item()}: its gradients would say nothing; check the inputs and the loss")
     if not loss.requires_grad:
-        raise ValueError(
+        raise InputError(
             "the loss has no gradient: compute it from the model's output, without detach, .item() or torch.no_grad()"
         )
 
@@ -154,7 +155,7 @@ def capture_gradients(
     `stream` where asked for.
     """
     if any(x.is_inference() for x in chain(model.parameters(), model.buffers())):
-        raise ValueError("the model was made in torch.inference_mode and has no gradients: load it outside of that")
+        raise InputError("the model was made in torch.inference_mode and has no gradients: load it outside of that")
     tape = GradientTape(keep)
     with (
         torch.inference_mode(False),

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import typer
 
+from clearhead.errors import InputError
+
 __all__ = ["CommandError", "RunInterruptedError", "exit_code_of"]
 
 # typer carries its own copy of click or uses an installed one, by version; its public exceptions lead to either.
@@ -12,7 +14,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _INTERRUPTED = 130
 
 
-class CommandError(ValueError):
+class CommandError(InputError):
     """Bad input to a command."""
 
 

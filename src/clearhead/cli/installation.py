@@ -9,7 +9,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 import clearhead
-from clearhead.compiled.library import status
+from clearhead.kernels.library import status
 from clearhead.models.loading import DEFAULT_MODEL
 
 __all__ = ["EXTRAS", "Extra", "Installation", "KernelFacts", "Package", "TorchFacts", "look"]

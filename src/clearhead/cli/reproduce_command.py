@@ -11,8 +11,8 @@ from rich.text import Text
 
 from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError, RunInterruptedError
-from clearhead.experiment.catalogue import EXPERIMENTS, find_experiment
-from clearhead.experiment.experiment import Request, last_outcome, write_outcome
+from clearhead.experiments.catalogue import EXPERIMENTS, find_experiment
+from clearhead.experiments.experiment import Request, last_outcome, write_outcome
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_paragraph
 
 __all__ = ["list_experiments", "reproduce_command"]

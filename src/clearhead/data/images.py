@@ -22,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clearhead.errors import InputError
+
 __all__ = ["ImageSet", "digits", "read_images"]
 
 IDX = {
@@ -53,16 +55,16 @@ class ImageSet:
             ("test", self.test_images, self.test_labels),
         ):
             if len(images) != len(labels):
-                raise ValueError(f"{self.name} has {len(images)} {part} images and {len(labels)} labels for them")
+                raise InputError(f"{self.name} has {len(images)} {part} images and {len(labels)} labels for them")
             if not len(images):
-                raise ValueError(f"{self.name} has no {part} images")
+                raise InputError(f"{self.name} has no {part} images")
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
-            raise ValueError(
+            raise InputError(
                 f"{self.name} has training images {tuple(self.train_images.shape[1:])} and "
                 f"test images {tuple(self.test_images.shape[1:])}; they must be of one size"
             )
         if int(self.test_labels.max()) >= self.classes:
-            raise ValueError(f"{self.name} has the test label {int(self.test_labels.max())}, which is never trained")
+            raise InputError(f"{self.name} has the test label {int(self.test_labels.max())}, which is never trained")
 
     @property
     def classes(self) -> int:
@@ -75,7 +77,7 @@ def read_images(path: Path) -> ImageSet:
     if path.is_file():
         return _read_arrays(path)
     if not path.is_dir():
-        raise ValueError(
+        raise InputError(
             f"there is no folder {path}; give one with IDX files or CIFAR-10's .bin files, or an .npz file"
         )
     if any(_idx_file(path, stem) is not None for stem in IDX.values()):
@@ -83,8 +85,8 @@ def read_images(path: Path) -> ImageSet:
     if any((path / name).exists() for name in (*CIFAR_TRAIN, CIFAR_TEST)):
         return _read_cifar(path)
     if any(path.glob("data_batch_*")):
-        raise ValueError(f"{path} holds the pickled CIFAR-10, which could run code; take the binary version (.bin)")
-    raise ValueError(f"{path} holds neither IDX files (train-images-idx3-ubyte.gz ...) nor data_batch_1.bin ...")
+        raise InputError(f"{path} holds the pickled CIFAR-10, which could run code; take the binary version (.bin)")
+    raise InputError(f"{path} holds neither IDX files (train-images-idx3-ubyte.gz ...) nor data_batch_1.bin ...")
 
 
 def digits() -> ImageSet:
@@ -92,7 +94,7 @@ def digits() -> ImageSet:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise ValueError("the digits come with scikit-learn; pip install scikit-learn, or name other images") from None
+        raise InputError("the digits come with scikit-learn; pip install scikit-learn, or name other images") from None
     stored = load_digits()
     images = torch.from_numpy(np.rint(stored.images * (255 / 16)).astype(np.uint8))[:, None]
     labels = torch.from_numpy(stored.target.astype(np.int64))
@@ -113,18 +115,18 @@ def _read_idx(folder: Path, stem: str) -> Tensor:
     """One IDX file of bytes: two zeros, the type 8, how many axes, their lengths, and the entries."""
     path = _idx_file(folder, stem)
     if path is None:
-        raise ValueError(f"{folder} lacks {stem} or {stem}.gz; an IDX set has {', '.join(IDX.values())}")
+        raise InputError(f"{folder} lacks {stem} or {stem}.gz; an IDX set has {', '.join(IDX.values())}")
     try:
         stored = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
+        raise InputError(f"cannot read {path}: {error}") from None
     axes = 3 if "idx3" in stem else 1
     if stored[:4] != bytes([0, 0, 8, axes]) or len(stored) < 4 + 4 * axes:
-        raise ValueError(f"{path} is no IDX file of bytes with {axes} axes; is it complete, and the right one?")
+        raise InputError(f"{path} is no IDX file of bytes with {axes} axes; is it complete, and the right one?")
     shape = tuple(int.from_bytes(stored[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes))
     entries = np.frombuffer(stored, dtype=np.uint8, offset=4 + 4 * axes)
     if entries.size != int(np.prod(shape)):
-        raise ValueError(f"{path} announces {shape} bytes and holds {entries.size}; it is not complete")
+        raise InputError(f"{path} announces {shape} bytes and holds {entries.size}; it is not complete")
     found = torch.from_numpy(entries.reshape(shape).copy())
     return found[:, None] if axes == 3 else found.long()
 
@@ -146,24 +148,24 @@ def _cifar_rows(path: Path) -> Tensor:
     try:
         stored = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}; CIFAR-10 has {len(CIFAR_TRAIN)} + 1 files") from None
+        raise InputError(f"cannot read {path}: {error.strerror}; CIFAR-10 has {len(CIFAR_TRAIN)} + 1 files") from None
     if not stored or len(stored) % CIFAR_ROW:
-        raise ValueError(f"{path} has {len(stored)} bytes, which are no rows of a label and 32 x 32 x 3 pixels")
+        raise InputError(f"{path} has {len(stored)} bytes, which are no rows of a label and 32 x 32 x 3 pixels")
     return torch.from_numpy(np.frombuffer(stored, dtype=np.uint8).reshape(-1, CIFAR_ROW).copy())
 
 
 def _read_arrays(path: Path) -> ImageSet:
     wanted = ("x_train", "y_train", "x_test", "y_test")
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no .npz file; it needs one with {', '.join(wanted)}")
+        raise InputError(f"{path} is no .npz file; it needs one with {', '.join(wanted)}")
     try:
         with np.load(path, allow_pickle=False) as stored:
             lacking = [name for name in wanted if name not in stored]
             arrays = {name: stored[name] for name in wanted if name not in lacking}
     except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
+        raise InputError(f"cannot read {path}: {error}") from None
     if lacking:
-        raise ValueError(f"{path} has no {lacking[0]}; it needs {', '.join(wanted)}")
+        raise InputError(f"{path} has no {lacking[0]}; it needs {', '.join(wanted)}")
     return ImageSet(
         name=path.stem,
         train_images=_channels_first(path, arrays["x_train"]),
@@ -176,6 +178,6 @@ def _read_arrays(path: Path) -> ImageSet:
 def _channels_first(path: Path, images: NDArray[np.generic]) -> Tensor:
     """(n, y, x) or (n, y, x, channels) bytes as (n, channels, y, x)."""
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise ValueError(f"{path} has images {images.shape} of {images.dtype}; bytes (n, y, x) or (n, y, x, channels)")
+        raise InputError(f"{path} has images {images.shape} of {images.dtype}; bytes (n, y, x) or (n, y, x, channels)")
     found = torch.from_numpy(images)
     return found[:, None] if images.ndim == 3 else found.permute(0, 3, 1, 2).contiguous()

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from clearhead.data.pieces import split_into_pieces
 from clearhead.data.text import default_passages, read_passages
+from clearhead.errors import InputError
 from clearhead.models.encoding import Encode
 
 __all__ = ["KINDS", "ModelInputs", "make_inputs"]
@@ -163,5 +164,5 @@ def _shipped(name: str) -> list[str]:
 def _tokens_file(folder: Path, suffix: str) -> Path:
     path = (folder / "tokens").with_suffix(suffix)
     if not path.exists():
-        raise ValueError(f"{folder} has no {path.name}, the list of the model's tokens; fetch it again with --fetch")
+        raise InputError(f"{folder} has no {path.name}, the list of the model's tokens; fetch it again with --fetch")
     return path

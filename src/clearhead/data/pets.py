@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from clearhead.data.images import ImageSet
+from clearhead.errors import InputError
 
 __all__ = ["MaskedImages", "read_pets"]
 
@@ -73,13 +74,13 @@ def _image_reader() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError:
-        raise ValueError("reading .jpg and .png files needs pillow; pip install pillow") from None
+        raise InputError("reading .jpg and .png files needs pillow; pip install pillow") from None
 
 
 def _listed(path: Path) -> list[tuple[str, int]]:
     """Names and species, from 0."""
     if not path.is_file():
-        raise ValueError(f"there is no {path}; give the folder of the Oxford-IIIT Pet set with --data")
+        raise InputError(f"there is no {path}; give the folder of the Oxford-IIIT Pet set with --data")
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.strip() or line.startswith("#"):
@@ -87,10 +88,10 @@ def _listed(path: Path) -> list[tuple[str, int]]:
         fields = line.split()
         plain = "/" not in fields[0] and "\\" not in fields[0] and not fields[0].startswith(".")
         if len(fields) < 3 or fields[2] not in ("1", "2") or not plain:
-            raise ValueError(f"{path} has a line that is no name, breed and species (1 or 2): {line[:60]!r}")
+            raise InputError(f"{path} has a line that is no name, breed and species (1 or 2): {line[:60]!r}")
         found.append((fields[0], int(fields[2]) - 1))
     if not found:
-        raise ValueError(f"{path} names no image")
+        raise InputError(f"{path} names no image")
     return found
 
 
@@ -100,9 +101,9 @@ def _opened(reader: Any, path: Path) -> Any:
             image.load()
             return image.copy()
     except FileNotFoundError:
-        raise ValueError(f"{path} is not there, though the lists name it; unpack the whole set") from None
+        raise InputError(f"{path} is not there, though the lists name it; unpack the whole set") from None
     except (OSError, ValueError, SyntaxError, reader.DecompressionBombError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
+        raise InputError(f"cannot read {path}: {error}") from None
 
 
 def _pixels(reader: Any, path: Path, size: int) -> Tensor:
@@ -114,5 +115,5 @@ def _trimap(reader: Any, path: Path, size: int) -> Tensor:
     image = _opened(reader, path).resize((size, size), reader.Resampling.NEAREST)
     values = torch.from_numpy(np.asarray(image, dtype=np.uint8).copy())
     if values.ndim != 2 or not bool(((values >= ANIMAL) & (values <= BORDER)).all()):
-        raise ValueError(f"{path} is no mask of 1 (animal), 2 (background) and 3 (border)")
+        raise InputError(f"{path} is no mask of 1 (animal), 2 (background) and 3 (border)")
     return values

@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from clearhead.errors import InputError
 from clearhead.models.encoding import Encode
 
 __all__ = ["DEFAULT_TEXT", "default_passages", "read_passages", "text_batches"]
@@ -23,12 +24,12 @@ def read_passages(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text; convert it first") from None
+        raise InputError(f"{path} is not UTF-8 text; convert it first") from None
     except OSError as error:
-        raise ValueError(f"cannot read the text {path}: {error.strerror}") from None
+        raise InputError(f"cannot read the text {path}: {error.strerror}") from None
     passages = _passages(text)
     if not passages:
-        raise ValueError(f"{path} holds no text; give at least two passages, in lines or in paragraphs")
+        raise InputError(f"{path} holds no text; give at least two passages, in lines or in paragraphs")
     return passages
 
 

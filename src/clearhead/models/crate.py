@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
 from clearhead.models.crate_block import CrateBlock, Form, ImageBlockConfig, drawn_from, read_image_config
 from clearhead.models.image_sizes import PixelNorm, check_sizes, patches
+from clearhead.shapes import Float
 
 __all__ = ["CRATE_SIZES", "Crate", "CrateBlock", "CrateConfig", "Form", "crate_config", "crate_from_json"]
 
@@ -51,7 +52,7 @@ CRATE_SIZES = {
 def crate_config(size: str, **others: Any) -> CrateConfig:
     """A published size: tiny, small, base or large. `others` are fields of the config that shall differ."""
     if size not in CRATE_SIZES:
-        raise ValueError(f"no CRATE is called {size}; there is {', '.join(CRATE_SIZES)}")
+        raise InputError(f"no CRATE is called {size}; there is {', '.join(CRATE_SIZES)}")
     plain = {"image_size": 224, "patch_size": 16, "channels": 3, "classes": 1000, **CRATE_SIZES[size]}
     return CrateConfig(**{**plain, **others})
 

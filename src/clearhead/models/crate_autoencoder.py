@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.models.crate import CRATE_SIZES
 from clearhead.models.crate_block import BlockConfig, CrateBlock, Form, ImageBlockConfig, drawn_from, read_image_config
 from clearhead.models.image_sizes import PixelNorm, check_divides, check_sizes, patches
 from clearhead.modules.subspace import SubspaceAttention
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = [
     "CrateAutoencoder",
@@ -64,7 +65,7 @@ def autoencoder_from_json(stored: Mapping[str, Any]) -> CrateAutoencoderConfig:
 def autoencoder_config(size: str, **others: Any) -> CrateAutoencoderConfig:
     """A released size: tiny, small, base or large, each with as many layers of decoder as CRATE has."""
     if size not in CRATE_SIZES:
-        raise ValueError(f"no CRATE-MAE is called {size}; there is {', '.join(CRATE_SIZES)}")
+        raise InputError(f"no CRATE-MAE is called {size}; there is {', '.join(CRATE_SIZES)}")
     plain = {"image_size": 224, "patch_size": 16, "channels": 3, **CRATE_SIZES[size]}
     return CrateAutoencoderConfig(**{**plain, **others})
 
@@ -74,7 +75,7 @@ def random_mask(
 ) -> Bool[Tensor, "b n"]:
     """(batch, places), True at the patches that are hidden: of every image as many, drawn anew, at least one shown."""
     if not 0 < share < 1:
-        raise ValueError(f"expected a share between 0 and 1; got {share}")
+        raise InputError(f"expected a share between 0 and 1; got {share}")
     kept = max(1, int(places * (1 - share)))
     order = torch.rand(batch, places, generator=generator).argsort(dim=1)
     return torch.ones(batch, places, dtype=torch.bool).scatter(1, order[:, :kept], False)
@@ -146,7 +147,7 @@ class CrateAutoencoder(nn.Module):
     def loss(self, images: Float[Tensor, "b c y x"], masked: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
         """The mean square error of the guess over hidden patches."""
         if not masked.any():
-            raise ValueError("expected hidden patches to guess; masked is False throughout")
+            raise InputError("expected hidden patches to guess; masked is False throughout")
         error: Tensor = (self(images, masked) - self.targets(images)).square().mean(dim=-1)
         return error[masked].mean()
 

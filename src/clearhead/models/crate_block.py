@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
 from clearhead.models.image_sizes import check_divides, check_sizes, per_channel
 from clearhead.modules.sparse_coding import OvercompleteStep, SparseCodingStep
 from clearhead.modules.subspace import SubspaceAttention
+from clearhead.shapes import Float
 
 __all__ = ["BlockConfig", "CrateBlock", "Form", "ImageBlockConfig", "drawn_from", "read_image_config"]
 
@@ -60,7 +61,7 @@ class BlockConfig:
         check_sizes(width=self.width, layers=self.layers, heads=self.heads)
         check_divides(whole="width", part="heads", sizes=(self.width, self.heads))
         if not 0 < self.step < math.inf or not 0 <= self.penalty < math.inf or not 0 < self.shrink <= 1:
-            raise ValueError(
+            raise InputError(
                 "expected step above 0, penalty of at least 0 and shrink above 0 up to 1; "
                 f"got {self.step}, {self.penalty}, {self.shrink}"
             )
@@ -93,7 +94,7 @@ class ImageBlockConfig(BlockConfig):
         for name in ("pixel_mean", "pixel_spread"):
             object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
         if min(self.pixel_spread) <= 0:
-            raise ValueError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+            raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
 
     @property
     def tokens(self) -> int:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from clearhead.axes import Float, Int, ShapeError
+from clearhead.errors import InputError
 from clearhead.models.crate_block import BlockConfig, CrateBlock, Form, drawn_from
 from clearhead.models.image_sizes import check_sizes
 from clearhead.modules.subspace import SubspaceAttention
+from clearhead.shapes import Float, Int, ShapeError
 
 __all__ = ["CrateLanguage", "CrateLanguageConfig", "causal_crate_base", "language_from_json"]
 
@@ -72,7 +73,7 @@ class CrateLanguage(nn.Module):
         if tokens.ndim != 2 or tokens.shape[1] > self.config.context:
             raise ShapeError(f"expected tokens (b, n), n at most {self.config.context}; got {tuple(tokens.shape)}")
         if tokens.is_floating_point():
-            raise ValueError(f"expected tokens as whole numbers; got {tokens.dtype}")
+            raise InputError(f"expected tokens as whole numbers; got {tokens.dtype}")
         x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x, causal=True)

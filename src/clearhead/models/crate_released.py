@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig
 from clearhead.models.image_sizes import check_sizes
 from clearhead.models.objects import LoadError, first_line
@@ -78,11 +79,11 @@ def released_names(model: Crate) -> dict[str, str]:
         own = parts if not before else parts[2:]
         found = [cut for cut in (len(own), len(own) - 1) if ".".join(own[:cut]) in known]
         if not found:
-            raise ValueError(f"the released code has no place for {name}; it knows the form released alone")
+            raise InputError(f"the released code has no place for {name}; it knows the form released alone")
         names[name] = before + ".".join([known[".".join(own[: found[0]])], *own[found[0] :]])
     wanted = {f"blocks.{i}.attention.out.bias" for i in range(len(model.blocks))}
     if not wanted <= names.keys():
-        raise ValueError(f"the released code needs {min(wanted - names.keys())}, which this form has not")
+        raise InputError(f"the released code needs {min(wanted - names.keys())}, which this form has not")
     return names
 
 

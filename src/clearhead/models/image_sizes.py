@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Float, ShapeError
+from clearhead.errors import InputError
+from clearhead.shapes import Float, ShapeError
 
 __all__ = ["PixelNorm", "check_divides", "check_sizes", "patches", "per_channel"]
 
@@ -15,20 +16,20 @@ def check_sizes(**sizes: object) -> None:
     """Raise ValueError unless every size is a whole number of one or more."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise ValueError(f"expected {name} of one or more; got {size!r}")
+            raise InputError(f"expected {name} of one or more; got {size!r}")
 
 
 def check_divides(*, whole: str, part: str, sizes: tuple[int, int]) -> None:
     """Raise ValueError unless the second size divides the first."""
     if sizes[0] % sizes[1]:
-        raise ValueError(f"expected {part} that divides {whole}; got {sizes[1]} and {sizes[0]}")
+        raise InputError(f"expected {part} that divides {whole}; got {sizes[1]} and {sizes[0]}")
 
 
 def per_channel(name: str, given: Sequence[float], *, channels: int) -> tuple[float, ...]:
     """One finite number for each channel, a half where none is given."""
     values = tuple(given) or (0.5,) * channels
     if len(values) != channels or not all(math.isfinite(x) for x in values):
-        raise ValueError(f"expected {name} of one finite number for each of {channels} channels")
+        raise InputError(f"expected {name} of one finite number for each of {channels} channels")
     return values
 
 

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from clearhead.errors import InputError
 from clearhead.models.crate import Crate, CrateConfig, crate_from_json
 from clearhead.models.crate_autoencoder import CrateAutoencoder, CrateAutoencoderConfig, autoencoder_from_json
 from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, language_from_json
@@ -105,7 +106,7 @@ def _kind_of(model: nn.Module) -> str:
     for name, kind in KINDS.items():
         if type(model) is kind.model:
             return name
-    raise ValueError(f"expected a model of Clearhead's own; got a {type(model).__name__}")
+    raise InputError(f"expected a model of Clearhead's own; got a {type(model).__name__}")
 
 
 def _empty(folder: Path) -> nn.Module:

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from clearhead.errors import InputError
+
 __all__ = ["SWAP_FILE", "SWAP_KEY", "LoadError", "first_line", "load_batches", "load_function", "load_object", "told"]
 
 
@@ -16,7 +18,7 @@ SWAP_KEY = "clearhead_swap"
 """Does so in a Hugging Face config."""
 
 
-class LoadError(ValueError):
+class LoadError(InputError):
     """A model that cannot be loaded. The message names the cause and the remedy."""
 
 

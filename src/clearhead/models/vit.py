@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
 from clearhead.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
 from clearhead.modules import SymmetricAttention
 from clearhead.modules.fitting import attention_module
 from clearhead.operators.drop_in import DROP_INS, Softmax, drop_in_as_json, drop_in_from_json
+from clearhead.shapes import Float
 
 __all__ = ["VisionTransformer", "VisionTransformerConfig", "config_as_json", "config_from_json"]
 
@@ -58,10 +59,10 @@ class VisionTransformerConfig:
         for name in ("pixel_mean", "pixel_spread"):
             object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
         if min(self.pixel_spread) <= 0:
-            raise ValueError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+            raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
         each = self.layer_attention
         if len(each) != self.layers or any(type(operator) not in DROP_INS.values() for operator in each):
-            raise ValueError(
+            raise InputError(
                 f"expected attention by operators with a name ({', '.join(DROP_INS)}), one for all layers or one for "
                 f"each of {self.layers}; got {self.attention!r}"
             )

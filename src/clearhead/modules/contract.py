@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.modules.contract_checks import PLAIN_MODULE_CHECKS
 from clearhead.modules.contract_masks import MODULE_MASK_CHECKS, looks_ahead, permutation, permuted_apart
 from clearhead.modules.contract_subject import TOKENS, ModuleSubject, first_tensor, wide_copy
@@ -70,7 +71,7 @@ def check_attention(
     for_modules = {"shape": shape is not None, "equivariant": equivariant}
     wrong = [name for name, given in (for_modules if operator else for_operators).items() if given]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)}: not for {'an operator' if operator else 'a module'}; leave it out")
+        raise InputError(f"{', '.join(wrong)}: not for {'an operator' if operator else 'a module'}; leave it out")
     with _leaving_no_trace():
         if not operator:
             assert isinstance(attention, nn.Module)
@@ -169,9 +170,9 @@ def _is_operator(attention: object) -> bool:
     """Whether it is called with q, k and v rather than with x. ValueError if it is called with neither."""
     expected = "expected an operator, called with (q, k, v), or a module, called with (x)"
     if isinstance(attention, type):
-        raise ValueError(f"{expected}; got the class {attention.__name__}: make one of it first")
+        raise InputError(f"{expected}; got the class {attention.__name__}: make one of it first")
     if not callable(attention):
-        raise ValueError(f"{expected}; got {attention!r}")
+        raise InputError(f"{expected}; got {attention!r}")
     module = isinstance(attention, nn.Module)
     try:
         signature = inspect.signature(attention.forward if isinstance(attention, nn.Module) else attention)
@@ -193,7 +194,7 @@ def _is_operator(attention: object) -> bool:
         if not module or needed[:3] == ["q", "k", "v"]:
             return True
     names = ", ".join(needed) or "nothing"
-    raise ValueError(f"{expected}; {called(attention)} is called with ({names}): wrap it in one that is")
+    raise InputError(f"{expected}; {called(attention)} is called with ({names}): wrap it in one that is")
 
 
 def _takes_mask(attention: object) -> bool:

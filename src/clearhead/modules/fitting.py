@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.symmetric import SymmetricAttention
+from clearhead.shapes import Bool, Float
 
 __all__ = ["ByKeys", "attention_module"]
 

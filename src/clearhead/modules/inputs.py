@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import ShapeError, broadcasts
+from clearhead.errors import InputError
+from clearhead.shapes import ShapeError, broadcasts
 
 __all__ = ["check_positive", "check_tokens", "checked_head_width", "visible_keys"]
 
@@ -13,14 +14,14 @@ __all__ = ["check_positive", "check_tokens", "checked_head_width", "visible_keys
 def check_positive(**sizes: int) -> None:
     """Raise ValueError unless every size is one or more."""
     if min(sizes.values()) < 1:
-        raise ValueError(f"expected sizes of one or more; got {_listed(sizes)}")
+        raise InputError(f"expected sizes of one or more; got {_listed(sizes)}")
 
 
 def checked_head_width(width: int, heads: int, head_width: int | None) -> int:
     """The width inside each head, width / heads if None. Raise ValueError unless all three are sizes and fit."""
     check_positive(width=width, heads=heads)
     if head_width is None and width % heads:
-        raise ValueError(f"expected head_width, or heads that divide width; got {heads} and {width}")
+        raise InputError(f"expected head_width, or heads that divide width; got {heads} and {width}")
     found = width // heads if head_width is None else head_width
     check_positive(head_width=found)
     return found
@@ -43,7 +44,7 @@ def check_tokens(tokens: Mapping[str, Tensor], maps: Mapping[str, nn.Linear]) ->
     wanted = {name: maps[name].weight.dtype for name in tokens}
     mixed = any(not dtype.is_floating_point for dtype in dtypes.values()) or dtypes != wanted
     if mixed and not _autocast(next(iter(tokens.values()))):
-        raise ValueError(f"expected the dtype of the parameters, {_listed(wanted)}; got {_listed(dtypes)}")
+        raise InputError(f"expected the dtype of the parameters, {_listed(wanted)}; got {_listed(dtypes)}")
 
 
 def _autocast(x: Tensor) -> bool:
@@ -72,9 +73,9 @@ def visible_keys(
     masks = {"mask": mask, "key_mask": key_mask}
     for name, added in masks.items():
         if added is not None and added.dtype is not torch.bool:
-            raise ValueError(f"expected a boolean {name}, True where a query may look; got {added.dtype}")
+            raise InputError(f"expected a boolean {name}, True where a query may look; got {added.dtype}")
     if bias is not None and not bias.is_floating_point():
-        raise ValueError(f"expected a floating additive bias; got {bias.dtype}")
+        raise InputError(f"expected a floating additive bias; got {bias.dtype}")
     together = mask
     if key_mask is not None:
         wanted = (*scores[:leading], m)

@@ -6,10 +6,11 @@ its word: every head projects its queries on the principal axes of its keys, and
 
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float
+from clearhead.errors import InputError
 from clearhead.modules.inputs import check_positive, check_tokens, visible_keys
 from clearhead.operators.kernel_pca import AxisNorm
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
+from clearhead.shapes import Bool, Float
 
 __all__ = ["KernelPCAAttention"]
 
@@ -58,7 +59,7 @@ class KernelPCAAttention(nn.Module):
         out_width = width if out_width is None else out_width
         check_positive(width=width, heads=heads, key_input_width=key_input_width, out_width=out_width)
         if head_width is None and width % heads:
-            raise ValueError(f"expected head_width, or heads that divide width; got {heads} and {width}")
+            raise InputError(f"expected head_width, or heads that divide width; got {heads} and {width}")
         head_width = width // heads if head_width is None else head_width
         axes = head_width if axes is None else axes
         check_positive(head_width=head_width, axes=axes)

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float
 from clearhead.modules.inputs import check_positive, check_tokens, visible_keys
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.spatial import unfold
+from clearhead.shapes import Bool, Float
 
 __all__ = ["LearnedQueryAttention"]
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.modules.inputs import check_positive, check_tokens, visible_keys
 from clearhead.modules.torch_state import check_supported, renamed_state
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = ["MultiHeadAttention"]
 
@@ -69,7 +70,7 @@ class MultiHeadAttention(nn.Module):
             key_heads=key_heads,
         )
         if head_widths is None and query_width % heads:
-            raise ValueError(f"expected head_widths, or heads that divide query_width; got {heads} and {query_width}")
+            raise InputError(f"expected head_widths, or heads that divide query_width; got {heads} and {query_width}")
         self.head_widths = _per_head("head_widths", query_width // heads if head_widths is None else head_widths, heads)
         self.value_widths = _per_head("value_widths", self.head_widths if value_widths is None else value_widths, heads)
         self.key_heads, self.scale, self.operator = key_heads, scale, operator
@@ -170,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         key, and its number of heads should be the same.
         """
         if len({*self.head_widths, *self.value_widths}) > 1 or self._share > 1:
-            raise ValueError(
+            raise InputError(
                 f"expected heads of one width with keys of their own, as torch.nn.MultiheadAttention has; "
                 f"got {self.extra_repr()}"
             )
@@ -178,25 +179,25 @@ class MultiHeadAttention(nn.Module):
         wanted = {name: tuple(x.shape) for name, x in self.state_dict().items()}
         got = {name: tuple(x.shape) for name, x in renamed.items()}
         if wanted != got:
-            raise ValueError(f"expected parameters {wanted}; got {got}")
+            raise InputError(f"expected parameters {wanted}; got {got}")
         self.load_state_dict(renamed)
 
 
 def _per_head(name: str, widths: int | Sequence[int], heads: int) -> tuple[int, ...]:
     each = (widths,) * heads if isinstance(widths, int) else tuple(widths)
     if len(each) != heads or min(each) < 1:
-        raise ValueError(f"expected {name} of one or more for each of {heads} heads; got {widths}")
+        raise InputError(f"expected {name} of one or more for each of {heads} heads; got {widths}")
     return each
 
 
 def _heads_per_key(head_widths: tuple[int, ...], value_widths: tuple[int, ...], key_heads: int) -> int:
     heads = len(head_widths)
     if heads % key_heads:
-        raise ValueError(f"expected key_heads that divide heads; got {key_heads} and {heads}")
+        raise InputError(f"expected key_heads that divide heads; got {key_heads} and {heads}")
     share = heads // key_heads
     pairs = list(zip(head_widths, value_widths, strict=True))
     if any(pairs[i] != pairs[i - i % share] for i in range(heads)):
-        raise ValueError(
+        raise InputError(
             f"expected equal widths in the {share} heads that share keys and values; "
             f"got head_widths {head_widths}, value_widths {value_widths}"
         )

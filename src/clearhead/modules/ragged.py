@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = ["PaddedSets", "pad_sets"]
 
@@ -33,7 +34,7 @@ def pad_sets(sets: Sequence[Float[Tensor, "_ d"]]) -> PaddedSets:
         raise ShapeError(f"expected one set or more, each (n_i, d), of one d; got {shapes or 'none'}")
     if len({(x.dtype, x.device) for x in sets}) > 1:
         got = ", ".join(f"{x.dtype} on {x.device}" for x in sets)
-        raise ValueError(f"expected sets of one dtype on one device; got {got}")
+        raise InputError(f"expected sets of one dtype on one device; got {got}")
     tokens = pad_sequence(list(sets), batch_first=True)
     sizes = torch.tensor([len(x) for x in sets], device=tokens.device)
     mask: Bool[Tensor, "b n"] = torch.arange(tokens.shape[1], device=tokens.device) < sizes[:, None]

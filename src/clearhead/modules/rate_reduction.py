@@ -5,8 +5,9 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from clearhead.axes import Float, Int
+from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import RateReduction, check_eps, class_rates, coding_rate
+from clearhead.shapes import Float, Int
 
 __all__ = ["RateReductionLoss"]
 
@@ -31,7 +32,7 @@ class RateReductionLoss(nn.Module):
         super().__init__()
         check_eps(eps)
         if not (gamma1 > 0 and gamma2 >= 0):
-            raise ValueError(f"expected gamma1 > 0 and gamma2 >= 0; got {gamma1} and {gamma2}")
+            raise InputError(f"expected gamma1 > 0 and gamma2 >= 0; got {gamma1} and {gamma2}")
         self.eps, self.gamma1, self.gamma2, self.normalise = eps, gamma1, gamma2, normalise
 
     def forward(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.modules.symmetric import SymmetricAttention
 from clearhead.operators.drop_in import Queries
 from clearhead.operators.pursuit_options import Pursuit, preset
@@ -62,11 +63,11 @@ class RPCAttention(SymmetricAttention):
             operator=rpc_attention,
         )
         if queries not in ("keys", "given"):
-            raise ValueError(f'expected queries "keys" or "given"; got {queries!r}')
+            raise InputError(f'expected queries "keys" or "given"; got {queries!r}')
         if not 0 <= dropout < 1:
-            raise ValueError(f"expected a dropout from 0 to below 1; got {dropout}")
+            raise InputError(f"expected a dropout from 0 to below 1; got {dropout}")
         if learned_mu is not None and not 0 < learned_mu < math.inf:
-            raise ValueError(f"expected a mu above zero to learn from; got {learned_mu}")
+            raise InputError(f"expected a mu above zero to learn from; got {learned_mu}")
         self.pursuit = preset(pursuit, iterations=iterations, strength=strength)
         self.dropout = dropout
         self.query = nn.Linear(width, self.key.out_features, bias=bias) if queries == "given" else None

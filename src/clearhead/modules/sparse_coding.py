@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
 from clearhead.modules.inputs import check_positive
 from clearhead.operators.sparse_coding import ista_step, overcomplete_step, warn_of_step
+from clearhead.shapes import Float
 
 __all__ = ["OvercompleteStep", "SparseCodingStep"]
 
@@ -20,7 +21,7 @@ class _Dictionary(nn.Module):
     def __init__(self, *, step: float, penalty: float) -> None:
         super().__init__()
         if not 0 < step < math.inf or not 0 <= penalty < math.inf:
-            raise ValueError(f"expected a step above zero and a penalty of at least zero; got {step} and {penalty}")
+            raise InputError(f"expected a step above zero and a penalty of at least zero; got {step} and {penalty}")
         self.step, self.penalty = step, penalty
         self._checked = -1
 

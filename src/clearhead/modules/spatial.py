@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.spatial import fold, spatial_size, unfold
+from clearhead.shapes import Bool, Float
 
 __all__ = ["SpatialAttention"]
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from clearhead.axes import Bool, Float
 from clearhead.modules.inputs import check_tokens, checked_head_width, visible_keys
 from clearhead.operators.symmetric import symmetric_attention
+from clearhead.shapes import Bool, Float
 
 __all__ = ["SubspaceAttention"]
 

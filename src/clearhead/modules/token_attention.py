@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float
 from clearhead.modules.inputs import check_positive, check_tokens, checked_head_width, visible_keys
+from clearhead.shapes import Bool, Float
 
 __all__ = ["TokenAttention"]
 

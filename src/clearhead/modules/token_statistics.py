@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float, ShapeError
 from clearhead.modules.inputs import check_positive, check_tokens, checked_head_width
 from clearhead.operators.token_statistics import causal_token_statistics_attention, token_statistics_attention
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = ["CausalTokenStatisticsAttention", "TokenStatisticsAttention"]
 

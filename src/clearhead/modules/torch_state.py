@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
+
 __all__ = ["check_supported", "renamed_state"]
 
 SEPARATE = {"q_proj_weight": "query.weight", "k_proj_weight": "key.weight", "v_proj_weight": "value.weight"}
@@ -14,13 +16,13 @@ APPENDED = ("bias_k", "bias_v")
 def check_supported(module: nn.MultiheadAttention) -> None:
     """Raise ValueError for what torch.nn.MultiheadAttention can do and `MultiHeadAttention` cannot."""
     if module.bias_k is not None or module.bias_v is not None:
-        raise ValueError(
+        raise InputError(
             "expected a module without add_bias_kv, which appends a learned key and value; got one with it"
         )
     if module.add_zero_attn:
-        raise ValueError("expected a module without add_zero_attn, which appends a key of zeros; got one with it")
+        raise InputError("expected a module without add_zero_attn, which appends a key of zeros; got one with it")
     if module.dropout and module.training:
-        raise ValueError(
+        raise InputError(
             f"expected a module without dropout, or in evaluation (module.eval()), where it has none; "
             f"got dropout {module.dropout} in training"
         )
@@ -33,7 +35,7 @@ def renamed_state(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     vector.
     """
     if any(name in state_dict for name in APPENDED):
-        raise ValueError(
+        raise InputError(
             "expected a state dict of a module without add_bias_kv, which appends a learned key and value; "
             f"got {', '.join(state_dict)}"
         )
@@ -41,7 +43,7 @@ def renamed_state(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     weights = {"in_proj_weight"} if stacked else set(SEPARATE)
     needed, allowed = weights | {"out_proj.weight"}, weights | {"in_proj_bias", *OUT}
     if not needed <= state_dict.keys() <= allowed:
-        raise ValueError(
+        raise InputError(
             f"expected the state dict of a torch.nn.MultiheadAttention, with {', '.join(sorted(needed))}, and "
             f"in_proj_bias and out_proj.bias or not; got {', '.join(state_dict) or 'nothing'}"
         )

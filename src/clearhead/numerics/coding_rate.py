@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float, Int, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.logdet import log_det, log_det_gradient
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.rate_noise import warn_of_noise
+from clearhead.shapes import Float, Int, ShapeError
 
 __all__ = [
     "ClassRates",
@@ -133,7 +134,7 @@ def rate_reduction(
     Memberships of a token must sum to one over the classes, or Delta R would be no comparison.
     """
     if membership is not None and not bool(((membership.double().sum(dim=0) - 1).abs() < 1e-3).all()):
-        raise ValueError("expected memberships that sum to one over the classes, for each token")
+        raise InputError("expected memberships that sum to one over the classes, for each token")
     parts = class_rates(z, labels=labels, membership=membership, eps=eps)
     expansion = log_det(z, a=_alpha(z, eps)) / 2
     return RateReduction(expansion=expansion, compression=parts.compression)
@@ -162,7 +163,7 @@ def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
     As eps falls, R grows as this rank times log(1 / eps).
     """
     if not bool(z.isfinite().all()):
-        raise ValueError("expected finite tokens; got NaN or infinity: look for a token that overflowed")
+        raise InputError("expected finite tokens; got NaN or infinity: look for a token that overflowed")
     values = torch.linalg.svdvals(z.detach().double())
     least = values[..., :1] * max(z.shape[-2:]) * machine_epsilon(z.dtype)
     rank: Tensor = (values > least).sum(dim=-1)
@@ -172,7 +173,7 @@ def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
 def check_eps(eps: float) -> None:
     """Raise `ValueError` unless eps is an error that tokens can be coded to."""
     if not SMALLEST_EPS <= eps <= 1 / SMALLEST_EPS:
-        raise ValueError(f"expected eps > 0, the error up to which tokens are coded, of sane size; got {eps}")
+        raise InputError(f"expected eps > 0, the error up to which tokens are coded, of sane size; got {eps}")
 
 
 def _check_tokens(z: Tensor, eps: float) -> None:
@@ -180,9 +181,9 @@ def _check_tokens(z: Tensor, eps: float) -> None:
     if z.ndim < 2 or z.shape[-1] == 0:
         raise ShapeError(f"expected tokens (..., n, d) with d > 0; got {tuple(z.shape)}")
     if z.shape[-2] == 0:
-        raise ValueError("expected at least one token: no tokens have no coding rate")
+        raise InputError("expected at least one token: no tokens have no coding rate")
     if not z.is_floating_point():
-        raise ValueError(f"expected tokens of a floating dtype; got {z.dtype}")
+        raise InputError(f"expected tokens of a floating dtype; got {z.dtype}")
 
 
 def _alpha(z: Tensor, eps: float) -> float:
@@ -200,25 +201,25 @@ def _projected(z: Tensor, bases: Tensor) -> Tensor:
 
 def _by_labels(z: Tensor, labels: Tensor | None) -> list[tuple[Tensor, float]]:
     if labels is None:
-        raise ValueError("expected labels or a membership, to know the classes")
+        raise InputError("expected labels or a membership, to know the classes")
     if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"expected labels of whole numbers; got {labels.dtype}: soft ones are a membership")
+        raise InputError(f"expected labels of whole numbers; got {labels.dtype}: soft ones are a membership")
     if labels.shape != z.shape[:1] or int(labels.min()) < 0:
-        raise ValueError(f"expected {len(z)} labels from 0 on; got {tuple(labels.shape)}, lowest {int(labels.min())}")
+        raise InputError(f"expected {len(z)} labels from 0 on; got {tuple(labels.shape)}, lowest {int(labels.min())}")
     if int(labels.max()) > MOST_CLASSES:
-        raise ValueError(f"expected labels up to {MOST_CLASSES}; got {int(labels.max())}: number the classes from 0 on")
+        raise InputError(f"expected labels up to {MOST_CLASSES}; got {int(labels.max())}: number the classes from 0 on")
     rows = [z[labels == k] for k in range(int(labels.max()) + 1)]
     return [(one, float(len(one))) for one in rows]
 
 
 def _by_membership(z: Tensor, labels: Tensor | None, membership: Tensor) -> list[tuple[Tensor, float]]:
     if labels is not None:
-        raise ValueError("expected labels or a membership, not both")
+        raise InputError("expected labels or a membership, not both")
     if membership.ndim != 2 or membership.shape[1] != len(z):
         raise ShapeError(f"expected membership (k, n) = (k, {len(z)}); got {tuple(membership.shape)}")
     if membership.requires_grad:
-        raise ValueError("membership has no gradient here: detach it")
+        raise InputError("membership has no gradient here: detach it")
     if not bool(((membership >= 0) & (membership <= 1)).all()):
-        raise ValueError("expected every membership between 0 and 1")
+        raise InputError("expected every membership between 0 and 1")
     roots = membership.to(torch.promote_types(z.dtype, torch.float32)).sqrt()
     return [(z * root[:, None], float(own.double().sum())) for root, own in zip(roots, membership, strict=True)]

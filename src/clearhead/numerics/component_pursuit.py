@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.shrinkage import singular_value_threshold, soft_threshold
+from clearhead.shapes import Float, ShapeError
 
 __all__ = ["ComponentPursuit", "DualSign", "principal_component_pursuit"]
 
@@ -62,7 +63,7 @@ def principal_component_pursuit(
         raise ShapeError(f"expected a matrix (n, m) with entries; got {tuple(matrix.shape)}")
     m = matrix.double()
     if not bool(m.isfinite().all()):
-        raise ValueError("expected finite entries; got some that are not")
+        raise InputError("expected finite entries; got some that are not")
     size = float(m.norm())
     if size == 0:
         zero = torch.zeros_like(matrix)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.threads import one_thread_each
+from clearhead.shapes import Bool, Float
 
 __all__ = ["Eigenpairs", "dense_eigenpairs", "identified", "same_sign"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Bool, Float
 
 __all__ = ["CentredGram", "GramScales", "centred_gram"]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.numerics.gram import GramScales
 from clearhead.numerics.partial import leading_eigenpairs
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.threads import one_thread_each
+from clearhead.shapes import Float
 
 __all__ = ["TiledGram", "tiled_gram"]
 

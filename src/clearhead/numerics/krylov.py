@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.numerics.eigenpairs import Eigenpairs
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float
 
 __all__ = ["guarded", "krylov_eigenpairs"]
 

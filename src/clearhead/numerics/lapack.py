@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cython_lapack, lapack
 
+from clearhead.errors import InputError
+
 __all__ = ["Reduction", "eigenvalues_of_tridiagonal", "reduce", "rotate_back"]
 
 Array = NDArray[Any]
@@ -110,7 +112,7 @@ def _pointer(x: bytes | ctypes.c_int | Array) -> Any:
 
 def _require(info: int, routine: str) -> None:
     if info:
-        raise ValueError(f"expected a finite symmetric matrix; LAPACK's {routine} failed with info={info}")
+        raise InputError(f"expected a finite symmetric matrix; LAPACK's {routine} failed with info={info}")
 
 
 def _types(signature: str, kind: str) -> str:

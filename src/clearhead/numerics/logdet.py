@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float
 
 __all__ = ["log_det", "log_det_gradient", "log_det_of_gram", "log_det_slow"]
 
@@ -36,7 +37,7 @@ def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0
     torch.func.grad and vmap are served.
     """
     if isinstance(a, Tensor) and a.requires_grad:
-        raise ValueError("a has no gradient here: detach it, or scale x by its root")
+        raise InputError("a has no gradient here: detach it, or scale x by its root")
     wide = _widened(x)
     wanted = torch.is_grad_enabled() and wide.requires_grad
     value: Tensor = _LogDet.apply(wide, _factor(x, a), wanted)[0]  # type: ignore[no-untyped-call]
@@ -68,7 +69,7 @@ def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | 
         if bool(found.exact.all()):
             return found.value
         if not bool(scaled.isfinite().all()):
-            raise ValueError("a matrix of products holds numbers that are not finite; look for NaN in the tokens")
+            raise InputError("a matrix of products holds numbers that are not finite; look for NaN in the tokens")
         values = torch.linalg.eigvalsh(scaled)
         least = scaled.shape[-1] * machine_epsilon(torch.float64) * values[..., -1:]
         return torch.where(found.exact, found.value, torch.where(values > least, values, 0).log1p().sum(dim=-1))
@@ -120,7 +121,7 @@ def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
         # a enters in double precision too: x scaled in single would be rounded anew, and of another rank.
         hard, root = flat[left].double(), each[left].sqrt()[:, None, None]
         if not bool(hard.isfinite().all()):
-            raise ValueError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
+            raise InputError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
         again = _again(root * hard, answer, by_tokens, pull)
         value, pulled = value.clone(), pulled.clone()
         value[left] = again.value.to(answer)
@@ -212,7 +213,7 @@ class _LogDet(torch.autograd.Function):
             if not torch.is_grad_enabled():
                 return along * pulled, None, None
             if not ctx.by_factor:
-                raise ValueError(
+                raise InputError(
                     "second derivatives of log det(I + a X^T X) are not computed where a s_max^2 is so large that "
                     "singular values were needed; take a larger eps, or tokens in double precision"
                 )

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.numerics import lapack
 from clearhead.numerics.eigenpairs import Eigenpairs
 from clearhead.numerics.threads import one_thread_each
+from clearhead.shapes import Float
 
 __all__ = ["all_eigenvalues", "leading_eigenpairs"]
 

@@ -4,6 +4,7 @@ import math
 
 from scipy import stats
 
+from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval
 
 __all__ = ["wilson_interval"]
@@ -17,7 +18,7 @@ def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> Inte
     It lies within 0 and 1 and does not shrink to a point at either.
     """
     if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"expected 0 <= successes <= trials and a trial; got {successes} of {trials}")
+        raise InputError(f"expected 0 <= successes <= trials and a trial; got {successes} of {trials}")
     z = float(stats.norm.ppf(0.5 + level / 2))
     share = successes / trials
     centre = share + z**2 / (2 * trials)

@@ -6,8 +6,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float
 
 __all__ = ["RoundingNoiseWarning", "predicted_excess", "rounding_size", "warn_of_noise"]
 

@@ -9,11 +9,12 @@ import warnings
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float, Int, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import ClassRates, RateReduction, check_eps
 from clearhead.numerics.logdet import log_det_of_gram
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.rate_noise import WORTH_SAYING, RoundingNoiseWarning
+from clearhead.shapes import Float, Int, ShapeError
 
 __all__ = ["RateAccumulator"]
 
@@ -27,7 +28,7 @@ class RateAccumulator:
 
     def __init__(self, dim: int, *, classes: int = 0, device: torch.device | str | None = None) -> None:
         if dim < 1 or classes < 0:
-            raise ValueError(f"expected a width of at least 1 and classes of at least 0; got {dim} and {classes}")
+            raise InputError(f"expected a width of at least 1 and classes of at least 0; got {dim} and {classes}")
         self.dim, self.classes = dim, classes
         self.products = torch.zeros(max(classes, 1), dim, dim, dtype=torch.float64, device=device)
         """Z^T Z of every class, or of all tokens."""
@@ -43,19 +44,19 @@ class RateAccumulator:
         if chunk.ndim != 2 or chunk.shape[1] != self.dim:
             raise ShapeError(f"expected tokens (n, {self.dim}); got {tuple(chunk.shape)}")
         if (labels is None) is (self.classes > 0):
-            raise ValueError(f"expected labels just if there are classes; this accumulator has {self.classes}")
+            raise InputError(f"expected labels just if there are classes; this accumulator has {self.classes}")
         rows = chunk.detach().to(self.products)
         if not bool(rows.isfinite().all()):
-            raise ValueError("expected finite tokens; got NaN or infinity, which no later chunk could mend")
+            raise InputError("expected finite tokens; got NaN or infinity, which no later chunk could mend")
         if labels is None:
             self.products[0].addmm_(rows.mT, rows)
             self.counts[0] += len(rows)
             return
         if labels.is_floating_point() or labels.is_complex():
-            raise ValueError(f"expected labels of whole numbers; got {labels.dtype}")
+            raise InputError(f"expected labels of whole numbers; got {labels.dtype}")
         own = labels.to(self.counts)
         if own.shape != rows.shape[:1] or (len(own) and not 0 <= int(own.min()) <= int(own.max()) < self.classes):
-            raise ValueError(f"expected one label from 0 to {self.classes - 1} for each of {len(rows)} tokens")
+            raise InputError(f"expected one label from 0 to {self.classes - 1} for each of {len(rows)} tokens")
         for k in set(own.tolist()):
             part = rows[own == k]
             self.products[k].addmm_(part.mT, part)
@@ -65,7 +66,7 @@ class RateAccumulator:
         """Add what another one has seen."""
         if (other.dim, other.classes) != (self.dim, self.classes):
             own, its = (f"width {x.dim} with {x.classes} classes" for x in (self, other))
-            raise ValueError(f"expected an accumulator of {own}; got one of {its}")
+            raise InputError(f"expected an accumulator of {own}; got one of {its}")
         self.products += other.products.to(self.products)
         self.counts += other.counts.to(self.counts)
 
@@ -78,14 +79,14 @@ class RateAccumulator:
         """R of all tokens, in double precision."""
         check_eps(eps)
         if self.count == 0:
-            raise ValueError("expected at least one token: no tokens have no coding rate")
+            raise InputError("expected at least one token: no tokens have no coding rate")
         return self._rates(self.products.sum(dim=0, keepdim=True), self.counts.sum().reshape(1), eps)[0]
 
     def class_rates(self, *, eps: float = 0.5) -> ClassRates:
         """The rate and the share of every class; zero where it has no token."""
         check_eps(eps)
         if self.classes == 0:
-            raise ValueError("this accumulator has no classes: make it with classes=k and add labels")
+            raise InputError("this accumulator has no classes: make it with classes=k and add labels")
         return ClassRates(
             rates=self._rates(self.products, self.counts, eps), weights=self.counts.double() / max(self.count, 1)
         )

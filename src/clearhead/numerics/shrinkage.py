@@ -8,7 +8,7 @@ thresholding is the one of t^2 / 2 times the number of entries that are not zero
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 
 __all__ = ["hard_threshold", "singular_value_threshold", "soft_threshold"]
 

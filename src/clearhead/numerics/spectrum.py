@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clearhead.axes import Float, Int
+from clearhead.errors import InputError
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float, Int
 
 __all__ = ["Features", "captured_fraction", "centred", "features_from_log_kernel", "orthonormal_basis"]
 
@@ -75,7 +76,7 @@ def _singular_factor(matrix: Float[Tensor, "b n n"], least: Float[Tensor, "b"]) 
         if not bool(some.any()):
             break
         if bool((left < -16 * least.unsqueeze(-1)).any()):
-            raise ValueError("the kernel is not positive semi-definite: its Cholesky factor does not exist")
+            raise InputError("the kernel is not positive semi-definite: its Cholesky factor does not exist")
         large = open_ & (left >= left.amax(dim=-1, keepdim=True) / 4)
         pivot = large.to(torch.uint8).argmax(dim=-1)
         column = matrix[item, :, pivot] - (factor @ factor[item, pivot].unsqueeze(-1)).squeeze(-1)

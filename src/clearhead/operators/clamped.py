@@ -8,12 +8,12 @@ over this.
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, check_attention_operands
 from clearhead.operators.key_bound import KeyBound
 from clearhead.operators.pursuit_options import PRESETS
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_library import as_given
+from clearhead.shapes import Bool, Float, check_attention_operands
 
 __all__ = ["clamped_key_attention", "clamped_key_attention_slow"]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 import torch
 
+from clearhead.errors import InputError
 from clearhead.operators.contract_alone import alone
 from clearhead.operators.contract_checks import PLAIN_CHECKS
 from clearhead.operators.contract_masks import MASK_CHECKS
@@ -83,7 +84,7 @@ def left_out(
     """Why each check that is not run is not, with those that the caller leaves out. ValueError for unknown ones."""
     unknown = set(without) - set(checks)
     if unknown:
-        raise ValueError(f"expected names of checks in `without`, among {', '.join(checks)}; got {sorted(unknown)}")
+        raise InputError(f"expected names of checks in `without`, among {', '.join(checks)}; got {sorted(unknown)}")
     return reasons | dict.fromkeys(compiled, "compile=False") | dict.fromkeys(without, "left out by the caller")
 
 

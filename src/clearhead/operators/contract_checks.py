@@ -9,7 +9,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import difference_step
 from clearhead.operators.contract_subject import (
     BATCH,
@@ -24,6 +23,7 @@ from clearhead.operators.contract_subject import (
     require_gradients_close,
     require_refusal,
 )
+from clearhead.shapes import ShapeError
 
 __all__ = ["PLAIN_CHECKS"]
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.operators.contract_subject import (
     BATCH,
     HEADS,
@@ -24,6 +23,7 @@ from clearhead.operators.contract_subject import (
     require_gradients_close,
     require_refusal,
 )
+from clearhead.shapes import ShapeError
 
 __all__ = ["MASK_CHECKS"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import tolerance
+from clearhead.shapes import ShapeError
 
 __all__ = [
     "BATCH",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
+from clearhead.errors import InputError
 from clearhead.operators.clamped import clamped_key_attention
 from clearhead.operators.key_bound import KeyBound
 from clearhead.operators.learned_scaling import Scaled
@@ -19,6 +19,7 @@ from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
+from clearhead.shapes import Bool, Float
 
 __all__ = [
     "DROP_INS",
@@ -199,7 +200,7 @@ class RPC:
 
 def _check_queries(queries: str) -> None:
     if queries not in ("keys", "given"):
-        raise ValueError(f'expected queries "keys" or "given"; got {queries!r}')
+        raise InputError(f'expected queries "keys" or "given"; got {queries!r}')
 
 
 DROP_INS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric, ClampedKeys, RPC, Scaled)}
@@ -210,7 +211,7 @@ def drop_in_as_json(operator: Any) -> dict[str, Any]:
     """The operator as a name and plain settings. ValueError for one that is not of `DROP_INS`."""
     if type(operator) not in DROP_INS.values():
         known = ", ".join(DROP_INS)
-        raise ValueError(f"only operators with a name can be saved ({known}); got {operator!r}: undo it before saving")
+        raise InputError(f"only operators with a name can be saved ({known}); got {operator!r}: undo it before saving")
     settings = {name: getattr(operator, name) for name in _settings(type(operator))}
     plain = {name: value.as_json() if isinstance(value, Pursuit) else value for name, value in settings.items()}
     return {"operator": operator.name, **plain}
@@ -220,16 +221,16 @@ def drop_in_from_json(stored: Any) -> Any:
     """The operator that `drop_in_as_json` wrote. ValueError for anything else."""
     name = stored.get("operator") if isinstance(stored, Mapping) else None
     if not isinstance(name, str) or name not in DROP_INS:
-        raise ValueError(f"expected an operator among {', '.join(DROP_INS)}; got {stored!r}")
+        raise InputError(f"expected an operator among {', '.join(DROP_INS)}; got {stored!r}")
     settings = {name: value for name, value in stored.items() if name != "operator"}
     kind = DROP_INS[name]
     unknown = settings.keys() - _settings(kind)
     if unknown:
-        raise ValueError(f"{kind.name} has no setting {', '.join(sorted(unknown))}")
+        raise InputError(f"{kind.name} has no setting {', '.join(sorted(unknown))}")
     try:
         return kind(**settings)
     except TypeError as error:
-        raise ValueError(f"{kind.name} cannot be set so: {error}") from None
+        raise InputError(f"{kind.name} cannot be set so: {error}") from None
 
 
 def _settings(kind: type[Any]) -> list[str]:

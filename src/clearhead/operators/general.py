@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError, check_attention_operands
+from clearhead.errors import InputError
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
 __all__ = [
     "Similarity",
@@ -119,7 +120,7 @@ def gaussian_distance(*, bandwidth: float, theta: Map | None = None, phi: Map | 
     (spread of the keys / bandwidth)^2.
     """
     if not bandwidth > 0:
-        raise ValueError(f"expected a bandwidth above zero; got {bandwidth}")
+        raise InputError(f"expected a bandwidth above zero; got {bandwidth}")
 
     def fused(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, float]:
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -164,7 +165,7 @@ def _mapped(
             "expected q (..., n, p), k (..., m, d), v (..., m, c), one leading shape, one m; got " + _shown(q, k, v)
         )
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
-        raise ValueError(f"expected q, k and v of one floating dtype; got {_shown(q, k, v)}")
+        raise InputError(f"expected q, k and v of one floating dtype; got {_shown(q, k, v)}")
     theta, phi = similarity.embedded(q, k)
     if theta.shape[-1] != phi.shape[-1]:
         got = f"theta(q) {tuple(theta.shape)}, phi(k) {tuple(phi.shape)} from {_shown(q, k, v)}"

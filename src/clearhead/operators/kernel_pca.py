@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clearhead.axes import Bool, Float, ShapeError, broadcasts
+from clearhead.errors import InputError
 from clearhead.numerics.eigenpairs import Eigenpairs, identified, same_sign
 from clearhead.numerics.gram import GramScales, centred_gram
 from clearhead.numerics.partial import all_eigenvalues
 from clearhead.numerics.threads import one_thread_each
 from clearhead.operators.kernel_pca_solvers import Axes, ByExplained, ByRank, Solver, choose_solver, leading_axes
+from clearhead.shapes import Bool, Float, ShapeError, broadcasts
 
 __all__ = [
     "AxisNorm",
@@ -175,21 +176,21 @@ def _checked(k: Tensor, scale: float | None, mask: Tensor | None, axes: Axes, ax
     if k.ndim < 2 or k.shape[-1] == 0:
         raise ShapeError(f"expected k (..., m, d) with d > 0; got k {tuple(k.shape)}")
     if not k.is_floating_point():
-        raise ValueError(f"expected k of a floating dtype; got {k.dtype}")
+        raise InputError(f"expected k of a floating dtype; got {k.dtype}")
     if mask is not None and not broadcasts(tuple(mask.shape), tuple(k.shape[:-1])):
         got = f"k {tuple(k.shape)}, mask {tuple(mask.shape)}"
         raise ShapeError(f"expected a mask that broadcasts to (..., m) = {tuple(k.shape[:-1])}; got {got}")
     if mask is not None and mask.dtype is not torch.bool:
-        raise ValueError(f"expected a boolean mask, True where there is a key; got {mask.dtype}")
+        raise InputError(f"expected a boolean mask, True where there is a key; got {mask.dtype}")
     if isinstance(axes, bool) or not isinstance(axes, int | ByRank | ByExplained):
-        raise ValueError(f"expected axes as a whole number, ByRank() or ByExplained(share); got {axes!r}")
+        raise InputError(f"expected axes as a whole number, ByRank() or ByExplained(share); got {axes!r}")
     if isinstance(axes, int) and axes < 1:
-        raise ValueError(f"expected one axis or more; got {axes}")
+        raise InputError(f"expected one axis or more; got {axes}")
     if axis_norm not in ("unit", "eigenvector"):
-        raise ValueError(f'expected axis_norm "unit" or "eigenvector"; got {axis_norm!r}')
+        raise InputError(f'expected axis_norm "unit" or "eigenvector"; got {axis_norm!r}')
     scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
     if not (scale > 0 and math.isfinite(scale)):
-        raise ValueError(f"expected a scale above zero, with which exp(scale x.y) is a kernel; got {scale}")
+        raise InputError(f"expected a scale above zero, with which exp(scale x.y) is a kernel; got {scale}")
     visible = torch.ones(k.shape[:-1], dtype=torch.bool, device=k.device) if mask is None else mask
     return scale, visible.expand(k.shape[:-1])
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clearhead.axes import Bool, Float, check_attention_operands
+from clearhead.errors import InputError
 from clearhead.numerics.eigenpairs import same_sign
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import features_from_log_kernel
 from clearhead.operators.kernel_pca import PART, AxisNorm, kernel_pca
 from clearhead.operators.kernel_pca_solvers import Axes
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import Bool, Float, check_attention_operands
 
 __all__ = ["kernel_pca_attention", "kernel_pca_attention_slow"]
 
@@ -61,7 +62,7 @@ def kernel_pca_attention(
         keys = keys.squeeze(-2) if keys is not None and keys.ndim > 1 else keys
         return _project(q, k, keys, settings)
     if not isinstance(axes, int):
-        raise ValueError(f"expected a number of axes under a mask that may show queries different keys; got {axes}")
+        raise InputError(f"expected a number of axes under a mask that may show queries different keys; got {axes}")
     return _by_key_set(q, k, mask.expand(*q.shape[:-1], k.shape[-2]), settings, axes)
 
 
@@ -78,7 +79,7 @@ def _checked_scale(q: Tensor, k: Tensor, axes: Axes, mask: Tensor | None, scale:
     """The scale, if the operands belong together; the values, which only have a width, stand in for themselves."""
     check_attention_operands(q, k, k, mask=mask)
     if isinstance(axes, int) and axes < 1:
-        raise ValueError(f"expected one axis or more; got {axes}")
+        raise InputError(f"expected one axis or more; got {axes}")
     return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
 

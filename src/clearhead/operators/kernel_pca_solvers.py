@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs
 from clearhead.numerics.gram import CentredGram, GramScales, centred_gram
 from clearhead.numerics.gram_product import tiled_gram
@@ -37,7 +38,7 @@ class ByExplained:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(f"expected a share of the variance above 0 and at most 1; got {self.share}")
+            raise InputError(f"expected a share of the variance above 0 and at most 1; got {self.share}")
 
 
 Axes = int | ByRank | ByExplained
@@ -46,7 +47,7 @@ Axes = int | ByRank | ByExplained
 def choose_solver(solver: Solver | None, *, m: int, axes: Axes, learn_axes: bool, device: torch.device) -> Solver:
     """The solver asked for if it can do what is asked, or the fastest that can."""
     if solver not in (None, "dense", "partial", "matrix_free"):
-        raise ValueError(f'expected solver "dense", "partial" or "matrix_free"; got {solver!r}')
+        raise InputError(f'expected solver "dense", "partial" or "matrix_free"; got {solver!r}')
     if solver is None:
         if learn_axes or not isinstance(axes, int) or m <= FEW or 2 * axes >= m or torch.compiler.is_compiling():
             return "dense"
@@ -55,7 +56,7 @@ def choose_solver(solver: Solver | None, *, m: int, axes: Axes, learn_axes: bool
         return "partial" if device.type == "cpu" else "dense"
     if solver != "dense" and (learn_axes or not isinstance(axes, int)):
         wanted = "learn_axes" if learn_axes else f"axes={axes}"
-        raise ValueError(f'expected solver "dense" with {wanted}, which needs all axes; got {solver!r}')
+        raise InputError(f'expected solver "dense" with {wanted}, which needs all axes; got {solver!r}')
     return solver
 
 
@@ -71,7 +72,7 @@ def leading_axes(
 ) -> tuple[GramScales, Eigenpairs]:
     """Leading eigenpairs of the centred Gram matrices of keys (b, m, d), all of them if `axes` is no number."""
     if precision not in (None, torch.float32, torch.float64):
-        raise ValueError(f"expected a precision of torch.float32 or torch.float64; got {precision}")
+        raise InputError(f"expected a precision of torch.float32 or torch.float64; got {precision}")
     m = k.shape[-2]
     if solver == "matrix_free" and isinstance(axes, int):
         wide = torch.promote_types(k.dtype, torch.float32) if precision is None else precision

@@ -16,8 +16,9 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.operators.symmetric_library import as_given
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = ["KeyBound", "KeyMu", "Scope", "Threshold", "Width"]
 
@@ -73,9 +74,9 @@ class KeyMu:
         object.__setattr__(self, "width", Width(self.width))
         object.__setattr__(self, "scope", Scope(self.scope))
         if not isinstance(self.detach, bool):
-            raise ValueError(f"expected detach as True or False; got {self.detach!r}")
+            raise InputError(f"expected detach as True or False; got {self.detach!r}")
         if not _is_number(self.eps) or not 0 <= self.eps < math.inf:
-            raise ValueError(f"expected eps of zero or more; got {self.eps!r}")
+            raise InputError(f"expected eps of zero or more; got {self.eps!r}")
 
     def inverse(self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*b #n 1"]:
         """1 / (mu - eps), single precision at least: 0 for keys that are 0, where mu is infinite.
@@ -109,10 +110,10 @@ class KeyBound:
         if not callable(self.threshold):
             object.__setattr__(self, "threshold", Threshold(self.threshold))
         if self.strength is not None and not (_is_number(self.strength) and self.strength >= 0):
-            raise ValueError(f"expected a strength, lambda, of zero or more; got {self.strength!r}")
+            raise InputError(f"expected a strength, lambda, of zero or more; got {self.strength!r}")
         learned = isinstance(self.mu, KeyMu | Tensor)
         if not learned and not (_is_number(self.mu) and 0 < self.mu < math.inf):  # type: ignore[operator]
-            raise ValueError(f"expected a KeyMu, a tensor, or a mu above zero; got {self.mu!r}")
+            raise InputError(f"expected a KeyMu, a tensor, or a mu above zero; got {self.mu!r}")
 
     def of(self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*b #n 1"]:
         """The bound of every head, (..., 1, 1), or of every token, (..., n, 1), single precision at least."""

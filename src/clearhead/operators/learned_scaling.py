@@ -11,9 +11,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Bool, Float
+from clearhead.errors import InputError
 from clearhead.operators.resizing import Layout
 from clearhead.operators.scaled import AlphaAsymmetric, AlphaSymmetric, Scaling, SMatrix, scaled_attention
+from clearhead.shapes import Bool, Float
 
 __all__ = ["Form", "LearnedScaling", "Scaled"]
 
@@ -47,21 +48,21 @@ class Scaled:
 
     def __post_init__(self) -> None:
         if self.form not in ("matrix", "symmetric", "asymmetric"):
-            raise ValueError(f'expected a form "matrix", "symmetric" or "asymmetric"; got {self.form!r}')
+            raise InputError(f'expected a form "matrix", "symmetric" or "asymmetric"; got {self.form!r}')
         sizes = [size for size in (self.tokens, self.heads) if size is not None]
         if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
-            raise ValueError(f"expected one token and one head or more; got {self}")
+            raise InputError(f"expected one token and one head or more; got {self}")
         if self.resize not in (None, "line", "grid") or not isinstance(self.apart, int) or self.apart < 0:
-            raise ValueError(f'expected resize as None, "line" or "grid", and apart as zero or more; got {self}')
+            raise InputError(f'expected resize as None, "line" or "grid", and apart as zero or more; got {self}')
         if not isinstance(self.per_head, bool):
-            raise ValueError(f"expected per_head as True or False; got {self.per_head!r}")
+            raise InputError(f"expected per_head as True or False; got {self.per_head!r}")
         matrix = self.form == "matrix"
         if matrix and (self.tokens is None or self.per_head):
-            raise ValueError(f"expected tokens, for how many S is made, and no per_head, which it is; got {self}")
+            raise InputError(f"expected tokens, for how many S is made, and no per_head, which it is; got {self}")
         if not matrix and (self.tokens is not None or self.resize is not None or self.apart):
-            raise ValueError(f'expected tokens, resize and apart only with form="matrix"; got {self}')
+            raise InputError(f'expected tokens, resize and apart only with form="matrix"; got {self}')
         if (matrix or self.per_head) and self.heads is None:
-            raise ValueError(f"expected heads, one S for each; got {self}")
+            raise InputError(f"expected heads, one S for each; got {self}")
 
     @property
     def needs_past_queries(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.operators.drop_in import DROP_INS
 
 __all__ = ["CHILD", "Builds", "Traits", "operator_called", "placed_form", "traits_of"]
@@ -43,13 +44,13 @@ def operator_called(operator: str | Callable[..., Tensor] | Builds) -> Callable[
     """The operator itself, or the one of `DROP_INS` that a name means, with its own defaults."""
     if isinstance(operator, str):
         if operator not in DROP_INS:
-            raise ValueError(f"there is no operator {operator!r}; there are {', '.join(DROP_INS)}")
+            raise InputError(f"there is no operator {operator!r}; there are {', '.join(DROP_INS)}")
         return DROP_INS[operator]()  # type: ignore[no-any-return]
     expected = "expected an operator, its name, or a function (q, k, v, *, mask, scale)"
     if isinstance(operator, type) or not (callable(operator) or isinstance(operator, Builds)):
-        raise ValueError(f"{expected}; got {operator!r}")
+        raise InputError(f"{expected}; got {operator!r}")
     if not isinstance(operator, Builds) and not _is_called_so(operator):
-        raise ValueError(
+        raise InputError(
             f"{expected}; {traits_of(operator).name} takes other arguments: wrap it in one that is called so"
         )
     return operator
@@ -84,7 +85,7 @@ def placed_form(operator: Any, beside: nn.Module) -> Callable[..., Tensor]:
     try:
         built: nn.Module = operator.build()
     except (RuntimeError, MemoryError) as error:  # sizes that a file may name, and no memory holds
-        raise ValueError(f"{operator!r} cannot be made: {str(error).partition(chr(10))[0]}") from error
+        raise InputError(f"{operator!r} cannot be made: {str(error).partition(chr(10))[0]}") from error
     like = next((p for p in beside.parameters() if p.is_floating_point()), None)
     if like is not None:
         built.to(device=like.device, dtype=like.dtype)

@@ -8,7 +8,7 @@ never formed, and the dual update after the last iteration, which nothing reads,
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError, broadcasts, check_attention_operands
+from clearhead.errors import InputError
 from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.pursuit_options import Pursuit
@@ -21,6 +21,7 @@ from clearhead.operators.symmetric import (
     padding,
 )
 from clearhead.operators.symmetric_library import as_given
+from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
 __all__ = ["principal_attention_pursuit", "principal_attention_pursuit_slow"]
 
@@ -80,9 +81,9 @@ def _checked_scale(
     if k.shape[-1] != v.shape[-1]:
         raise ShapeError(f"expected keys and values of one width; got k {tuple(k.shape)}, v {tuple(v.shape)}")
     if iterations < 1 or iterations != int(iterations):
-        raise ValueError(f"expected a whole number of iterations, one or more; got {iterations}")
+        raise InputError(f"expected a whole number of iterations, one or more; got {iterations}")
     if dual_sign not in (-1, 1):
-        raise ValueError(f"expected a dual sign of -1, as published, or 1, as ADMM has it; got {dual_sign}")
+        raise InputError(f"expected a dual sign of -1, as published, or 1, as ADMM has it; got {dual_sign}")
     return checked_scale(k, scale)
 
 
@@ -91,10 +92,10 @@ def _threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
     wide = torch.promote_types(k.dtype, torch.float32)
     if not isinstance(threshold, Tensor):
         if not threshold >= 0:
-            raise ValueError(f"expected a threshold of zero or more; got {threshold}")
+            raise InputError(f"expected a threshold of zero or more; got {threshold}")
         return torch.full(k.shape[:-2], threshold, dtype=wide, device=k.device)
     if threshold.device != k.device or not threshold.is_floating_point():
-        raise ValueError(
+        raise InputError(
             f"expected floating thresholds on the device of k, {k.device}; got {threshold.dtype} on {threshold.device}"
         )
     if not broadcasts(tuple(threshold.shape), tuple(k.shape[:-2])):

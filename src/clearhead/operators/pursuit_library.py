@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.compiled.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward, room_for_pursuit
+from clearhead.errors import InputError
+from clearhead.kernels.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward, room_for_pursuit
 from clearhead.operators.symmetric_library import check_operands, kernel_for
 
 __all__ = ["pursuit"]
@@ -32,7 +33,7 @@ def pursuit(
     check_operands(k, v, seen)
     compiled = kernel_for(k)
     if compiled is None or k.shape != v.shape or thresholds.shape != k.shape[:2] or thresholds.dtype is not k.dtype:
-        raise ValueError(
+        raise InputError(
             "expected the compiled kernel, and k, v (b, h, n, d), thresholds (b, h), all float32 on the CPU; got "
             f"k {tuple(k.shape)} {k.dtype}, v {tuple(v.shape)}, thresholds {tuple(thresholds.shape)} {thresholds.dtype}"
         )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
 
@@ -78,11 +79,11 @@ class Pursuit:
         for name, kind in _WORDS.items():
             object.__setattr__(self, name, kind(getattr(self, name)))
         if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
-            raise ValueError(f"expected a whole number of iterations, one or more; got {self.iterations}")
+            raise InputError(f"expected a whole number of iterations, one or more; got {self.iterations}")
         if self.dual_sign not in (-1, 1):
-            raise ValueError(f"expected a dual sign of -1 or 1; got {self.dual_sign!r}")
+            raise InputError(f"expected a dual sign of -1 or 1; got {self.dual_sign!r}")
         if not isinstance(self.bound, KeyBound) or not isinstance(self.centred, bool):
-            raise ValueError(f"expected a KeyBound, and centred as True or False; got {self.bound!r}, {self.centred!r}")
+            raise InputError(f"expected a KeyBound, and centred as True or False; got {self.bound!r}, {self.centred!r}")
 
     @property
     def fused(self) -> bool:
@@ -103,7 +104,7 @@ class Pursuit:
     def as_json(self) -> dict[str, Any]:
         """Plain words and numbers. ValueError for a rule that is a function, or a mu that is a tensor."""
         if not isinstance(self.bound.threshold, Threshold) or isinstance(self.bound.mu, Tensor):
-            raise ValueError("a threshold rule that is a function, or a learned mu, cannot be written down")
+            raise InputError("a threshold rule that is a function, or a learned mu, cannot be written down")
         plain: dict[str, Any] = dataclasses.asdict(self, dict_factory=_plain)
         return plain
 
@@ -119,7 +120,7 @@ class Pursuit:
             words = {name: kind(stored[name]) for name, kind in _WORDS.items()}
             return cls(**{**stored, **words, "bound": bound})
         except (KeyError, TypeError) as error:
-            raise ValueError(f"these are no options of a pursuit: {error}") from None
+            raise InputError(f"these are no options of a pursuit: {error}") from None
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -144,7 +145,7 @@ admm: the signs, the order and the lambda that principal component pursuit has
 def preset(name: str | Pursuit, *, iterations: int | None = None, strength: float | None = None) -> Pursuit:
     """The preset of that name, or the options given, with other iterations or another lambda where given."""
     if not isinstance(name, Pursuit) and name not in PRESETS:
-        raise ValueError(f"no preset is called {name}; there is {', '.join(PRESETS)}")
+        raise InputError(f"no preset is called {name}; there is {', '.join(PRESETS)}")
     chosen = name if isinstance(name, Pursuit) else PRESETS[name]
     bound = chosen.bound if strength is None else dataclasses.replace(chosen.bound, strength=strength)
     return dataclasses.replace(chosen, iterations=chosen.iterations if iterations is None else iterations, bound=bound)

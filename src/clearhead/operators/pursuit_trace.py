@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
 from clearhead.operators.pursuit_steps import Attending, iterate
 from clearhead.operators.rpc import check_pursued
 from clearhead.operators.softmax import as_rows
 from clearhead.operators.symmetric import checked_scale
 from clearhead.operators.symmetric_library import as_given
+from clearhead.shapes import Bool, Float
 
 __all__ = ["PursuitStep", "PursuitTrace", "trace_pursuit"]
 

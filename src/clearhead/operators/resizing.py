@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from clearhead.axes import Float, ShapeError
+from clearhead.errors import InputError
+from clearhead.shapes import Float, ShapeError
 
 __all__ = ["Layout", "resized"]
 
@@ -38,9 +39,9 @@ def resized(
         raise ShapeError(f"expected a matrix (..., n, n); got {tuple(matrix.shape)}")
     before = matrix.shape[-1]
     if layout not in ("line", "grid"):
-        raise ValueError(f'expected a layout "line" or "grid"; got {layout!r}')
+        raise InputError(f'expected a layout "line" or "grid"; got {layout!r}')
     if not 0 <= apart < min(before, tokens):
-        raise ValueError(
+        raise InputError(
             f"expected fewer tokens kept apart than there are, {before} before and {tokens} after; got {apart}"
         )
     if tokens == before:
@@ -66,7 +67,7 @@ def _after(apart: int, weights: Tensor) -> Tensor:
 def _side(tokens: int) -> int:
     side = math.isqrt(tokens)
     if side * side != tokens:
-        raise ValueError(f"expected as many tokens as a square grid has; got {tokens} beside those kept apart")
+        raise InputError(f"expected as many tokens as a square grid has; got {tokens} beside those kept apart")
     return side
 
 

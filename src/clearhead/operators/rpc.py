@@ -8,7 +8,7 @@ sources let every token ask by its key; queries of their own are ours. In the pu
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError, check_attention_operands
+from clearhead.errors import InputError
 from clearhead.numerics.shrinkage import hard_threshold, soft_threshold
 from clearhead.operators.pursuit import principal_attention_pursuit
 from clearhead.operators.pursuit_options import PRESETS, Inner, Order, Pursuit, Shrink
@@ -16,6 +16,7 @@ from clearhead.operators.pursuit_steps import Attending, pursue_by_parts
 from clearhead.operators.softmax import as_rows, softmax_attention_slow
 from clearhead.operators.symmetric import checked_scale
 from clearhead.operators.symmetric_library import as_given
+from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
 __all__ = ["check_pursued", "rpc_attention", "rpc_attention_slow"]
 
@@ -78,7 +79,7 @@ def check_pursued(k: Tensor, v: Tensor, pursuit: Pursuit, queries: Tensor | None
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in shapes.items())
         raise ShapeError(f"expected keys, values and queries of one shape, as L is taken from K; got {got}")
     if pursuit.centred and mask is not None and mask.ndim > 1 and mask.shape[-2] > 1:
-        raise ValueError("centred queries need a mask that is the same for every query: their mean would leak")
+        raise InputError("centred queries need a mask that is the same for every query: their mean would leak")
 
 
 def rpc_attention_slow(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError, broadcasts, check_attention_operands
+from clearhead.errors import InputError
 from clearhead.operators.resizing import Layout, resized
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.symmetric import symmetric_attention
+from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
 __all__ = ["AlphaAsymmetric", "AlphaSymmetric", "SMatrix", "Scaling", "scaled_attention", "scaled_attention_slow"]
 
@@ -94,7 +95,7 @@ def _checked(q: Tensor, k: Tensor, v: Tensor, s: Scaling, mask: Tensor | None) -
     """What tokens may see of one another, as a mask (..., m, m)."""
     check_attention_operands(q, k, v, mask=mask)
     if not isinstance(s, SMatrix | AlphaSymmetric | AlphaAsymmetric):
-        raise ValueError(f"expected s as SMatrix, AlphaSymmetric or AlphaAsymmetric; got {type(s).__name__}")
+        raise InputError(f"expected s as SMatrix, AlphaSymmetric or AlphaAsymmetric; got {type(s).__name__}")
     if q.shape[-2] == k.shape[-2]:
         return mask
     if isinstance(s, AlphaAsymmetric):
@@ -113,7 +114,7 @@ def _by_head(alpha: Tensor | float, v: Tensor) -> Tensor | float:
     if not isinstance(alpha, Tensor):
         return alpha
     if not alpha.is_floating_point() or alpha.device != v.device:
-        raise ValueError(f"expected a floating alpha on {v.device}, as v is; got {alpha.dtype} on {alpha.device}")
+        raise InputError(f"expected a floating alpha on {v.device}, as v is; got {alpha.dtype} on {alpha.device}")
     if alpha.numel() == 1:
         alpha = alpha.reshape(())
     if not broadcasts(tuple(alpha.shape), tuple(v.shape[:-2])):
@@ -128,7 +129,7 @@ def _for_keys(s: SMatrix, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """S for as many keys as there are, in the dtype of the values."""
     matrix, m = s.matrix, k.shape[-2]
     if not matrix.is_floating_point() or matrix.device != v.device:
-        raise ValueError(f"expected a floating matrix on {v.device}, as v is; got {matrix.dtype} on {matrix.device}")
+        raise InputError(f"expected a floating matrix on {v.device}, as v is; got {matrix.dtype} on {matrix.device}")
     square = 2 <= matrix.ndim <= min(v.ndim, 3) and matrix.shape[-1] == matrix.shape[-2]
     if not square or (matrix.ndim == 3 and matrix.shape[0] not in (1, v.shape[-3])):
         raise ShapeError(f"expected S (m, m), or (h, m, m) for heads; got S {tuple(matrix.shape)}, {_got(q, k, v)}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from clearhead.axes import Bool, Float, ShapeError, check_attention_operands
+from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
 __all__ = ["as_rows", "softmax_attention", "softmax_attention_slow"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = ["fold", "spatial_attention", "spatial_attention_slow", "spatial_size", "unfold"]
 

@@ -13,9 +13,10 @@ sqrt(p), and a absorbed: `clearhead.modules.SubspaceAttention`.
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.symmetric import symmetric_attention, symmetric_attention_slow
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = [
     "check_bases",
@@ -106,4 +107,4 @@ def check_bases(z: Tensor, bases: Tensor) -> None:
             f"bases {tuple(bases.shape)}"
         )
     if not z.is_floating_point() or z.dtype != bases.dtype:
-        raise ValueError(f"expected z and bases of one floating dtype; got {z.dtype} and {bases.dtype}")
+        raise InputError(f"expected z and bases of one floating dtype; got {z.dtype} and {bases.dtype}")

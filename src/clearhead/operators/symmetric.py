@@ -9,9 +9,10 @@ import math
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, check_attention_operands
+from clearhead.errors import InputError
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.symmetric_library import as_given, kernel_takes, symmetric
+from clearhead.shapes import Bool, Float, check_attention_operands
 
 __all__ = [
     "checked_scale",
@@ -73,7 +74,7 @@ def symmetric_attention(
 def checked_scale(k: Tensor, scale: float | None) -> float:
     """The scale, 1/sqrt(d) if there is none."""
     if isinstance(scale, Tensor):
-        raise ValueError(
+        raise InputError(
             "expected a number as scale; got a tensor, which would get no gradient: multiply k by its root"
         )
     return 1 / math.sqrt(k.shape[-1]) if scale is None else scale

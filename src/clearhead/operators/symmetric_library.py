@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.compiled.calls import Attended, attend, attend_backward, beside_tokens, room_for_attention
-from clearhead.compiled.library import Kernel, kernel
+from clearhead.errors import InputError
+from clearhead.kernels.calls import Attended, attend, attend_backward, beside_tokens, room_for_attention
+from clearhead.kernels.library import Kernel, kernel
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
 
 __all__ = ["as_given", "check_operands", "kernel_for", "kernel_takes", "symmetric"]
@@ -45,7 +46,7 @@ def check_operands(k: Tensor, v: Tensor, seen: Tensor | None) -> None:
         got = ", ".join(
             f"{name} {tuple(x.shape)} {x.dtype} on {x.device}" for name, x in operands.items() if x is not None
         )
-        raise ValueError(
+        raise InputError(
             f"expected k (b, h, n, d) and v (b, h, n, e) of one dtype and device, and a boolean seen (b, n); got {got}"
         )
 

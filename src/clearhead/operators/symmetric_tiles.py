@@ -19,9 +19,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
-from clearhead.compiled.calls import Attended, beside_tokens
+from clearhead.kernels.calls import Attended, beside_tokens
 from clearhead.operators.plain_heads import plain, plain_backward, seen_at
+from clearhead.shapes import Bool, Float
 
 __all__ = ["tiles_backward", "tiles_forward"]
 

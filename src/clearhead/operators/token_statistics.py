@@ -16,9 +16,10 @@ Theirs have tokens as columns; here they are rows.
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.subspace import check_bases, projected
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = [
     "causal_token_statistics_attention",
@@ -77,7 +78,7 @@ def token_statistics_step(
     check_bases(z, bases)
     check_eps(eps)
     if not temperature > 0:
-        raise ValueError(f"expected a temperature above zero; got {temperature}")
+        raise InputError(f"expected a temperature above zero; got {temperature}")
     v = projected(z, bases)
     pi = torch.softmax(v.square().sum(dim=-1) / (2 * temperature), dim=-2) if memberships is None else memberships
     _, moments = _moments(v, pi)
@@ -227,4 +228,4 @@ def check_heads(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) ->
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items() if x is not None)
         raise ShapeError(f"expected w (..., h, n, p), sharpness (h,), key_mask (..., n); got {got}")
     if not w.is_floating_point() or (key_mask is not None and key_mask.dtype is not torch.bool):
-        raise ValueError("expected floating w, and a boolean key_mask, True where there is a token")
+        raise InputError("expected floating w, and a boolean key_mask, True where there is a token")

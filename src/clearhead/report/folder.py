@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clearhead.errors import InputError
 from clearhead.record import AuditRecord
 from clearhead.report.html import render_html
 from clearhead.report.json_file import write_json
@@ -43,7 +44,7 @@ class ReportFolder:
 def report_folder(target: Path) -> Iterator[ReportFolder]:
     """Make sure before the work begins that a report can be written, and leave nothing behind if none is."""
     if target.exists() and not target.is_dir():
-        raise ValueError(f"{target} is a file; choose a folder for the report with --out")
+        raise InputError(f"{target} is a file; choose a folder for the report with --out")
     made = [folder for folder in (target, *target.parents) if not folder.exists()]
     try:
         try:
@@ -51,7 +52,7 @@ def report_folder(target: Path) -> Iterator[ReportFolder]:
             workshop = Path(tempfile.mkdtemp(prefix=".clearhead-", dir=target))
         except OSError as error:
             reason = error.strerror or str(error)
-            raise ValueError(f"cannot write a report to {target}: {reason}; choose another folder with --out") from None
+            raise InputError(f"cannot write a report to {target}: {reason}; choose another folder with --out") from None
         try:
             yield ReportFolder(target, workshop)
         finally:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from clearhead.errors import InputError
 from clearhead.report.svg import document, text, text_width
 
 __all__ = ["Pixels", "heat", "masked", "png", "tile_picture"]
@@ -49,7 +50,7 @@ def masked(pixels: Pixels, mask: NDArray[np.bool_]) -> Pixels:
 def tile_picture(rows: Sequence[tuple[str, Sequence[Pixels]]], *, columns: Sequence[str], title: str) -> str:
     """Rows of images, each with its name before it and each column with its name over it."""
     if any(len(tiles) != len(columns) for _, tiles in rows):
-        raise ValueError(f"expected {len(columns)} images in every row, as there are columns")
+        raise InputError(f"expected {len(columns)} images in every row, as there are columns")
     left = MARGIN + max((text_width(name) for name, _ in rows if name), default=0.0)
     parts = [
         text(left + place * (TILE + GAP) + TILE / 2, MARGIN + 8, name, kind="small", anchor="middle")

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clearhead.axes import Float, ShapeError
+from clearhead.errors import InputError
+from clearhead.shapes import Float, ShapeError
 
 __all__ = ["CORRUPTIONS", "NOISES", "SEVERITIES", "Corruption"]
 
@@ -36,11 +37,11 @@ class Corruption:
     ) -> Float[Tensor, "n c y x"]:
         """The images (n, c, y, x), from 0 to 1, at a severity from 1 to 5. The same generator state, the same bits."""
         if severity not in SEVERITIES:
-            raise ValueError(f"expected a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}; got {severity}")
+            raise InputError(f"expected a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}; got {severity}")
         if pixels.ndim != 4 or 0 in pixels.shape:
             raise ShapeError(f"expected images (n, c, y, x); got {tuple(pixels.shape)}")
         if not (pixels.is_floating_point() and pixels.amin() >= 0 and pixels.amax() <= 1):
-            raise ValueError(f"expected pixels from 0 to 1; got {pixels.dtype} from {pixels.amin()} to {pixels.amax()}")
+            raise InputError(f"expected pixels from 0 to 1; got {pixels.dtype} from {pixels.amin()} to {pixels.amax()}")
         return self.apply(pixels, self.amounts[severity - 1], generator).clamp(0, 1)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 
 __all__ = ["Swept", "corrupted", "sweep"]
@@ -32,7 +33,7 @@ def corrupted(images: Tensor, corruption: Corruption, *, severity: int, seed: in
     and they stay the same when other corruptions come or go.
     """
     if images.dtype != torch.uint8:
-        raise ValueError(f"expected images as bytes; got {images.dtype}")
+        raise InputError(f"expected images as bytes; got {images.dtype}")
     digest = hashlib.sha256(f"{seed}/{corruption.name}/{severity}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     pixels = corruption(images.float() / 255, severity=severity, generator=generator)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
+from clearhead.errors import InputError
 from clearhead.operators.placing import Traits
+from clearhead.shapes import ShapeError
 from clearhead.sockets.call import Call
 
 __all__ = ["SwapWarning", "answer"]
@@ -30,7 +31,7 @@ def answer(operator: Callable[..., Tensor], traits: Traits, call: Call, name: st
         return answer(operator, traits, _unfolded(call, call.folded), name).flatten(-4, -3)
     for part, said in _SAID.items():
         if getattr(call, part) is not None and part not in traits.takes:
-            raise ValueError(f"{name} has {said}, which {traits.name} does not take: leave it out of layers=")
+            raise InputError(f"{name} has {said}, which {traits.name} does not take: leave it out of layers=")
     if call.dropout and "dropout" not in traits.takes and not torch.compiler.is_compiling():
         warnings.warn(
             f"{name} drops {call.dropout:.0%} of its weights in training; {traits.name} has no dropout, so none are",
@@ -41,7 +42,7 @@ def answer(operator: Callable[..., Tensor], traits: Traits, call: Call, name: st
         return _run(operator, traits, call, name)
     n, m = call.q.shape[-2], call.k.shape[-2]
     if call.cross or (n != m and not call.causal) or n > m:
-        raise ValueError(
+        raise InputError(
             f"{name}: {traits.name} attends within one sequence, and here {n} queries look at {m} keys of another "
             "(cross-attention, or keys made fewer): leave it out of layers="
         )
@@ -90,7 +91,7 @@ def _within_cache(operator: Callable[..., Tensor], traits: Traits, call: Call, n
     """
     n, m = call.q.shape[-2], call.k.shape[-2]
     if call.window is not None and m >= call.window:
-        raise ValueError(
+        raise InputError(
             f"{name} has a sliding window of {call.window}, and its cache may have lost older keys, which "
             f"{traits.name} needs: generate with use_cache=False, or leave it out of layers="
         )
@@ -99,12 +100,12 @@ def _within_cache(operator: Callable[..., Tensor], traits: Traits, call: Call, n
     until = first + n
     whole = _whole_mask(seen, first, until)
     if whole is None:
-        raise ValueError(
+        raise InputError(
             f"{name}: the mask of {n} queries over {m} keys is not causal with hidden keys (a window, or sequences "
             f"packed into one), and {traits.name} would need the masks of all before: generate with use_cache=False"
         )
     if first and traits.needs_past_queries:
-        raise ValueError(
+        raise InputError(
             f"{name}: {traits.name} needs the queries of earlier tokens, which a cache does not keep: "
             'generate with use_cache=False, or let it ask by keys if it can (queries="keys")'
         )

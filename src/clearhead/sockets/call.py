@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
 from clearhead.heads import Heads
+from clearhead.shapes import Bool, Float
 
 __all__ = ["Call"]
 

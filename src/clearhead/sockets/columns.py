@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.heads import LinearMap
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float
 from clearhead.sockets.linear_call import LinearCall, by_token
 
 __all__ = ["Columns", "Sampled"]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.sockets.call import Call
 from clearhead.sockets.tap import (
     AttentionNotSeenError,
@@ -76,12 +77,12 @@ def read_descriptions(path: Path) -> list[AttentionSpec]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get("attention", [])
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"cannot read the description {path}: {error}") from error
+        raise InputError(f"cannot read the description {path}: {error}") from error
     if not tables:
-        raise ValueError(f"{path} describes nothing: write one [[attention]] table per kind of module")
+        raise InputError(f"{path} describes nothing: write one [[attention]] table per kind of module")
     for table in tables:
         if not {"module", "q", "k", "v"} <= table.keys() <= known:
-            raise ValueError(
+            raise InputError(
                 f"{path}: an [[attention]] table needs module, q, k, v; it takes {', '.join(sorted(known))}"
             )
     return [AttentionSpec(**table) for table in tables]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from clearhead.axes import Float
 from clearhead.heads import LinearMap
 from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.shapes import Float
 
 __all__ = ["LinearCall", "by_token", "holds", "is_plain"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.heads import Heads, LinearMap
+from clearhead.shapes import Float
 from clearhead.sockets.columns import Columns, Sampled
 from clearhead.sockets.linear_call import LinearCall, holds, is_plain
 

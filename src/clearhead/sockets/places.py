@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.operators.placing import CHILD, Traits, placed_form, traits_of
 from clearhead.sockets.answering import answer
 from clearhead.sockets.call import Call
@@ -71,7 +72,7 @@ def put_into(module: nn.Module, operator: Any, *, name: str, shows: bool) -> Pla
     """Give the module a place with the operator. One with parameters becomes a child of the module."""
     there = place_of(module)
     if there is not None:
-        raise ValueError(f"{name} has another operator already, {there.traits.name}: undo that swap first")
+        raise InputError(f"{name} has another operator already, {there.traits.name}: undo that swap first")
     form = placed_form(operator, module)
     if isinstance(form, nn.Module):
         module.add_module(CHILD, form)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.sockets.blocks import BlockCall
 from clearhead.sockets.linear_maps import MapTrace
@@ -34,7 +35,7 @@ HIDING = 1000.0
 """So far below others, a score leaves no weight in any precision."""
 
 
-class AttentionNotSeenError(ValueError):
+class AttentionNotSeenError(InputError):
     """A model whose attention, or a part of it, could not be seen. The message names what was tried and what to do."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from clearhead.errors import InputError
 from clearhead.sockets.doors.sdpa import SdpaDoor
 from clearhead.sockets.finding import Layer
 
@@ -21,7 +22,7 @@ def chosen_layers(model: nn.Module, found: Sequence[Layer], layers: Layers) -> l
     """
     if layers == "all":
         if not found:
-            raise ValueError(
+            raise InputError(
                 f"{type(model).__name__} has no attention layer that could be found: name one by its path, "
                 "or describe where its q, k, v are"
             )
@@ -29,10 +30,10 @@ def chosen_layers(model: nn.Module, found: Sequence[Layer], layers: Layers) -> l
     try:
         wanted = [layers] if isinstance(layers, int | str) else list(layers)
     except TypeError:
-        raise ValueError(f'expected "all", numbers or paths as layers; got {layers!r}') from None
+        raise InputError(f'expected "all", numbers or paths as layers; got {layers!r}') from None
     chosen = {layer.path: layer for layer in (_layer(model, found, which) for which in wanted)}
     if not chosen:
-        raise ValueError('expected "all", numbers or paths as layers; got none')
+        raise InputError('expected "all", numbers or paths as layers; got none')
     return sorted(chosen.values(), key=lambda layer: (layer.index is None, layer.index or 0))
 
 
@@ -46,7 +47,7 @@ def _layer(model: nn.Module, found: Sequence[Layer], which: object) -> Layer:
             return Layer(index=None, path=which, module=named, door=SdpaDoor())
     shown = [f"{layer.index} {layer.path}" for layer in found]
     listed = ", ".join(shown if len(shown) <= 12 else [*shown[:3], "...", shown[-1]]) or "none"
-    raise ValueError(f"there is no attention layer {which!r} in {type(model).__name__}; there are {listed}")
+    raise InputError(f"there is no attention layer {which!r} in {type(model).__name__}; there are {listed}")
 
 
 def _nested(one: str, other: str) -> bool:

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.models.objects import SWAP_FILE, SWAP_KEY
 from clearhead.operators.drop_in import drop_in_from_json
 from clearhead.operators.placing import CHILD
@@ -30,7 +31,7 @@ def save_swaps(model: nn.Module, folder: str | Path) -> None:
     folder = Path(folder)
     swaps = find_swaps(model)
     if not swaps:
-        raise ValueError("nothing is swapped in this model, so there is nothing to save")
+        raise InputError("nothing is swapped in this model, so there is nothing to save")
     stored = json.dumps({"swaps": [as_json(one) for one in swaps]}, indent=1)
     folder.mkdir(parents=True, exist_ok=True)
     names, state = _operator_tensors(model, _paths(swaps)), model.state_dict()
@@ -56,12 +57,12 @@ def load_swaps(
     stored = stored_in_config(model) if folder is None else _stored_in(Path(folder))
     if stored is None:
         where = "the model's config notes no swap" if folder is None else f"{folder} holds no swap"
-        raise ValueError(f"{where}; save_swaps or save_pretrained of a swapped model writes one")
+        raise InputError(f"{where}; save_swaps or save_pretrained of a swapped model writes one")
     read = [_read(entry) for entry in stored] if isinstance(stored, list) and stored else []
     if not read:
-        raise ValueError(f"expected a list of swaps; got {stored!r}")
+        raise InputError(f"expected a list of swaps; got {stored!r}")
     if find_swaps(model):
-        raise ValueError("the model has swaps already: undo them first")
+        raise InputError("the model has swaps already: undo them first")
     noted = stored_in_config(model)
     forget_stored(model)
     made: list[Swap] = []
@@ -80,12 +81,12 @@ def load_swaps(
 
 def _read(entry: Any) -> tuple[Any, list[str]]:
     if not isinstance(entry, dict) or not {"operator", "layers"} <= entry.keys() <= {"operator", "layers", "unnamed"}:
-        raise ValueError(f"expected a swap with an operator and layers; got {entry!r}")
+        raise InputError(f"expected a swap with an operator and layers; got {entry!r}")
     if entry["operator"] is None:
-        raise ValueError(f"{entry.get('unnamed')!r} had no name that a file can hold: swap it in yourself")
+        raise InputError(f"{entry.get('unnamed')!r} had no name that a file can hold: swap it in yourself")
     layers = entry["layers"]
     if not isinstance(layers, list) or not layers or not all(isinstance(path, str) for path in layers):
-        raise ValueError(f"expected layers as paths; got {layers!r}")
+        raise InputError(f"expected layers as paths; got {layers!r}")
     return drop_in_from_json(entry["operator"]), layers
 
 
@@ -97,7 +98,7 @@ def _stored_in(folder: Path) -> Any:
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise ValueError(f"cannot read {path}: {error}") from None
+            raise InputError(f"cannot read {path}: {error}") from None
         if isinstance(stored, dict) and stored.get(key) is not None:
             return stored[key]
     return None
@@ -118,16 +119,16 @@ def _load_tensors(model: nn.Module, made: Sequence[Swap], folder: Path | None) -
     if not wanted:
         return
     if folder is None:
-        raise ValueError("its operators have parameters, which a config does not hold: give the folder")
+        raise InputError("its operators have parameters, which a config does not hold: give the folder")
     found: dict[str, Tensor] = {}
     for file in [folder / TENSORS_FILE] if (folder / TENSORS_FILE).is_file() else sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt") as tensors:
                 found |= {name: tensors.get_tensor(name) for name in wanted & set(tensors.keys())}
         except (OSError, SafetensorError) as error:
-            raise ValueError(f"cannot read {file}: {error}") from None
+            raise InputError(f"cannot read {file}: {error}") from None
     state = model.state_dict()
     wrong = sorted(name for name in wanted if name not in found or found[name].shape != state[name].shape)
     if wrong:
-        raise ValueError(f"{folder} does not hold {wrong[0]} as the operator has it")
+        raise InputError(f"{folder} does not hold {wrong[0]} as the operator has it")
     model.load_state_dict(found, strict=False)

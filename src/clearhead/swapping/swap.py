@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.modules import SubspaceAttention, SymmetricAttention
 from clearhead.operators.placing import Builds, operator_called, traits_of
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, sockets_are_open
@@ -155,11 +156,11 @@ class _Watch:
 
 def _refuse_what_calls_no_python(model: nn.Module) -> None:
     if isinstance(model, torch.jit.ScriptModule):
-        raise ValueError("a scripted model cannot be swapped: pass the model it was made from")
+        raise InputError("a scripted model cannot be swapped: pass the model it was made from")
     if hasattr(model, "_orig_mod"):
-        raise ValueError("a compiled model cannot be swapped: swap model._orig_mod, and compile it again")
+        raise InputError("a compiled model cannot be swapped: swap model._orig_mod, and compile it again")
     if sockets_are_open():
-        raise ValueError("a capture is open: swap before it, so that it sees the layers as they are")
+        raise InputError("a capture is open: swap before it, so that it sees the layers as they are")
 
 
 def _warn_of_unused_queries(operator: Any, chosen: Sequence[Layer]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from clearhead.errors import InputError
 from clearhead.findings import Theorem
 from clearhead.theories import coding_rate, kernel_pca, max_margin, symmetry
 from clearhead.theories.theory import Theory
@@ -17,7 +18,7 @@ def find_theories(names: Sequence[str]) -> list[Theory]:
     """The theories of these names, or all of them if none is named."""
     unknown = [name for name in names if name not in THEORIES]
     if unknown:
-        raise ValueError(f"no theory is called {', '.join(unknown)}; there is {', '.join(THEORIES)}")
+        raise InputError(f"no theory is called {', '.join(unknown)}; there is {', '.join(THEORIES)}")
     return [THEORIES[name] for name in dict.fromkeys(names)] or list(THEORIES.values())
 
 

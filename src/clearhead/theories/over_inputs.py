@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool
 from clearhead.findings import Claim, Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
+from clearhead.shapes import Bool
 from clearhead.theories.tallies import Layer, Sample, Samples, Tallies
 
 __all__ = ["OverInputs", "sample_by_head"]

@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clearhead.errors import InputError
+
 __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
 
 
@@ -53,11 +55,11 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, *, run: 
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         written, progress = json.loads(metadata["run"]), Progress(**json.loads(metadata["progress"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"cannot continue from {path}: {error}; delete it to begin again") from None
+        raise InputError(f"cannot continue from {path}: {error}; delete it to begin again") from None
     wanted = json.loads(json.dumps(run))
     if written != wanted:
         differing = sorted(name for name in {*written, *wanted} if written.get(name) != wanted.get(name))
-        raise ValueError(
+        raise InputError(
             f"{path} is of another run, of which {', '.join(differing)} differ; name another folder, or delete it"
         )
     model.load_state_dict(_part(tensors, "model."))

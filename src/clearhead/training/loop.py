@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from clearhead.training.evaluation import as_pixels
 from clearhead.training.schedule import warmed_cosine
@@ -30,7 +31,7 @@ MIX = 1_000_003
 """Parts the seeds of one run from each other."""
 
 
-class DivergedError(ValueError):
+class DivergedError(InputError):
     """A run whose loss is no number any more."""
 
 
@@ -49,9 +50,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(f"expected an epoch and a batch; got {self.epochs} epochs of batches of {self.batch_size}")
+            raise InputError(f"expected an epoch and a batch; got {self.epochs} epochs of batches of {self.batch_size}")
         if not 0 <= self.warmup < self.epochs:
-            raise ValueError(f"expected a warm-up shorter than the {self.epochs} epochs; got {self.warmup}")
+            raise InputError(f"expected a warm-up shorter than the {self.epochs} epochs; got {self.warmup}")
 
 
 class Stepper:

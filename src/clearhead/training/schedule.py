@@ -2,6 +2,8 @@
 
 import math
 
+from clearhead.errors import InputError
+
 __all__ = ["warmed_cosine"]
 
 
@@ -13,7 +15,7 @@ def warmed_cosine(step: int, *, steps: int, warmup: int) -> float:
     with t the step, w the warm-up and T the steps: it rises to 1 at t = w - 1 and falls towards 0 at T.
     """
     if not 0 <= step < steps or not 0 <= warmup < steps:
-        raise ValueError(f"expected 0 <= step < steps and 0 <= warmup < steps; got {step}, {warmup} and {steps}")
+        raise InputError(f"expected 0 <= step < steps and 0 <= warmup < steps; got {step}, {warmup} and {steps}")
     if step < warmup:
         return (step + 1) / warmup
     return (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.coding_rate import coding_rate, subspace_rates
+from clearhead.shapes import ShapeError
 from clearhead.theories.coding_rate.change import rate_change, scale_matched, size_ratio, unit_tokens
 from tests.numerics.test_coding_rate import orthonormal
 from tests.numerics.test_logdet import normal

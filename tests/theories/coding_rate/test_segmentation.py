@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
 from clearhead.heads import Heads
 from clearhead.operators import softmax_attention
+from clearhead.shapes import ShapeError
 from clearhead.theories.coding_rate.segmentation import (
     attention_maps,
     best_head,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.axes import ShapeError
+from clearhead.shapes import ShapeError
 from clearhead.theories.max_margin import MarginWarning, MaxMargin, Norm, Status, attention_svm
 from clearhead.theories.max_margin.svm.solving import TOLERANCE
 from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored, size_of

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.axes import ShapeError
 from clearhead.numerics.precision import difference_step, tolerance
+from clearhead.shapes import ShapeError
 from clearhead.theories.max_margin.descent.attention_task import AttentionTask, evaluate, evaluate_by_autograd
 from clearhead.theories.max_margin.descent.prediction import CORRELATION, EXPONENTIAL, LOGISTIC, LinearHead
 from tests.theories.max_margin.made_tasks import C, D, E, N, R, T, drawn, made_task

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearhead.axes import ShapeError
+from clearhead.shapes import ShapeError
 from clearhead.theories.max_margin import Status, attention_svm
 from clearhead.theories.max_margin.svm.multi_token import MultiToken, likely_tokens, multi_token_svm, tied_tokens
 from tests.theories.max_margin.made_tasks import drawn

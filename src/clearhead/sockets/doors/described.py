@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.sockets.described import AttentionSpec, attribute_of, child_of, read_described, split_heads
 from clearhead.sockets.overriding import remove_wrapper, wrap_forward
 from clearhead.sockets.places import place_of
@@ -51,7 +52,7 @@ class DescribedDoor:
     def __call__(self, module: nn.Module, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The module's forward, whose attention output is exchanged before it goes through `out`, or is returned."""
         if torch.compiler.is_compiling():  # torch then runs this layer uncompiled, unless it was told not to
-            raise ValueError("a layer swapped through a description cannot be compiled: compile without fullgraph")
+            raise InputError("a layer swapped through a description cannot be compiled: compile without fullgraph")
         running = {"arguments": named_arguments(proceed, *args, **kwargs), "module": module, "spec": self.spec}
         token = _RUNNING.set(running)
         try:

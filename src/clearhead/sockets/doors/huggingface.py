@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.operators.drop_in import DROP_INS
 from clearhead.operators.placing import traits_of
 from clearhead.sockets.answering import answer
@@ -39,7 +40,7 @@ class HuggingFaceDoor:
         own: Any = module.config
         chosen = own._attn_implementation
         if chosen not in (None, "eager", "sdpa"):
-            raise ValueError(
+            raise InputError(
                 f"the model's attention is {chosen!r}, whose masks cannot be read: "
                 'call model.set_attn_implementation("sdpa") before the swap'
             )
@@ -86,11 +87,11 @@ def _register(name: str, function: Callable[..., Any]) -> None:
         utilities: Any = importlib.import_module("transformers.modeling_utils")
         masks: Any = importlib.import_module("transformers.masking_utils")
     except ImportError:
-        raise ValueError("Hugging Face models need transformers: pip install 'clearhead[hf]'") from None
+        raise InputError("Hugging Face models need transformers: pip install 'clearhead[hf]'") from None
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        raise ValueError("torchvision does not fit this torch: call clearhead.ensure_torchvision() first") from error
+        raise InputError("torchvision does not fit this torch: call clearhead.ensure_torchvision() first") from error
     utilities.AttentionInterface.register(name, function)
     masks.AttentionMaskInterface.register(name, masks.sdpa_mask)  # without it, no mask arrives at all
 
@@ -100,7 +101,7 @@ def _swapped(
 ) -> tuple[Tensor, None]:
     place = place_of(module)
     if place is None:
-        raise ValueError(
+        raise InputError(
             "this layer's config names a swap that is not there: swap models, and do not copy such a config"
         )
     call = _read(module, place.name, query, key, value, attention_mask, more)
@@ -128,8 +129,8 @@ def _read(
     module: nn.Module, name: str, query: Tensor, key: Tensor, value: Tensor, mask: Any, more: dict[str, Any]
 ) -> Call:
     if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 4):
-        raise ValueError(f"{name}: its mask cannot be read: call model.set_attn_implementation('sdpa'), or 'eager'")
+        raise InputError(f"{name}: its mask cannot be read: call model.set_attn_implementation('sdpa'), or 'eager'")
     if more.get("cache") is not None:
-        raise ValueError(f"{name}: paged caches (continuous batching) are not served: generate without them")
+        raise InputError(f"{name}: paged caches (continuous batching) are not served: generate without them")
     arguments = {"query": query, "key": key, "value": value, "attention_mask": mask, **more}
     return read_call(module, arguments, rebuilds_causality=not writes_masks_out(module))

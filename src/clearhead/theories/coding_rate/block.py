@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.findings import Claim
 from clearhead.numerics.coding_rate import coding_rate
 from clearhead.numerics.moments import Array
+from clearhead.shapes import Float
 from clearhead.theories.coding_rate.claims import (
     COMPRESSION,
     HEAD_CLAIMS,

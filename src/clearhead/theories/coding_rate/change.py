@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, Int, ShapeError
 from clearhead.numerics.coding_rate import coding_rate, subspace_rates
+from clearhead.shapes import Bool, Float, Int, ShapeError
 
 __all__ = ["RateChange", "UnitTokens", "change_of", "rate_change", "scale_matched", "size_ratio", "unit_tokens"]
 

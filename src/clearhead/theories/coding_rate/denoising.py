@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float, Int
+from clearhead.shapes import Float, Int
 
 __all__ = ["Denoising", "NoisyTokens", "draw_noisy_tokens", "growth", "middle_threshold", "predicted_growth"]
 

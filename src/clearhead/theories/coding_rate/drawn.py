@@ -5,7 +5,8 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
+from clearhead.shapes import Float
 
 __all__ = ["Kind", "draw_bases", "draw_tokens"]
 
@@ -22,7 +23,7 @@ class Kind(StrEnum):
 def draw_bases(k: int, d: int, p: int, *, generator: torch.Generator) -> Float[Tensor, "k d p"]:
     """Orthonormal bases of k subspaces of p dimensions that are orthogonal to each other: k p <= d."""
     if k * p > d:
-        raise ValueError(f"expected k p <= d, for subspaces that are orthogonal to each other; got {k}, {p} and {d}")
+        raise InputError(f"expected k p <= d, for subspaces that are orthogonal to each other; got {k}, {p} and {d}")
     whole: Tensor = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0][:, : k * p]
     return whole.reshape(d, k, p).movedim(1, 0).contiguous()
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
+from clearhead.shapes import Float
 from clearhead.theories.coding_rate.claims import LARGEST_COSINE, ORTHONORMAL, OVERLAP, RANDOM_MAP
 from clearhead.theories.coding_rate.subspaces import coherence, is_tied, not_orthonormal, orthonormal_bases
 from clearhead.theories.tallies import Sample, Samples

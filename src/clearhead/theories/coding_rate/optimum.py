@@ -14,9 +14,10 @@ import torch
 from scipy.optimize import brentq, minimize
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import coding_rate
 from clearhead.numerics.moments import Array
+from clearhead.shapes import Float
 
 __all__ = [
     "ascend",
@@ -48,7 +49,7 @@ def regularised_singular_values(sizes: Sequence[int], *, width: int, eps: float,
     """
     bound = largest_penalty(sizes, width=width, eps=eps)
     if not 0 < penalty <= bound:
-        raise ValueError(
+        raise InputError(
             f"expected a penalty above 0 and at most {bound:.6g}, beyond which only zero is left; got {penalty}"
         )
     found = []
@@ -75,7 +76,7 @@ def isotropic_gain(rank: float | int, *, share: float, width: int, eps: float) -
 def isotropic_reduction(ranks: Sequence[int], sizes: Sequence[int], *, width: int, eps: float) -> float:
     """Delta R of orthogonal isotropic classes of these ranks."""
     if sum(ranks) > width:
-        raise ValueError(f"expected ranks that fit in {width} dimensions, to be orthogonal; got {sum(ranks)} in all")
+        raise InputError(f"expected ranks that fit in {width} dimensions, to be orthogonal; got {sum(ranks)} in all")
     shares = [size / sum(sizes) for size in sizes]
     return sum(isotropic_gain(r, share=q, width=width, eps=eps) for r, q in zip(ranks, shares, strict=True))
 
@@ -86,7 +87,7 @@ def critical_ratio(share: float) -> float:
     .. math:: h(x^*) = q\, h(x^* / q), \qquad h(x) = \log(1 + x) - \frac{x}{1 + x}
     """
     if not 0 < share < 1:
-        raise ValueError(f"expected a share of the tokens between 0 and 1; got {share}")
+        raise InputError(f"expected a share of the tokens between 0 and 1; got {share}")
 
     def gap(x: float) -> float:
         return _slope(x) - share * _slope(x / share)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float, Int, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import class_rates, coding_rate, rate_reduction
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float, Int, ShapeError
 
 __all__ = ["Principles", "PrinciplesWithNulls", "principles", "principles_with_nulls"]
 
@@ -119,9 +120,9 @@ def _classes(z: Tensor, labels: Tensor) -> list[Tensor]:
         raise ShapeError(f"expected features (n, d) and labels (n); got {tuple(z.shape)} and {tuple(labels.shape)}")
     classes = [z[labels == k] for k in sorted(set(labels.tolist()))]
     if len(classes) < 2:
-        raise ValueError(f"expected features of two classes at least, to compare them; got {len(classes)}")
+        raise InputError(f"expected features of two classes at least, to compare them; got {len(classes)}")
     if any(not bool(rows.any()) for rows in classes):
-        raise ValueError("expected a feature other than zero in every class: zeros span no subspace")
+        raise InputError("expected a feature other than zero in every class: zeros span no subspace")
     return classes
 
 

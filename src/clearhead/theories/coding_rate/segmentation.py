@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
+from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = ["Overlap", "attention_maps", "best_head", "centre_prior", "foreground", "overlap", "upsampled"]
 
@@ -28,7 +29,7 @@ def attention_maps(heads: Heads, *, grid: tuple[int, int], token: int = 0, first
     """
     y, x = grid
     if heads.bias is not None or heads.softcap is not None or heads.sinks is not None or heads.windows != 1:
-        raise ValueError("a map of attention is made for layers without biases, caps, sinks or windows")
+        raise InputError("a map of attention is made for layers without biases, caps, sinks or windows")
     if heads.k.shape[-2] != first + y * x:
         raise ShapeError(
             f"expected {first} tokens and {y} x {x} patches, {first + y * x} in all; got {heads.k.shape[-2]}"
@@ -47,10 +48,10 @@ def foreground(maps: Float[Tensor, "*b y x"], *, mass: float = 0.6) -> Bool[Tens
     Of patches with equal weight those that come first are taken, so a map without any peak gives its upper rows.
     """
     if not 0 < mass <= 1:
-        raise ValueError(f"expected a share of the mass above 0 up to 1; got {mass}")
+        raise InputError(f"expected a share of the mass above 0 up to 1; got {mass}")
     flat = maps.flatten(-2)
     if not bool(torch.isfinite(flat).all()) or bool((flat < 0).any()):
-        raise ValueError("expected finite weights that are not negative")
+        raise InputError("expected finite weights that are not negative")
     ordered, order = flat.sort(dim=-1, descending=True, stable=True)
     share = ordered.cumsum(dim=-1)
     before = share - ordered

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 
 __all__ = ["density", "gaussian_density", "nonzero_fraction"]
 

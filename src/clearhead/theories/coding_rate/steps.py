@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, normalize
 
-from clearhead.axes import Float
 from clearhead.numerics.coding_rate import coding_rate, subspace_rate_gradient
+from clearhead.shapes import Float
 
 __all__ = [
     "HOOK_EPS",

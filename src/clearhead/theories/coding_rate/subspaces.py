@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.heads import Heads, LinearMap
 from clearhead.numerics.moments import Array
 from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.shapes import Float
 
 __all__ = ["coherence", "is_tied", "not_orthonormal", "orthonormal_bases", "random_bases", "turned_bases", "value_maps"]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
 from clearhead.heads import Heads
+from clearhead.shapes import Bool, Float
 
 __all__ = ["FEWEST_TOKENS", "Tokens", "tokens_of"]
 

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, Principal
 
 __all__ = [

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.heads import LinearMap
+from clearhead.shapes import Float
 from clearhead.theories.tallies import Control
 
 __all__ = ["OTHER_HEADS", "PERMUTED", "RANDOM_MAP", "RANDOM_VALUES", "Draws", "other_heads", "random_maps"]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.findings import Claim, Role
 from clearhead.numerics.moments import Array
+from clearhead.shapes import Float
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.kernel_pca.conditions import (
     axes_not_orthogonal,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 
 __all__ = ["Gram", "biased_cka", "gaussian_gram", "linear_gram", "unbiased_cka"]
 

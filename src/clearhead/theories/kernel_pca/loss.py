@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, query_directions
 
 __all__ = ["Queries", "explained_fraction", "log_output_square", "log_true_loss", "seen_queries"]

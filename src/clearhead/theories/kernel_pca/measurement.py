@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool
 from clearhead.findings import Claim, Finding
 from clearhead.heads import Heads
+from clearhead.shapes import Bool
 from clearhead.theories.kernel_pca.claims import CLAIMS, undefined
 from clearhead.theories.kernel_pca.controls import (
     OTHER_HEADS,

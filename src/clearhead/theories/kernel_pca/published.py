@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.conditions import axis_coefficients, best_assignment, unit_columns
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space
 

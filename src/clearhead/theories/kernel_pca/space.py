@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, Int
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import centred, features_from_log_kernel
+from clearhead.shapes import Bool, Float, Int
 
 __all__ = ["KeySpace", "Principal", "key_space", "principal_axes", "query_directions"]
 

@@ -11,8 +11,8 @@ most that e axes can hold. It is 1 iff the span is the principal subspace.
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.numerics.spectrum import captured_fraction, orthonormal_basis
+from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space
 
 __all__ = ["captured_variance", "held_variance", "span_of", "subspace_overlap"]

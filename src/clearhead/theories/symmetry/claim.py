@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool
+from clearhead.errors import InputError
 from clearhead.findings import Claim, Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import Bool
 from clearhead.theories.over_inputs import OverInputs, sample_by_head
 from clearhead.theories.symmetry.groups import drawn_permutations
 from clearhead.theories.symmetry.measure import equivariance_errors
@@ -53,7 +54,7 @@ class PermutationSymmetry:
 
     def __init__(self, seed: int, *, controls: bool = True, draws: int = 3) -> None:
         if draws < 2:
-            raise ValueError(f"expected at least 2 draws, one to compare with another; got {draws}")
+            raise InputError(f"expected at least 2 draws, one to compare with another; got {draws}")
         self._draws = draws
         self._tells_places: set[int] = set()
         self._over_inputs = OverInputs(

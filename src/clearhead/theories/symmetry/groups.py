@@ -13,7 +13,8 @@ from itertools import permutations as orders
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
+from clearhead.errors import InputError
+from clearhead.shapes import ShapeError
 
 __all__ = [
     "GRID",
@@ -56,7 +57,7 @@ class Element:
 
     def __post_init__(self) -> None:
         if self.axes != tuple(range(self.axes[0], self.axes[-1] + 1)) or self.axes[-1] >= 0:
-            raise ValueError(f"expected neighbouring axes counted from the last, such as (-2, -1); got {self.axes}")
+            raise InputError(f"expected neighbouring axes counted from the last, such as (-2, -1); got {self.axes}")
 
     def __call__(self, x: Tensor) -> Tensor:
         """The tensor rearranged; its axes must have the element's sizes."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
+from clearhead.shapes import Float
 from clearhead.theories.symmetry.groups import Element
 
 __all__ = [
@@ -136,11 +137,11 @@ def _tuple(operands: Operands) -> tuple[Tensor, ...]:
 def _actions(operands: Operands, group: Sequence[Element | Action]) -> list[Action]:
     count = len(_tuple(operands))
     if not group:
-        raise ValueError("expected a group of at least one element; got none")
+        raise InputError("expected a group of at least one element; got none")
     actions = [Action(name=g.name, operands=(g,) * count, output=g) if isinstance(g, Element) else g for g in group]
     for action in actions:
         if len(action.operands) != count:
-            raise ValueError(f"expected {action.name} to act on {count} operands; got {len(action.operands)} actions")
+            raise InputError(f"expected {action.name} to act on {count} operands; got {len(action.operands)} actions")
     return actions
 
 
@@ -155,7 +156,7 @@ def _moved(x: Tensor, element: Element | None) -> Tensor:
 def _noise(operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     if not all(x.is_floating_point() for x in operands):
         dtypes = ", ".join(str(x.dtype) for x in operands)
-        raise ValueError(f"expected floating operands, or `other` operands for the control; got {dtypes}")
+        raise InputError(f"expected floating operands, or `other` operands for the control; got {dtypes}")
     generator = torch.Generator().manual_seed(CONTROL_SEED)
     return tuple(
         x.square().mean().sqrt() * torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)

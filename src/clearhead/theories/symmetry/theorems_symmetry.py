@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clearhead.axes import ShapeError
+from clearhead.shapes import ShapeError
 from clearhead.theories.statement import Statement, drawn
 from clearhead.theories.symmetry.forms import (
     Weights,

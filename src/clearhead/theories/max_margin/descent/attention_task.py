@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float, ShapeError
+from clearhead.errors import InputError
+from clearhead.shapes import Float, ShapeError
 from clearhead.theories.max_margin.descent.prediction import LOGISTIC, Loss, PredictionHead
 
 __all__ = ["AttentionTask", "Evaluation", "evaluate", "evaluate_by_autograd"]
@@ -54,7 +55,7 @@ class AttentionTask:
                 f"expected tokens (r, n, t, d), queries (r, n, e), labels (r, n), values (r, n, t, c); got {got}"
             )
         if any(given.dtype is not torch.float64 for given in operands.values()):
-            raise ValueError("expected tokens, queries, labels and values in float64; call .double() on them")
+            raise InputError("expected tokens, queries, labels and values in float64; call .double() on them")
 
     @property
     def mixed(self) -> Float[Tensor, "r n t c"]:

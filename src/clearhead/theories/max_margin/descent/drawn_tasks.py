@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 from clearhead.theories.max_margin.descent.attention_task import AttentionTask
 from clearhead.theories.max_margin.descent.prediction import LinearHead, ReluHead
 

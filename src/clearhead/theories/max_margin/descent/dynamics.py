@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float, Int
+from clearhead.errors import InputError
 from clearhead.numerics.threads import one_thread
+from clearhead.shapes import Float, Int
 from clearhead.theories.max_margin.descent.attention_task import AttentionTask, Evaluation, evaluate
 from clearhead.theories.max_margin.descent.parameters import Direct, Parameterisation
 from clearhead.theories.max_margin.descent.prediction import LinearHead
@@ -93,7 +94,7 @@ def train_jointly(
 ) -> JointTrajectory:
     """Train W and the linear head v of the task together, v from where it is, each by the rule for itself."""
     if not isinstance(task.head, LinearHead):
-        raise ValueError("only a linear head is trained together with W; give the task a LinearHead")
+        raise InputError("only a linear head is trained together with W; give the task a LinearHead")
     found = _Kept(steps, keep)
 
     def gradients(now: Parameters, number: int) -> Parameters:
@@ -132,7 +133,7 @@ class _Kept:
     def __init__(self, steps: int, keep: Iterable[int] | None) -> None:
         self.steps = tuple(sorted({steps} if keep is None else set(keep)))
         if not self.steps or self.steps[0] < 0 or self.steps[-1] > steps:
-            raise ValueError(f"expected steps to keep from 0 to {steps}; got {list(self.steps)}")
+            raise InputError(f"expected steps to keep from 0 to {steps}; got {list(self.steps)}")
         self._wanted = frozenset(self.steps)
         self._rows: list[tuple[Tensor, ...]] = []
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, Int
+from clearhead.shapes import Bool, Float, Int
 
 __all__ = ["correlation", "globally_optimal", "locally_optimal", "saturated"]
 

@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float
 
 __all__ = ["Direct", "Factored", "Parameterisation"]
 

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.shapes import Float
 
 __all__ = ["CORRELATION", "EXPONENTIAL", "LOGISTIC", "LinearHead", "Loss", "PredictionHead", "ReluHead"]
 

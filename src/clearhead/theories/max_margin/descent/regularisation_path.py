@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
+from clearhead.errors import InputError
 from clearhead.numerics.threads import one_thread
+from clearhead.shapes import Float
 from clearhead.theories.max_margin.descent.attention_task import AttentionTask, evaluate
 from clearhead.theories.max_margin.descent.parameters import Direct, Parameterisation
 from clearhead.theories.max_margin.descent.rules import Parameters
@@ -60,7 +61,7 @@ def regularisation_path(
     progress: is told the balls done and all
     """
     if list(radii) != sorted(radii) or not radii or radii[0] <= 0:
-        raise ValueError(f"expected radii that are positive and grow; got {list(radii)}")
+        raise InputError(f"expected radii that are positive and grow; got {list(radii)}")
     within = _Ball(task, Direct() if parameters is None else parameters, start)
     now, found = within.joined(start), []
     with one_thread():

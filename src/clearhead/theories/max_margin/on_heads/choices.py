@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.axes import Bool
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
+from clearhead.shapes import Bool
 from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space
 from clearhead.theories.max_margin.svm.constraints import Indices
 

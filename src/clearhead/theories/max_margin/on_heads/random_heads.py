@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.axes import Float
 from clearhead.heads import Heads, LinearMap
+from clearhead.shapes import Float
 
 __all__ = ["HeadSpace", "Pull", "Space", "TokenSpace", "space_of"]
 

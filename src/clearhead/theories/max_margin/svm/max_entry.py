@@ -10,6 +10,7 @@ interior points of HiGHS (Huangfu and Hall 2018).
 import numpy as np
 from scipy import optimize, sparse
 
+from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import Least
@@ -35,7 +36,7 @@ def least_max_entry(constraints: Constraints, least: Least, *, tolerance: float)
     (n, e), d = rows.z.shape, rows.delta.shape[1]
     coefficients = n * d * e + rows.count * d
     if coefficients > LARGEST:
-        raise ValueError(
+        raise InputError(
             f"the max-entry norm of {n} sequences, {rows.count} tokens, widths {d} and {e} needs a linear program of "
             f"{coefficients:,} coefficients, more than {LARGEST:,}; take fewer sequences or tokens, or another norm"
         )

@@ -22,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
+from clearhead.shapes import Bool, Float, ShapeError
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import least_frobenius
 from clearhead.theories.max_margin.svm.solution import MarginWarning, MaxMargin, Norm
@@ -65,7 +66,7 @@ class MultiToken:
         if self.finite is None or self.direction.W is None:
             conflict = self.direction.conflict
             why = self.reason if self.finite is None else conflict.reason if conflict else "W_dir was not found"
-            raise ValueError(f"nothing is predicted, as {why}; look at finite and direction first")
+            raise InputError(f"nothing is predicted, as {why}; look at finite and direction first")
         return self.finite, self.direction.W
 
 
@@ -103,7 +104,7 @@ def multi_token_svm(
     if probabilities is not None:
         s = in_double(probabilities, "probabilities")
         if (s[selected.cpu().numpy()] <= 0).any():
-            raise ValueError("a selected token has no probability; select tokens of positive probability")
+            raise InputError("a selected token has no probability; select tokens of positive probability")
         i, t = rows.sequence[rows.equal], rows.token[rows.equal]
         ratios[rows.equal] = np.log(s[i, first[i]]) - np.log(s[i, t])
     with one_thread():
@@ -137,9 +138,9 @@ def _rows(x: Tensor, z: Tensor, selected: Tensor, keep: Tensor | None) -> tuple[
     chosen = selected.detach().cpu().numpy().astype(bool)
     there = np.ones(chosen.shape, dtype=bool) if keep is None else keep.detach().cpu().numpy().astype(bool)
     if (chosen & ~there).any():
-        raise ValueError("a selected token is hidden by keep; select tokens that are there")
+        raise InputError("a selected token is hidden by keep; select tokens that are there")
     if (there.any(axis=1) & ~chosen.any(axis=1)).any():
-        raise ValueError("a sequence selects no token; select one at least in each")
+        raise InputError("a sequence selects no token; select one at least in each")
     first: NDArray[np.int64] = chosen.argmax(axis=1)
     other = there.copy()
     other[np.arange(len(first)), first] &= ~chosen.any(axis=1)

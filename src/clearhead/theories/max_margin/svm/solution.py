@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from torch import Tensor
 
-from clearhead.axes import Bool, Float
 from clearhead.numerics.moments import Interval
+from clearhead.shapes import Bool, Float
 
 __all__ = ["Conflict", "MarginWarning", "MaxMargin", "Norm", "Status"]
 

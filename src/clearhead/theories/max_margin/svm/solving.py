@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.axes import Bool, Float, Int, ShapeError
+from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
+from clearhead.shapes import Bool, Float, Int, ShapeError
 from clearhead.theories.max_margin.svm.answer import certified, infeasible, trivial, unfound
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import Least, least_frobenius
@@ -54,7 +55,7 @@ def attention_svm(
     """
     norm = Norm(norm)
     if rank is not None and (rank < 1 or norm is not Norm.NUCLEAR):
-        raise ValueError(f"a rank is 1 or more and goes with the nuclear norm; got rank {rank} with norm {norm}")
+        raise InputError(f"a rank is 1 or more and goes with the nuclear norm; got rank {rank} with norm {norm}")
     rows, chosen = selecting(x, z, selected, keep=keep)
     shape = (x.shape[0], x.shape[1])
     with one_thread():
@@ -79,7 +80,7 @@ def selecting(
     if n < 0 or wrong_z or selected.shape != (n,) or (keep is not None and keep.shape != (n, t)):
         raise ShapeError(f"expected x (n, t, d), z (n, e), selected (n), keep (n, t); got {got}")
     if selected.is_floating_point():
-        raise ValueError(f"expected selected of an integer dtype; got {selected.dtype}")
+        raise InputError(f"expected selected of an integer dtype; got {selected.dtype}")
     shown = x if keep is None else x.masked_fill(~keep[:, :, None], 0)
     asked = z if keep is None or z is None else z.masked_fill(~keep.any(dim=1)[:, None], 0)
     tokens = in_double(shown, "x")
@@ -89,7 +90,7 @@ def selecting(
     present = there.any(axis=1)
     inside = (chosen >= 0) & (chosen < t)
     if not inside[present].all() or not there[present, chosen[present]].all():
-        raise ValueError("a selected token is out of range or hidden by keep; select a token that is there")
+        raise InputError("a selected token is out of range or hidden by keep; select a token that is there")
     there[present, chosen[present]] = False
     sequence, token = np.nonzero(there)
     delta = tokens[sequence, chosen[sequence]] - tokens[sequence, token]
@@ -103,10 +104,10 @@ def selecting(
 def in_double(given: Tensor, name: str) -> Array:
     """The numbers in double precision; an error where they are none, or not finite."""
     if not given.is_floating_point():
-        raise ValueError(f"expected {name} of a floating dtype; got {given.dtype}")
+        raise InputError(f"expected {name} of a floating dtype; got {given.dtype}")
     found: Array = given.detach().cpu().double().numpy()
     if not np.isfinite(found).all():
-        raise ValueError(f"{name} holds numbers that are not finite; mend or leave out those sequences")
+        raise InputError(f"{name} holds numbers that are not finite; mend or leave out those sequences")
     return found
 
 

@@ -1,0 +1,11 @@
+"""The exceptions Clearhead raises on purpose. Anything else that escapes is a defect."""
+
+__all__ = ["ClearheadError", "InputError"]
+
+
+class ClearheadError(Exception):
+    """Base class of every error that Clearhead raises on purpose. The message names the cause and the remedy."""
+
+
+class InputError(ClearheadError, ValueError):
+    """An argument, file, model or input that cannot be used as given."""

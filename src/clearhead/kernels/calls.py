@@ -1,0 +1,228 @@
+"""The kernel's four calls on tensors: single precision on the CPU, (b, h, n, d), strides as they come.
+
+Heads whose numbers spread so widely that the symmetric form would lose exponentials are computed row by row. A call
+says which, for the gradient asks.
+"""
+
+import ctypes
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.kernels.library import INSTRUCTIONS, Kernel
+from clearhead.shapes import Bool, Float
+
+__all__ = [
+    "Attended",
+    "Pursued",
+    "Schedule",
+    "attend",
+    "attend_backward",
+    "beside_tokens",
+    "pursue",
+    "pursue_backward",
+    "room_for_attention",
+    "room_for_pursuit",
+]
+
+_IMPORTED_IN = os.getpid()
+
+
+class _View(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("batch_step", "head_step", "token_step")),
+    ]
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "heads", "tokens", "key_width", "value_width")]
+
+
+class _Call(ctypes.Structure):
+    _fields_ = [
+        ("sizes", _Sizes),
+        ("scale", ctypes.c_float),
+        ("threads", ctypes.c_int32),
+        *((name, _View) for name in ("k", "v", "out")),
+        *((name, ctypes.c_void_p) for name in ("seen", "totals", "plain")),
+    ]
+
+
+_GRADIENTS: list[Any] = [(name, _View) for name in ("out_gradient", "k_gradient", "v_gradient")]
+
+
+class _Backward(_Call):
+    _fields_ = _GRADIENTS
+
+
+class _Pursuit(_Call):
+    _fields_ = [
+        ("iterations", ctypes.c_int64),
+        ("pull", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("thresholds", "between")),
+    ]
+
+
+class _PursuitBackward(_Pursuit):
+    _fields_ = [*_GRADIENTS, ("threshold_gradients", ctypes.c_void_p)]
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """Symmetric attention, what each row was divided by, and the heads that were computed row by row."""
+
+    out: Float[Tensor, "b h n e"]
+    totals: Float[Tensor, "b h n"]
+    plain: Bool[Tensor, "b h"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pursued:
+    """The last iterate, all before it, and of each what its rows were divided by and which heads went row by row."""
+
+    out: Float[Tensor, "b h n d"]
+    between: Float[Tensor, "before b h n d"]
+    totals: Float[Tensor, "iterations b h n"]
+    plain: Bool[Tensor, "iterations b h"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a pursuit goes: `pull` is 2 for the published sign of the dual variable, 0 for ADMM's."""
+
+    iterations: int
+    pull: float
+    scale: float
+    seen: Bool[Tensor, "b n"] | None
+
+
+def room_for_attention(k: Tensor, v: Tensor) -> Attended:
+    """What `attend` writes to, empty."""
+    return Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
+
+
+def room_for_pursuit(k: Tensor, v: Tensor, iterations: int, *, keep: bool) -> Pursued:
+    """What `pursue` writes to, empty; only the last iterate unless what the gradient will ask for is to be kept."""
+    between = k.new_empty((iterations - 1 if keep else 0, *k.shape))
+    totals = k.new_empty((iterations if keep else 0, *k.shape[:-1]))
+    return Pursued(beside_tokens(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool))
+
+
+def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
+    """Symmetric attention. Tokens that are not `seen` are looked at by none, and look themselves."""
+    k, v, seen = _in_rows(k), _in_rows(v), _whole(seen)
+    attended = room_for_attention(k, v)
+    call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.plain, scale))
+    _run(kernel, "clearhead_forward", call)
+    return attended
+
+
+def attend_backward(
+    kernel: Kernel,
+    gradient: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attended: Attended,
+    *,
+    seen: Bool[Tensor, "b n"] | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Gradients for k and v."""
+    k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
+    seen, totals, plain = _whole(seen), attended.totals.contiguous(), attended.plain.contiguous()
+    to_k, to_v = beside_tokens(k), beside_tokens(v)
+    common = _common(k, v, out, seen, totals, plain, scale)
+    _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(to_k), _view(to_v)))
+    return to_k, to_v
+
+
+def pursue(
+    kernel: Kernel,
+    k: Tensor,
+    v: Tensor,
+    thresholds: Float[Tensor, "b h"],
+    schedule: Schedule,
+    *,
+    keep: bool,
+) -> Pursued:
+    """Iterations of principal attention pursuit; see pursuit.h. `keep` what the gradient will ask for."""
+    k, v, thresholds, seen = _in_rows(k), _in_rows(v), thresholds.contiguous(), _whole(schedule.seen)
+    pursued = room_for_pursuit(k, v, schedule.iterations, keep=keep)
+    totals, plain = (pursued.totals, pursued.plain) if keep else (None, None)
+    common = _common(k, v, pursued.out, seen, totals, plain, schedule.scale)
+    between = pursued.between.data_ptr() if keep else None
+    call = _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), between)
+    _run(kernel, "clearhead_pursuit", call)
+    return pursued
+
+
+def pursue_backward(
+    kernel: Kernel,
+    gradient: Tensor,
+    k: Tensor,
+    v: Tensor,
+    thresholds: Float[Tensor, "b h"],
+    schedule: Schedule,
+    pursued: Pursued,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients for k, v and the thresholds."""
+    k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(pursued.out)
+    thresholds, seen, plain = thresholds.contiguous(), _whole(schedule.seen), pursued.plain.contiguous()
+    totals, between = pursued.totals.contiguous(), pursued.between.contiguous()
+    to_k, to_v, to_thresholds = beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds)
+    call = _PursuitBackward(
+        *_common(k, v, out, seen, totals, plain, schedule.scale),
+        schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
+        _view(gradient), _view(to_k), _view(to_v), to_thresholds.data_ptr(),
+    )  # fmt: skip
+    _run(kernel, "clearhead_pursuit_backward", call)
+    return to_k, to_v, to_thresholds
+
+
+def beside_tokens(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
+    """An empty tensor of this shape whose heads lie side by side for each token, as the next layer wants them."""
+    b, h, n, e = like.shape
+    return like.new_empty(b, n, h, e).transpose(1, 2)
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """The tensor, or a copy of it whose last axis is contiguous."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _whole(seen: Tensor | None) -> Tensor | None:
+    """The mask, or a copy of it that is contiguous: the kernel is told its address alone, as of all but `_View`s."""
+    return None if seen is None else seen.contiguous()
+
+
+def _view(x: Tensor) -> _View:
+    return _View(x.data_ptr(), *x.stride()[:3])
+
+
+def _common(
+    k: Tensor, v: Tensor, out: Tensor, seen: Tensor | None, totals: Tensor | None, plain: Tensor | None, scale: float
+) -> tuple[object, ...]:
+    return (
+        _Sizes(*k.shape, v.shape[-1]), scale, _threads(), _view(k), _view(v), _view(out),
+        *(None if x is None else x.data_ptr() for x in (seen, totals, plain)),
+    )  # fmt: skip
+
+
+def _threads() -> int:
+    """As many as torch has; one after a fork: it leaves threads behind, and the pool would wait for them for ever.
+
+    The kernel knows of a fork after it was loaded, this of one before: the pool may be older, for it is torch's too.
+    """
+    return torch.get_num_threads() if os.getpid() == _IMPORTED_IN else 1
+
+
+def _run(kernel: Kernel, name: str, call: _Call) -> None:
+    outcome = getattr(kernel.handle, name)(ctypes.byref(call), INSTRUCTIONS[kernel.instructions])
+    if outcome == 2:
+        sizes = call.sizes
+        raise MemoryError(f"no memory for attention over {sizes.tokens} tokens; take fewer tokens at once")
+    assert outcome == 0, f"the kernel has no variant for {kernel.instructions}"

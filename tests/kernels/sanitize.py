@@ -1,0 +1,86 @@
+"""Run the kernel on drawn shapes under AddressSanitizer and UndefinedBehaviorSanitizer: `make sanitize`.
+
+    python tests/kernels/sanitize.py --shapes 10000 --lanes 4 8 16
+
+compiles stress.cpp with the kernel's own sources, once for each width of vectors, and runs it. ThreadSanitizer is not
+used: it does not know libgomp's barriers and reports every one of them. What threads do is tested by their results.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from clearhead.kernels import build as building
+from clearhead.kernels.build import SOURCES
+
+__all__ = ["LANES", "SANITIZERS", "compile_driver", "compile_object", "link", "run"]
+
+LANES = (4, 8, 16)
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
+DRIVER = Path(__file__).parent / "stress.cpp"
+
+
+def compile_object(source: Path, target: Path, *, lanes: int, flags: Sequence[str]) -> Path:
+    """One file of the kernel or the driver, for vectors of this width and whatever the processor here has for them."""
+    defined = (f"-DCLEARHEAD_LANES={lanes}", "-DCLEARHEAD_VARIANT=generic", f"-I{source.parent}", f"-I{SOURCES}")
+    instructions = building._VARIANTS["avx2"] if lanes == 8 and _has_avx2() else ()
+    _compile(*flags, *instructions, *defined, "-c", source, "-o", target)
+    return target
+
+
+def link(objects: Sequence[Path], target: Path, *, flags: Sequence[str]) -> Path:
+    _compile(*flags, *objects, "-o", target)
+    return target
+
+
+def compile_driver(folder: Path, *, lanes: int, flags: Sequence[str]) -> Path:
+    """stress.cpp and the kernel, as a program."""
+    sources = (DRIVER, SOURCES / "interface.cpp", SOURCES / "variant.cpp")
+    made = [compile_object(path, folder / f"{path.stem}-{lanes}.o", lanes=lanes, flags=flags) for path in sources]
+    return link(made, folder / f"stress-{lanes}", flags=flags)
+
+
+def run(program: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """What the driver printed; a sanitizer's report is in its stderr."""
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    command = [str(program), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def _compile(*arguments: str | Path) -> None:
+    command = [*building._find_compiler(), *building._FLAGS, "-fopenmp", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise building.BuildError(done.stderr)
+
+
+def _has_avx2() -> bool:
+    cpus = Path("/proc/cpuinfo")
+    return cpus.exists() and {"avx2", "fma"} <= set(cpus.read_text().split())
+
+
+def main() -> int:
+    """Print one line for each width; 1 if a sanitizer or the driver found something."""
+    parser = argparse.ArgumentParser(description="the kernel on drawn shapes, under sanitizers")
+    parser.add_argument("--shapes", type=int, default=10_000, help="for each width")
+    parser.add_argument("--lanes", type=int, nargs="+", choices=LANES, default=LANES)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    found = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for lanes in asked.lanes:
+            program = compile_driver(Path(folder), lanes=lanes, flags=(*SANITIZERS, "-O2"))
+            began = time.monotonic()
+            done = run(program, asked.shapes, asked.seed)
+            found |= done.returncode != 0
+            print(f"{done.stdout}{done.stderr}".rstrip(), f"({time.monotonic() - began:.0f} s)", flush=True)
+    return int(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

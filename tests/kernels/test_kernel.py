@@ -1,0 +1,76 @@
+"""The kernel itself, where there is a compiler: an installation without it succeeds, so its sources need a test."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clearhead.kernels import build as building
+from clearhead.kernels.build import LIBRARY, SOURCES
+from clearhead.kernels.library import INSTRUCTIONS, load
+from tests.kernels.small_sources import needs_compiler
+from tests.once import once
+
+FEATURES = {
+    "generic": set(),
+    "avx2": {"avx2", "fma"},
+    "avx512": {"avx2", "fma", "avx512f", "avx512dq", "avx512vl", "avx512bw"},
+}
+
+
+def compiles(source: str | Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [*building._find_compiler(), *building._FLAGS, *flags, "-Werror", "-fsyntax-only", "-x", "c++", source]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def taken(*flags: str) -> bool:
+    """Whether the compiler here knows these flags."""
+    return compiles(os.devnull, *flags).returncode == 0
+
+
+def openmp() -> tuple[str, ...]:
+    return ("-fopenmp",) if taken("-fopenmp") else ("-Wno-unknown-pragmas",)
+
+
+@once
+@needs_compiler
+@pytest.mark.parametrize("name", building._VARIANTS)
+def test_every_variant_compiles_without_a_warning(name: str) -> None:
+    flags = building._VARIANTS[name]
+    if not taken(*flags):
+        pytest.skip(f"the compiler here does not know {' '.join(flags)}")
+    done = compiles(SOURCES / "variant.cpp", *flags, f"-DCLEARHEAD_VARIANT={name}", *openmp())
+    assert done.returncode == 0, done.stderr
+
+
+@once
+@needs_compiler
+@pytest.mark.parametrize("has", [(), ("AVX2",), ("AVX2", "AVX512")])
+def test_the_interface_compiles_without_a_warning_whatever_was_built(has: tuple[str, ...]) -> None:
+    done = compiles(SOURCES / "interface.cpp", *(f"-DCLEARHEAD_HAS_{name}" for name in has), *openmp())
+    assert done.returncode == 0, done.stderr
+
+
+@needs_compiler
+def test_an_installation_here_has_the_kernel() -> None:
+    if os.environ.get("CLEARHEAD_NO_KERNEL"):
+        pytest.skip("CLEARHEAD_NO_KERNEL is set")
+    found = load(SOURCES / LIBRARY)
+    assert found.kernel is not None, found.reason
+
+
+@needs_compiler
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists(), reason="Linux tells what an x86 can do"
+)
+def test_its_instructions_are_those_that_the_processor_has() -> None:
+    found = load(SOURCES / LIBRARY)
+    if found.kernel is None:
+        pytest.skip(f"the kernel is {found.reason}")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    has = set(next(line for line in lines if line.startswith("flags")).split())
+    expected = {name for name, needs in FEATURES.items() if needs <= has and taken(*building._VARIANTS[name])}
+    mask = found.kernel.handle.clearhead_instructions()
+    assert {name for name, bit in INSTRUCTIONS.items() if mask & bit} == expected

@@ -1,0 +1,141 @@
+"""The kernel is loaded once, when asked for, never with instructions that are not there; and its absence has words."""
+
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clearhead.kernels import library
+from clearhead.kernels.build import LIBRARY, SOURCES, build
+from clearhead.kernels.library import ABI, INSTRUCTIONS, KernelStatus, load
+from tests.kernels.small_sources import INTERFACE, needs_compiler, write_sources
+from tests.once import once
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library whose processor has everything."""
+    return _built(tmp_path_factory.mktemp("whole"), INTERFACE.replace("1 | 2 * HAS2 | 4 * HAS4", "7"))
+
+
+def _built(folder: Path, interface: str) -> Path:
+    return build(folder, sources=write_sources(folder / "sources", interface=interface))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("wanted", "expected"), [("", "avx512"), *((name, name) for name in INSTRUCTIONS)])
+def test_the_best_instructions_or_those_asked_for(built: Path, wanted: str, expected: str) -> None:
+    found = load(built, wanted=wanted)
+    assert found.reason == ""
+    assert found.kernel is not None
+    assert (found.kernel.instructions, found.kernel.path) == (expected, built)
+    assert found.kernel.openmp == bool(found.kernel.handle.clearhead_openmp())
+
+
+@needs_compiler
+@pytest.mark.parametrize(("mask", "best", "lacking"), [(1, "generic", ["avx2", "avx512"]), (3, "avx2", ["avx512"])])
+def test_instructions_that_the_processor_lacks_are_never_chosen(
+    tmp_path: Path, mask: int, best: str, lacking: list[str]
+) -> None:
+    path = _built(tmp_path, INTERFACE.replace("1 | 2 * HAS2 | 4 * HAS4", str(mask)))
+    kernel = load(path).kernel
+    assert kernel is not None
+    assert kernel.instructions == best
+    for name in lacking:
+        with pytest.raises(ValueError, match=rf"CLEARHEAD_KERNEL={name} asks .* without; it takes generic"):
+            load(path, wanted=name)
+
+
+def test_a_word_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=sse9 is not known; it takes off, generic, avx2, avx512"):
+        load(tmp_path / LIBRARY, wanted="sse9")
+
+
+def test_never_built_or_switched_off(tmp_path: Path) -> None:
+    assert load(tmp_path / LIBRARY).reason == "not built; python -m clearhead.kernels.build builds it"
+    assert load(tmp_path / LIBRARY, wanted="off").reason.startswith("switched off by CLEARHEAD_KERNEL=off; ")
+    with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=generic asks for the compiled kernel, but it is not built"):
+        load(tmp_path / LIBRARY, wanted="generic")
+
+
+def test_refused_by_the_loader(tmp_path: Path) -> None:
+    (tmp_path / LIBRARY).write_bytes(b"\x7fELF of another machine")
+    found = load(tmp_path / LIBRARY)
+    assert found.kernel is None
+    assert re.fullmatch(r"built, but this machine does not load it \(.+\); python -m \S+ builds it again", found.reason)
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", [("VERSION", "VERSION + 1"), ("clearhead_abi", "clearhead_other")])
+def test_of_another_version(tmp_path: Path, change: tuple[str, str]) -> None:
+    found = load(_built(tmp_path, INTERFACE.replace(*change, 1)))
+    assert found.kernel is None
+    assert found.reason.startswith("built from the sources of another version; ")
+
+
+def test_the_sources_and_the_loader_name_one_version() -> None:
+    text = (SOURCES / "interface.cpp").read_text()
+    assert re.findall(r"clearhead_abi\((?:void)?\)\s*\{\s*return (\d+);", text) == [str(ABI)]
+
+
+def test_it_is_loaded_once_also_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def slowly(path: Path, *, wanted: str) -> KernelStatus:
+        calls.append(path)
+        time.sleep(0.1)  # for others to come meanwhile
+        return load(path, wanted="off")
+
+    monkeypatch.setattr(library, "_loaded", [])
+    monkeypatch.setattr(library, "load", slowly)
+    with ThreadPoolExecutor(7) as pool:
+        found = [*pool.map(lambda _: library.status(), range(23))]
+    assert calls == [SOURCES / LIBRARY]
+    assert all(status is found[0] for status in found)
+    assert library.kernel() is None
+
+
+def _python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.strip()
+
+
+@once
+def test_the_variable_is_read_when_the_kernel_is_first_asked_for() -> None:
+    code = (
+        "import os; from clearhead.kernels.library import status\n"
+        "os.environ['CLEARHEAD_KERNEL'] = 'off'; print(status().reason)\n"
+        "os.environ['CLEARHEAD_KERNEL'] = 'sse9'; print(status().reason)"
+    )
+    first, second = _python(code).splitlines()
+    assert first == second
+    assert first.startswith("switched off")
+
+
+@once
+@needs_compiler
+def test_torch_and_the_kernel_share_one_openmp_runtime(built: Path) -> None:
+    code = (
+        "from pathlib import Path; from clearhead.kernels.library import load\n"
+        f"kernel = load(Path({str(built)!r})).kernel\n"
+        "from threadpoolctl import threadpool_info\n"
+        "print(kernel.openmp, [x['prefix'] for x in threadpool_info() if x['user_api'] == 'openmp'])"
+    )
+    shown = _python(code)
+    if shown.startswith("False") or "libomp" in shown:
+        pytest.skip(f"torch or the compiler here is without GNU's OpenMP: {shown}")
+    assert shown == "True ['libgomp']"
+
+
+@once
+def test_importing_clearhead_and_its_operators_does_not_load_it() -> None:
+    code = (
+        "import clearhead.operators, clearhead.modules, pathlib\n"
+        "maps = pathlib.Path('/proc/self/maps')\n"
+        f"print({LIBRARY!r} in maps.read_text() if maps.exists() else False)"
+    )
+    assert _python(code) == "False"

@@ -1,0 +1,121 @@
+"""Heads that the symmetric form cannot hold are computed row by row, and all are right, whatever the numbers."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from clearhead.kernels.calls import Schedule, attend, attend_backward, pursue, pursue_backward
+from clearhead.kernels.library import INSTRUCTIONS, Kernel
+from clearhead.numerics.precision import tolerance
+from clearhead.operators.softmax import softmax_attention_slow
+
+BIT = math.log(2)
+"""A scale that makes half of a key's squared length an exponent of 2."""
+
+
+def far_row(distance: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keys of lengths 0 and sqrt(2 * 107), and a token that is not seen on the other side of them."""
+    k = torch.zeros(1, 1, 3, 5)
+    k[0, 0, 1, 0], k[0, 0, 2, 0] = math.sqrt(2 * 107), -distance
+    return k, torch.tensor([[[[1.0], [2.0], [3.0]]]]), torch.tensor([[True, True, False]])
+
+
+@pytest.mark.parametrize(("distance", "plain"), [(1.0, False), (30.0, True)])
+def test_a_row_that_sees_only_what_is_below_the_floor_of_exponentials(
+    compiled: Kernel, distance: float, plain: bool
+) -> None:
+    k, v, seen = far_row(distance)
+    attended = attend(compiled, k, v, seen=seen, scale=BIT)
+    assert attended.plain.item() is plain
+    exact = softmax_attention_slow(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+    torch.testing.assert_close(attended.out.double(), exact, rtol=tolerance(torch.float32), atol=0)
+
+
+def test_the_control_weights_at_the_floor_would_prefer_the_longer_key() -> None:
+    k, v, seen = far_row(30.0)
+    exact = softmax_attention_slow(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+    weights = torch.exp2(k.square().sum(-1) / 2)[0, 0, :2]
+    at_floor = (weights * v[0, 0, :2, 0]).sum() / weights.sum()
+    assert exact[0, 0, 2, 0].item() == pytest.approx(1)
+    assert at_floor.item() == pytest.approx(2)
+
+
+@pytest.mark.parametrize("bits", [19, 23, 28, 29, 31])
+def test_outputs_are_averages_however_long_the_keys(compiled: Kernel, bits: int) -> None:
+    torch.manual_seed(bits)
+    k = torch.randn(211, 1, 1, 67)
+    k = k / k.norm(dim=-1, keepdim=True) * math.sqrt(2.0 ** (bits + 1))
+    k = k * (1 + 1e-7 * torch.randn(211, 1, 17, 67))
+    v = torch.rand(211, 1, 17, 3)
+    attended = attend(compiled, k, v, seen=None, scale=BIT)
+    assert attended.plain.all()
+    out, room = attended.out, tolerance(torch.float32)
+    assert bool((out >= v.amin(2, keepdim=True) - room).all())
+    assert bool((out <= v.amax(2, keepdim=True) + room).all())
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 6])
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
+def test_a_key_that_is_not_a_number_shows_wherever_it_stands(compiled: Kernel, at: int, strange: float) -> None:
+    k, v = torch.zeros(1, 1, 7, 5), torch.rand(1, 1, 7, 3)
+    assert not attend(compiled, k, v, seen=None, scale=BIT).plain.any()
+    k[0, 0, 0, 0] = math.sqrt(2 * 602)  # the exponent of its weight would wrap around to a large one
+    k[0, 0, at, 2] = strange
+    attended = attend(compiled, k, v, seen=None, scale=BIT)
+    assert attended.plain.all()
+    assert not attended.out[0, 0, at].isfinite().any()
+
+
+@pytest.mark.parametrize("strange", [1.0, 1e9, 3e38, math.inf, math.nan])
+@pytest.mark.parametrize("where", ["k", "v"])
+def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
+    compiled: Kernel, where: str, strange: float
+) -> None:
+    k, v, seen = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 7, 3), torch.zeros(1, 7, dtype=torch.bool)
+    (k if where == "k" else v)[0, 1, 2, 1] = strange
+    attended = attend(compiled, k, v, seen=seen, scale=BIT)
+    assert not attended.plain.any()
+    assert not attended.out.any()
+    if math.isfinite(strange) and strange < 1e10:
+        to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, seen=seen, scale=BIT)
+        assert not to_k.any()
+        assert not to_v.any()
+
+
+@pytest.mark.parametrize("tokens", [2, 19, 211])
+def test_an_average_of_the_largest_values_is_finite(compiled: Kernel, tokens: int) -> None:
+    k, v = torch.zeros(1, 1, tokens, 5), torch.full((1, 1, tokens, 3), 3e38)
+    attended = attend(compiled, k, v, seen=None, scale=BIT)
+    torch.testing.assert_close(attended.out, v, rtol=tolerance(torch.float32), atol=0)
+    expected = torch.full((1, 1, tokens), math.log2(tokens))
+    torch.testing.assert_close(attended.totals, expected, rtol=tolerance(torch.float32), atol=0)
+
+
+@pytest.mark.parametrize("threshold", [0.3, -0.3])
+def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel, threshold: float) -> None:
+    torch.manual_seed(7)
+    k, v, gradient = (torch.randn(1, 1, 7, 5) for _ in range(3))
+    t = torch.full((1, 1), threshold, dtype=torch.float64, requires_grad=True)
+    q = k.double().clamp(-t, t)
+    (softmax_attention_slow(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
+    schedule = Schedule(iterations=1, pull=2.0, scale=BIT, seen=None)
+    thresholds = t.detach().float()
+    pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
+    *_, to_threshold = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
+    assert t.grad is not None
+    torch.testing.assert_close(to_threshold.double(), t.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_every_set_of_instructions_that_this_processor_has_gives_the_same(compiled: Kernel) -> None:
+    torch.manual_seed(0)
+    k, v = torch.randn(2, 3, 131, 23), torch.randn(2, 3, 131, 17)
+    k[1, 2] *= 20  # row by row
+    exact = softmax_attention_slow(k.double(), k.double(), v.double(), scale=0.2)
+    mask = compiled.handle.clearhead_instructions()
+    for name, bit in INSTRUCTIONS.items():
+        if mask & bit:
+            attended = attend(dataclasses.replace(compiled, instructions=name), k, v, seen=None, scale=0.2)
+            assert (attended.out - exact).abs().max() <= tolerance(torch.float32, terms=20 * 20 * 23)
+            assert attended.plain.sum() == 1

@@ -1,0 +1,64 @@
+"""Tensors come as torch has them: a batch whose members are one and the same may have steps of 0."""
+
+import pytest
+import torch
+
+from clearhead.kernels.calls import (
+    Attended,
+    Pursued,
+    Schedule,
+    attend,
+    attend_backward,
+    pursue,
+    pursue_backward,
+)
+from clearhead.kernels.library import Kernel
+
+BATCH, HEADS, TOKENS, WIDTH = 5, 2, 61, 3
+SCALE = 0.5
+
+
+@pytest.fixture
+def one() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keys, values, a gradient and a mask of a batch of one."""
+    torch.manual_seed(7)
+    k, v, gradient = torch.randn(3, 1, HEADS, TOKENS, WIDTH)
+    return k, v, gradient, torch.rand(1, TOKENS) > 0.3
+
+
+def repeated(x: torch.Tensor, axis: int = 0) -> torch.Tensor:
+    """The same numbers for the whole batch, kept once."""
+    shape = [*x.shape]
+    shape[axis] = BATCH
+    return x.expand(shape)
+
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def test_attention_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
+    k, v, gradient, seen = one
+    alone = attend(compiled, k, v, seen=seen, scale=SCALE)
+    expected = attend_backward(compiled, gradient, k, v, alone, seen=seen, scale=SCALE)
+    k, v, gradient, seen = map(repeated, one)
+    assert seen.stride() == (0, 1)
+    torch.testing.assert_close(attend(compiled, k, v, seen=seen, scale=SCALE).out, repeated(alone.out), rtol=0, atol=0)
+    kept = Attended(repeated(alone.out), repeated(alone.totals), repeated(alone.plain))
+    got = attend_backward(compiled, gradient, k, v, kept, seen=seen, scale=SCALE)
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, repeated(theirs), rtol=0, atol=0)
+
+
+def test_pursuit_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
+    k, v, gradient, seen = one
+    t = torch.full((1, HEADS), 0.7)
+    alone = pursue(compiled, k, v, t, Schedule(3, 2.0, SCALE, seen), keep=True)
+    expected = pursue_backward(compiled, gradient, k, v, t, Schedule(3, 2.0, SCALE, seen), alone)
+    k, v, gradient, seen = map(repeated, one)
+    schedule = Schedule(3, 2.0, SCALE, seen)
+    got = pursue(compiled, k, v, repeated(t), schedule, keep=True)
+    torch.testing.assert_close(got.out, repeated(alone.out), rtol=0, atol=0)
+    kept = Pursued(repeated(alone.out), repeated(alone.between, 1), repeated(alone.totals, 1), repeated(alone.plain, 1))
+    gradients = pursue_backward(compiled, gradient, k, v, repeated(t), schedule, kept)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, repeated(theirs), rtol=0, atol=0)
