@@ -1,0 +1,65 @@
+"""JSON files that carry the SHA-256 of their content, written so that a reader never sees half a file.
+
+The checksum is that of the content as JSON with sorted keys and without spaces; it is stored under the key "sha256".
+It detects damage (a full disk, a flipped bit, an edit by hand), not an attacker, who can compute it too.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clearhead.errors import ClearheadError
+
+__all__ = ["DamagedFileError", "read_json", "write_json", "write_text"]
+
+CHECKSUM = "sha256"
+
+
+class DamagedFileError(ClearheadError, ValueError):
+    """A stored file whose content is not what was written."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically: after a crash the path holds the old file or the new one, never a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a mapping of plain values and its checksum, atomically. NaN and infinities are refused (ValueError)."""
+    plain = json.loads(json.dumps(content, allow_nan=False))
+    write_text(path, json.dumps({**plain, CHECKSUM: _checksum(plain)}, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a file that `write_json` wrote.
+
+    Raise DamagedFileError if it is not JSON, has no checksum, or the checksum does not fit. An absent or unreadable
+    file raises OSError.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise DamagedFileError(
+            f"{path} is damaged: it is not valid JSON; delete it and run the command again"
+        ) from None
+    if not isinstance(content, dict) or CHECKSUM not in content:
+        raise DamagedFileError(f"{path} has no checksum; delete it and run the command again")
+    if content.pop(CHECKSUM) != _checksum(content):
+        raise DamagedFileError(f"{path} is damaged: its checksum does not fit; delete it and run the command again")
+    return content
+
+
+def _checksum(plain: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
