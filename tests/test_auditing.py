@@ -57,7 +57,7 @@ def record() -> AuditRecord:
 
 def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditRecord) -> None:
     places = [(layer, head) for layer in (0, 1) for head in range(3)]
-    expected = (("kernel PCA", Verdict.SUPPORTED, [(1, 1)]), ("symmetry", Verdict.BY_CONSTRUCTION, places))
+    expected = (("kernel PCA", Verdict.SUPPORTED, [(1, 1)]), ("symmetry", Verdict.TRUE_BY_CONSTRUCTION, places))
     for theory, verdict, at in expected:
         primary = [f for f in record.findings if f.claim.theory == theory and f.claim.role is Role.PRIMARY]
         found = {(f.layer, f.head): f.verdict for f in primary}
@@ -127,7 +127,7 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
     alone = audit(untrained, list(_batches()))
     assert untrained.training
     for plain, finding, before in zip(record.findings, compared.findings, alone.findings, strict=True):
-        if plain.verdict is Verdict.BY_CONSTRUCTION:
+        if plain.verdict is Verdict.TRUE_BY_CONSTRUCTION:
             assert finding.controls == plain.controls
             continue
         *others, last = finding.controls

@@ -21,19 +21,19 @@ def verdict(given: Finding) -> Verdict:
     ("given", "expected"),
     [
         (finding(0.99), Verdict.SUPPORTED),
-        (finding(0.99, half=0.2), Verdict.ABOVE),
-        (finding(0.5), Verdict.ABOVE),
-        (finding(0.2), Verdict.BELOW),
-        (finding(0.99, p=0.06), Verdict.CHANCE),
+        (finding(0.99, half=0.2), Verdict.PARTLY_SUPPORTED),
+        (finding(0.5), Verdict.PARTLY_SUPPORTED),
+        (finding(0.2), Verdict.CONTRADICTED),
+        (finding(0.99, p=0.06), Verdict.NO_EVIDENCE),
         (finding(0.99, p=0.05), Verdict.SUPPORTED),
         (finding(math.nan), Verdict.NOT_APPLICABLE),
         (finding(0.99, inputs=0), Verdict.NOT_APPLICABLE),
         (finding(0.99, inputs=1, p=math.nan), Verdict.UNDECIDED),
         (finding(0.01, claim=LOWER), Verdict.SUPPORTED),
-        (finding(0.01, claim=LOWER, half=0.1), Verdict.ABOVE),
-        (finding(0.2, claim=LOWER), Verdict.ABOVE),
-        (finding(0.5, claim=LOWER), Verdict.BELOW),
-        (dataclasses.replace(finding(0.2), verdict=Verdict.BY_CONSTRUCTION), Verdict.BY_CONSTRUCTION),
+        (finding(0.01, claim=LOWER, half=0.1), Verdict.PARTLY_SUPPORTED),
+        (finding(0.2, claim=LOWER), Verdict.PARTLY_SUPPORTED),
+        (finding(0.5, claim=LOWER), Verdict.CONTRADICTED),
+        (dataclasses.replace(finding(0.2), verdict=Verdict.TRUE_BY_CONSTRUCTION), Verdict.TRUE_BY_CONSTRUCTION),
     ],
 )
 def test_verdicts(given: Finding, expected: Verdict) -> None:
@@ -41,7 +41,7 @@ def test_verdicts(given: Finding, expected: Verdict) -> None:
 
 
 def test_no_head_is_above_chance_that_already_reaches_the_theory() -> None:
-    assert verdict(finding(0.5, chance=1.0)) is Verdict.BELOW
+    assert verdict(finding(0.5, chance=1.0)) is Verdict.CONTRADICTED
 
 
 FAR, NEAR = control(0.2, 1e-9, name="far"), control(0.6, 1e-9, name="near")
@@ -49,7 +49,12 @@ FAR, NEAR = control(0.2, 1e-9, name="far"), control(0.6, 1e-9, name="near")
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(0.99, Verdict.SUPPORTED), (0.8, Verdict.ABOVE), (0.4, Verdict.CHANCE), (0.1, Verdict.BELOW)],
+    [
+        (0.99, Verdict.SUPPORTED),
+        (0.8, Verdict.PARTLY_SUPPORTED),
+        (0.4, Verdict.NO_EVIDENCE),
+        (0.1, Verdict.CONTRADICTED),
+    ],
 )
 def test_a_verdict_needs_every_control(value: float, expected: Verdict) -> None:
     assert verdict(finding(value, controls=(FAR, NEAR))) is expected
@@ -57,26 +62,26 @@ def test_a_verdict_needs_every_control(value: float, expected: Verdict) -> None:
 
 
 def test_each_control_alone_would_have_let_the_head_between_them_pass() -> None:
-    assert verdict(finding(0.4, controls=(FAR,))) is Verdict.ABOVE
-    assert verdict(finding(0.4, controls=(NEAR,))) is Verdict.BELOW
+    assert verdict(finding(0.4, controls=(FAR,))) is Verdict.PARTLY_SUPPORTED
+    assert verdict(finding(0.4, controls=(NEAR,))) is Verdict.CONTRADICTED
 
 
 def test_one_control_that_cannot_be_told_from_the_head_is_enough_for_chance() -> None:
     same = control(0.55, 0.4, name="same")
-    assert verdict(finding(0.8, controls=(FAR, NEAR, same))) is Verdict.CHANCE
-    assert verdict(finding(0.8, controls=(FAR, NEAR))) is Verdict.ABOVE
+    assert verdict(finding(0.8, controls=(FAR, NEAR, same))) is Verdict.NO_EVIDENCE
+    assert verdict(finding(0.8, controls=(FAR, NEAR))) is Verdict.PARTLY_SUPPORTED
 
 
 def test_agreement_is_with_the_hardest_control_in_mind() -> None:
     """0.93 is 0.91 of the way from 0.2 to the theory, and 0.83 of the way from 0.6."""
     assert verdict(finding(0.93, half=0.001, controls=(FAR,))) is Verdict.SUPPORTED
-    assert verdict(finding(0.93, half=0.001, controls=(FAR, NEAR))) is Verdict.ABOVE
+    assert verdict(finding(0.93, half=0.001, controls=(FAR, NEAR))) is Verdict.PARTLY_SUPPORTED
 
 
 def test_support_needs_the_whole_interval() -> None:
     least = 0.3 + SUPPORT * 0.7
     assert verdict(finding(least + 0.0101)) is Verdict.SUPPORTED
-    assert verdict(finding(least + 0.0099)) is Verdict.ABOVE
+    assert verdict(finding(least + 0.0099)) is Verdict.PARTLY_SUPPORTED
 
 
 def test_judging_changes_nothing_but_the_verdict_and_keeps_the_order() -> None:
@@ -90,15 +95,15 @@ def test_many_heads_raise_the_bar_within_a_claim_and_not_across_claims() -> None
     lucky = finding(p=0.02)
     idle = [finding(p=0.9, head=i) for i in range(1, 11)]
     elsewhere = [dataclasses.replace(f, claim=LOWER) for f in idle]
-    assert judge([lucky])[0].verdict is Verdict.ABOVE
-    assert judge([lucky, *elsewhere])[0].verdict is Verdict.ABOVE
-    assert judge([lucky, *idle])[0].verdict is Verdict.CHANCE
-    assert judge([lucky, *idle], rate=0.3)[0].verdict is Verdict.ABOVE
+    assert judge([lucky])[0].verdict is Verdict.PARTLY_SUPPORTED
+    assert judge([lucky, *elsewhere])[0].verdict is Verdict.PARTLY_SUPPORTED
+    assert judge([lucky, *idle])[0].verdict is Verdict.NO_EVIDENCE
+    assert judge([lucky, *idle], rate=0.3)[0].verdict is Verdict.PARTLY_SUPPORTED
 
 
 def test_heads_that_could_not_be_measured_do_not_raise_the_bar() -> None:
     gone = [finding(math.nan, p=math.nan, inputs=0, head=i) for i in range(1, 11)]
-    assert judge([finding(p=0.02), *gone])[0].verdict is Verdict.ABOVE
+    assert judge([finding(p=0.02), *gone])[0].verdict is Verdict.PARTLY_SUPPORTED
 
 
 def measured(rng: np.random.Generator, *, heads: int, real: int, inputs: int = 17) -> list[Finding]:
@@ -123,7 +128,7 @@ def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not()
     shares, crude = [], []
     for _ in range(97):
         judged = judge(measured(rng, heads=47, real=5))
-        found = [f.head for f in judged if f.verdict is not Verdict.CHANCE]
+        found = [f.head for f in judged if f.verdict is not Verdict.NO_EVIDENCE]
         naive = [f.head for f in judged if f.p_value <= 0.05]
         shares.append(sum(h >= 5 for h in found) / max(len(found), 1))
         crude.append(sum(h >= 5 for h in naive) / max(len(naive), 1))
@@ -136,11 +141,11 @@ def test_a_head_of_which_the_theory_does_not_speak_keeps_its_value_and_is_not_te
     spoken_of = finding(0.6, p=0.04)
     silent = dataclasses.replace(finding(0.99, p=1e-9, head=1), applies=False, reason="not saturated")
     judged = judge([spoken_of, silent])
-    assert [f.verdict for f in judged] == [Verdict.ABOVE, Verdict.NOT_APPLICABLE]
+    assert [f.verdict for f in judged] == [Verdict.PARTLY_SUPPORTED, Verdict.NOT_APPLICABLE]
     assert judged[1].value == 0.99
     assert math.isnan(judged[1].p_value)
     [summary] = summarise(judged)
-    assert (summary.measured, summary.verdict) == (1, f"{Verdict.ABOVE} in the only head judged")
+    assert (summary.measured, summary.verdict) == (1, f"{Verdict.PARTLY_SUPPORTED} in the only head judged")
     assert summary.median == pytest.approx((0.6 + 0.99) / 2)
     # The control: were it tested, it would be judged, and it would not raise the bar for the other.
     assert judge([dataclasses.replace(silent, applies=True)])[0].verdict is Verdict.SUPPORTED
@@ -148,9 +153,9 @@ def test_a_head_of_which_the_theory_does_not_speak_keeps_its_value_and_is_not_te
 
 def test_heads_of_which_the_theory_does_not_speak_do_not_raise_the_bar() -> None:
     doubtful = [dataclasses.replace(finding(0.6, p=0.9, head=h), applies=False) for h in range(1, 9)]
-    assert judge([finding(0.6, p=0.04), *doubtful])[0].verdict is Verdict.ABOVE
+    assert judge([finding(0.6, p=0.04), *doubtful])[0].verdict is Verdict.PARTLY_SUPPORTED
     tested = [dataclasses.replace(f, applies=True) for f in doubtful]
-    assert judge([finding(0.6, p=0.04), *tested])[0].verdict is Verdict.CHANCE
+    assert judge([finding(0.6, p=0.04), *tested])[0].verdict is Verdict.NO_EVIDENCE
 
 
 def test_a_summary_is_of_medians_over_measured_heads() -> None:
@@ -181,8 +186,8 @@ def test_nothing_measured_has_no_median() -> None:
 
 def test_a_summary_says_how_many_heads_share_its_verdict() -> None:
     above, below, gone = finding(0.5), finding(0.2), finding(math.nan, inputs=0)
-    assert summarise(judge([above, above, gone]))[0].verdict == str(Verdict.ABOVE)
-    assert summarise(judge([above, above, below, gone]))[0].verdict == f"{Verdict.ABOVE} in 2 of 3 heads"
+    assert summarise(judge([above, above, gone]))[0].verdict == str(Verdict.PARTLY_SUPPORTED)
+    assert summarise(judge([above, above, below, gone]))[0].verdict == f"{Verdict.PARTLY_SUPPORTED} in 2 of 3 heads"
 
 
 @pytest.mark.parametrize("heads", [6, 7, 23])
@@ -236,7 +241,7 @@ def test_training_shows_in_the_controls_p_value_and_decides_nothing() -> None:
     for head, moved in ((same, False), (changed, True)):
         (beside,) = beside_untrained([head], [before], seed=0)
         assert (beside.controls[-1].p_value < 0.01) is moved
-        assert verdict(beside) is verdict(head) is Verdict.ABOVE
+        assert verdict(beside) is verdict(head) is Verdict.PARTLY_SUPPORTED
         assert beside.chance == head.chance
         assert beside.p_value == head.p_value
         (summary,) = summarise([beside])
@@ -254,7 +259,7 @@ def test_untrained_heads_stand_beside_their_own_head_and_claim() -> None:
 
 def test_heads_without_a_counterpart_and_those_without_a_choice_get_no_further_control() -> None:
     alone = finding(head=5)
-    certain = dataclasses.replace(finding(), verdict=Verdict.BY_CONSTRUCTION)
+    certain = dataclasses.replace(finding(), verdict=Verdict.TRUE_BY_CONSTRUCTION)
     assert beside_untrained([alone, certain], [finding()], seed=0) == [alone, certain]
 
 
@@ -295,13 +300,13 @@ def test_a_control_without_any_value_has_no_median() -> None:
     ("exact", "controls", "value", "expected"),
     [
         (70, (65,), 69.8, Verdict.SUPPORTED),
-        (70, (65,), 67, Verdict.ABOVE),
-        (70, (65,), 120, Verdict.ABOVE),
+        (70, (65,), 67, Verdict.PARTLY_SUPPORTED),
+        (70, (65,), 120, Verdict.PARTLY_SUPPORTED),
         (10, (60, 30), 9.9, Verdict.SUPPORTED),
-        (10, (60, 30), 100, Verdict.BELOW),
-        (10, (3, 60), 100, Verdict.CHANCE),
-        (0.2, (0.3,), 0.9, Verdict.BELOW),
-        (0.2, (0.3,), 0.1, Verdict.ABOVE),
+        (10, (60, 30), 100, Verdict.CONTRADICTED),
+        (10, (3, 60), 100, Verdict.NO_EVIDENCE),
+        (0.2, (0.3,), 0.9, Verdict.CONTRADICTED),
+        (0.2, (0.3,), 0.1, Verdict.PARTLY_SUPPORTED),
         (math.nan, (0.3,), 0.9, Verdict.NOT_APPLICABLE),
     ],
 )

@@ -34,8 +34,8 @@ LOW, HIGH = control(-0.2, 1e-9, name="low"), control(0.1, 1e-9, name="high")
 @pytest.mark.parametrize("controls", [(LOW, HIGH), (HIGH, LOW)])
 def test_a_head_beyond_every_control_agrees_on_the_side_that_the_theory_tells(claim, controls) -> None:
     values = (-0.5, -0.1, 0.5)
-    toward, away = Verdict.SUPPORTED, Verdict.OPPOSITE
-    expected = [toward, Verdict.CHANCE, away] if claim is LESS else [away, Verdict.CHANCE, toward]
+    toward, away = Verdict.SUPPORTED, Verdict.CONTRADICTED
+    expected = [toward, Verdict.NO_EVIDENCE, away] if claim is LESS else [away, Verdict.NO_EVIDENCE, toward]
     judged = judge([one_sided(value, *controls, claim=claim, head=h) for h, value in enumerate(values)])
     assert [f.verdict for f in judged] == expected
     assert [f.chance.control for f in judged] == ["low" if claim is LESS else "high"] * 3
@@ -56,8 +56,8 @@ def test_a_direction_has_no_scale() -> None:
     ("chances", "expected"),
     [
         ((LOW,), Verdict.SUPPORTED),
-        ((dataclasses.replace(LOW, p_value=0.06),), Verdict.CHANCE),
-        ((LOW, dataclasses.replace(HIGH, p_value=0.2)), Verdict.CHANCE),
+        ((dataclasses.replace(LOW, p_value=0.06),), Verdict.NO_EVIDENCE),
+        ((LOW, dataclasses.replace(HIGH, p_value=0.2)), Verdict.NO_EVIDENCE),
         ((LOW, dataclasses.replace(HIGH, p_value=0.2, decisive=False)), Verdict.SUPPORTED),
         ((dataclasses.replace(LOW, p_value=math.nan),), Verdict.UNDECIDED),
     ],
@@ -71,7 +71,7 @@ def test_untrained_heads_decide_where_the_theory_says_so_and_there_are_several()
     several = [one_sided(value) for value in (-0.6, -0.4, -0.55)]
     for decisive, before, expected in (
         ((), several, Verdict.SUPPORTED),
-        ((LESS.theory,), several, Verdict.CHANCE),
+        ((LESS.theory,), several, Verdict.NO_EVIDENCE),
         ((LESS.theory,), several[:1], Verdict.SUPPORTED),  # from one it cannot be told how draws differ
         (("other",), several, Verdict.SUPPORTED),
     ):

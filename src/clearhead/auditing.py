@@ -122,7 +122,7 @@ def audit(
         findings = beside_untrained(findings, before.findings, seed=seed, decisive=decisive)
         curves, drawn = [curve.beside(before.of(curve), name=UNTRAINED_MODEL) for curve in curves], before.models
     findings = judge(findings)
-    decide = [f for f in findings if f.claim.role is Role.PRIMARY and f.verdict is not Verdict.BY_CONSTRUCTION]
+    decide = [f for f in findings if f.claim.role is Role.PRIMARY and f.verdict is not Verdict.TRUE_BY_CONSTRUCTION]
     too_short = [finding.reason for finding in decide if "tokens" in finding.reason]
     if too_short and all(finding.inputs == 0 for finding in decide):
         raise AuditError(f"every input is too short to say anything, {too_short[0]}; give longer inputs")

@@ -12,16 +12,19 @@ __all__ = ["Chance", "Claim", "Direction", "Finding", "Role", "Theorem", "Unit",
 
 
 class Verdict(StrEnum):
-    """What a finding says, in the words that people read."""
+    """The judgement of one finding; `clearhead.judging.judge` holds the rule."""
 
-    SUPPORTED = "agrees with the theory"
-    ABOVE = "above chance, off the claim"
-    CHANCE = "not distinguishable from chance"
-    BELOW = "below chance"
-    OPPOSITE = "beyond chance, against the theory"
+    SUPPORTED = "supported"
+    PARTLY_SUPPORTED = "partly supported"
+    """Beyond every control on the theory's side, but short of the predicted value."""
+    NO_EVIDENCE = "no evidence"
+    """Not distinguishable from at least one control."""
+    CONTRADICTED = "contradicted"
+    """Beyond every control on the side away from the theory."""
     NOT_APPLICABLE = "not applicable"
-    UNDECIDED = "undecided: too few inputs"
-    BY_CONSTRUCTION = "holds by construction"
+    UNDECIDED = "undecided"
+    """Too few inputs for a test."""
+    TRUE_BY_CONSTRUCTION = "true by construction"
 
 
 class Role(StrEnum):

@@ -22,14 +22,14 @@ SUPPORT = 0.9
 def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
     """Give every finding its verdict, with false discoveries held to `rate` among the heads of each claim.
 
-    Not applicable where nothing could be measured or the theory does not speak of the head; undecided with fewer than
-    two inputs; not distinguishable from chance unless the head lies on one side of every decisive control, with an
-    adjusted p-value of at most `rate`; then below chance, or above it, or in agreement with the theory, where its whole
-    interval of agreement is at least 0.9, and at most 1.1 where a value may pass the theory's. A theory whose own value
-    lies among the controls is not told from chance whatever the head does.
-
-    Where a claim tells a direction only, a head beyond every decisive control agrees with it on that side, and is
-    opposite to it on the other.
+    - not applicable: nothing could be measured, or the theory makes no statement about the head
+    - undecided: fewer than two inputs
+    - no evidence: the head does not lie on one side of every decisive control with an adjusted p-value of at most
+      `rate`; or the predicted value itself lies among the controls
+    - contradicted: the head lies beyond every decisive control on the side away from the theory
+    - supported: it lies on the theory's side, and the whole interval of its agreement is at least 0.9 (and at most 1.1
+      where a value can exceed the predicted one). A claim with a direction only needs no more than that side.
+    - partly supported: it lies on the theory's side, and the interval reaches outside of these limits
     """
     findings = list(findings)
     families: dict[Claim, list[int]] = defaultdict(list)
@@ -43,28 +43,28 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
 
 
 def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
-    if finding.verdict is Verdict.BY_CONSTRUCTION:
+    if finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
         return finding.verdict
     if not finding.applies or finding.inputs == 0 or not math.isfinite(finding.value):
         return Verdict.NOT_APPLICABLE
     if not math.isfinite(p):
         return Verdict.UNDECIDED
     if p > rate:
-        return Verdict.CHANCE
+        return Verdict.NO_EVIDENCE
     if finding.claim.direction is not None:
         lower = finding.value < finding.chance.value
-        return Verdict.SUPPORTED if lower is (finding.claim.direction is Direction.LOWER) else Verdict.OPPOSITE
+        return Verdict.SUPPORTED if lower is (finding.claim.direction is Direction.LOWER) else Verdict.CONTRADICTED
     if not math.isfinite(finding.exact):
         return Verdict.NOT_APPLICABLE
     known = [chance.value for chance in finding.controls if chance.decisive and math.isfinite(chance.value)]
     if min(known) <= finding.exact <= max(known) and min(known) < max(known):
-        return Verdict.CHANCE
+        return Verdict.NO_EVIDENCE
     toward_theory = (finding.value - finding.chance.value) * (finding.exact - finding.chance.value) > 0
     if not toward_theory:
-        return Verdict.BELOW
+        return Verdict.CONTRADICTED
     ends = (finding.agreement_interval.low, finding.agreement_interval.high)
     passed = max(ends) > 2 - SUPPORT and finding.claim.exact is None
-    return Verdict.SUPPORTED if min(ends) >= SUPPORT and not passed else Verdict.ABOVE
+    return Verdict.SUPPORTED if min(ends) >= SUPPORT and not passed else Verdict.PARTLY_SUPPORTED
 
 
 def beside_untrained(
@@ -83,7 +83,7 @@ def beside_untrained(
 
     def beside(finding: Finding) -> Finding:
         starts = at_start.get((finding.claim, finding.layer, finding.head), [])
-        if not starts or finding.verdict is Verdict.BY_CONSTRUCTION:
+        if not starts or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
             return finding
         judged = finding.claim.theory in decisive and len(starts) > 1
         chance = _among_untrained(finding, starts, seed) if judged else _beside_first(finding, starts[0], seed)

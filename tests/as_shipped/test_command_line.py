@@ -128,7 +128,7 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     assert {*findings[0]["controls"]} == {c.name for c in (RANDOM_VALUES, RANDOM_MAP, PERMUTED, OTHER_HEADS)}
     table = done.stdout[done.stdout.index("kernel PCA, captured variance") :]
     assert len(re.findall(r"-?\d?\.\d\d", table.split("agreement:")[0])) == 8
-    assert "holds by construction in all 8 heads" in done.stdout
+    assert "true by construction in all 8 heads" in done.stdout
 
 
 def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -> None:

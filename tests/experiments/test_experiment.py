@@ -174,11 +174,11 @@ def test_the_table_says_what_the_record_says(record: AuditRecord) -> None:
     for name, value in summary["controls"].items():
         assert float(cells[names.index(name)]) == pytest.approx(value, rel=0.05)
     verdicts = summary["verdicts"]
-    agreeing = ("above chance, off the claim", "agrees with the theory")
+    agreeing = ("partly supported", "supported")
     assert [int(n) for n in cells[-2].split(" / ")] == [
         sum(verdicts.get(verdict, 0) for verdict in agreeing),
-        verdicts.get("not distinguishable from chance", 0),
-        verdicts.get("below chance", 0),
+        verdicts.get("no evidence", 0),
+        verdicts.get("contradicted", 0),
     ]
     assert cells[-1] == summary["verdict"]
     assert "Made by `clearhead x` on 20" in text

@@ -142,7 +142,7 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: the tautology is judged",
         f"{WHERE}/measurement.py",
-        "return dataclasses.replace(finding, verdict=Verdict.BY_CONSTRUCTION)",
+        "return dataclasses.replace(finding, verdict=Verdict.TRUE_BY_CONSTRUCTION)",
         "return finding",
         HEADS,
     ),

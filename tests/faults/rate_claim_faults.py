@@ -138,8 +138,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "judging: either side of chance agrees",
         "judging.py",
-        "if lower is (finding.claim.direction is Direction.LOWER) else Verdict.OPPOSITE",
-        "if True else Verdict.OPPOSITE",
+        "if lower is (finding.claim.direction is Direction.LOWER) else Verdict.CONTRADICTED",
+        "if True else Verdict.CONTRADICTED",
         JUDGED,
     ),
     Fault(

@@ -92,7 +92,7 @@ def test_the_file_reads_back(curved: AuditRecord, tmp_path) -> None:
     (claim,) = [c for c in back["claims"] if c["statistic"] == "density"]
     assert (claim["direction"], claim["unit"], claim["exact"]) == ("lower", "layer", None)
     verdicts = [f["verdict"] for f in back["findings"] if f["statistic"] == "compression"][:3]
-    assert verdicts == [str(Verdict.SUPPORTED), str(Verdict.CHANCE), str(Verdict.OPPOSITE)]
+    assert verdicts == [str(Verdict.SUPPORTED), str(Verdict.NO_EVIDENCE), str(Verdict.CONTRADICTED)]
 
 
 def test_the_page_draws_every_curve_and_gives_its_numbers(curved: AuditRecord) -> None:

@@ -14,12 +14,12 @@ from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVE
 
 SHORT = {
     "agree": Verdict.SUPPORTED,
-    "above": Verdict.ABOVE,
-    "chance": Verdict.CHANCE,
-    "below": Verdict.BELOW,
+    "above": Verdict.PARTLY_SUPPORTED,
+    "chance": Verdict.NO_EVIDENCE,
+    "below": Verdict.CONTRADICTED,
     "missing": Verdict.NOT_APPLICABLE,
     "open": Verdict.UNDECIDED,
-    "certain": Verdict.BY_CONSTRUCTION,
+    "certain": Verdict.TRUE_BY_CONSTRUCTION,
 }
 
 
@@ -44,34 +44,33 @@ def with_counts(summary: Summary, **counts: int) -> Summary:
         ({"agree": 1}, "On this model the one head judged agrees with the theory."),
         (
             {"chance": 72},
-            "On this model no head agrees with the theory; all 72 heads judged are not distinguishable from chance.",
+            "On this model no head agrees with the theory; all 72 heads judged are without evidence.",
         ),
         (
             {"chance": 1, "open": 2},
-            "On this model no head agrees with the theory; the one head judged is not distinguishable from chance.",
+            "On this model no head agrees with the theory; the one head judged is without evidence.",
         ),
         (
             {"above": 11, "chance": 59, "below": 2},
-            "On this model no head agrees with the theory; of 72 judged, 11 above chance but off the claim, "
-            "59 not distinguishable from chance and 2 below chance.",
+            "On this model no head agrees with the theory; of 72 judged, 11 partly supported, "
+            "59 without evidence and 2 contradicted.",
         ),
         (
             {"above": 11, "chance": 59},
-            "On this model no head agrees with the theory; of 70 judged, 11 above chance but off the claim and "
-            "59 not distinguishable from chance.",
+            "On this model no head agrees with the theory; of 70 judged, 11 partly supported and 59 without evidence.",
         ),
         (
             {"agree": 1, "above": 3, "chance": 9},
-            "On this model 1 of 13 heads judged agrees with the theory; of the others, 3 above chance but off the "
-            "claim and 9 not distinguishable from chance.",
+            "On this model 1 of 13 heads judged agrees with the theory; of the others, 3 partly "
+            "supported and 9 without evidence.",
         ),
         (
             {"agree": 5, "below": 1},
-            "On this model 5 of 6 heads judged agree with the theory; the other is below chance.",
+            "On this model 5 of 6 heads judged agree with the theory; the other is contradicted.",
         ),
         (
             {"agree": 5, "below": 2},
-            "On this model 5 of 7 heads judged agree with the theory; the others are below chance.",
+            "On this model 5 of 7 heads judged agree with the theory; the others are contradicted.",
         ),
     ],
     ids=str,

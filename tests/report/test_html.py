@@ -197,7 +197,7 @@ def test_the_first_screen_says_what_and_how_it_came_out(record):
         "2025-03-01T12:00:00",
         "clearhead 0.1.0",
         f"Captured variance is {number(summary.median)} in the median head, beside 0.320 ± 0.0100 for values of other "
-        "heads and 1 if the theory were exact: above chance, off the claim in 43 of 70 heads judged.",
+        "heads and 1 if the theory were exact: partly supported in 43 of 70 heads judged.",
         "52 of 70 heads lie beyond every control on the theory's side",
         "bit-identical",
         "within the tolerance 1e-5",

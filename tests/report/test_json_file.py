@@ -86,7 +86,7 @@ def test_summaries_fidelity_and_timing(record):
     assert (summary["heads"], summary["measured"], summary["above_chance"]) == (72, 70, 52)
     assert sum(summary["verdicts"].values()) == 72
     assert summary["verdicts"]["not applicable"] == 2
-    assert summary["verdict"] == "above chance, off the claim in 43 of 70 heads"
+    assert summary["verdict"] == "partly supported in 43 of 70 heads"
     assert len(made["fidelity"]["layers"]) == 6
     assert made["fidelity"]["control_change"] == 0.83
     assert made["timing"]["theory"] == {"kernel PCA": 31.0}

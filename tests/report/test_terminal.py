@@ -79,23 +79,28 @@ def test_every_head_is_printed_in_its_place(width, heads):
     assert len(cells) == len(record.findings) == sum(heads)
     for f in record.findings:
         expected = "-" if f.verdict is Verdict.NOT_APPLICABLE else agreement(f.agreement)
-        assert cells[f.layer, f.head].rstrip("*~?") == expected
+        assert cells[f.layer, f.head].rstrip("*~?!") == expected
 
 
 def test_verdicts_are_marked_without_colour(record):
     cells = heads_in(printed(lambda c: print_audit(record, c), 120), "kernel PCA, captured variance")
     for f in record.findings:
-        mark = {Verdict.CHANCE: "~", Verdict.SUPPORTED: "*", Verdict.UNDECIDED: "?"}.get(f.verdict, "")
+        mark = {
+            Verdict.NO_EVIDENCE: "~",
+            Verdict.SUPPORTED: "*",
+            Verdict.UNDECIDED: "?",
+            Verdict.CONTRADICTED: "!",
+        }.get(f.verdict, "")
         assert cells[f.layer, f.head].endswith(mark)
-        assert bool(mark) == (cells[f.layer, f.head][-1] in "~*?")
+        assert bool(mark) == (cells[f.layer, f.head][-1] in "~*?!")
 
 
 def test_chance_is_dim_and_the_rest_is_coloured_by_value(record):
     text = printed(lambda c: print_audit(record, c), 120, colour=True)
-    below = next(f for f in record.findings if f.verdict is Verdict.BELOW)
-    chance = next(f for f in record.findings if f.verdict is Verdict.CHANCE)
-    cells = re.findall(r"\x1b\[([\d;]+)m *([-.\d]+)([~*? ])\x1b", text)
-    backgrounds = {text: style for style, text, mark in cells if mark in " *" and "48;2" in style}
+    below = next(f for f in record.findings if f.verdict is Verdict.CONTRADICTED)
+    chance = next(f for f in record.findings if f.verdict is Verdict.NO_EVIDENCE)
+    cells = re.findall(r"\x1b\[([\d;]+)m *([-.\d]+)([~*?! ])\x1b", text)
+    backgrounds = {text: style for style, text, mark in cells if mark in " *!" and "48;2" in style}
     assert {style for style, _, mark in cells if mark == "~"} == {"2"}
     assert agreement(below.agreement) in backgrounds
     assert agreement(chance.agreement) in {text for _, text, mark in cells if mark == "~"}
@@ -112,7 +117,7 @@ def test_the_facts_are_all_there(record):
         "uniform attention (control): change .83",
         "random values, 999 draws; values of other heads, 5 draws; seed 17",
         "52 / 70",
-        "above chance, off the claim in 43 of 70 heads",
+        "partly supported in 43 of 70 heads",
         "2 of 72 heads (keys are all equal 2)",
         "check 1.2 s, forward and capture 9.4 s, kernel PCA 31 s",
         "peak 1.9 GB",
@@ -157,10 +162,10 @@ def test_an_audit_without_findings_prints(record):
 
 
 def test_a_claim_that_holds_by_construction_is_marked(record):
-    made = [dataclasses.replace(f, verdict=Verdict.BY_CONSTRUCTION) for f in record.findings[:3]]
+    made = [dataclasses.replace(f, verdict=Verdict.TRUE_BY_CONSTRUCTION) for f in record.findings[:3]]
     mixed = tuple(judge([*made, record.findings[3]]))
     text = printed(lambda c: print_audit(dataclasses.replace(record, findings=mixed), c), 120)
-    assert "= holds by construction" in text
+    assert "= true by construction" in text
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -275,14 +280,14 @@ def test_numbers_in_figures():
 
 
 def test_a_claim_that_holds_by_construction_needs_no_table(record: AuditRecord) -> None:
-    held = tuple(dataclasses.replace(finding, verdict=Verdict.BY_CONSTRUCTION) for finding in record.findings)
+    held = tuple(dataclasses.replace(finding, verdict=Verdict.TRUE_BY_CONSTRUCTION) for finding in record.findings)
     buffer = io.StringIO()
     print_audit(dataclasses.replace(record, findings=held), Console(file=buffer, width=100))
-    assert f"holds by construction in all {len(held)} heads" in buffer.getvalue()
+    assert f"true by construction in all {len(held)} heads" in buffer.getvalue()
     assert "agreement: 0 is chance" not in buffer.getvalue()
     assert f"0 / {len(held)}" not in buffer.getvalue()
     assert "nothing to judge" in render_html(dataclasses.replace(record, findings=held))
     assert "nothing to judge" not in render_html(record)
-    one_free = (dataclasses.replace(held[0], verdict=Verdict.ABOVE), *held[1:])
+    one_free = (dataclasses.replace(held[0], verdict=Verdict.PARTLY_SUPPORTED), *held[1:])
     print_audit(dataclasses.replace(record, findings=one_free), Console(file=buffer, width=100))
     assert "agreement: 0 is chance" in buffer.getvalue()

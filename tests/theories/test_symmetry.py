@@ -279,7 +279,7 @@ def test_heads_that_know_no_positions_agree(case: str) -> None:
     for finding in _found(_call(**KEEPS[case])):
         assert finding.value < 1e-14
         assert finding.chance.value > 0.5
-        assert finding.verdict is Verdict.BY_CONSTRUCTION
+        assert finding.verdict is Verdict.TRUE_BY_CONSTRUCTION
         assert finding.agreement == pytest.approx(1)
         assert (finding.inputs, finding.skipped, finding.chance.draws) == (BATCH, 0, 3)
 
@@ -289,7 +289,7 @@ def test_heads_that_know_positions_do_not(case: str) -> None:
     for finding in _found(_call(**BREAKS[case])):
         assert finding.value > 0.1
         assert finding.agreement < 0.9
-        assert finding.verdict in {Verdict.ABOVE, Verdict.CHANCE}
+        assert finding.verdict in {Verdict.PARTLY_SUPPORTED, Verdict.NO_EVIDENCE}
 
 
 def test_the_value_is_the_mean_over_permutations() -> None:
@@ -344,14 +344,14 @@ def test_query_heads_that_share_keys_are_measured_each() -> None:
     shared = {name: getattr(_call(), name)[:, :1].expand(-1, HEADS, -1, -1) for name in ("k", "v")}
     found = _found(_call(**shared, groups=HEADS, mask=CAUSAL))
     assert len({f.value for f in found}) == HEADS
-    assert [f.verdict for f in _found(_call(**shared, groups=HEADS))] == [Verdict.BY_CONSTRUCTION] * HEADS
+    assert [f.verdict for f in _found(_call(**shared, groups=HEADS))] == [Verdict.TRUE_BY_CONSTRUCTION] * HEADS
 
 
 def test_masks_and_biases_that_differ_between_heads_and_inputs() -> None:
     mask = torch.ones(BATCH, HEADS, TOKENS, TOKENS, dtype=torch.bool)
     mask[:, 1] = CAUSAL[0, 0]
     verdicts = [f.verdict for f in _found(_call(mask=mask))]
-    assert verdicts == [Verdict.SUPPORTED, Verdict.ABOVE, Verdict.SUPPORTED]
+    assert verdicts == [Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED, Verdict.SUPPORTED]
     bias = torch.zeros(BATCH, HEADS, TOKENS, TOKENS, dtype=torch.float64)
     bias[:, 2] = _drawn(TOKENS, TOKENS, seed=9)
     values = [f.value > 0.1 for f in _found(_call(bias=bias))]
@@ -389,6 +389,9 @@ def test_where_the_claim_says_nothing(changed: dict[str, Any], reason: str) -> N
 
 
 def test_three_tokens_suffice_and_one_draw_does_not() -> None:
-    assert _found(_call(mask=torch.arange(TOKENS).lt(3).expand(1, 1, 1, TOKENS)))[0].verdict is Verdict.BY_CONSTRUCTION
+    assert (
+        _found(_call(mask=torch.arange(TOKENS).lt(3).expand(1, 1, 1, TOKENS)))[0].verdict
+        is Verdict.TRUE_BY_CONSTRUCTION
+    )
     with pytest.raises(ValueError, match="at least 2 draws"):
         PermutationSymmetry(0, draws=1)

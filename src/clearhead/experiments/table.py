@@ -15,7 +15,7 @@ __all__ = ["as_facts", "as_markdown"]
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy")
 RANDOM_VALUES = controls.RANDOM_VALUES.name
-ABOVE = (str(Verdict.SUPPORTED), str(Verdict.ABOVE))
+TOWARD_THEORY = (str(Verdict.SUPPORTED), str(Verdict.PARTLY_SUPPORTED))
 
 
 def as_markdown(measured: Sequence[Measured], *, title: str, command: str, seed: int) -> str:
@@ -100,8 +100,8 @@ def _primary_table(shown: Sequence[Measured], statistic: str) -> str:
         assert record is not None, "only measured models are shown"
         layers = record["fidelity"]["layers"]
         counts = summary["verdicts"] if summary else {}
-        above = sum(counts.get(verdict, 0) for verdict in ABOVE)
-        at, below = (counts.get(str(verdict), 0) for verdict in (Verdict.CHANCE, Verdict.BELOW))
+        above = sum(counts.get(verdict, 0) for verdict in TOWARD_THEORY)
+        at, below = (counts.get(str(verdict), 0) for verdict in (Verdict.NO_EVIDENCE, Verdict.CONTRADICTED))
         rows.append([
             row.subject.name,
             f"{len(layers)} x {' or '.join(str(n) for n in sorted({layer['heads'] for layer in layers}))}",

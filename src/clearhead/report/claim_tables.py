@@ -63,7 +63,7 @@ def _columns(summaries: Sequence[Summary]) -> list[Column]:
 
 def _above(summary: Summary) -> str:
     """How many heads lie beyond chance on the theory's side; nothing where none could be elsewhere."""
-    by_construction = summary.verdicts.get(Verdict.BY_CONSTRUCTION, 0) == summary.measured > 0
+    by_construction = summary.verdicts.get(Verdict.TRUE_BY_CONSTRUCTION, 0) == summary.measured > 0
     return "-" if by_construction else f"{heads_above_chance(summary)} / {summary.measured}"
 
 

@@ -21,7 +21,7 @@ def conclusion(summary: Summary) -> str:
     judged = sum(of[verdict] for verdict in _TOLD)
     if not summary.measured:
         return "This model says nothing on it: no head could be measured."
-    if of[Verdict.BY_CONSTRUCTION]:
+    if of[Verdict.TRUE_BY_CONSTRUCTION]:
         return "This model cannot decide it: the statement holds by the way it is computed."
     if not judged:
         return "This audit leaves it open: there were too few inputs to judge any head."
@@ -41,10 +41,9 @@ def conclusion(summary: Summary) -> str:
 
 _TOLD = {
     Verdict.SUPPORTED: "",
-    Verdict.ABOVE: "above chance but off the claim",
-    Verdict.CHANCE: "not distinguishable from chance",
-    Verdict.BELOW: "below chance",
-    Verdict.OPPOSITE: "beyond chance, against the theory",
+    Verdict.PARTLY_SUPPORTED: "partly supported",
+    Verdict.NO_EVIDENCE: "without evidence",
+    Verdict.CONTRADICTED: "contradicted",
 }
 
 

@@ -15,7 +15,7 @@ MAP_WIDTH = 1040
 LABEL_WIDTH = 44
 HEADER_HEIGHT = 22
 UNMEASURED, WITHOUT_SCALE = "unmeasured", "plain"
-BEYOND = {Verdict.SUPPORTED: 0.5, Verdict.OPPOSITE: -0.5}
+BEYOND = {Verdict.SUPPORTED: 0.5, Verdict.CONTRADICTED: -0.5}
 """The agreement whose colour a verdict has where there is no agreement."""
 
 

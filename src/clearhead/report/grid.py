@@ -103,7 +103,7 @@ def others(grids: Sequence[ClaimGrid], theory: str, role: Role) -> list[ClaimGri
 
 def heads_above_chance(summary: Summary) -> int:
     """How many heads lie on the theory's side of chance with false discoveries held to the rate of the verdicts."""
-    return summary.verdicts.get(Verdict.SUPPORTED, 0) + summary.verdicts.get(Verdict.ABOVE, 0)
+    return summary.verdicts.get(Verdict.SUPPORTED, 0) + summary.verdicts.get(Verdict.PARTLY_SUPPORTED, 0)
 
 
 def skipped_heads(grid: ClaimGrid) -> dict[str, int]:

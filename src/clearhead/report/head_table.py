@@ -22,7 +22,7 @@ BESIDE = 2
 def print_head_table(grid: ClaimGrid, console: Console) -> None:
     """Print the agreement of every head, or its value where the theory tells a direction only, and what marks mean.
 
-    A cell's background is the colour of its agreement; heads that are not distinguishable from chance have none and are
+    A cell's background is the colour of its agreement; heads without evidence have none and are
     dim. Names of the modules stand at the end of the rows if all of them fit.
     """
     digits = max(*(len(_number(cell.finding)) for cell in grid.cells), len(str(grid.width - 1)))
@@ -63,7 +63,7 @@ def _cell(finding: Finding, digits: int) -> Text:
 
 
 def _style(finding: Finding) -> Style:
-    dull = (Verdict.CHANCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED)
+    dull = (Verdict.NO_EVIDENCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED)
     if finding.verdict not in dull and finding.claim.direction is not None:
         return Style(bold=finding.verdict is Verdict.SUPPORTED)
     if finding.verdict in dull or not math.isfinite(finding.agreement):

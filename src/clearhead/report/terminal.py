@@ -45,9 +45,9 @@ def print_audit(record: AuditRecord, console: Console) -> None:
     for grid in leading(grids):
         console.print()
         print_paragraph("", Text(f"{grid.claim.theory}, {grid.claim.statistic}", style="bold"), console, indent=0)
-        if all(cell.finding.verdict is Verdict.BY_CONSTRUCTION for cell in grid.cells):
+        if all(cell.finding.verdict is Verdict.TRUE_BY_CONSTRUCTION for cell in grid.cells):
             print_paragraph(
-                "", Text(f"holds by construction in all {len(grid.cells)} {grid.claim.unit}s"), console, indent=0
+                "", Text(f"true by construction in all {len(grid.cells)} {grid.claim.unit}s"), console, indent=0
             )
         else:
             print_head_table(grid, console)

@@ -27,13 +27,12 @@ __all__ = [
 
 MARKS = {
     Verdict.SUPPORTED: "*",
-    Verdict.ABOVE: "",
-    Verdict.CHANCE: "~",
-    Verdict.BELOW: "",
-    Verdict.OPPOSITE: "!",
+    Verdict.PARTLY_SUPPORTED: "",
+    Verdict.NO_EVIDENCE: "~",
+    Verdict.CONTRADICTED: "!",
     Verdict.NOT_APPLICABLE: "",
     Verdict.UNDECIDED: "?",
-    Verdict.BY_CONSTRUCTION: "=",
+    Verdict.TRUE_BY_CONSTRUCTION: "=",
 }
 """One character beside a head's number, so that no verdict is told by colour alone."""
 
@@ -47,17 +46,16 @@ RULES = {
     + f"the value lies on the theory's side of chance, and the whole interval of the agreement is at least {SUPPORT}, "
     f"and at most {2 - SUPPORT} where a value may pass the theory's. Where the theory tells only in which direction "
     "from chance the value lies, it lies there.",
-    Verdict.ABOVE: _DIFFERS
+    Verdict.PARTLY_SUPPORTED: _DIFFERS
     + "and the value lies on the theory's side of chance, but the interval of the agreement reaches below "
     f"{SUPPORT}, or above {2 - SUPPORT} where a value may pass the theory's.",
-    Verdict.CHANCE: _ADJUSTED
+    Verdict.NO_EVIDENCE: _ADJUSTED
     + "above 5 %: at least one control cannot be told from the head; or the theory's value lies among the controls.",
-    Verdict.BELOW: _DIFFERS + "and the value does not lie on the theory's side of chance.",
-    Verdict.OPPOSITE: _DIFFERS + "and the theory tells only in which direction from chance the value lies: not there.",
+    Verdict.CONTRADICTED: _DIFFERS + "and the value does not lie on the theory's side of the controls.",
     Verdict.NOT_APPLICABLE: "The theory does not speak of this head, or nothing could be measured on it: no input was "
     "usable, or a value is not finite.",
     Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
-    Verdict.BY_CONSTRUCTION: "The statement holds for every head by the way it is computed, so it is not tested.",
+    Verdict.TRUE_BY_CONSTRUCTION: "The statement holds for every head by the way it is computed, so it is not tested.",
 }
 """The rule of `clearhead.judging.judge` that leads to each verdict, in words."""
 
@@ -95,7 +93,7 @@ def _judged(summary: Summary) -> str:
 
 def _said(verdict: Verdict, direction: Direction | None) -> str:
     """A verdict without its reason; where the theory tells a direction only, on which side of the controls it is."""
-    if direction is None or verdict not in (Verdict.SUPPORTED, Verdict.OPPOSITE):
+    if direction is None or verdict not in (Verdict.SUPPORTED, Verdict.CONTRADICTED):
         return str(verdict).split(":")[0]
     if verdict is Verdict.SUPPORTED:
         return f"{direction} than every control, as the theory says,"

@@ -186,7 +186,7 @@ def test_a_planted_head_is_supported_and_a_random_one_is_not() -> None:
     planted = call.v.clone()
     planted[:, 1] = kernel_pca(call.k[:, 1], scale=SCALE, axes=VALUES).values
     found = _found(_call(planted))
-    assert [finding.verdict for finding in found] == [Verdict.CHANCE, Verdict.SUPPORTED, Verdict.CHANCE]
+    assert [finding.verdict for finding in found] == [Verdict.NO_EVIDENCE, Verdict.SUPPORTED, Verdict.NO_EVIDENCE]
     assert found[1].agreement == pytest.approx(1)
     assert found[0].chance.value == pytest.approx(found[1].chance.value, abs=0.1)
     assert found[0].chance.range.low < found[0].value < found[0].chance.range.high
@@ -199,7 +199,7 @@ def test_random_heads_are_called_significant_at_the_rate_promised() -> None:
     rejected = sum(finding.p_value <= 0.05 for finding in found)
     # 40 heads at 5 %: two expected, and more than seven with probability 0.001.
     assert rejected <= 7
-    assert sum(finding.verdict is not Verdict.CHANCE for finding in found) <= 2
+    assert sum(finding.verdict is not Verdict.NO_EVIDENCE for finding in found) <= 2
 
 
 def test_how_inputs_are_batched_does_not_matter() -> None:

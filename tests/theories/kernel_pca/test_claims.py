@@ -103,7 +103,7 @@ def test_a_planted_head_passes_every_control_and_the_others_do_not() -> None:
     # Nor orthogonality, in which four other heads differ so much that none lies outside their spread.
     for claim in (CAPTURED, c.OVERLAP, c.MATCHED, c.LINEAR_CKA, c.RESIDUAL, c.MEAN):
         assert found[claim.statistic][1].verdict is Verdict.SUPPORTED, claim.statistic
-    assert {*verdicts[:1], *verdicts[2:]} == {Verdict.CHANCE}
+    assert {*verdicts[:1], *verdicts[2:]} == {Verdict.NO_EVIDENCE}
 
 
 def test_values_that_beat_random_ones_as_any_map_does_are_at_chance() -> None:
@@ -116,8 +116,8 @@ def test_values_that_beat_random_ones_as_any_map_does_are_at_chance() -> None:
     random_only = Draws(random_values=6, random_map=0, permuted=0, other_heads=0)
     weak = _found(layer, claims=[CAPTURED], draws=random_only)[CAPTURED.statistic]
     strong = _found(layer, claims=[CAPTURED])[CAPTURED.statistic]
-    assert sum(f.verdict is Verdict.ABOVE for f in weak) >= 3
-    assert {f.verdict for f in strong} == {Verdict.CHANCE}
+    assert sum(f.verdict is Verdict.PARTLY_SUPPORTED for f in weak) >= 3
+    assert {f.verdict for f in strong} == {Verdict.NO_EVIDENCE}
     assert all(f.chance.control in (RANDOM_MAP.name, OTHER_HEADS.name) for f in strong)
 
 

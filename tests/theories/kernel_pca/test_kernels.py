@@ -42,10 +42,10 @@ def test_measured_only_where_there_is_a_bias_or_a_cap() -> None:
     mask[..., 19:] = False
     for changed, verdict in (
         ({}, None),
-        ({"bias": 3 * bias}, Verdict.CHANCE),
+        ({"bias": 3 * bias}, Verdict.NO_EVIDENCE),
         ({"bias": places @ places.mT}, Verdict.SUPPORTED),
         ({"bias": places @ places.mT, "mask": mask}, Verdict.SUPPORTED),
-        ({"softcap": 0.5}, Verdict.ABOVE),
+        ({"softcap": 0.5}, Verdict.PARTLY_SUPPORTED),
     ):
         measurement = KernelPCAClaims(0, claims=[CAPTURED])
         measurement.observe(call(v, k, **changed))

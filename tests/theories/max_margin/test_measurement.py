@@ -62,7 +62,7 @@ def test_a_max_margin_head_reaches_every_claim_exactly() -> None:
             assert finding.value == pytest.approx(1, abs=1e-7), claim.statistic
             assert finding.inputs == GROUPS - (claim is c.HELD_OUT)
     assert {f.verdict for f in found[c.RATIO.statistic]} == {Verdict.SUPPORTED}
-    assert {f.verdict for f in found[c.SEPARABLE.statistic]} == {Verdict.BY_CONSTRUCTION}
+    assert {f.verdict for f in found[c.SEPARABLE.statistic]} == {Verdict.TRUE_BY_CONSTRUCTION}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_random_head_is_separated_by_itself_and_reaches_no_other_claim() -> No
     for claim in (c.RATIO, c.COSINE, c.COSINE_SPAN):
         for finding in found[claim.statistic]:
             assert finding.value < 0.9
-            assert finding.verdict is Verdict.CHANCE
+            assert finding.verdict is Verdict.NO_EVIDENCE
 
 
 def test_a_head_that_is_not_saturated_is_not_judged_and_keeps_its_numbers() -> None:
@@ -141,7 +141,7 @@ def test_a_head_that_is_not_saturated_is_not_judged_and_keeps_its_numbers() -> N
     assert first.value == pytest.approx(1, abs=1e-7)
     assert (first.verdict, first.reason) == (Verdict.NOT_APPLICABLE, "attention is not saturated")
     assert found[c.SATURATION.statistic][0].value < 0.5
-    assert found[c.SEPARABLE.statistic][0].verdict is Verdict.BY_CONSTRUCTION
+    assert found[c.SEPARABLE.statistic][0].verdict is Verdict.TRUE_BY_CONSTRUCTION
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,7 +76,7 @@ class PermutationSymmetry:
 
     def _labelled(self, finding: Finding) -> Finding:
         free = finding.layer in self._tells_places or not finding.inputs
-        return finding if free else dataclasses.replace(finding, verdict=Verdict.BY_CONSTRUCTION)
+        return finding if free else dataclasses.replace(finding, verdict=Verdict.TRUE_BY_CONSTRUCTION)
 
     def _sample(self, heads: Heads, index: int, generator: torch.Generator) -> Samples:
         return sample_by_head(

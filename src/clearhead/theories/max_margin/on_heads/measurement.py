@@ -125,7 +125,7 @@ class MaxMarginClaims:
         if finding.claim.statistic == c.SATURATION.statistic or not finding.inputs:
             return finding
         if finding.claim.statistic == c.SEPARABLE.statistic:
-            return dataclasses.replace(finding, verdict=Verdict.BY_CONSTRUCTION)
+            return dataclasses.replace(finding, verdict=Verdict.TRUE_BY_CONSTRUCTION)
         if saturated >= MOST:
             return finding
         return dataclasses.replace(finding, applies=False, reason="attention is not saturated")
