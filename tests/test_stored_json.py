@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from clearhead import stored_json
 from clearhead.errors import ClearheadError
 from clearhead.stored_json import DamagedFileError, read_json, write_json
 
@@ -72,10 +71,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stored_json.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_json(path, {"other": 1})
-    monkeypatch.setattr(stored_json.os, "fsync", os.fsync)
+    monkeypatch.undo()
     assert read_json(path) == CONTENT
     assert [file.name for file in tmp_path.iterdir()] == ["it.json"]
 

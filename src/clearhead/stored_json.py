@@ -6,34 +6,21 @@ It detects damage (a full disk, a flipped bit, an edit by hand), not an attacker
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clearhead.errors import ClearheadError
+from clearhead.storage import DamagedFileError, write_bytes
 
 __all__ = ["DamagedFileError", "read_json", "write_json", "write_text"]
 
 CHECKSUM = "sha256"
 
 
-class DamagedFileError(ClearheadError, ValueError):
-    """A stored file whose content is not what was written."""
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically: after a crash the path holds the old file or the new one, never a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

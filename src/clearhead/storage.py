@@ -1,0 +1,214 @@
+"""Files that hold state: written atomically, and read only if they match their SHA-256 checksum.
+
+JSON lines (`write_lines`) and safetensors (`write_tensors`) carry their own checksum, and so does JSON
+(`clearhead.stored_json`). For files in a format of others, `write_checksums` puts the checksums of a folder into one
+more file. A checksum detects damage. It does not prove who wrote a file.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from clearhead.errors import ClearheadError, InputError
+
+__all__ = [
+    "CHECKSUMS_FILE", "DamagedFileError", "WriteError", "check_checksums", "lock_folder", "parse_json", "read_bytes",
+    "read_lines", "read_tensors", "write_bytes", "write_checksums", "write_lines",
+    "write_tensors",
+]  # fmt: skip
+
+CHECKSUMS_FILE = "clearhead-checksums.jsonl"
+MAX_JSON_BYTES = 64 * 2**20
+
+_NO_HASH = "0" * 64
+_HASH_IN_HEADER = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+
+
+class DamagedFileError(InputError):
+    """A file that cannot be read back as it was written."""
+
+
+class WriteError(ClearheadError, OSError):
+    """A file that cannot be written: the disk is full, read-only or gone."""
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically: after a crash it holds either the old or the new content."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise WriteError(
+            f"cannot write {path}: {error.strerror or error}; free space or choose another folder"
+        ) from None
+    _sync_folder(path.parent)
+
+
+def read_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """Return the content of a regular file.
+
+    Raise FileNotFoundError if there is none, and InputError for a pipe, a device, a folder or more than `max_bytes`.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InputError(f"cannot read {path}: it is not a regular file")
+            content = file.read() if max_bytes is None else file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if max_bytes is not None and len(content) > max_bytes:
+        raise InputError(f"cannot read {path}: it has more than {max_bytes} bytes, the limit for such a file")
+    return content
+
+
+def parse_json(content: bytes, path: Path) -> Any:
+    """Return the value of JSON text. Raise InputError naming `path` if it is not JSON or nested too deeply."""
+    try:
+        return json.loads(content.decode())
+    except RecursionError:
+        raise InputError(f"cannot read {path}: its JSON is nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"cannot read {path}: it is not valid JSON ({error})") from None
+
+
+def write_lines(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line, and a last line with the checksum of the lines before it."""
+    lines = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+    write_bytes(path, lines + _hash_line(lines))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects that `write_lines` wrote, without the checksum.
+
+    Raise FileNotFoundError if there is no file, and DamagedFileError if it does not match its checksum.
+    """
+    content = read_bytes(path, max_bytes=MAX_JSON_BYTES)
+    lines = content[: -len(_hash_line(b""))]
+    if content != lines + _hash_line(lines):
+        raise _damaged(path)
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Any], *, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file whose metadata hold the checksum of the whole file, computed with zeros in its place."""
+    from safetensors.torch import save
+
+    separate = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    content = save(separate, metadata={**(metadata or {}), "sha256": _NO_HASH})
+    write_bytes(path, content.replace(f'"sha256":"{_NO_HASH}"'.encode(), f'"sha256":"{_sha256(content)}"'.encode(), 1))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the tensors and the metadata that `write_tensors` wrote. Raise as `read_lines` does."""
+    from safetensors.torch import load
+
+    content = read_bytes(path)
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+    hashes = _HASH_IN_HEADER.findall(header)
+    if len(hashes) != 1 or _sha256(content.replace(hashes[0], _NO_HASH.encode(), 1)) != hashes[0].decode():
+        raise _damaged(path)
+    metadata = json.loads(header)["__metadata__"]
+    del metadata["sha256"]
+    return load(content), metadata
+
+
+def write_checksums(folder: Path, names: Sequence[str]) -> None:
+    """Write the checksums of files of a folder into `CHECKSUMS_FILE`."""
+    entries = [{"name": name, "sha256": _sha256_of_file(folder / name)} for name in sorted(names)]
+    write_lines(folder / CHECKSUMS_FILE, entries)
+
+
+def check_checksums(folder: Path) -> bool:
+    """Compare the files of a folder with its `CHECKSUMS_FILE`. Return False if there is none.
+
+    Raise DamagedFileError if a file differs or is missing.
+    """
+    path = folder / CHECKSUMS_FILE
+    if not path.exists():
+        return False
+    for entry in read_lines(path):
+        name, expected = entry["name"], entry["sha256"]
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{path} lists {name}, which is outside {folder}; delete {path.name}")
+        try:
+            intact = _sha256_of_file(folder / name) == expected
+        except FileNotFoundError:
+            raise DamagedFileError(f"{folder / name} is missing, but {path.name} lists it; restore it") from None
+        if not intact:
+            raise DamagedFileError(
+                f"{folder / name} does not match {path.name}: it was damaged or edited. Restore it, or delete "
+                f"{path.name} to use it as it is"
+            )
+    return True
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that no second process writes there. Raise InputError if another holds it.
+
+    The operating system releases the lock when the process ends, however it ends. Where it has no such lock (Windows),
+    nothing is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a")
+    except OSError as error:
+        raise WriteError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder} is in use by another run; wait until it ends, or choose another folder"
+            ) from None
+        yield
+
+
+def _hash_line(lines: bytes) -> bytes:
+    return json.dumps({"sha256": _sha256(lines)}).encode() + b"\n"
+
+
+def _damaged(path: Path) -> DamagedFileError:
+    return DamagedFileError(f"{path} does not match its checksum: it was damaged or edited; delete it to start again")
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sha256_of_file(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot read {path}: it is not a regular file")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable. Not every system can open a folder."""
+    with suppress(OSError):
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

@@ -1,0 +1,164 @@
+"""Stored files: what is written is read back, and damage never passes for content."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clearhead.errors import InputError
+from clearhead.storage import (
+    CHECKSUMS_FILE,
+    DamagedFileError,
+    WriteError,
+    check_checksums,
+    lock_folder,
+    parse_json,
+    read_bytes,
+    read_lines,
+    read_tensors,
+    write_bytes,
+    write_checksums,
+    write_lines,
+    write_tensors,
+)
+from tests.faults.damage import DAMAGES, damage
+
+LINES = [{"epoch": epoch, "loss": 1 / epoch} for epoch in (1, 2, 3)]
+TENSORS = {"w": torch.arange(35.0).view(5, 7), "steps": torch.tensor(3), "shared": torch.arange(70.0).view(10, 7)[::2]}
+METADATA = {"run": json.dumps({"sha256": "0" * 64})}
+
+
+def _write_tensors(path: Path) -> None:
+    write_tensors(path, TENSORS, metadata=METADATA)
+
+
+FORMATS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
+    "lines": (lambda path: write_lines(path, LINES), read_lines),
+    "tensors": (_write_tensors, read_tensors),
+}
+
+
+def test_values_are_read_back(tmp_path: Path) -> None:
+    write_lines(tmp_path / "b", LINES)
+    assert read_lines(tmp_path / "b") == LINES
+    write_lines(tmp_path / "b", [])
+    assert read_lines(tmp_path / "b") == []
+    _write_tensors(tmp_path / "c")
+    tensors, metadata = read_tensors(tmp_path / "c")
+    assert metadata == METADATA
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"]
+
+
+def test_other_programs_read_the_files(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    _write_tensors(tmp_path / "c")
+    assert torch.equal(load_file(tmp_path / "c")["w"], TENSORS["w"])
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_damage_is_an_error(tmp_path: Path, format_: str, kind: str, seed: int) -> None:
+    write, read = FORMATS[format_]
+    path = tmp_path / "state"
+    write(path)
+    damage(path, kind, seed)
+    with pytest.raises(DamagedFileError, match="does not match its checksum: it was damaged or edited; delete it"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", [read_lines, read_tensors])
+def test_no_file_is_not_a_damaged_file(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "absent")
+    (tmp_path / "empty").touch()
+    with pytest.raises(DamagedFileError):
+        read(tmp_path / "empty")
+
+
+def test_a_folder_is_compared_with_its_checksums(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    (tmp_path / "b").write_text("2")
+    assert not check_checksums(tmp_path)
+    write_checksums(tmp_path, ["a", "b"])
+    assert check_checksums(tmp_path)
+    (tmp_path / "c").write_text("other files do not matter")
+    assert check_checksums(tmp_path)
+    (tmp_path / "b").write_text("3")
+    with pytest.raises(DamagedFileError, match=r"b does not match clearhead-checksums.jsonl"):
+        check_checksums(tmp_path)
+    (tmp_path / "b").unlink()
+    with pytest.raises(DamagedFileError, match=r"b is missing"):
+        check_checksums(tmp_path)
+    write_lines(tmp_path / CHECKSUMS_FILE, [{"name": "../other", "sha256": "0"}])
+    with pytest.raises(InputError, match=r"lists ../other, which is outside"):
+        check_checksums(tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_bytes(tmp_path / "a", b"1")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteError, match=r"cannot write .*a: No space left on device; free space"):
+        write_bytes(tmp_path / "a", b"2")
+    monkeypatch.undo()
+    assert (tmp_path / "a").read_bytes() == b"1"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    with pytest.raises(WriteError, match="Not a directory"):
+        write_bytes(tmp_path / "a" / "b", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs device files")
+def test_only_regular_files_of_a_limited_size_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(InputError, match="not a regular file"):
+            read_bytes(path)
+    with pytest.raises(InputError, match="Is a directory"):
+        read_bytes(tmp_path)
+    (tmp_path / "big").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "big", max_bytes=5) == b"12345"
+    with pytest.raises(InputError, match="more than 4 bytes"):
+        read_bytes(tmp_path / "big", max_bytes=4)
+
+
+@pytest.mark.parametrize(("text", "reason"), [(b"{", "not valid JSON"), (b"\xff", "not valid JSON"),
+                                              (b"[" * 200_000, "nested too deeply")])  # fmt: skip
+def test_text_that_is_not_json(text: bytes, reason: str) -> None:
+    with pytest.raises(InputError, match=f"cannot read config.json: it.*{reason}"):
+        parse_json(text, Path("config.json"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_one_process_holds_a_folder(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys, time; from clearhead.storage import lock_folder\n"
+        "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="is in use by another run; wait until it ends"), lock_folder(tmp_path):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    time.sleep(0.05)
+    with lock_folder(tmp_path), pytest.raises(InputError), lock_folder(tmp_path):
+        pass
+    with lock_folder(tmp_path):
+        pass
