@@ -109,7 +109,7 @@ def test_torch_is_pinned_by_the_constraints_alone() -> None:
 
 BREAKS = {
     "rooms on one floor": ("report/wording.py", "import clearhead.theories.theory", "imports point down"),
-    "training knows no data": ("training/loop.py", "import clearhead.data.images", "imports point down"),
+    "training knows no data": ("training/loop.py", "import clearhead.data.text", "imports point down"),
     "corruptions know no training": (
         "robustness/sweep.py",
         "import clearhead.training.evaluation",

@@ -7,7 +7,7 @@ RATE = ("tests/numerics/test_coding_rate.py",)
 STREAM = ("tests/numerics/test_rate_stream.py",)
 LOSS = ("tests/modules/test_rate_reduction.py",)
 HERE = "tests/theories/coding_rate"
-SIGNS = ("tests/experiments/test_rate_signs.py",)
+SIGNS = ("tests/experiments/crate/test_sign_table.py",)
 
 RATE_FAULTS = (
     Fault(
@@ -203,6 +203,10 @@ RATE_FAULTS = (
         (f"{HERE}/test_denoising.py",),
     ),
     Fault(
-        "signs: rounding counts", "experiments/rate_signs.py", "sign * value > STILL for", "sign * value > 0 for", SIGNS
+        "signs: rounding counts",
+        "experiments/crate/sign_table.py",
+        "sign * value > STILL for",
+        "sign * value > 0 for",
+        SIGNS,
     ),
 )

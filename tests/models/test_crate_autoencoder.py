@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.capturing import capture
-from clearhead.data.images import digits
+from clearhead.experiments.images import digits
 from clearhead.models.crate_autoencoder import (
     CrateAutoencoder,
     CrateAutoencoderConfig,

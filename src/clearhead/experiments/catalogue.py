@@ -1,23 +1,23 @@
 """What can be reproduced."""
 
 from clearhead.errors import InputError
-from clearhead.experiments.crate_segmentation import SEGMENTATION
-from clearhead.experiments.crate_training import CRATE_DIGITS, CRATE_FASHION
+from clearhead.experiments.crate.segmentation import SEGMENTATION
+from clearhead.experiments.crate.sign_table import SIGN_TABLE
+from clearhead.experiments.crate.training import CRATE_DIGITS, CRATE_FASHION
 from clearhead.experiments.experiment import Experiment
-from clearhead.experiments.model_table import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
-from clearhead.experiments.rate_signs import SIGN_TABLE
-from clearhead.experiments.robustness import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
-from clearhead.experiments.svm_drift import DRIFT
-from clearhead.experiments.svm_local import LOCAL_CONVERGENCE
-from clearhead.experiments.svm_multi import MULTI_TOKEN
-from clearhead.experiments.svm_optimisers import OPTIMISERS
-from clearhead.experiments.svm_path import REGULARISATION_PATH
-from clearhead.experiments.svm_prompt import PROMPT
-from clearhead.experiments.svm_rank import RANK
-from clearhead.experiments.svm_training import TRAINING
-from clearhead.experiments.svm_trajectories import TRAJECTORIES
-from clearhead.experiments.svm_types import CONVERGENCE_TYPE
-from clearhead.experiments.vision import DIGITS, FASHION_MNIST
+from clearhead.experiments.models.claim_tables import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
+from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
+from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
+from clearhead.experiments.svm.convergence_type import CONVERGENCE_TYPE
+from clearhead.experiments.svm.drift import DRIFT
+from clearhead.experiments.svm.local_convergence import LOCAL_CONVERGENCE
+from clearhead.experiments.svm.multi_token import MULTI_TOKEN
+from clearhead.experiments.svm.optimisers import OPTIMISERS
+from clearhead.experiments.svm.prompt import PROMPT
+from clearhead.experiments.svm.rank import RANK
+from clearhead.experiments.svm.regularisation_path import REGULARISATION_PATH
+from clearhead.experiments.svm.training import TRAINING
+from clearhead.experiments.svm.trajectories import TRAJECTORIES
 
 __all__ = ["EXPERIMENTS", "find_experiment"]
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clearhead.experiments.experiment import Request, installed_versions, write_text
-from clearhead.experiments.result_table import over_runs
+from clearhead.experiments.tables import over_runs
 from clearhead.numerics.proportion import wilson_interval
 from clearhead.report.chart_axis import Number
 from clearhead.report.line_chart import Line

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clearhead.shapes import ShapeError
 from clearhead.theories.max_margin import Status, attention_svm
 from clearhead.theories.max_margin.svm.multi_token import MultiToken, likely_tokens, multi_token_svm, tied_tokens
-from tests.theories.max_margin.made_tasks import drawn
+from tests.experiments.svm.descent.made_tasks import drawn
 
 N, T, D, E = 3, 5, 7, 11
 SEEDS = st.integers(0, 2**20)

@@ -2,8 +2,8 @@
 
 import torch
 
-from clearhead.theories.max_margin.descent.optimality import correlation, globally_optimal, locally_optimal, saturated
-from tests.theories.max_margin.made_tasks import drawn
+from clearhead.theories.max_margin.optimality import correlation, globally_optimal, locally_optimal, saturated
+from tests.experiments.svm.descent.made_tasks import drawn
 
 SCORES = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]]).double()
 

@@ -1,18 +1,18 @@
 r"""The statements behind the theory, checked on drawn problems, each beside a control that must fail."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from clearhead.findings import Theorem
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.descent.drawn_tasks import draw_start, draw_tasks
-from clearhead.theories.max_margin.descent.dynamics import train
-from clearhead.theories.max_margin.descent.optimality import correlation, globally_optimal, locally_optimal
-from clearhead.theories.max_margin.descent.parameters import Direct, Factored
+from clearhead.numerics.precision import machine_epsilon
+from clearhead.numerics.threads import one_thread
+from clearhead.theories.max_margin.optimality import correlation, globally_optimal, locally_optimal
 from clearhead.theories.max_margin.svm.norms import bracket, dual_norm, norm_of
 from clearhead.theories.max_margin.svm.solution import MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm, selecting
@@ -155,17 +155,47 @@ def _of_balanced(dtype: torch.dtype) -> float:
 
 @cache
 def _trained(factored: bool) -> dict[Norm, float]:
-    """Mean correlation of what training W, or K and Q, leads to with each SVM of the tokens that it selects."""
-    task = draw_tasks(range(SEEDS), n=6, t=8, d=10)
-    start = draw_start(range(SEEDS), *([(10, 10)] * (2 if factored else 1)))
-    last = train(task, start, steps=STEPS, parameters=Factored() if factored else Direct())
+    """Train W, or K and Q, by normalised descent; return the mean correlation with each SVM of the selected tokens.
+
+    One query per sequence, a fixed linear head v, logistic loss; K and Q with the published penalty.
+    """
+    n, t, d = 6, 8, 10
+    generator = torch.Generator().manual_seed(0)
+
+    def unit(*shape: int) -> Tensor:
+        return functional.normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
+
+    x, z, v, y = unit(SEEDS, n, t, d), unit(SEEDS, n, d), unit(SEEDS, d), unit(SEEDS, n).sign()
+    tiny = machine_epsilon(torch.float64)
+    now = [(2 * torch.rand(SEEDS, d, d, generator=generator).double() - 1) / d**0.5 for _ in range(1 + factored)]
+    with one_thread(), torch.enable_grad():
+        for _ in range(STEPS):
+            now = [parameter.detach().requires_grad_() for parameter in now]
+            attention = _scores(x, _weights(now), z).softmax(dim=-1)
+            margins = y * torch.einsum("rnt,rntd,rd->rn", attention, x, v)
+            penalty = tiny * sum(p.square().sum() for p in now) if factored else 0.0
+            loss = penalty - functional.logsigmoid(margins).mean(dim=-1).sum()
+            gradients = torch.autograd.grad(loss, now)
+            lengths = [torch.linalg.matrix_norm(g, keepdim=True) + tiny for g in gradients]
+            now = [p - 0.1 * g / length for p, g, length in zip(now, gradients, lengths, strict=True)]
+    W = _weights(now).detach()
+    selected = _scores(x, W, z).argmax(dim=-1)
     found: dict[Norm, list[float]] = {Norm.FROBENIUS: [], Norm.NUCLEAR: []}
     for run in range(SEEDS):
         for norm, correlations in found.items():
-            svm = attention_svm(task.tokens[run], task.queries[run], last.selected[-1, run], norm=norm)
+            svm = attention_svm(x[run], z[run], selected[run], norm=norm)
             if svm.W is not None:
-                correlations.append(float(correlation(last.W[-1, run], svm.W)))
+                correlations.append(float(correlation(W[run], svm.W)))
     return {norm: float(np.mean(correlations)) for norm, correlations in found.items()}
+
+
+def _weights(parameters: Sequence[Tensor]) -> Tensor:
+    """Return W: the one parameter, or K Q^T of two."""
+    return parameters[0] if len(parameters) == 1 else parameters[0] @ parameters[1].mT
+
+
+def _scores(x: Tensor, W: Tensor, z: Tensor) -> Tensor:
+    return torch.einsum("rntd,rde,rne->rnt", x, W, z)
 
 
 def _short_of_the_bar(norm: Norm, *, factored: bool) -> float:

@@ -1,0 +1,119 @@
+"""Images of cats and dogs with masks: the Oxford-IIIT Pet set (Parkhi et al. 2012) in its layout on disk.
+
+================================  ===========================================================
+file                              what
+================================  ===========================================================
+images/NAME.jpg                   an image of any size
+annotations/trimaps/NAME.png      1 where the animal is, 2 background, 3 border or unclear
+annotations/trainval.txt          lines of NAME, breed from 1, species (1 cat, 2 dog), a number
+annotations/test.txt              the same
+================================  ===========================================================
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.errors import InputError
+from clearhead.experiments.images import ImageSet
+
+__all__ = ["MaskedImages", "read_pets"]
+
+ANIMAL, BACKGROUND, BORDER = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedImages:
+    """Images with labels, and for each test image (n, y, x) where the object is and which pixels count."""
+
+    images: ImageSet
+    objects: Tensor
+    counted: Tensor
+
+
+def read_pets(folder: Path, *, size: int, progress: Callable[[int, int], None] | None = None) -> MaskedImages:
+    """The set in squares of `size` pixels, labelled by species; its two lists are the two parts.
+
+    Images are squeezed into the square, masks with them. An image or a mask that cannot be read is a ValueError.
+    """
+    reader = _image_reader()
+    parts = {part: _listed(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")}
+    total, done = sum(map(len, parts.values())), 0
+    pixels: dict[str, list[Tensor]] = {part: [] for part in parts}
+    trimaps: list[Tensor] = []
+    for part, entries in parts.items():
+        for name, _ in entries:
+            pixels[part].append(_pixels(reader, folder / "images" / f"{name}.jpg", size))
+            if part == "test":
+                trimaps.append(_trimap(reader, folder / "annotations" / "trimaps" / f"{name}.png", size))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    labels = {part: torch.tensor([species for _, species in entries]) for part, entries in parts.items()}
+    masks = torch.stack(trimaps)
+    return MaskedImages(
+        images=ImageSet(
+            name=folder.name,
+            train_images=torch.stack(pixels["trainval"]),
+            train_labels=labels["trainval"],
+            test_images=torch.stack(pixels["test"]),
+            test_labels=labels["test"],
+        ),
+        objects=masks == ANIMAL,
+        counted=masks != BORDER,
+    )
+
+
+def _image_reader() -> Any:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError:
+        raise InputError("reading .jpg and .png files needs pillow; pip install pillow") from None
+
+
+def _listed(path: Path) -> list[tuple[str, int]]:
+    """Names and species, from 0."""
+    if not path.is_file():
+        raise InputError(f"there is no {path}; give the folder of the Oxford-IIIT Pet set with --data")
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = line.split()
+        plain = "/" not in fields[0] and "\\" not in fields[0] and not fields[0].startswith(".")
+        if len(fields) < 3 or fields[2] not in ("1", "2") or not plain:
+            raise InputError(f"{path} has a line that is no name, breed and species (1 or 2): {line[:60]!r}")
+        found.append((fields[0], int(fields[2]) - 1))
+    if not found:
+        raise InputError(f"{path} names no image")
+    return found
+
+
+def _opened(reader: Any, path: Path) -> Any:
+    try:
+        with reader.open(path) as image:
+            image.load()
+            return image.copy()
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there, though the lists name it; unpack the whole set") from None
+    except (OSError, ValueError, SyntaxError, reader.DecompressionBombError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+
+
+def _pixels(reader: Any, path: Path, size: int) -> Tensor:
+    image = _opened(reader, path).convert("RGB").resize((size, size), reader.Resampling.BILINEAR)
+    return torch.from_numpy(np.asarray(image, dtype=np.uint8).copy()).movedim(-1, 0)
+
+
+def _trimap(reader: Any, path: Path, size: int) -> Tensor:
+    image = _opened(reader, path).resize((size, size), reader.Resampling.NEAREST)
+    values = torch.from_numpy(np.asarray(image, dtype=np.uint8).copy())
+    if values.ndim != 2 or not bool(((values >= ANIMAL) & (values <= BORDER)).all()):
+        raise InputError(f"{path} is no mask of 1 (animal), 2 (background) and 3 (border)")
+    return values

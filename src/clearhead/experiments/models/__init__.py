@@ -1,0 +1,1 @@
+"""Experiments on published models, and the vision transformer trained for them."""

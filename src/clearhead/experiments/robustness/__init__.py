@@ -1,0 +1,1 @@
+"""Experiments on the accuracy and cost of attention variants under image corruptions."""

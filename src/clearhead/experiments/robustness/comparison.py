@@ -1,0 +1,88 @@
+"""What the runs of all variants say together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clearhead.experiments.estimates import Difference, Estimate, differences, estimate
+from clearhead.experiments.robustness.runs import Run
+from clearhead.experiments.robustness.step_time import Ratio, StepTimes
+from clearhead.experiments.robustness.variants import Variant
+from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
+
+__all__ = ["CLEAN", "NOISE", "OTHER", "PRIMARY", "Comparison", "compare"]
+
+CLEAN, NOISE, OTHER = "clean", "noise", "other corruptions"
+PRIMARY = (CLEAN, NOISE, OTHER)
+"""The accuracies that are compared; the last two are means over corruptions and severities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Estimates by measure and variant, and the differences between variants that share their seeds."""
+
+    variants: tuple[Variant, ...]
+    runs: tuple[Run, ...]
+    times: StepTimes
+    estimates: dict[str, dict[str, Estimate | None]]
+    differences: tuple[Difference, ...]
+
+    @property
+    def baselines(self) -> list[str]:
+        """What variants are compared with."""
+        return list(dict.fromkeys(difference.beside for difference in self.differences))
+
+    @property
+    def told(self) -> list[Difference]:
+        """The differences that can be told from none."""
+        return [difference for difference in self.differences if difference.verdict != "not distinguishable"]
+
+    @property
+    def lost(self) -> list[Run]:
+        """The runs that ended without a model."""
+        return [run for run in self.runs if run.reason]
+
+    def parameters(self, name: str) -> int:
+        """How many numbers the variant learns."""
+        return next(run.parameters for run in self.runs if run.variant == name)
+
+    def beyond(self, name: str) -> list[float | None]:
+        """The share of entries of keys that a bound cuts, of every layer, mean over seeds; None where it has none."""
+        layers = zip(*(run.beyond for run in self.runs if run.variant == name and not run.reason), strict=True)
+        return [None if None in layer else float(np.mean(layer)) for layer in layers]
+
+    def ratio(self, name: str) -> Ratio:
+        """The time of its training step beside that of the first variant."""
+        return self.times.ratio(name, to=self.variants[0].name)
+
+
+def compare(variants: Sequence[Variant], runs: Sequence[Run], times: StepTimes) -> Comparison:
+    """Estimate every measure of every variant, and the differences that the variants ask for."""
+    measured: dict[str, dict[str, dict[int, float]]] = {}
+    for run in runs:
+        for measure, value in _measures(run).items():
+            measured.setdefault(measure, {}).setdefault(run.variant, {})[run.seed] = value
+    names = [variant.name for variant in variants]
+    measures = (*PRIMARY, *(corruption.name for corruption in CORRUPTIONS))
+    pairs = [(variant.name, beside) for variant in variants for beside in variant.beside if beside in names]
+    return Comparison(
+        variants=tuple(variants),
+        runs=tuple(runs),
+        times=times,
+        estimates={
+            measure: {name: estimate(list(measured.get(measure, {}).get(name, {}).values())) for name in names}
+            for measure in measures
+        },
+        differences=tuple(differences({measure: measured.get(measure, {}) for measure in PRIMARY}, pairs)),
+    )
+
+
+def _measures(run: Run) -> dict[str, float]:
+    """Accuracies of one run: those that are compared, and under each corruption."""
+    if run.reason:
+        return {}
+    each = {kind: sum(right) / len(right) / run.corrupted for kind, right in run.by_corruption.items()}
+    noises = {noise.name for noise in NOISES}
+    noise, other = ([value for kind, value in each.items() if (kind in noises) is wanted] for wanted in (True, False))
+    return {CLEAN: run.clean / run.images, NOISE: sum(noise) / len(noise), OTHER: sum(other) / len(other), **each}

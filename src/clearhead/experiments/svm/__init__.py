@@ -1,0 +1,1 @@
+"""Experiments on attention as a support vector machine (Tarzanagh et al. 2023)."""

@@ -1,0 +1,86 @@
+"""Tasks drawn from seeds as the sources' notebooks draw them, one run for each seed.
+
+Every number is drawn in single precision, in the order that the docstrings name, and then doubled: the order fixes the
+task.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead.experiments.svm.descent.attention_task import AttentionTask
+from clearhead.experiments.svm.descent.prediction import LinearHead, ReluHead
+from clearhead.shapes import Float
+
+__all__ = ["draw_relu_tasks", "draw_small_start", "draw_start", "draw_tasks"]
+
+START = 1 << 32
+"""Starts are drawn from generators of their own, so that they do not depend on the task's sizes."""
+
+
+def draw_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> AttentionTask:
+    """v (d) of length one, labels (n) by the signs of normal draws, tokens (n, t, d) and queries (n, d) of length one.
+
+    The setting of the experiments on local convergence and on ranks of Tarzanagh et al. 2023 (arXiv 2308.16898).
+    """
+    drawn = []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        v = _unit(torch.randn(d, generator=generator))
+        drawn.append((v, *_labelled(generator, n=n, t=t, d=d)))
+    v, labels, tokens, queries = (torch.stack(column).double() for column in zip(*drawn, strict=True))
+    return AttentionTask(tokens=tokens, queries=queries, labels=labels, head=LinearHead(v))
+
+
+def draw_relu_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> AttentionTask:
+    """V (d, d) of norm one, tokens, labels and queries; as their experiment on several selected tokens has it."""
+    drawn = []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        V = torch.randn(d, d, generator=generator)
+        tokens = _unit(torch.randn(n, t, d, generator=generator))
+        labels = _signs(torch.randn(n, generator=generator))
+        queries = _unit(torch.randn(n, d, generator=generator))
+        drawn.append((V / torch.linalg.matrix_norm(V), tokens, labels, queries))
+    V, tokens, labels, queries = (torch.stack(column).double() for column in zip(*drawn, strict=True))
+    return AttentionTask(tokens=tokens, queries=queries, labels=labels, head=ReluHead(V))
+
+
+def draw_start(seeds: Sequence[int], *shapes: tuple[int, int]) -> tuple[Float[Tensor, "r _ _"], ...]:
+    r"""Matrices with entries uniform within :math:`\pm 1/\sqrt{\text{rows}}`, as a linear layer of torch starts."""
+    starts = []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(START + seed)
+        starts.append([_uniform(shape, generator) for shape in shapes])
+    return tuple(torch.stack(column) for column in zip(*starts, strict=True))
+
+
+def draw_small_start(seeds: Sequence[int], shape: tuple[int, int]) -> tuple[Float[Tensor, "r _ _"], ...]:
+    """K with normal entries of spread 0.1 and Q of zeros, so that W begins at zero, as their pictures have it."""
+    drawn = [
+        torch.randn(shape, generator=torch.Generator().manual_seed(START + seed), dtype=torch.float64) for seed in seeds
+    ]
+    keys = 0.1 * torch.stack(drawn)
+    return keys, torch.zeros_like(keys)
+
+
+def _uniform(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    drawn: Tensor = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+    return drawn / math.sqrt(shape[0])
+
+
+def _labelled(generator: torch.Generator, *, n: int, t: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
+    labels = _signs(torch.randn(n, generator=generator))
+    tokens = _unit(torch.randn(n, t, d, generator=generator))
+    return labels, tokens, _unit(torch.randn(n, d, generator=generator))
+
+
+def _signs(drawn: Tensor) -> Tensor:
+    return torch.where(drawn > 0, 1.0, -1.0)
+
+
+def _unit(drawn: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
+    return drawn / lengths

@@ -1,0 +1,59 @@
+"""The table of signs, made small: what is counted, and that it is counted right."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clearhead.experiments.crate import sign_table as rate_signs
+from clearhead.experiments.crate.sign_table import ROWS, SIGN_TABLE, STEPS, counted_signs
+from clearhead.experiments.experiment import Outcome, Request, write_outcome
+from clearhead.experiments.tables import as_markdown
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+    folder = tmp_path_factory.mktemp("signs")
+    request = Request(out=folder, seeds=2)
+    found = SIGN_TABLE.run(request, folder)
+    write_outcome(folder, SIGN_TABLE, found, request)
+    return found, folder
+
+
+def signs(outcome: Outcome, title: str) -> dict[str, str]:
+    """The cells of one row by column."""
+    step, *others = outcome.tables[0]
+    row = [str(cell) for cell in step.cells].index(title)
+    return {str(column.title): str(column.cells[row]) for column in others}
+
+
+def test_signs_are_those_of_the_prototype(outcome: tuple[Outcome, Path]) -> None:
+    found, _ = outcome
+    for row in ROWS:
+        cells = signs(found, row.title)
+        raw, unit = row.prototype.split(", ")
+        assert cells["raw"].endswith(raw), row
+        if "released, Z + .1" not in row.title:  # there the change is small, and some trials go the other way
+            assert cells["unit norm"].endswith(unit), row
+    assert signs(found, "paper, κ = .1/a and .5/a")["raw"] == "24 of 24 down"
+    assert signs(found, "first order, a s² < 1")["raw"] == "4 of 4 down"
+    assert "in 6 of 6 cells" in found.remarks[1].replace("\n", " ")
+
+
+def test_everything_is_written_and_kept(outcome: tuple[Outcome, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    found, folder = outcome
+    assert all(file.exists() for file in found.files)
+    facts = json.loads((folder / "result.json").read_text())["facts"]
+    assert set(facts["cells"]["isotropic, eps = 1"]["changes"]) == set(STEPS)
+    assert "| released, Z + SSA | 36 of 36 up |" in (folder / "table.md").read_text()
+    monkeypatch.setitem(rate_signs.STEPS, "exact .1", lambda *_: pytest.fail("it was kept"))
+    again = SIGN_TABLE.run(Request(out=folder, seeds=2), folder)
+    assert again.headline == found.headline
+
+
+def test_counts() -> None:
+    assert counted_signs([1.0, 2.0]) == "2 of 2 up"
+    assert counted_signs([-1.0, -1.0, 3.0]) == "2 of 3 down, 1 up"
+    assert counted_signs([-1.0, 0.0]) == "1 of 2 down"
+    assert counted_signs([1e-13, -1e-13]) == "still"
+    assert as_markdown(rate_signs._cells({"a": {"ratio": [1.0], "changes": {s: {"raw": [0.5]} for s in STEPS}}}))

@@ -1,0 +1,175 @@
+"""The experiments on attention SVMs, made small: what they write, print and keep."""
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from clearhead.experiments.experiment import Experiment, Outcome, Request, write_outcome
+from clearhead.experiments.svm import (
+    convergence_type,
+    drift,
+    local_convergence,
+    multi_token,
+    optimisers,
+    prompt,
+    prompt_cases,
+    rank,
+    regularisation_path,
+    trajectories,
+)
+from clearhead.report.columns import first_that_fits, print_columns
+
+
+@dataclasses.dataclass(frozen=True)
+class Small:
+    """An experiment, the module whose constants make it small, and these."""
+
+    experiment: Experiment
+    module: ModuleType
+    constants: dict[str, Any]
+
+
+SMALL = {
+    small.experiment.name: small
+    for small in (
+        Small(
+            local_convergence.LOCAL_CONVERGENCE, local_convergence, {"STEPS": 20, "KEPT": [10, 20], "SHOWN": (10, 20)}
+        ),
+        Small(convergence_type.CONVERGENCE_TYPE, convergence_type, {"STEPS": 20}),
+        Small(rank.RANK, rank, {"SIZES": ((5, 5), (10, 5)), "WIDTHS": (1, 3)}),
+        Small(multi_token.MULTI_TOKEN, multi_token, {"STEPS": 60}),
+        Small(trajectories.TRAJECTORIES, trajectories, {"STEPS": 20, "KEPT": [0, 10, 20]}),
+        Small(prompt.PROMPT, prompt_cases, {"STEPS": 100, "KEPT": [0, 10, 100]}),
+        Small(optimisers.OPTIMISERS, optimisers, {"STEPS": 20, "KEPT": (10, 20)}),
+        Small(regularisation_path.REGULARISATION_PATH, regularisation_path, {"RADII": (1.0, 2.0)}),
+        Small(drift.DRIFT, drift, {"STEPS": 20, "KEPT": (5, 10, 20), "SHOWN": (10, 20)}),
+    )
+}
+SEEDS = {"svm/multi-token": 13}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcome, Path]]:
+    """Every experiment run once, and its folder."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, small in SMALL.items():
+            for constant, value in small.constants.items():
+                patched.setattr(small.module, constant, value)
+            out = tmp_path_factory.mktemp("runs")
+            request = Request(out=out, seeds=_seeds(small.experiment))
+            folder = small.experiment.folder(out)
+            outcome = small.experiment.run(request, folder)
+            write_outcome(folder, small.experiment, outcome, request)
+            found[name] = outcome, folder
+    return found
+
+
+def _seeds(experiment: Experiment) -> int | None:
+    return SEEDS.get(experiment.name, 2) if "seeds" in experiment.options else None
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_everything_that_is_named_is_written(name: str, outcomes: dict[str, tuple[Outcome, Path]]) -> None:
+    outcome, folder = outcomes[name]
+    assert all(file.is_file() for file in outcome.files)
+    assert folder / "result.json" in outcome.files
+    pictures = [file for file in outcome.files if file.suffix == ".svg"]
+    assert pictures
+    for picture in pictures:
+        assert picture.stat().st_size < 100_000
+        shown = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
+        assert "nan" not in " ".join(e.attrib.get("points", "") for e in shown.iter())
+    stored = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert stored["headline"] == outcome.headline
+    assert stored["facts"]["command"].startswith(f"clearhead reproduce {name}")
+    page = (folder / "table.md").read_text(encoding="utf-8")
+    assert f"Made by `clearhead reproduce {name}" in page
+    assert "nan" not in page
+    assert "None" not in page
+
+
+@pytest.mark.parametrize("width", [80, 40, 28])
+@pytest.mark.parametrize("name", SMALL)
+def test_the_printed_table_fits(name: str, width: int, outcomes: dict[str, tuple[Outcome, Path]]) -> None:
+    outcome, _ = outcomes[name]
+    console = Console(width=width, record=True, file=io.StringIO())
+    columns = first_that_fits(outcome.tables, width=width)
+    needed = sum(column.width for column in columns) + 2 * (len(columns) - 1)
+    assert needed <= max(width, 40)
+    print_columns(columns, console)
+    lines = console.export_text().splitlines()
+    assert len(lines) == 1 + len(columns[0].cells)
+    if width >= 80:
+        last = outcome.tables[0][-1].title
+        assert last == columns[-1].title or name in ("svm/multi-token",)
+
+
+@pytest.mark.parametrize("name", ["svm/local-convergence", "svm/multi-token"])
+def test_what_is_measured_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SMALL[name]
+    for constant, value in small.constants.items():
+        monkeypatch.setattr(small.module, constant, value)
+    request = Request(out=tmp_path, seeds=_seeds(small.experiment))
+    told: list[str] = []
+    request = dataclasses.replace(request, tell=lambda what, done, total: told.append(what))
+    first = small.experiment.run(request, tmp_path / "here")
+    assert told
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(small.module, "train", refuse)
+    again = small.experiment.run(request, tmp_path / "here")
+    assert again.headline == first.headline
+    with pytest.raises(AssertionError, match="trained again"):
+        small.experiment.run(dataclasses.replace(request, seed=1), tmp_path / "here")
+
+
+def test_local_convergence_counts_the_bars_that_are_met(outcomes: dict[str, tuple[Outcome, Path]]) -> None:
+    outcome, folder = outcomes["svm/local-convergence"]
+    near = outcome.facts["runs"]["W"]["near"]["Frobenius"][-1]
+    mean = sum(near) / len(near)
+    assert f"| W | Frobenius | {'.' if mean < 1 else ''}" in (folder / "table.md").read_text(encoding="utf-8")
+    assert outcome.facts["met"]["W to Frobenius"] is (mean >= 0.99)
+    assert mean < 0.99  # after twenty steps
+    assert f"{sum(outcome.facts['met'].values())} of 4 bars met" in outcome.headline
+
+
+def test_a_loss_that_saturates_hides_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_cases, "STEPS", 300)
+    monkeypatch.setattr(prompt_cases, "KEPT", [0, 300])
+    losses = (prompt.LOGISTIC, prompt.CORRELATION)
+    logistic, correlation = (prompt_cases.by_loss(loss).facts()["near"] for loss in losses)
+    assert logistic[-1] < 0.8
+    assert min(correlation) > 0.98
+
+
+def test_joint_training_leaves_out_what_does_not_support_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_cases, "STEPS", 300)
+    monkeypatch.setattr(prompt_cases, "KEPT", [0, 300])
+    every, some = (prompt_cases.jointly("", height) for height in (1.0, 1.5))
+    assert (every.support, some.support) == ([True] * 3, [True, True, False])
+    assert min(every.prompt[-1], some.prompt[-1], every.head[-1], some.head[-1]) > 0.99
+    assert every.prompt[0] < 0.5
+
+
+def test_the_page_has_every_experiment_and_small_pictures() -> None:
+    folder = Path(__file__).parents[3] / "docs" / "experiments"
+    page = (folder / "svm.md").read_text(encoding="utf-8")
+    for name in SMALL:
+        assert f"    clearhead reproduce {name} " in page
+        assert f"Made by `clearhead reproduce {name}" in page
+    pictures = re.findall(r"\]\((svm-[\w-]+\.svg)\)", page)
+    assert len(pictures) == 11
+    for picture in pictures:
+        assert (folder / picture).stat().st_size < 100_000
+        ElementTree.fromstring((folder / picture).read_text(encoding="utf-8"))

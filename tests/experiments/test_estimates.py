@@ -1,0 +1,71 @@
+"""What several seeds say: against scipy's own intervals and tests, and over drawn runs without a difference."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from clearhead.experiments.estimates import differences, estimate
+
+ROUNDING = 1e-12
+
+
+@given(st.integers(2, 11), st.integers(0, 2**32 - 1))
+def test_the_interval_is_students(count: int, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=count)
+    found = estimate(list(values))
+    assert found is not None
+    assert found.interval is not None
+    expected = stats.t.interval(0.95, count - 1, loc=values.mean(), scale=stats.sem(values))
+    assert (found.interval.low, found.interval.high) == pytest.approx(expected, rel=1e-9, abs=ROUNDING)
+    assert (found.mean, found.count) == (pytest.approx(values.mean(), abs=ROUNDING), count)
+
+
+def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
+    alone = estimate([0.3])
+    assert alone is not None
+    assert (alone.mean, alone.interval) == (0.3, None)
+    assert estimate([]) is None
+
+
+def _measured(seed: int, *, shift: float, seeds: int = 5) -> dict[str, dict[str, dict[int, float]]]:
+    """A variant and its baseline that share most of their chance."""
+    generator = np.random.default_rng(seed)
+    common = generator.normal(size=seeds)
+    ours, theirs = (common + 0.01 * generator.normal(size=seeds) for _ in range(2))
+    return {"clean": {"new": dict(enumerate(ours + shift)), "old": dict(enumerate(theirs))}}
+
+
+def test_pairing_shows_what_the_spread_over_seeds_hides() -> None:
+    measured = _measured(0, shift=0.1)
+    [found] = differences(measured, [("new", "old")])
+    values = [list(measured["clean"][name].values()) for name in ("new", "old")]
+    assert found.adjusted == pytest.approx(stats.ttest_rel(*values).pvalue, rel=1e-9)
+    assert found.verdict == "higher"
+    assert stats.ttest_ind(*values).pvalue > 0.5
+    [turned] = differences(measured, [("old", "new")])
+    assert (turned.verdict, turned.estimate.mean) == ("lower", -found.estimate.mean)
+
+
+def test_no_difference_is_seldom_told() -> None:
+    told = [differences(_measured(seed, shift=0), [("new", "old")])[0].verdict for seed in range(400)]
+    # 20 of 400 are expected; 5 standard deviations above are 42.
+    assert 5 <= sum(verdict != "not distinguishable" for verdict in told) <= 42
+
+
+def test_many_comparisons_are_held_to_one_rate() -> None:
+    measured = {f"measure {i}": _measured(i, shift=0)["clean"] for i in range(400)}
+    together = differences(measured, [("new", "old")])
+    assert len(together) == 400
+    assert sum(difference.verdict != "not distinguishable" for difference in together) <= 2
+    alone = stats.false_discovery_control([stats.ttest_rel(
+        *(list(measured[d.measure][name].values()) for name in ("new", "old"))).pvalue for d in together])  # fmt: skip
+    assert [difference.adjusted for difference in together] == pytest.approx(list(alone), rel=1e-9)
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    measured = {"clean": {"new": {0: 0.5, 1: 0.7, 3: 0.8}, "old": {1: 0.4, 2: 0.0, 3: 0.6}, "lost": {0: 0.1}}}
+    [found] = differences(measured, [("new", "old"), ("new", "lost"), ("new", "nothing")])
+    assert found.by_seed == pytest.approx((0.3, 0.2))
+    assert differences({}, [("new", "old")]) == []

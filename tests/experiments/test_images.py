@@ -1,0 +1,157 @@
+"""Images from their standard layouts on disk."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clearhead.experiments.images import digits, read_images
+
+N, M, Y, X = 13, 7, 5, 3
+
+
+def _arrays(channels: int | None = None) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    shape = (Y, X) if channels is None else (Y, X, channels)
+    return {
+        "x_train": random.integers(0, 256, (N, *shape), dtype=np.uint8),
+        "y_train": np.arange(N, dtype=np.uint8) % 4,
+        "x_test": random.integers(0, 256, (M, *shape), dtype=np.uint8),
+        "y_test": np.arange(M, dtype=np.uint8) % 4,
+    }
+
+
+def _write_idx(folder: Path, arrays: dict[str, np.ndarray], *, packed: bool) -> None:
+    names = {"x_train": "train-images-idx3-ubyte", "y_train": "train-labels-idx1-ubyte",
+             "x_test": "t10k-images-idx3-ubyte", "y_test": "t10k-labels-idx1-ubyte"}  # fmt: skip
+    for key, name in names.items():
+        array = arrays[key]
+        content = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+        if packed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_idx(tmp_path: Path, packed: bool) -> None:
+    arrays = _arrays()
+    _write_idx(tmp_path, arrays, packed=packed)
+    found = read_images(tmp_path)
+    assert torch.equal(found.train_images[:, 0], torch.from_numpy(arrays["x_train"]))
+    assert torch.equal(found.test_images[:, 0], torch.from_numpy(arrays["x_test"]))
+    assert found.train_labels.tolist() == arrays["y_train"].tolist()
+    assert found.test_labels.dtype == torch.int64
+    assert (found.classes, found.name) == (4, tmp_path.name)
+
+
+def test_cifar_keeps_its_channels_apart(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = random.integers(0, 256, (11, 3073), dtype=np.uint8)
+    rows[:, 0] = np.arange(11) % 10
+    for i in range(5):
+        (tmp_path / f"data_batch_{i + 1}.bin").write_bytes(rows[2 * i : 2 * i + 2].tobytes())
+    (tmp_path / "test_batch.bin").write_bytes(rows[10:].tobytes())
+    found = read_images(tmp_path)
+    assert found.train_images.shape == (10, 3, 32, 32)
+    assert found.train_labels.tolist() == list(range(10))
+    # Byte 1 + 1024 c + 32 y + x of a row is channel c, row y, column x.
+    assert int(found.train_images[7, 2, 3, 5]) == int(rows[7, 1 + 2048 + 3 * 32 + 5])
+    assert int(found.test_images[0, 1, 30, 2]) == int(rows[10, 1 + 1024 + 30 * 32 + 2])
+
+
+@pytest.mark.parametrize("channels", [None, 2])
+def test_arrays(tmp_path: Path, channels: int | None) -> None:
+    arrays = _arrays(channels)
+    np.savez(tmp_path / "small.npz", **arrays)
+    found = read_images(tmp_path / "small.npz")
+    assert found.train_images.shape == (N, channels or 1, Y, X)
+    expected = arrays["x_train"] if channels is None else arrays["x_train"][..., 1]
+    assert torch.equal(found.train_images[:, -1], torch.from_numpy(expected))
+
+
+def test_the_digits_need_no_files() -> None:
+    found = digits()
+    assert found.train_images.shape == (1437, 1, 8, 8)
+    assert found.test_images.shape == (360, 1, 8, 8)
+    assert (found.classes, int(found.train_images.max()), int(found.train_images.min())) == (10, 255, 0)
+    # One pixel in sixteenths: the second digit, a one, is brightest in its stem.
+    assert found.train_labels[:3].tolist() == [0, 1, 2]
+    assert int(found.train_images[1, 0, 2, 4]) == 255
+
+
+BAD = {
+    "nowhere": "there is no folder",
+    "empty": "holds neither IDX files",
+    "one file missing": "lacks t10k-labels-idx1-ubyte or",
+    "cut short": r"announces \(13, 5, 3\) bytes and holds",
+    "labels for images": "is no IDX file of bytes with 3 axes",
+    "broken packing": "cannot read .*train-images",
+    "fewer labels": "has 13 training images and 12 labels",
+    "other sizes": "they must be of one size",
+    "unknown class": "has the test label 9, which is never trained",
+    "pickles": "could run code; take the binary version",
+    "cifar rows": "has 3074 bytes, which are no rows",
+    "cifar file missing": "CIFAR-10 has 5 . 1 files",
+    "npz without": "has no y_test; it needs x_train",
+    "npz of floats": "of float64; bytes",
+    "npz pickled": "Object arrays cannot be loaded",
+    "no npz": "is no .npz file; it needs one with x_train",
+    "one array": "is no .npz file",
+}
+
+
+def _bad(folder: Path, case: str) -> Path:
+    arrays = _arrays()
+    if case == "nowhere":
+        return folder / "none"
+    if case in ("fewer labels", "other sizes", "unknown class"):
+        if case == "fewer labels":
+            arrays["y_train"] = arrays["y_train"][:-1]
+        elif case == "other sizes":
+            arrays["x_test"] = arrays["x_test"][:, :-1]
+        else:
+            arrays["y_test"] = arrays["y_test"] + 6
+        _write_idx(folder, arrays, packed=True)
+    elif case in ("one file missing", "cut short", "labels for images", "broken packing"):
+        _write_idx(folder, arrays, packed=case == "broken packing")
+        images, labels = folder / "train-images-idx3-ubyte", folder / "t10k-labels-idx1-ubyte"
+        if case == "one file missing":
+            labels.unlink()
+        elif case == "cut short":
+            images.write_bytes(images.read_bytes()[:-5])
+        elif case == "labels for images":
+            images.write_bytes(labels.read_bytes())
+        else:
+            (folder / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b nonsense")
+    elif case == "pickles":
+        (folder / "data_batch_1").write_bytes(b"\x80\x04.")
+    elif case == "cifar rows":
+        (folder / "data_batch_1.bin").write_bytes(bytes(3074))
+    elif case == "cifar file missing":
+        (folder / "data_batch_1.bin").write_bytes(bytes(3073))
+    elif case.startswith(("npz", "no npz", "one array")):
+        path = folder / "a.npz"
+        if case == "npz without":
+            np.savez(path, **{key: value for key, value in arrays.items() if key != "y_test"})
+        elif case == "npz of floats":
+            np.savez(path, **{**arrays, "x_train": arrays["x_train"] / 255})
+        elif case == "npz pickled":
+            np.savez(path, **{**arrays, "x_train": np.array([{}, []], dtype=object)})
+        elif case == "one array":
+            path = folder / "a.npy"
+            np.save(path, arrays["x_train"])
+        else:
+            path.write_bytes(b"PK nonsense")
+        return path
+    return folder
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_files_are_said_in_one_line(tmp_path: Path, case: str) -> None:
+    with pytest.raises(ValueError, match=BAD[case]) as error:
+        read_images(_bad(tmp_path, case))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,60 @@
+"""Tables of results: their numbers, and what a narrow terminal loses first."""
+
+import pytest
+
+from clearhead.experiments.estimates import estimate
+from clearhead.experiments.tables import (
+    Field,
+    as_columns,
+    as_markdown,
+    counted,
+    decimals,
+    mean_of,
+    over_runs,
+    plus_minus,
+)
+from clearhead.report.columns import first_that_fits
+
+FIELDS = [
+    Field(title="way of training", short="trained", cells=["W", "K, Q"], words=True),
+    Field(title="cosine", cells=[".993 ± .005", ".859 ± .022"], narrow=[".993", ".859"]),
+    Field(title="at 100 steps", short="100", cells=[".724 ± .039", ".847 ± .033"], narrow=[".724", ".847"], rank=1),
+    Field(title="prototype", short="prot.", cells=[".996", ".861"], rank=2),
+]
+
+
+@pytest.mark.parametrize(
+    ("width", "titles", "cells"),
+    [
+        (60, ["trained", "cosine", "100", "prot."], [".993 ± .005", ".724 ± .039"]),
+        (35, ["trained", "cosine", "100", "prot."], [".993 ± .005", ".724"]),
+        (28, ["trained", "cosine", "100"], [".993 ± .005", ".724"]),
+        (26, ["trained", "cosine", "100"], [".993 ± .005", ".724"]),
+        (25, ["trained", "cosine", "100"], [".993", ".724"]),
+        (20, ["trained", "cosine"], [".993"]),
+        (5, ["trained", "cosine"], [".993"]),
+    ],
+)
+def test_narrow_terminals_lose_intervals_before_columns(width: int, titles: list[str], cells: list[str]) -> None:
+    columns = first_that_fits(as_columns(FIELDS), width=width)
+    assert [column.title for column in columns] == titles
+    assert [str(column.cells[0]).strip() for column in columns[1 : 1 + len(cells)]] == cells
+
+
+def test_the_page_has_everything() -> None:
+    assert as_markdown(FIELDS).splitlines()[0] == "| way of training | cosine | at 100 steps | prototype |"
+    assert as_markdown(FIELDS).splitlines()[2] == "| W | .993 ± .005 | .724 ± .039 | .996 |"
+
+
+def test_numbers_are_short_and_right() -> None:
+    assert [decimals(v) for v in (0.9934, 1.0, 0.9999, -0.25, 12.3456, 0.0, None)] == [
+        ".993", "1.000", "1.000", "-.250", "12.346", ".000", "-",
+    ]  # fmt: skip
+    assert counted([True] * 3 + [False]) == "75 [30, 95]"
+    assert counted([]) == "-"
+    assert over_runs([None, None]) is None
+    found = over_runs([0.2, None, 0.4])
+    assert found == estimate([0.2, 0.4])
+    assert (mean_of(found), mean_of(None)) == (".300", "-")
+    assert plus_minus(found) == ".300 ± 1.271"
+    assert plus_minus(over_runs([0.2])) == ".200"
