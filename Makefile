@@ -1,5 +1,6 @@
 # make audit   set everything up, audit the default model on the default text, write clearhead-report/
 # make test    set everything up, run every check
+# make test-cpus  the tests once for each instruction set of this processor; not part of make test
 # make sanitize  the kernel on 10,000 drawn shapes under sanitizers, for each width of vectors
 # Both work on a fresh machine with python3, pip and make, and do not install again unless pyproject.toml or the kernel
 # changes. A C++ compiler is used if there is one: see clearhead doctor.
@@ -20,7 +21,7 @@ TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: audit test sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean
+.PHONY: audit test test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean
 
 audit: $(VENV)/.ready-to-audit
 	@$(BIN)/clearhead audit $(ARGS)
@@ -47,6 +48,10 @@ tests-typed: $(VENV)/.ready-to-test
 
 tests-shipped: $(VENV)/.ready-to-test
 	$(PYTEST)
+
+# Tolerances must hold on every processor: the loops of torch and the kernel's variants round differently.
+test-cpus: $(VENV)/.ready-to-test
+	$(BIN)/python tests/cpus.py -q -n $(WORKERS) --dist worksteal -m "not browser" $(ARGS)
 
 # What the kernel serves must work where it is not installed.
 tests-without-kernel: $(VENV)/.ready-to-test

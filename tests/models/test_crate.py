@@ -20,6 +20,7 @@ from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import ClampedKeys
 from clearhead.shapes import ShapeError
 from tests.models.released_crate import Released, drawn
+from tests.noise import largest_difference, weight_tolerance
 from tests.operators.paths import PATHS, forced
 from tests.sockets.made_from import ROLES, assert_found
 from tests.swapping.models import same, trace
@@ -240,9 +241,9 @@ def test_another_operator_stands_in_it_and_is_taken_out(path: str) -> None:
         assert dict(one.calls) == {"blocks.1.attention": 1}
         assert trace(model) == before
         assert same([alone], [model(images)])
-    size = alone.abs().max()
-    assert (itself - alone).abs().max() <= 1e-4 * size  # rounding, which a drawn model amplifies
-    assert (other - alone).abs().max() > 1e-2 * size
+        close = weight_tolerance(model, lambda: model(images))
+    assert largest_difference(itself, alone) <= close
+    assert largest_difference(other, alone) > 1e-2 * float(alone.abs().max())
 
 
 def test_its_folder_is_audited(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config
 from clearhead.models.crate_released import (
@@ -19,6 +19,7 @@ from clearhead.models.crate_released import (
 )
 from clearhead.models.objects import LoadError
 from tests.models.released_crate import Released, drawn
+from tests.noise import weight_tolerance
 
 
 def _theirs(channels: int = 3) -> Released:
@@ -38,6 +39,10 @@ def _apart(got: Tensor, want: Tensor) -> float:
     return float((got - want).norm() / want.norm())
 
 
+def _rounding(model: nn.Module, images: Tensor) -> float:
+    return weight_tolerance(model, lambda: model(images), _apart)
+
+
 WRAPPED: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "plain": lambda state: state,
     "of several devices": lambda state: {f"module.{name}": x for name, x in state.items()},
@@ -51,7 +56,7 @@ def test_their_weights_give_their_answers(wrapped: str) -> None:
     model = crate_from_released(WRAPPED[wrapped](theirs.state_dict()), heads=2)
     with torch.no_grad():
         want = theirs(_normalised(images))
-        assert _apart(model(images), want) <= 1e-5
+        assert _apart(model(images), want) <= _rounding(model, images)
         assert _apart(model(_normalised(images)), want) > 1e-4  # inside, and once; the first norm hides most of it
     assert not model.training
     assert model.config == CrateConfig(
@@ -66,7 +71,7 @@ def test_what_shapes_do_not_tell_is_given() -> None:
         theirs.state_dict(), heads=2, channels=1, pixel_mean=(0.0,), pixel_spread=(1.0,), penalty=0.1
     )
     with torch.no_grad():
-        assert _apart(model(images), theirs(images)) <= 1e-5
+        assert _apart(model(images), theirs(images)) <= _rounding(model, images)
         others = crate_from_released(theirs.state_dict(), heads=11, channels=1, pixel_mean=(0.0,), pixel_spread=(1.0,))
         assert _apart(others(images), theirs(images)) > 1e-2  # as many parameters, another model
 
@@ -76,10 +81,10 @@ def test_files_of_either_kind(tmp_path: Path) -> None:
     save_file(theirs.state_dict(), tmp_path / "crate.safetensors")
     torch.save({"epoch": 3, "state_dict": theirs.state_dict(), "optimizer": {"lr": 0.1}}, tmp_path / "crate.pth.tar")
     with torch.no_grad():
-        want = theirs(_normalised(_images()))
+        want, close = theirs(_normalised(_images())), _rounding(theirs, _normalised(_images()))
         for name in ("crate.safetensors", "crate.pth.tar"):
-            assert _apart(crate_from_released(tmp_path / name, heads=2)(_images()), want) <= 1e-5
-            assert _apart(crate_from_released(str(tmp_path / name), heads=2)(_images()), want) <= 1e-5
+            assert _apart(crate_from_released(tmp_path / name, heads=2)(_images()), want) <= close
+            assert _apart(crate_from_released(str(tmp_path / name), heads=2)(_images()), want) <= close
 
 
 def test_ours_written_for_theirs_gives_the_same() -> None:
@@ -87,7 +92,8 @@ def test_ours_written_for_theirs_gives_the_same() -> None:
     model, theirs = drawn(Crate(config)), _theirs()
     theirs.load_state_dict(released_state(model))  # strict
     with torch.no_grad():
-        assert _apart(theirs((_images() - 0.5) / 0.5), model(_images())) <= 1e-5
+        close = _rounding(model, _images())
+        assert _apart(theirs((_images() - 0.5) / 0.5), model(_images())) <= close
     assert set(released_names(model)) == set(model.state_dict())
     assert list(released_names(model).values()) == list(released_state(model))
     again = crate_from_released(released_state(model), heads=2)

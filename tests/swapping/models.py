@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from clearhead.fidelity import tensors
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from tests.noise import weight_tolerance
 from tests.sockets.zoo import FAMILIES, Family, drawn_large
 
 TOKENS, WIDTH, HEADS = 13, 24, 4
@@ -57,6 +58,11 @@ def apart(ours: list[Tensor], theirs: list[Tensor], rows: Tensor | None = None) 
         kept = rows.bool() if rows is not None and a.shape[:2] == rows.shape else ...
         worst = max(worst, float((a[kept] - b[kept]).abs().max() / a[kept].abs().max()))
     return worst
+
+
+def rounding(model: nn.Module, inputs: dict[str, Any]) -> float:
+    """Return the largest `apart` of two ways of running the model that differ by rounding alone."""
+    return weight_tolerance(model, lambda: run(model, inputs), apart)
 
 
 def same(ours: list[Tensor], theirs: list[Tensor]) -> bool:

@@ -12,8 +12,9 @@ from clearhead import AttentionSpec, swap
 from clearhead.models.loading import load_model
 from clearhead.models.objects import LoadError
 from clearhead.operators.drop_in import Symmetric
+from tests.noise import weight_tolerance
 from tests.sockets.zoo import FAMILIES
-from tests.swapping.models import IDENTITY, MODELS, apart, encoder_inputs, run, same
+from tests.swapping.models import IDENTITY, MODELS, apart, encoder_inputs, rounding, run, same
 from tests.swapping.operators import Gained, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
@@ -146,14 +147,15 @@ def test_every_variant_of_torchs_module(add: dict[str, Any], batch_first: bool) 
     options = {"attn_mask": hidden, "key_padding_mask": torch.arange(11) >= torch.tensor([11, 3, 5, 9, 7])[:, None]}
     with torch.no_grad():
         alone, _ = module(query, key, value, need_weights=False, **options)
+        rows = ~alone.isnan()
+        close = weight_tolerance(module, lambda: module(query, key, value, need_weights=False, **options)[0][rows])
         with swap(module, "softmax"):
             exact, _ = module(query, key, value, need_weights=False, **options)
             single, _ = module(query[0], key[0], value[0], need_weights=False) if batch_first else (None, None)
-        rows = ~alone.isnan()
-        assert float((alone - exact)[rows].abs().max()) < 1e-5
+        assert float((alone - exact)[rows].abs().max()) <= close
         assert not exact.isnan().any()
         if single is not None:
-            assert torch.allclose(single, module(query[0], key[0], value[0], need_weights=False)[0], atol=1e-5)
+            assert torch.allclose(single, module(query[0], key[0], value[0], need_weights=False)[0], atol=close, rtol=0)
         with swap(module, uniform):
             assert float((module(query, key, value, need_weights=False, **options)[0] - alone)[rows].abs().max()) > 1e-3
 
@@ -173,7 +175,7 @@ def test_a_description_of_ones_own() -> None:
     spec = AttentionSpec(module="Written", q="q", k="k", v="v", out="out", heads=4)
     alone = run(model, {"input": x})
     with swap(model, "softmax", describe=[spec]):
-        assert apart(alone, run(model, {"input": x})) < 1e-5
+        assert apart(alone, run(model, {"input": x})) <= rounding(model, {"input": x})
     with swap(model, Symmetric(), layers=1, describe=[spec]):
         assert apart(alone, run(model, {"input": x})) > 1e-3
     assert same(alone, run(model, {"input": x}))
@@ -184,7 +186,7 @@ def test_a_symmetric_module_of_our_own_is_given_another_operator() -> None:
     module, x = clearhead.modules.SymmetricAttention(24, heads=4), torch.randn(3, 7, 24)
     alone = run(module, {"x": x})
     with swap(module, "symmetric"):
-        assert apart(alone, run(module, {"x": x})) < 1e-6
+        assert apart(alone, run(module, {"x": x})) <= rounding(module, {"x": x})
     with swap(module, uniform):
         assert apart(alone, run(module, {"x": x})) > 1e-4
     assert same(alone, run(module, {"x": x}))

@@ -15,7 +15,7 @@ from clearhead.models.loading import load_model
 from clearhead.models.native import load_native, save_native
 from clearhead.operators import drop_in
 from tests.once import once
-from tests.swapping.models import MODELS, run, same, trace
+from tests.swapping.models import MODELS, rounding, run, same, trace
 from tests.swapping.operators import Gained, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
@@ -194,6 +194,7 @@ def test_a_model_that_was_saved_whole_works_where_nothing_was_swapped_yet(tmp_pa
     model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
     swap(model, "symmetric")
     torch.save((model, inputs, run(model, inputs)), tmp_path / "whole.pt")
+    close = rounding(model, inputs)
     code = (
         "import clearhead, torch; clearhead.ensure_torchvision(); "
         f"model, inputs, expected = torch.load({str(tmp_path / 'whole.pt')!r}, weights_only=False); "
@@ -203,5 +204,5 @@ def test_a_model_that_was_saved_whole_works_where_nothing_was_swapped_yet(tmp_pa
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     difference, swaps = ran.stdout.split() or [ran.stderr, ""]
     # Another process may have another number of threads, and then other last bits.
-    assert float(difference) < 1e-4
+    assert float(difference) <= close
     assert swaps == "1"

@@ -12,7 +12,8 @@ import clearhead
 from clearhead import swap
 from clearhead.operators.drop_in import Symmetric
 from clearhead.sockets import AttentionNotSeenError
-from tests.swapping.models import IDENTITY, MODELS, apart, run, same
+from tests.noise import rounding_tolerance
+from tests.swapping.models import IDENTITY, MODELS, apart, rounding, run, same
 from tests.swapping.operators import Gained
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
@@ -72,7 +73,7 @@ def test_a_swap_that_does_not_take_never_passes_silently() -> None:
 def test_an_undone_swap_does_nothing_beneath_a_forward_that_was_put_over_it(name: str) -> None:
     """As libraries do that move layers between devices."""
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
-    alone = run(model, inputs)
+    alone, close = run(model, inputs), rounding(model, inputs)
     first = swap(model, "symmetric", layers=0)
     layer = model.get_submodule(first.layers[0].path)
     beneath = layer.forward
@@ -83,10 +84,10 @@ def test_an_undone_swap_does_nothing_beneath_a_forward_that_was_put_over_it(name
     layer.forward = over
     assert not same(run(model, inputs), alone)
     first.undo()
-    assert apart(run(model, inputs), alone) < 1e-5
+    assert apart(run(model, inputs), alone) <= close
     with swap(model, "symmetric", layers=0):
         assert not same(run(model, inputs), alone)
-    assert apart(run(model, inputs), alone) < 1e-5
+    assert apart(run(model, inputs), alone) <= close
 
 
 def test_what_calls_no_python_is_refused() -> None:
@@ -136,7 +137,7 @@ def test_a_swapped_model_compiles_in_one_piece(name: str, typechecked: bool) -> 
     torch._dynamo.reset()
     with swap(model, Gained(start=1.5)):
         compiled = run(torch.compile(model, fullgraph=True, backend="eager"), inputs)
-        assert apart(run(model, inputs), compiled) < 1e-5
+        assert apart(run(model, inputs), compiled) <= rounding(model, inputs)
 
 
 def test_a_layer_that_is_described_says_that_it_cannot_be_compiled(typechecked: bool) -> None:
@@ -158,9 +159,14 @@ def test_a_swapped_model_is_captured_and_not_called_softmax(name: str) -> None:
         assert same(alone, run(model, inputs))
     (heads,) = [heads for heads in tape.heads if heads.name == done.layers[0].path]
     assert len(tape.heads) == IDENTITY[name].calls
-    symmetric = Symmetric()(heads.q, heads.k, heads.v, mask=heads.mask, scale=heads.scale)
-    rows = torch.ones_like(symmetric[..., :1]) if heads.rows is None else heads.rows
-    assert float(((symmetric - heads.out) * rows).abs().max()) < 1e-5
+    rows = torch.ones_like(heads.out[..., :1]) if heads.rows is None else heads.rows
+
+    def recomputed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return Symmetric()(q, k, v, mask=heads.mask, scale=heads.scale) * rows
+
+    operands = (heads.q, heads.k, heads.v)
+    difference = recomputed(*operands) - heads.out * rows
+    assert float(difference.abs().max()) <= rounding_tolerance(recomputed, *operands)
     with torch.no_grad(), pytest.raises(clearhead.AttentionNotSeenError, match=r"Symmetric\(\) is swapped in; undo it"):
         clearhead.check_fidelity(model, lambda: model(**inputs))
     done.undo()
