@@ -56,8 +56,7 @@ test-cpus: $(VENV)/.ready-to-test
 # What the kernel serves must work where it is not installed.
 tests-without-kernel: $(VENV)/.ready-to-test
 	CLEARHEAD_KERNEL=off $(PYTEST) tests/kernels tests/modules tests/operators/test_symmetric.py \
-	  tests/operators/test_symmetric_range.py tests/operators/test_pursuit.py \
-	  --ignore=tests/modules/test_contract.py --ignore=tests/modules/test_check_attention.py
+	  tests/operators/test_symmetric_range.py tests/operators/test_pursuit.py
 
 # Debian's Chromium, where it may be installed. Elsewhere the browser tests say that they did not run.
 browser:

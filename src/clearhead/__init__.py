@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from clearhead.findings import Verdict as Verdict
     from clearhead.heads import Heads as Heads
     from clearhead.models.loading import load_model as load_model
-    from clearhead.modules.contract import check_attention as check_attention
     from clearhead.record import AuditRecord as AuditRecord
     from clearhead.report.folder import write_report as write_report
     from clearhead.shapes import ShapeError as ShapeError
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from clearhead.swapping import register_huggingface as register_huggingface
     from clearhead.swapping import save_swaps as save_swaps
     from clearhead.swapping import swap as swap
+    from clearhead.testing import check_attention as check_attention
 
 # Where each public name lives. It is imported when it is first asked for: torch takes seconds, and `clearhead --help`
 # shall not. For the same reason no module may have a public name's name: importing the module would hide the name.
@@ -47,7 +47,7 @@ _HOME = {
     "Verdict": "clearhead.findings",
     "audit": "clearhead.auditing",
     "capture": "clearhead.capturing",
-    "check_attention": "clearhead.modules.contract",
+    "check_attention": "clearhead.testing",
     "check_fidelity": "clearhead.fidelity",
     "ensure_torchvision": "clearhead.sockets.torchvision_shim",
     "find_swaps": "clearhead.swapping",

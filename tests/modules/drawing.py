@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract_subject import require_close
+from clearhead.testing import require_close
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -18,11 +18,10 @@ from clearhead.modules import (
     SymmetricAttention,
     TokenStatisticsAttention,
 )
-from clearhead.modules.contract import MODULE_CHECKS, not_asked
-from clearhead.modules.contract_subject import ModuleSubject
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.clamped import clamped_key_attention
-from clearhead.operators.contract_subject import require_close
+from clearhead.testing import MODULE_CHECKS, ModuleSubject, require_close
+from clearhead.testing.check import not_applicable
 from tests.modules.drawing import boolean, differ, normal, randomised
 
 MAKE = {
@@ -55,10 +54,10 @@ def inputs_of(name: str) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def subject_of(name: str) -> ModuleSubject:
-    return ModuleSubject(module=randomised(MAKE[name]()).eval(), shape=tuple(inputs_of(name)[0].shape), places=6)
+    return ModuleSubject(module=randomised(MAKE[name]()).eval(), shape=tuple(inputs_of(name)[0].shape), key_count=6)
 
 
-NOT_ASKED = {
+NOT_APPLICABLE = {
     ("scaled by a matrix", "single_token"): "it is made for six tokens",
     ("token statistics, causal", "key_mask"): "the last tokens, which are hidden there, reach none before them anyway",
 }
@@ -66,7 +65,7 @@ CASES = [
     (name, check)
     for name in MAKE
     for check in MODULE_CHECKS
-    if check not in not_asked(subject_of(name)) and (name, check) not in NOT_ASKED
+    if check not in not_applicable(subject_of(name)) and (name, check) not in NOT_APPLICABLE
 ]
 
 

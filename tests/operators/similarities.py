@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from clearhead.operators.contract import Subject
-from clearhead.operators.contract_subject import WIDTH
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -15,6 +13,8 @@ from clearhead.operators.general import (
     general_attention,
     general_attention_slow,
 )
+from clearhead.testing import OperatorSubject
+from clearhead.testing.operators import WIDTH
 
 WEIGHT = torch.linspace(-0.5, 0.7, 2 * WIDTH, dtype=torch.float64)
 
@@ -47,4 +47,6 @@ VALUES = {"identity": None, "linear": lambda v: 3 * v.flip(-1), "not linear": la
 
 
 def drawn(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    return Subject(operator=general_attention, twin=general_attention_slow, seed=seed).draw(dtype=dtype)
+    subject = OperatorSubject(operator=general_attention, reference=general_attention_slow, seed=seed)
+    q, k, v = subject.draw(dtype=dtype).values()
+    return q, k, v

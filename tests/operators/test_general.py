@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, Subject
-from clearhead.operators.contract_subject import WIDTH, require_close
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -22,14 +20,16 @@ from clearhead.operators.general import (
     general_attention_slow,
 )
 from clearhead.shapes import ShapeError
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject, require_close
+from clearhead.testing.operators import WIDTH
+from tests.operators.contract import run_check
 from tests.operators.similarities import COUNTED, EXPONENTIAL, SIMILARITIES, VALUES, WEIGHT, drawn, turned
-from tests.operators.unhooked import UNHOOKED
 
 
-def subject(similarity: Similarity, **options) -> Subject:
-    return Subject(
+def subject(similarity: Similarity, **options) -> OperatorSubject:
+    return OperatorSubject(
         operator=functools.partial(general_attention, similarity=similarity, **options),
-        twin=functools.partial(general_attention_slow, similarity=similarity, **options),
+        reference=functools.partial(general_attention_slow, similarity=similarity, **options),
     )
 
 
@@ -43,15 +43,16 @@ VARIANTS = {name: subject(similarity) for name, similarity in SIMILARITIES.items
 # beyond it as well, so `half_range`, which wants a finite one, does not apply.
 UNBOUNDED = {*COUNTED, "embedded dot product, values too"}
 CONTRACT = [
-    (variant, check) for variant in VARIANTS for check in CHECKS if check != "half_range" or variant not in UNBOUNDED
+    (variant, check)
+    for variant in VARIANTS
+    for check in OPERATOR_CHECKS
+    if check != "half_range" or variant not in UNBOUNDED
 ]
 
 
 @pytest.mark.parametrize(("variant", "check"), CONTRACT)
 def test_contract(variant: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
-    CHECKS[check](VARIANTS[variant])
+    run_check(check, VARIANTS[variant], typechecked=typechecked)
 
 
 def test_the_output_divided_by_the_count_may_leave_the_range_of_half_precision() -> None:

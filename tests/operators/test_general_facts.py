@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract_subject import WIDTH, require_close
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -20,6 +19,8 @@ from clearhead.operators.general import (
     general_attention,
 )
 from clearhead.operators.softmax import softmax_attention
+from clearhead.testing import require_close
+from clearhead.testing.operators import WIDTH
 from tests.operators.similarities import COUNTED, EXPONENTIAL, SIMILARITIES, VALUES, WEIGHT, drawn, turned
 
 

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from clearhead.kernels.library import status
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, Subject
-from clearhead.operators.contract_subject import VALUE_WIDTH, WIDTH
 from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import ShapeError
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
+from clearhead.testing.operators import VALUE_WIDTH, WIDTH
+from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
 from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
-from tests.operators.unhooked import UNHOOKED
 
 
 def widened(attention, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -29,31 +29,29 @@ def widened(attention, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> T
     return attention(k, v, mask=mask)
 
 
-def subject(**options) -> Subject:
+def subject(**options) -> OperatorSubject:
     fast, slow = (
         functools.partial(with_queries, functools.partial(widened, functools.partial(attention, **options)))
         for attention in (principal_attention_pursuit, principal_attention_pursuit_slow)
     )
     # Rounding passes through the iterations after it, which multiply it.
-    return Subject(operator=fast, twin=slow, square=True, terms=256 * WIDTH)
+    return OperatorSubject(operator=fast, reference=slow, square=True, terms=256 * WIDTH)
 
 
 VARIANTS = {
     "as published": subject(iterations=3, threshold=0.7),
     "as ADMM has it": subject(iterations=2, threshold=0.7, dual_sign=1, scale=0.4),
 }
-LEFT_OUT = {"masked_keys_have_no_influence": "loud keys at 2^20 are clamped, so they would not be loud"}
+LEFT_OUT = {"hidden_keys": "loud keys at 2^20 are clamped, so they would not be loud"}
 """Checks that no variant is held to, with the reason; a test of its own is below."""
 
 
-@pytest.mark.parametrize("check", [name for name in CHECKS if name not in LEFT_OUT])
+@pytest.mark.parametrize("check", [name for name in OPERATOR_CHECKS if name not in LEFT_OUT])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("path", PATHS)
 def test_contract(path: str, variant: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
     with forced(path):
-        CHECKS[check](VARIANTS[variant])
+        run_check(check, VARIANTS[variant], typechecked=typechecked)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -11,52 +11,50 @@ from torch import Tensor
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import pursuit_steps
 from clearhead.operators.clamped import clamped_key_attention, clamped_key_attention_slow
-from clearhead.operators.contract import CHECKS, Subject
-from clearhead.operators.contract_masks import MASK_CHECKS
-from clearhead.operators.contract_subject import WIDTH
 from clearhead.operators.key_bound import KeyBound, Scope, Threshold
 from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
 from clearhead.operators.pursuit_trace import trace_pursuit
 from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
 from clearhead.operators.symmetric import symmetric_attention
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
+from clearhead.testing.operator_checks import MASK_CHECKS
+from clearhead.testing.operators import WIDTH
+from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
 from tests.operators.test_pursuit import widened
 from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
-from tests.operators.unhooked import UNHOOKED
 
 TIGHT = KeyBound(strength=0.4, threshold=Threshold.TIMES_MU)
 """A bound that clamps a good part of standard normal keys."""
 CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
 
 
-def subject(fast, slow, **options) -> Subject:
+def subject(fast, slow, **options) -> OperatorSubject:
     operator, twin = (
         functools.partial(with_queries, functools.partial(widened, functools.partial(attention, **options)))
         for attention in (fast, slow)
     )
     # Rounding passes through the iterations after it, which multiply it.
-    return Subject(operator=operator, twin=twin, square=True, terms=4096 * WIDTH)
+    return OperatorSubject(operator=operator, reference=twin, square=True, terms=4096 * WIDTH)
 
 
 rpc = functools.partial(subject, rpc_attention, rpc_attention_slow)
 VARIANTS = {
     **{name: rpc(pursuit=preset(name, strength=0.7)) for name in PRESETS},
     "hard": rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, shrink=Shrink.HARD), scale=0.4),
-    "centred": rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, centred=True)),
+    "centred": dataclasses.replace(rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, centred=True)), masks=False),
     "clamped": subject(clamped_key_attention, clamped_key_attention_slow, bound=TIGHT),
 }
-LEFT_OUT = {"masked_keys_have_no_influence": "loud keys at 2^20 are clamped, so they would not be loud"}
+LEFT_OUT = {"hidden_keys": "loud keys at 2^20 are clamped, so they would not be loud"}
 """Checks that no variant is held to, with the reason; a test of its own is below."""
 
 
-@pytest.mark.parametrize("check", [name for name in CHECKS if name not in LEFT_OUT])
+@pytest.mark.parametrize("check", [name for name in OPERATOR_CHECKS if name not in LEFT_OUT])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_contract(variant: str, check: str, typechecked: bool) -> None:
     if variant == "centred" and check in MASK_CHECKS:
         pytest.skip("centred queries take padding alone, which has a test of its own")
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
-    CHECKS[check](VARIANTS[variant])
+    run_check(check, VARIANTS[variant], typechecked=typechecked)
 
 
 STEPS = list(itertools.product(Order, (-1, 1), Shrink, Inner))

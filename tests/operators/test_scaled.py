@@ -1,5 +1,6 @@
 """Scaled attention: one contract for each kind of S, what S may see, and S for another number of tokens."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -9,9 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, Subject
-from clearhead.operators.contract_checks import PLAIN_CHECKS
-from clearhead.operators.contract_subject import HEADS, KEYS, QUERIES
 from clearhead.operators.resizing import resized
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
@@ -22,8 +20,11 @@ from clearhead.operators.scaled import (
 )
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import ShapeError, check_attention_operands
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
+from clearhead.testing.operator_checks import MASK_CHECKS
+from clearhead.testing.operators import HEADS, KEYS, QUERIES
+from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
-from tests.operators.unhooked import UNHOOKED
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -38,12 +39,14 @@ def within_one_sequence(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Ten
     return attention(q, k, v, mask=mask)
 
 
-def subject(s, *, square: bool, **options) -> Subject:
+def subject(s, *, square: bool, **options) -> OperatorSubject:
     fast, slow = (functools.partial(f, s=s, **options) for f in (scaled_attention, scaled_attention_slow))
     if square:
         fast, slow = (functools.partial(within_one_sequence, f) for f in (fast, slow))
     # One sum runs over the values that another has made.
-    return Subject(operator=fast, twin=slow, square=square, terms=4 * KEYS, leading=options.pop("leading", (0, 1, 2)))
+    return OperatorSubject(
+        operator=fast, reference=slow, square=square, terms=4 * KEYS, leading=options.pop("leading", (0, 1, 2))
+    )
 
 
 ALPHA = torch.tensor(0.7, dtype=torch.float64)
@@ -62,28 +65,24 @@ ONE_LENGTH = {"leading_axes", "single_token"}
 """Checks that S for three heads, or for one length, is not held to: they draw operands of other sizes."""
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", OPERATOR_CHECKS)
 @pytest.mark.parametrize("form", ["matrix", "symmetric", "asymmetric"])
 def test_contract(form: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
-    CHECKS[check](subject(FORMS[form](QUERIES), square=True, scale=0.6))
+    run_check(check, subject(FORMS[form](QUERIES), square=True, scale=0.6), typechecked=typechecked)
 
 
-@pytest.mark.parametrize("check", [*PLAIN_CHECKS, "padding_mask", "masked_keys_have_no_influence"])
+@pytest.mark.parametrize("check", sorted(OPERATOR_CHECKS.keys() - MASK_CHECKS.keys() | {"padding_mask", "hidden_keys"}))
 @pytest.mark.parametrize("form", ["matrix", "symmetric"])
 def test_contract_with_other_numbers_of_queries(form: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
-    CHECKS[check](subject(FORMS[form](KEYS), square=False))
+    run_check(
+        check, dataclasses.replace(subject(FORMS[form](KEYS), square=False), masks=False), typechecked=typechecked
+    )
 
 
-@pytest.mark.parametrize("check", [name for name in CHECKS if name not in ONE_LENGTH | {"gradcheck"}])
+@pytest.mark.parametrize("check", [name for name in OPERATOR_CHECKS if name not in ONE_LENGTH | {"gradients"}])
 @pytest.mark.parametrize("form", BY_HEAD)
 def test_contract_with_one_for_each_head(form: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
-    CHECKS[check](subject(BY_HEAD[form](QUERIES), square=True))
+    run_check(check, subject(BY_HEAD[form](QUERIES), square=True), typechecked=typechecked)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, Subject
-from clearhead.operators.contract_subject import HEADS
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.shapes import ShapeError
-from tests.operators.unhooked import UNHOOKED
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
+from clearhead.testing.operators import HEADS
+from tests.operators.contract import run_check
 
 SINKS = torch.linspace(-1, 1, HEADS, dtype=torch.float64)
 
@@ -37,8 +37,8 @@ def with_fine_bias(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor |
     return attention(q, k, v, mask=mask, bias=bias)
 
 
-def subject(change, **options) -> Subject:
-    return Subject(operator=change(softmax_attention), twin=change(softmax_attention_slow), **options)
+def subject(change, **options) -> OperatorSubject:
+    return OperatorSubject(operator=change(softmax_attention), reference=change(softmax_attention_slow), **options)
 
 
 def given_options(**options):
@@ -61,12 +61,10 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", OPERATOR_CHECKS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_contract(variant: str, check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
-    CHECKS[check](VARIANTS[variant])
+    run_check(check, VARIANTS[variant], typechecked=typechecked)
 
 
 def relative_error(got: Tensor, want: Tensor) -> float:

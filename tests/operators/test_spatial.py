@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.contract import CHECKS, Subject
-from clearhead.operators.contract_subject import require_close
 from clearhead.operators.general import dot_product, general_attention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
 from clearhead.shapes import ShapeError
-from tests.operators.unhooked import UNHOOKED
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject, require_close
+from tests.operators.contract import run_check
 
 SIZES = {"sequence": (7,), "image": (5, 7), "video": (2, 3, 5)}
 AXES = (1, -1)
@@ -192,9 +191,7 @@ def _on_lines(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, op
 
 
 # The shapes that its errors show are those of the lines; they have tests of their own above.
-@pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"mismatched_shapes", "wrong_masks"}))
+@pytest.mark.parametrize("name", sorted(OPERATOR_CHECKS.keys() - {"mismatched_shapes", "wrong_masks"}))
 def test_the_contract_of_every_operator(name: str, typechecked: bool) -> None:
-    if typechecked and name in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
     operator, twin = (partial(_on_lines, operator=made) for made in (spatial_attention, spatial_attention_slow))
-    CHECKS[name](Subject(operator=operator, twin=twin))
+    run_check(name, OperatorSubject(operator=operator, reference=twin), typechecked=typechecked)

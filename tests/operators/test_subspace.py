@@ -8,11 +8,11 @@ from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import subspace_attention, subspace_attention_slow, subspace_step, subspace_step_slow
-from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.shapes import ShapeError, check_attention_operands
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
+from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
-from tests.operators.unhooked import UNHOOKED
 
 PRIMES = st.sampled_from([2, 3, 5, 7, 11, 13])
 
@@ -40,19 +40,17 @@ def within_values(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | 
     return attention(v, mask=mask)
 
 
-SUBJECT = Subject(
+SUBJECT = OperatorSubject(
     operator=lambda *operands, **options: within_values(subspace_attention, *operands, **options),
-    twin=lambda *operands, **options: within_values(subspace_attention_slow, *operands, **options),
+    reference=lambda *operands, **options: within_values(subspace_attention_slow, *operands, **options),
     square=True,
     terms=13,
 )
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", OPERATOR_CHECKS)
 def test_contract(check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
-    CHECKS[check](SUBJECT)
+    run_check(check, SUBJECT, typechecked=typechecked)
 
 
 @pytest.mark.parametrize("path", PATHS)

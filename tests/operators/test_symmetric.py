@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.operators.contract import CHECKS, Subject
 from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.operators.symmetric import padding, symmetric_attention, symmetric_attention_slow
 from clearhead.operators.symmetric_library import symmetric
 from clearhead.shapes import ShapeError, check_attention_operands
+from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
+from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
-from tests.operators.unhooked import UNHOOKED
 
 
 def with_queries(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -27,22 +27,20 @@ def with_queries(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | N
     return attention(k, v, mask=mask)
 
 
-def subject(**options) -> Subject:
-    return Subject(
+def subject(**options) -> OperatorSubject:
+    return OperatorSubject(
         operator=functools.partial(with_queries, functools.partial(symmetric_attention, **options)),
-        twin=functools.partial(with_queries, functools.partial(symmetric_attention_slow, **options)),
+        reference=functools.partial(with_queries, functools.partial(symmetric_attention_slow, **options)),
         square=True,
     )
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", OPERATOR_CHECKS)
 @pytest.mark.parametrize("scale", [None, 0.7])
 @pytest.mark.parametrize("path", PATHS)
 def test_contract(path: str, scale: float | None, check: str, typechecked: bool) -> None:
-    if typechecked and check in UNHOOKED:
-        pytest.skip("it is run in the session without the import hook")
     with forced(path):
-        CHECKS[check](subject(scale=scale))
+        run_check(check, subject(scale=scale), typechecked=typechecked)
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -5,7 +5,6 @@ CRATE (Yu et al. 2023, arXiv 2306.01129, section 2.4) takes one step of iterativ
 
     min over A >= 0 of   lambda |A|_1 + |Z - D A|^2 / 2,
 
-from clearhead.errors import InputError
 from A = Z: ReLU(Z + eta D^T (Z - D Z) - eta lambda). CRATE-alpha (Yang et al. 2024, arXiv 2405.20299) takes two
 steps from A = 0 with four times as many atoms, and decodes by a second dictionary. Chapter 7 of the second CRATE paper
 (arXiv 2311.13110) prints +lambda; its chapter 4 and the code have the minus sign, which alone is a proximal step. Here
@@ -17,6 +16,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError
 
 __all__ = [

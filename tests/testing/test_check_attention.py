@@ -19,11 +19,11 @@ from clearhead.operators import (
     softmax_attention,
     softmax_attention_slow,
 )
-from clearhead.operators.contract import CHECKS, COMPARED
-from clearhead.operators.contract_masks import MASK_CHECKS
-from clearhead.operators.contract_result import Check, ContractResult, NotChecked
-from tests.modules import broken
-from tests.operators import test_contract as operators
+from clearhead.testing import OPERATOR_CHECKS as CHECKS
+from clearhead.testing import Check, ContractResult, NotChecked
+from clearhead.testing.operator_checks import MASK_CHECKS, REFERENCE_CHECKS
+from tests.testing import broken_modules as broken
+from tests.testing import test_operator_checks as operators
 
 check = functools.partial(ch.check_attention, show=False, compile=False)
 
@@ -41,13 +41,13 @@ def within_one_sequence(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None 
 
 
 OURS = {
-    "softmax": (softmax_attention, {"words": True}),
-    "softmax with its twin": (softmax_attention, {"twin": softmax_attention_slow, "words": True}),
+    "softmax": (softmax_attention, {"strict_errors": True}),
+    "softmax with its twin": (softmax_attention, {"reference": softmax_attention_slow, "strict_errors": True}),
     "general": (general_attention, {}),
     "scaled, learned": (Scaled(form="asymmetric").build(), {"square": True}),
     "scaled, one length": (
         Scaled(form="matrix", tokens=5, heads=3).build(),
-        {"square": True, "without": ["single_token", "gradcheck", "leading_axes", "mismatched_shapes"]},
+        {"square": True, "skip": ["single_token", "gradients", "leading_axes", "mismatched_shapes"]},
     ),
 }
 
@@ -58,24 +58,23 @@ def test_our_operators_pass(name: str) -> None:
     result = check(operator, **options)
     assert failures(result) == set()
     assert result.passed
-    left = {"compile", "mask_compile"} | (set() if "twin" in options else COMPARED) | set(options.get("without", ()))
+    left = {"compile"} | (set() if "reference" in options else REFERENCE_CHECKS.keys()) | set(options.get("skip", ()))
     assert not_checked(result) == left
 
 
 WITHOUT_TWIN = {
-    operators.mask_ignored: {"masked_keys_have_no_influence", "no_look_ahead", "fully_masked_rows", "wrong_masks"},
+    operators.mask_ignored: {"hidden_keys", "causality", "fully_masked_rows", "wrong_masks"},
     operators.nan_without_keys: {"fully_masked_rows", "half_range"},
-    operators.noisy: {"determinism", "vmap", "mask_vmap"},
-    operators.without_gradient: {"gradcheck", "determinism", "empty_batch", "fully_masked_rows",
-                                 "masked_keys_have_no_influence"},
-    operators.keys_without_gradient: {"gradcheck"},
-    operators.always_single: {"gradcheck", "leading_axes", "wrong_dtypes"},
+    operators.noisy: {"determinism", "vmap"},
+    operators.without_gradient: {"single_token", "gradients", "determinism", "empty_batch", "fully_masked_rows",
+                                 "hidden_keys"},
+    operators.keys_without_gradient: {"gradients"},
+    operators.always_single: {"gradients", "leading_axes", "wrong_dtypes"},
     operators.half_returns_single: {"dtype_ladder"},
     operators.squeezed: {"single_token"},
-    operators.in_place: {"operands_untouched", "determinism", "dtype_ladder", "fully_masked_rows", "gradcheck",
-                         "inputs_apart", "leading_axes", "mask_shapes", "mask_vmap", "non_contiguous", "vmap"},
-    operators.mean_over_batch: {"inputs_apart", "dtype_ladder", "fully_masked_rows", "leading_axes", "mask_vmap",
-                                "masked_keys_have_no_influence", "single_token", "vmap"},
+    operators.in_place: {"inputs_untouched", "fully_masked_rows", "gradients", "non_contiguous", "vmap"},
+    operators.mean_over_batch: {"batch_independence", "dtype_ladder", "fully_masked_rows", "leading_axes",
+                                "hidden_keys", "single_token", "vmap"},
     operators.missing_scale: set(),
 }  # fmt: skip
 """All that each breaks where there is nothing to compare with. Another formula is nothing that can be seen then."""
@@ -87,15 +86,15 @@ def test_broken_operators_are_found_without_a_twin(operator, typechecked: bool) 
         pytest.skip("the import hook refuses some operands before the operators can")
     result = check(operator)
     assert failures(result) == WITHOUT_TWIN[operator]
-    assert not_checked(result) >= COMPARED
+    assert not_checked(result) >= REFERENCE_CHECKS.keys()
 
 
 def test_another_formula_is_found_by_a_twin_and_not_called_right_without_one() -> None:
-    assert "twin_forward_float64" in failures(check(operators.missing_scale, twin=softmax_attention_slow))
+    assert "reference_float64" in failures(check(operators.missing_scale, reference=softmax_attention_slow))
     alone = check(operators.missing_scale)
     assert alone.passed
-    assert not_checked(alone) >= COMPARED
-    assert "not checked: twin_forward_float64" in str(alone)
+    assert not_checked(alone) >= REFERENCE_CHECKS.keys()
+    assert "not checked: reference_float64" in str(alone)
 
 
 def test_masks_are_found_in_the_signature() -> None:
@@ -104,9 +103,9 @@ def test_masks_are_found_in_the_signature() -> None:
 
     assert not_checked(check(maskless)) >= MASK_CHECKS.keys()
     assert not_checked(check(torch.nn.functional.scaled_dot_product_attention)) >= MASK_CHECKS.keys()
-    assert not not_checked(check(functools.partial(softmax_attention, scale=1.0))) & {"no_look_ahead"}
-    assert "no_look_ahead" in failures(check(operators.mask_ignored))
-    assert "no_look_ahead" not in failures(check(operators.mask_ignored, masks=False))
+    assert not not_checked(check(functools.partial(softmax_attention, scale=1.0))) & {"causality"}
+    assert "causality" in failures(check(operators.mask_ignored))
+    assert "causality" not in failures(check(operators.mask_ignored, masks=False))
 
 
 def test_errors_in_words_are_asked_for_only_when_told() -> None:
@@ -114,7 +113,7 @@ def test_errors_in_words_are_asked_for_only_when_told() -> None:
         return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
 
     assert failures(check(crude)) == {"half_range"}
-    assert failures(check(crude, words=True)) == {"half_range", "mismatched_shapes", "wrong_dtypes"}
+    assert failures(check(crude, strict_errors=True)) == {"half_range", "mismatched_shapes", "wrong_dtypes"}
 
 
 class Wrapped(nn.Module):
@@ -137,20 +136,20 @@ def test_torchs_own_module_and_its_polarity() -> None:
     assert failures(check(Wrapped())) == {"fully_hidden"}  # it gives NaN where nothing may be seen
     wrong = check(WrappedTheOtherWay())
     assert "key_mask" in failures(wrong)
-    assert "key_padding_mask is False where there is a token" in str(wrong)
+    assert "key_padding_mask is False at tokens" in str(wrong)
 
 
 def test_what_is_seen_beside() -> None:
     assert any("give permuted outputs" in fact for fact in check(broken.Right()).observed)
     assert any("do not give permuted outputs" in fact for fact in check(broken.Positions()).observed)
-    assert any("tokens see those after" in fact for fact in check(broken.Right()).observed)
+    assert any("tokens see later tokens" in fact for fact in check(broken.Right()).observed)
 
 
 def test_one_length_and_other_inputs_are_told_by_their_shape() -> None:
     layer = ScaledAttention(12, heads=3, form="matrix", tokens=5)
     assert failures(check(layer)) == {"output"}
     assert "S was made for 5 tokens and there are 7" in check(layer).failed[0].detail
-    assert check(layer, shape=(2, 5, 12), without=["single_token"]).passed
+    assert check(layer, shape=(2, 5, 12), skip=["single_token"]).passed
     images = check(ch.modules.SpatialAttention(11), shape=(2, 11, 2, 3))
     assert images.passed
     assert not_checked(images) >= {"key_mask", "single_token", "causal"}
@@ -223,7 +222,7 @@ def test_the_text_of_a_result() -> None:
         "passed: output",
         "not checked: compile, copy (why)",
         "not checked: key_mask (why not)",
-        "seen: it rains",
+        "observed: it rains",
     ]
     narrow = result.in_columns(23).splitlines()
     assert max(len(line) for line in narrow) == 23
@@ -238,22 +237,26 @@ def no_tokens(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("attention", "options", "words"),
+    ("attention", "options", "message"),
     [
         (7, {}, "expected an operator, called with .* or a module, called with .*; got 7"),
-        (MultiHeadAttention, {}, "got the class MultiHeadAttention: make one of it first"),
+        (MultiHeadAttention, {}, "got the class MultiHeadAttention: pass an instance"),
         (no_tokens, {}, r"no_tokens is called with \(x\): wrap it"),
         (nn.MultiheadAttention(12, 3), {}, r"MultiheadAttention is called with \(query, key, value\): wrap it"),
-        (softmax_attention, {"shape": (2, 7, 11)}, "shape: not for an operator"),
-        (broken.Right(), {"twin": softmax_attention, "square": True}, "twin, square: not for a module"),
-        (softmax_attention, {"without": ["no_such_check"]}, r"among output_shape, .*got \['no_such_check'\]"),
-        (broken.Right(), {"without": ["no_such_check"]}, r"among output, .*got \['no_such_check'\]"),
+        (softmax_attention, {"shape": (2, 7, 11)}, "shape: not an option for an operator"),
+        (
+            broken.Right(),
+            {"reference": softmax_attention, "square": True},
+            "reference, square: not an option",
+        ),
+        (softmax_attention, {"skip": ["no_such_check"]}, r"among output, .*got \['no_such_check'\]"),
+        (broken.Right(), {"skip": ["no_such_check"]}, r"among output, .*got \['no_such_check'\]"),
     ],
 )
-def test_what_is_neither_is_refused_in_words(attention: object, options: dict, words: str, typechecked: bool) -> None:
+def test_bad_arguments_raise_with_a_message(attention: object, options: dict, message: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         check(attention, **options)
 
 
@@ -278,12 +281,12 @@ def test_whatever_an_attention_raises_is_a_result() -> None:
 
     # What must be refused is refused, by any error.
     refusals = {"mismatched_shapes", "wrong_dtypes", "wrong_masks"}
-    assert failures(check(raises)) == CHECKS.keys() - COMPARED - refusals - {"compile", "mask_compile"}
+    assert failures(check(raises)) == CHECKS.keys() - REFERENCE_CHECKS.keys() - refusals - {"compile"}
     assert "NotImplementedError: not yet" in check(Raises()).failed[0].detail
 
 
 def test_scaled_attention_and_its_twin_within_one_sequence() -> None:
     twin = functools.partial(scaled_attention_slow, s=AlphaSymmetric(0.5))
-    result = check(within_one_sequence, twin=twin, square=True, without=["mismatched_shapes"])
+    result = check(within_one_sequence, reference=twin, square=True, skip=["mismatched_shapes"])
     assert result.passed
-    assert not result.not_checked or not_checked(result) == {"compile", "mask_compile", "mismatched_shapes"}
+    assert not result.not_checked or not_checked(result) == {"compile", "mismatched_shapes"}

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from clearhead.modules.contract import MODULE_CHECKS, check_module
-from clearhead.operators.contract_result import ContractResult
-from tests.modules import broken
+from clearhead.testing import MODULE_CHECKS, ContractResult, check_attention
+from tests.testing import broken_modules as broken
 
 RANDOM = {
     "determinism",
-    "inputs_apart",
+    "batch_independence",
     "gradients",
     "non_contiguous",
     "dtype_ladder",
@@ -28,8 +27,8 @@ BROKEN = {
     broken.Constant: {"depends_on_inputs", "key_mask", "causal"},
     broken.CountsCalls: {"determinism"},
     broken.AlwaysDropsOut: RANDOM | {"compile", "key_mask", "causal"},
-    broken.InPlace: DIFFERENTIATED | {"inputs_untouched"},
-    broken.MeanOverBatch: {"inputs_apart", "key_mask"},
+    broken.InPlace: DIFFERENTIATED | {"inputs_untouched", "non_contiguous"},
+    broken.MeanOverBatch: {"batch_independence", "key_mask"},
     broken.KeysWithoutGradient: {"gradients"},
     broken.SoftmaxInSingle: {"gradients"},
     broken.OneTokenLess: {"single_token"},
@@ -61,10 +60,10 @@ def failures(result: ContractResult) -> set[str]:
 def test_a_broken_module_breaks_what_it_should_and_nothing_else(kind: type, typechecked: bool) -> None:
     torch.manual_seed(0)
     compiled = "compile" in BROKEN[kind] and not typechecked
-    result = check_module(kind(), compile=compiled, equivariant=kind is broken.Positions)
+    result = check_attention(kind(), compile=compiled, show=False, equivariant=kind is broken.Positions)
     assert failures(result) == BROKEN[kind] - (set() if compiled else {"compile"})
     assert all(check.detail for check in result.failed)
-    assert {one.name for one in (*result.checks, *result.not_checked)} == MODULE_CHECKS.keys()
+    assert {check.name for check in (*result.checks, *result.not_checked)} == MODULE_CHECKS.keys()
 
 
 def test_every_check_is_broken_by_some_module() -> None:
@@ -72,18 +71,18 @@ def test_every_check_is_broken_by_some_module() -> None:
 
 
 def test_a_right_module_passes_all(typechecked: bool) -> None:
-    result = check_module(broken.Right(), equivariant=True, compile=not typechecked)
+    result = check_attention(broken.Right(), equivariant=True, compile=not typechecked, show=False)
     assert result.passed
-    assert {one.name for one in result.not_checked} == ({"compile"} if typechecked else set())
+    assert {check.name for check in result.not_checked} == ({"compile"} if typechecked else set())
 
 
 def test_what_a_flaw_is_said_to_be() -> None:
     torch.manual_seed(0)
 
     def detail(kind: type) -> str:
-        return check_module(kind(), compile=False).failed[0].detail
+        return check_attention(kind(), compile=False, show=False).failed[0].detail
 
-    assert "key_mask is True where there is a token" in detail(broken.MaskInverted)
+    assert "key_mask is True at tokens" in detail(broken.MaskInverted)
     assert "state outside it: gain" in detail(broken.HiddenState)
     assert "shares its parameters" in detail(broken.CopyOfItself)
     assert "pass shape=" in detail(broken.SingleOnly)

@@ -1,17 +1,18 @@
 """The contract must fail: every check of it is broken here by an operator that is wrong in one way."""
 
 import dataclasses
+import functools
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
-from clearhead.operators.contract import CHECKS, COMPILED, Check, check_operator
-from clearhead.operators.contract_masks import MASK_CHECKS
-from clearhead.operators.contract_result import ContractResult
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.shapes import check_attention_operands
+from clearhead.testing import OPERATOR_CHECKS as CHECKS
+from clearhead.testing import Check, ContractResult, check_attention
+from clearhead.testing.operator_checks import MASK_CHECKS
 
 
 def weights_of(q: Tensor, k: Tensor, mask: Tensor | None = None, *, dim: int = -1, hidden: float = -math.inf) -> Tensor:
@@ -176,40 +177,43 @@ def accepts_anything(q, k, v, *, mask=None):
 
 
 BROKEN = {
-    missing_scale: {"twin_forward_float64", "twin_forward_float32", "twin_backward", "dtype_ladder", "leading_axes"},
-    transposed: {"output_shape", "twin_forward_float64", "single_token"},
-    transposed_and_reshaped: {"twin_forward_float64", "twin_backward"},
-    softmax_over_queries: {"twin_forward_float64", "twin_forward_float32", "twin_backward"},
-    mask_ignored: {"padding_mask", "causal_mask", "boolean_mask", "masked_keys_have_no_influence", "no_look_ahead"},
-    mask_inverted: {"padding_mask", "causal_mask", "boolean_mask", "fully_masked_rows", "no_look_ahead"},
+    missing_scale: {"reference_float64", "reference_float32", "reference_gradients", "dtype_ladder", "leading_axes"},
+    transposed: {"output", "reference_float64", "single_token"},
+    transposed_and_reshaped: {"reference_float64", "reference_gradients"},
+    softmax_over_queries: {"reference_float64", "reference_float32", "reference_gradients"},
+    mask_ignored: {"padding_mask", "causal_mask", "boolean_mask", "hidden_keys", "causality"},
+    mask_inverted: {"padding_mask", "causal_mask", "boolean_mask", "fully_masked_rows", "causality"},
     mask_of_first_head: {"boolean_mask"},
     mask_not_broadcast: {"mask_shapes"},
-    mask_of_large_numbers: {"masked_keys_have_no_influence", "no_look_ahead", "fully_masked_rows"},
-    looks_ahead_a_little: {"no_look_ahead", "masked_keys_have_no_influence", "causal_mask"},
+    mask_of_large_numbers: {"hidden_keys", "causality", "fully_masked_rows"},
+    looks_ahead_a_little: {"causality", "hidden_keys", "causal_mask"},
     nan_without_keys: {"fully_masked_rows"},
     nan_gradient_without_keys: {"fully_masked_rows"},
     mean_without_keys: {"fully_masked_rows"},
-    constant: {"depends_on_values", "twin_forward_float64", "twin_backward"},
-    uniform: {"twin_forward_float64", "twin_forward_float32", "twin_backward", "dtype_ladder"},
+    constant: {"depends_on_inputs", "reference_float64", "reference_gradients"},
+    uniform: {"reference_float64", "reference_float32", "reference_gradients", "dtype_ladder"},
     noisy: {"determinism"},
-    without_gradient: {"twin_backward", "gradcheck", "empty_batch"},
-    keys_without_gradient: {"twin_backward", "gradcheck"},
-    always_single: {"twin_forward_float64", "gradcheck"},
-    single_in_half: {"twin_forward_float32"},
+    without_gradient: {"reference_gradients", "gradients", "empty_batch"},
+    keys_without_gradient: {"reference_gradients", "gradients"},
+    always_single: {"reference_float64", "gradients"},
+    single_in_half: {"reference_float32"},
     half_returns_single: {"dtype_ladder"},
     half_overflows: {"half_range"},
     squeezed: {"single_token"},
     global_maximum: {"empty_batch"},
-    mean_over_batch: {"inputs_apart", "twin_forward_float64", "vmap"},
+    mean_over_batch: {"batch_independence", "reference_float64", "vmap"},
     viewed: {"non_contiguous"},
     four_axes_only: {"leading_axes", "vmap"},
-    in_place: {"operands_untouched"},
+    in_place: {"inputs_untouched"},
     looks_at_numbers: {"compile", "vmap"},
-    looks_at_the_mask: {"mask_compile", "mask_vmap"},
+    looks_at_the_mask: {"compile", "vmap"},
     crude_errors: {"mismatched_shapes", "wrong_dtypes", "wrong_masks"},
     speechless_errors: {"mismatched_shapes", "wrong_masks"},
     accepts_anything: {"wrong_dtypes", "wrong_masks"},
 }
+
+
+check = functools.partial(check_attention, show=False, strict_errors=True)
 
 
 def failures(result: ContractResult) -> set[str]:
@@ -219,8 +223,8 @@ def failures(result: ContractResult) -> set[str]:
 @pytest.mark.parametrize("operator", BROKEN, ids=lambda operator: operator.__name__)
 def test_a_broken_operator_is_caught_by_the_check_that_is_meant_for_it(operator, typechecked: bool) -> None:
     expected = BROKEN[operator]
-    kept = expected - COMPILED if typechecked else expected
-    result = check_operator(operator, twin=softmax_attention_slow, without=CHECKS.keys() - kept)
+    kept = expected - {"compile"} if typechecked else expected
+    result = check(operator, reference=softmax_attention_slow, skip=CHECKS.keys() - kept)
     assert failures(result) == kept
     assert all(check.detail for check in result.checks)
 
@@ -230,21 +234,21 @@ def test_every_check_is_broken_by_some_operator() -> None:
 
 
 def test_a_flaw_is_not_seen_where_it_is_not() -> None:
-    flaws = failures(check_operator(half_returns_single, twin=softmax_attention_slow, compile=False))
+    flaws = failures(check(half_returns_single, reference=softmax_attention_slow, compile=False))
     assert flaws == {"dtype_ladder"}
 
 
 def test_a_right_operator_passes_all(typechecked: bool) -> None:
-    checks = check_operator(softmax_attention, twin=softmax_attention_slow, compile=not typechecked)
+    checks = check(softmax_attention, reference=softmax_attention_slow, compile=not typechecked)
     assert checks.passed
-    assert {check.name for check in checks.checks} == CHECKS.keys() - (COMPILED if typechecked else set())
+    assert {check.name for check in checks.checks} == CHECKS.keys() - ({"compile"} if typechecked else set())
 
 
 def test_operators_without_mask_are_not_asked_for_one() -> None:
     def maskless(q, k, v):
         return softmax_attention(q, k, v)
 
-    checks = check_operator(maskless, twin=maskless, masks=False, compile=False)
+    checks = check(maskless, reference=maskless, masks=False, compile=False)
     assert failures(checks) == set()
     assert not {check.name for check in checks.checks} & MASK_CHECKS.keys()
 
@@ -260,12 +264,12 @@ def symmetric(attention):
 
 def test_operators_within_one_sequence_get_square_operands() -> None:
     operator, twin = symmetric(softmax_attention), symmetric(softmax_attention_slow)
-    assert failures(check_operator(operator, twin=twin, square=True, compile=False)) == set()
-    assert "output_shape" in failures(check_operator(operator, twin=twin, compile=False))
+    assert failures(check(operator, reference=twin, square=True, compile=False)) == set()
+    assert "output" in failures(check(operator, reference=twin, compile=False))
 
 
 def test_square_operators_must_refuse_other_lengths() -> None:
-    checks = check_operator(softmax_attention, twin=softmax_attention_slow, square=True, compile=False)
+    checks = check(softmax_attention, reference=softmax_attention_slow, square=True, compile=False)
     assert failures(checks) == {"mismatched_shapes"}
 
 
@@ -273,16 +277,16 @@ def test_any_error_of_an_operator_is_a_failed_check() -> None:
     def raises(q, k, v, *, mask=None):
         raise NotImplementedError("not yet")
 
-    checks = check_operator(raises, twin=softmax_attention_slow, compile=False)
+    checks = check(raises, reference=softmax_attention_slow, compile=False)
     assert failures(checks) == {check.name for check in checks.checks}
-    assert checks.checks[0] == Check("output_shape", passed=False, detail="NotImplementedError: not yet")
+    assert checks.checks[0] == Check("output", passed=False, detail="NotImplementedError: not yet")
 
 
 def test_unknown_checks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"among output_shape, .*got \['no_such_check'\]"):
-        check_operator(softmax_attention, twin=softmax_attention_slow, without=["no_such_check"])
+    with pytest.raises(ValueError, match=r"among output, .*got \['no_such_check'\]"):
+        check(softmax_attention, reference=softmax_attention_slow, skip=["no_such_check"])
 
 
 def test_checks_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Check("output_shape", passed=False).passed = True
+        Check("output", passed=False).passed = True
