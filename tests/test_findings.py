@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.findings import Chance, Finding, Theorem
+from clearhead.findings import Chance, Finding, TheoremCheck
 from tests.made_findings import CLAIM, LOWER, control, finding
 
 
@@ -126,7 +126,7 @@ def test_a_control_that_cannot_be_tested_leaves_no_p_value_and_one_without_a_val
     assert math.isnan(finding(0.9, controls=(GONE,)).p_value)
 
 
-THEOREM = Theorem(
+THEOREM = TheoremCheck(
     source="someone",
     statement="left equals right",
     residual=1e-15,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval
 
-__all__ = ["Chance", "Claim", "Direction", "Finding", "Role", "Theorem", "Unit", "Verdict"]
+__all__ = ["Chance", "Claim", "Direction", "Finding", "Role", "TheoremCheck", "Unit", "Verdict"]
 
 
 class Verdict(StrEnum):
@@ -177,12 +177,16 @@ def _one_sided(chance: Chance, observed: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Theorem:
-    """One proved statement, checked now: its residual, what that may be, and a control that must exceed it."""
+class TheoremCheck:
+    """A proved statement verified numerically: its residuals, their tolerances, and a control that must exceed them.
+
+    id: short name by which documents cite the statement
+    residual, residual_single: measured in float64 and in float32; NaN if the check needs a package that is missing
+    missing: the package to install; "" if none is missing
+    """
 
     source: str
     id: str = ""
-    """Short name by which documents cite the statement."""
     statement: str
     residual: float
     residual_single: float
@@ -192,11 +196,10 @@ class Theorem:
     control_residual: float
     citation: str
     missing: str = ""
-    """What would have to be installed to check it; its residuals are NaN then."""
 
     @property
     def holds(self) -> bool:
-        """Whether the residuals are within tolerance in both precisions and the control is not, by a wide margin."""
+        """Whether both residuals are within tolerance and the control's is at least 100 times the tolerance."""
         return (
             self.residual <= self.tolerance
             and self.residual_single <= self.tolerance_single

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from clearhead.findings import Theorem, Verdict
+from clearhead.findings import TheoremCheck, Verdict
 from clearhead.record import AuditRecord
 from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
@@ -29,9 +29,9 @@ def disputed() -> AuditRecord:
 
 
 @pytest.fixture(scope="session")
-def theorems() -> list[Theorem]:
+def theorems() -> list[TheoremCheck]:
     """Seven statements that hold and one that does not."""
-    sound = Theorem(
+    sound = TheoremCheck(
         source="Teo and Nguyen 2024, Proposition 1",
         statement="Attention outputs are projections of the queries onto the principal axes of the keys",
         residual=3.1e-15,
@@ -49,7 +49,7 @@ def theorems() -> list[Theorem]:
 
 
 @pytest.fixture(scope="session")
-def unchecked(theorems: list[Theorem]) -> list[Theorem]:
+def unchecked(theorems: list[TheoremCheck]) -> list[TheoremCheck]:
     """The same, and one statement whose package is missing."""
     nan = float("nan")
     last = dataclasses.replace(

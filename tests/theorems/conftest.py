@@ -3,25 +3,25 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from clearhead.findings import Theorem
+from clearhead.findings import TheoremCheck
 from clearhead.theories.catalogue import all_theorems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """Every row of `clearhead verify`, and torch's random numbers before and after."""
+class Verification:
+    """Every theorem check of `clearhead verify`, and torch's random state before and after."""
 
-    rows: list[Theorem]
-    before: torch.Tensor
-    after: torch.Tensor
+    checks: list[TheoremCheck]
+    state_before: torch.Tensor
+    state_after: torch.Tensor
 
-    def of(self, source: str) -> dict[str, Theorem]:
-        """The rows of one theory by their identifiers."""
-        return {row.id: row for row in self.rows if row.source == source}
+    def by_id(self, source: str) -> dict[str, TheoremCheck]:
+        """Return the checks of one theory by their identifiers."""
+        return {check.id: check for check in self.checks if check.source == source}
 
 
 @pytest.fixture(scope="session")
-def verified() -> Verified:
-    """Checked once: it takes seconds."""
+def verification() -> Verification:
+    """Run the checks once per session: they take seconds."""
     before = torch.get_rng_state()
-    return Verified(rows=all_theorems(), before=before, after=torch.get_rng_state())
+    return Verification(checks=all_theorems(), state_before=before, state_after=torch.get_rng_state())

@@ -1,22 +1,21 @@
-"""The rows of `clearhead verify` on coding rates; tests/theories/coding_rate checks the same over drawn inputs."""
+"""Theorem checks on coding rates; tests/theories/coding_rate tests the same facts over random inputs."""
 
 import pytest
 import torch
 
-from tests.theorems.conftest import Verified
+from tests.theorems.conftest import Verification
 
 IDS = [f"R{number}" for number in range(1, 20)]
 
 
-@pytest.mark.parametrize("row", IDS)
-def test_every_row_holds_and_its_control_fails(verified: Verified, row: str) -> None:
-    theorem = verified.of("coding rate")[row]
-    assert theorem.holds
-    assert theorem.residual <= 1e-6
-    assert theorem.control_residual > 1e-3
-    assert len(theorem.statement) < 120
+@pytest.mark.parametrize("id", IDS)
+def test_theorem_holds_and_its_control_fails(verification: Verification, id: str) -> None:
+    check = verification.by_id("coding rate")[id]
+    assert check.holds
+    assert check.residual <= 1e-6
+    assert check.control_residual > 1e-3
 
 
-def test_there_is_no_other_row_and_no_random_number_is_taken(verified: Verified) -> None:
-    assert list(verified.of("coding rate")) == IDS
-    assert torch.equal(verified.before, verified.after)
+def test_all_theorems_are_checked_without_using_the_callers_random_state(verification: Verification) -> None:
+    assert list(verification.by_id("coding rate")) == IDS
+    assert torch.equal(verification.state_before, verification.state_after)

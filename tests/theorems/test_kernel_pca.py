@@ -1,47 +1,59 @@
-"""The rows of `clearhead verify`; tests/operators checks theorem 1 itself over drawn shapes."""
+"""Theorem checks of kernel PCA; tests/operators tests theorem 1 itself over random shapes."""
 
 import dataclasses
-import importlib.util
+import importlib.metadata
 import math
+from typing import Any
 
 import pytest
 
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.kernel_pca import theorems
-from tests.theorems.conftest import Verified
+from tests.theorems.conftest import Verification
 
 IDS = [f"K{number}" for number in range(1, 26)]
 
 
-@pytest.mark.parametrize("row", IDS)
-def test_every_row_holds_and_its_control_fails(verified: Verified, row: str) -> None:
-    theorem = verified.of("kernel PCA")[row]
-    assert theorem.holds
-    assert theorem.residual <= 1e-12
-    assert theorem.control_residual > 1e-3
+@pytest.mark.parametrize("id", IDS)
+def test_theorem_holds_and_its_control_fails(verification: Verification, id: str) -> None:
+    check = verification.by_id("kernel PCA")[id]
+    assert check.holds
+    assert check.residual <= 1e-12
+    assert check.control_residual > 1e-3
 
 
-def test_every_row_of_every_theory_has_an_identifier_of_its_own(verified: Verified) -> None:
-    assert [row.id for row in verified.rows if row.source == "kernel PCA"] == IDS
-    assert len({row.id for row in verified.rows} - {""}) == len(verified.rows)
+def test_every_theorem_of_every_theory_has_its_own_identifier(verification: Verification) -> None:
+    assert list(verification.by_id("kernel PCA")) == IDS
+    assert len({check.id for check in verification.checks} - {""}) == len(verification.checks)
 
 
-def test_a_row_that_needs_a_missing_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else found(name))
-    rows = theorems()
-    assert [(row.id, row.missing) for row in rows if row.missing] == [("K8", "scikit-learn")]
-    row = next(row for row in rows if row.missing)
-    assert math.isnan(row.residual)
-    assert not row.holds
+def test_statements_are_short_and_do_not_repeat(verification: Verification) -> None:
+    statements = [check.statement for check in verification.checks]
+    assert len(set(statements)) == len(statements)
+    assert max(map(len, statements)) < 130
 
 
-def test_a_row_can_fail(verified: Verified) -> None:
-    theorem = verified.rows[0]
-    assert not dataclasses.replace(theorem, residual=2 * theorem.tolerance).holds
-    assert not dataclasses.replace(theorem, residual_single=2 * theorem.tolerance_single).holds
-    assert not dataclasses.replace(theorem, control_residual=theorem.tolerance).holds
-    assert not dataclasses.replace(theorem, residual=float("nan")).holds
+def test_check_that_needs_a_missing_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    distribution = importlib.metadata.distribution
+
+    def without_scikit_learn(name: str) -> Any:
+        if name == "scikit-learn":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return distribution(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", without_scikit_learn)
+    missing = [check for check in theorems() if check.missing]
+    assert [(check.id, check.missing) for check in missing] == [("K8", "scikit-learn")]
+    assert math.isnan(missing[0].residual)
+    assert not missing[0].holds
+
+
+def test_check_fails_if_a_residual_is_too_large_or_the_control_too_small(verification: Verification) -> None:
+    check = verification.checks[0]
+    assert not dataclasses.replace(check, residual=2 * check.tolerance).holds
+    assert not dataclasses.replace(check, residual_single=2 * check.tolerance_single).holds
+    assert not dataclasses.replace(check, control_residual=check.tolerance).holds
+    assert not dataclasses.replace(check, residual=float("nan")).holds
 
 
 def test_theories_are_found_by_name() -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from clearhead.findings import Chance, Claim, Finding, Theorem
+from clearhead.findings import Chance, Claim, Finding, TheoremCheck
 from clearhead.judging import Summary
 from clearhead.record import AuditRecord
 from clearhead.report.grid import Cell, arrange, heads_above_chance
@@ -98,7 +98,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
     }
 
 
-def theorems_as_json(theorems: Sequence[Theorem]) -> dict[str, Any]:
+def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:
     """Return the theorems, whether each holds, and how many do; one that could not be checked is neither."""
     hold = sum(theorem.holds for theorem in theorems)
     unchecked = sum(bool(theorem.missing) for theorem in theorems)

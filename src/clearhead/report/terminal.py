@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from clearhead.findings import Role, Theorem, Verdict
+from clearhead.findings import Role, TheoremCheck, Verdict
 from clearhead.record import AuditRecord, Fidelity, ModelSymmetry
 from clearhead.report.claim_tables import print_other_claims, print_published_claims, print_summaries
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, print_paragraph, text_column
@@ -150,7 +150,7 @@ def _time(record: AuditRecord) -> str:
     return f"{duration(timing.total)} ({', '.join(f'{clean(name)} {duration(s)}' for name, s in phases.items())})"
 
 
-def print_theorems(theorems: Sequence[Theorem], console: Console) -> None:
+def print_theorems(theorems: Sequence[TheoremCheck], console: Console) -> None:
     """Print each statement with its residuals, what they may be, where it is said and the control that must fail."""
     layouts: list[tuple[list[Column], list[Text]]] = [
         (_theorem_columns(theorems), []),
@@ -164,7 +164,7 @@ def print_theorems(theorems: Sequence[Theorem], console: Console) -> None:
     print_line(Text(count_theorems(theorems), style="bold"), console)
 
 
-def _in_words(theorem: Theorem, *, residuals: bool = False) -> Text:
+def _in_words(theorem: TheoremCheck, *, residuals: bool = False) -> Text:
     text = Text(clean(theorem.statement)).append(f"\n{clean(theorem.citation)}", style="dim")
     text.append(f"\nmust fail: {clean(theorem.control)}", style="dim")
     if theorem.missing:
@@ -175,11 +175,11 @@ def _in_words(theorem: Theorem, *, residuals: bool = False) -> Text:
     return text
 
 
-def _unchecked(theorem: Theorem) -> str:
+def _unchecked(theorem: TheoremCheck) -> str:
     return f"not checked: needs {clean(theorem.missing)}"
 
 
-def _source_columns(theorems: Sequence[Theorem], *, inline: bool) -> list[Column]:
+def _source_columns(theorems: Sequence[TheoremCheck], *, inline: bool) -> list[Column]:
     answers = tuple(
         Text(_unchecked(t) if inline else "-") if t.missing else Text("yes") if t.holds else Text("NO", "bold red")
         for t in theorems
@@ -191,11 +191,11 @@ def _source_columns(theorems: Sequence[Theorem], *, inline: bool) -> list[Column
     ]
 
 
-def _id_column(theorems: Sequence[Theorem]) -> list[Column]:
+def _id_column(theorems: Sequence[TheoremCheck]) -> list[Column]:
     return [text_column("id", [t.id for t in theorems], right=False)] if any(t.id for t in theorems) else []
 
 
-def _theorem_columns(theorems: Sequence[Theorem], *, inline: bool = True) -> list[Column]:
+def _theorem_columns(theorems: Sequence[TheoremCheck], *, inline: bool = True) -> list[Column]:
     holds, *source = _source_columns(theorems, inline=inline)
     statement = text_column("statement", [t.statement for t in theorems], right=False)
     control = text_column("must fail", [t.control for t in theorems], right=False)
@@ -212,9 +212,9 @@ def _theorem_columns(theorems: Sequence[Theorem], *, inline: bool = True) -> lis
     ]
 
 
-def _double(theorem: Theorem) -> str:
+def _double(theorem: TheoremCheck) -> str:
     return f"{short(theorem.residual)} ({short(theorem.tolerance)})"
 
 
-def _single(theorem: Theorem) -> str:
+def _single(theorem: TheoremCheck) -> str:
     return f"{short(theorem.residual_single)} ({short(theorem.tolerance_single)})"

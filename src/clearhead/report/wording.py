@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from clearhead.findings import Direction, Finding, Theorem, Unit, Verdict
+from clearhead.findings import Direction, Finding, TheoremCheck, Unit, Verdict
 from clearhead.judging import SUPPORT, Summary
 from clearhead.numerics.moments import Interval
 
@@ -196,7 +196,7 @@ def reason(finding: Finding) -> str:
     return clean(finding.reason) or "no reason was recorded"
 
 
-def count_theorems(theorems: Sequence[Theorem]) -> str:
+def count_theorems(theorems: Sequence[TheoremCheck]) -> str:
     """Count the statements that hold, those that do not, and apart from both those that could not be checked."""
     hold = sum(theorem.holds for theorem in theorems)
     unchecked = sum(bool(theorem.missing) for theorem in theorems)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from clearhead.errors import InputError
-from clearhead.findings import Theorem
+from clearhead.findings import TheoremCheck
 from clearhead.theories import coding_rate, kernel_pca, max_margin, symmetry
 from clearhead.theories.theory import Theory
 
@@ -22,6 +22,6 @@ def find_theories(names: Sequence[str]) -> list[Theory]:
     return [THEORIES[name] for name in dict.fromkeys(names)] or list(THEORIES.values())
 
 
-def all_theorems() -> list[Theorem]:
+def all_theorems() -> list[TheoremCheck]:
     """Every provable statement of every theory, checked now."""
     return [theorem for theory in THEORIES.values() for theorem in theory.theorems()]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from clearhead.findings import Finding, Theorem
+from clearhead.findings import Finding, TheoremCheck
 from clearhead.heads import Heads
 from clearhead.record import DepthCurve, Dispute
 
@@ -48,7 +48,7 @@ class Theory:
     name: str
     title: str
     begin: Begin
-    theorems: Callable[[], Sequence[Theorem]]
+    theorems: Callable[[], Sequence[TheoremCheck]]
     dispute: Dispute | None = None
     needs_stream: bool = False
     """Whether its claims are on the tokens carried past a block (`Heads.stream`)."""
