@@ -7,7 +7,6 @@ Sizes are distinct primes, so that no transposition passes by accident. Toleranc
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -65,7 +64,7 @@ class Subject(ABC):
         """Return the output computed another way, or in double precision, to compare with."""
 
     @abstractmethod
-    def rounded(self, dtype: torch.dtype) -> tuple[Self, Self]:
+    def rounded(self, dtype: torch.dtype) -> tuple["Subject", "Subject"]:
         """Return the subject in `dtype`, and the float64 subject with the same (rounded) parameters."""
 
     @abstractmethod
