@@ -144,7 +144,7 @@ def test_the_hull_test_can_fail() -> None:
 
 
 def test_shifting_all_scores_changes_nothing_unless_there_is_a_sink() -> None:
-    (q, k, v), sinks = VARIANTS["plain"].draw(), SINKS
+    (q, k, v), sinks = VARIANTS["plain"].draw().values(), SINKS
     shift = torch.tensor(5.0, dtype=torch.float64)
     plain = relative_error(softmax_attention(q, k, v, bias=shift), softmax_attention(q, k, v))
     sunk = relative_error(softmax_attention(q, k, v, bias=shift, sinks=sinks), softmax_attention(q, k, v, sinks=sinks))
@@ -152,7 +152,7 @@ def test_shifting_all_scores_changes_nothing_unless_there_is_a_sink() -> None:
 
 
 def test_a_sink_takes_weight_from_the_values() -> None:
-    q, k, v = VARIANTS["plain"].draw()
+    q, k, v = VARIANTS["plain"].draw().values()
     ones = torch.ones_like(v)
     weight = softmax_attention(q, k, ones, sinks=SINKS)
     assert (softmax_attention(q, k, ones) - 1).abs().max() <= tolerance(torch.float64)
@@ -163,7 +163,8 @@ def test_a_sink_takes_weight_from_the_values() -> None:
 @pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"sinks": SINKS}, {"scale": 0.1}])
 @pytest.mark.parametrize("masked", [False, True])
 def test_without_keys_the_output_is_zero(options: dict, masked: bool) -> None:
-    q, k, v = (x.requires_grad_() for x in VARIANTS["plain"].draw(keys=0))
+    q, k, v = VARIANTS["plain"].draw().values()
+    q, k, v = (x.requires_grad_() for x in (q, k[..., :0, :], v[..., :0, :]))
     mask = torch.ones(q.shape[-2], 0, dtype=torch.bool) if masked else None
     out = softmax_attention(q, k, v, mask=mask, **options)
     assert out.shape == (*q.shape[:-1], v.shape[-1])
@@ -175,14 +176,14 @@ def test_without_keys_the_output_is_zero(options: dict, masked: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("options", [{}, {"softcap": 30.0}, {"sinks": SINKS}], ids=["plain", "softcap", "sinks"])
 def test_large_scores_in_half_precision(dtype: torch.dtype, options: dict) -> None:
-    q, k, v = VARIANTS["plain"].draw(dtype=dtype)
+    q, k, v = VARIANTS["plain"].draw(dtype=dtype).values()
     operands = 256 * q.sign(), 256 * k.sign(), v
     want = softmax_attention_slow(*(x.double() for x in operands), **options)
     assert relative_error(softmax_attention(*operands, **options).double(), want) <= tolerance(dtype, terms=11)
 
 
 def test_a_fine_bias_keeps_its_precision_beside_half_precision_operands() -> None:
-    q, k, v = VARIANTS["plain"].draw(dtype=torch.float16)
+    q, k, v = VARIANTS["plain"].draw(dtype=torch.float16).values()
     bias = torch.full((k.shape[-2],), 1e5)
     bias[0] += 1
     want = softmax_attention_slow(q.double(), k.double(), v.double(), bias=bias)
@@ -193,7 +194,7 @@ def test_a_fine_bias_keeps_its_precision_beside_half_precision_operands() -> Non
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 1), (5, 7), (3, 5, 7), (2, 1, 1, 7)])
 def test_masks_and_biases_broadcast(shape: tuple[int, ...]) -> None:
-    q, k, v = VARIANTS["plain"].draw()
+    q, k, v = VARIANTS["plain"].draw().values()
     generator = torch.Generator().manual_seed(3)
     mask = torch.rand(shape, generator=generator) < 0.6
     bias = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -209,7 +210,7 @@ def test_masks_and_biases_broadcast(shape: tuple[int, ...]) -> None:
 def test_sinks_must_be_one_per_head(attention, sinks: Tensor, typechecked: bool) -> None:
     if typechecked and sinks.ndim > 1:
         pytest.skip("the import hook refuses two axes before the operator can")
-    q, k, v = VARIANTS["plain"].draw()
+    q, k, v = VARIANTS["plain"].draw().values()
     with pytest.raises(ShapeError) as error:
         attention(q, k, v, sinks=sinks)
     for name, x in {"q": q, "k": k, "v": v, "sinks": sinks}.items():
@@ -217,6 +218,6 @@ def test_sinks_must_be_one_per_head(attention, sinks: Tensor, typechecked: bool)
 
 
 def test_sinks_need_heads() -> None:
-    q, k, v = VARIANTS["plain"].draw(leading=())
+    q, k, v = VARIANTS["plain"].draw(leading=()).values()
     with pytest.raises(ShapeError, match="one for each head"):
         softmax_attention(q, k, v, sinks=torch.zeros(1))
