@@ -1,4 +1,4 @@
-"""Corruptions: what each does to pixels, that severities are in order, and that chance comes from the seed alone."""
+"""Corruptions change pixels as defined, severities are ordered, and only the seed brings randomness."""
 
 import dataclasses
 import math
@@ -10,11 +10,11 @@ from torch import Tensor
 from clearhead.experiments.images import digits
 from clearhead.numerics.precision import tolerance
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES, SEVERITIES, Corruption
-from clearhead.robustness.sweep import Swept, corrupted, sweep
+from clearhead.robustness.sweep import SweepResult, corrupt, sweep
 from clearhead.shapes import ShapeError
 
 BY_NAME = {corruption.name: corruption for corruption in CORRUPTIONS}
-DRAWN = {*(noise.name for noise in NOISES), "occlusion"}
+RANDOM = {*(noise.name for noise in NOISES), "occlusion"}
 ROUNDING = tolerance(torch.float32)
 
 
@@ -22,8 +22,8 @@ def _pixels(n: int = 19, seed: int = 0) -> Tensor:
     """Images with structure: waves of several lengths, two channels."""
     generator = torch.Generator().manual_seed(seed)
     phase = 6 * torch.rand(n, 2, 2, 1, 1, generator=generator)
-    place = torch.linspace(0, 6, 29)
-    waves = torch.sin(place[:, None] + phase[:, :, 0]) * torch.sin(2 * place + phase[:, :, 1])
+    position = torch.linspace(0, 6, 29)
+    waves = torch.sin(position[:, None] + phase[:, :, 0]) * torch.sin(2 * position + phase[:, :, 1])
     return 0.5 + 0.45 * waves
 
 
@@ -61,7 +61,7 @@ def test_the_seed_is_all_the_chance_there_is(name: str) -> None:
     first = _apply(name, pixels)
     torch.manual_seed(2)
     assert torch.equal(first, _apply(name, pixels))
-    assert torch.equal(first, _apply(name, pixels, seed=1)) == (name not in DRAWN)
+    assert torch.equal(first, _apply(name, pixels, seed=1)) == (name not in RANDOM)
 
 
 def test_the_noises_have_their_moments() -> None:
@@ -133,15 +133,15 @@ def test_occlusion_hides_one_square_of_each_image_and_nothing_else() -> None:
     assert len({tuple(row) for row in hidden[:, 0].flatten(1).tolist()}) > 1
 
 
-def test_what_is_no_image_is_refused() -> None:
+def test_invalid_images_and_severities_are_refused() -> None:
     corruption, generator = CORRUPTIONS[0], torch.Generator()
     for severity in (0, 6):
-        with pytest.raises(ValueError, match=f"expected a severity from 1 to 5; got {severity}"):
+        with pytest.raises(ValueError, match=f"severity must be from 1 to 5; got {severity}"):
             corruption(_pixels(), severity=severity, generator=generator)
     with pytest.raises(ValueError, match=r"expected pixels from 0 to 1; got torch.float32 from .* to 255"):
         corruption(255 * _pixels().ceil(), severity=1, generator=generator)
-    with pytest.raises(ValueError, match=r"expected images as bytes; got torch.float32"):
-        corrupted(_pixels(), corruption, severity=1, seed=0)
+    with pytest.raises(ValueError, match=r"expected images of dtype uint8; got torch.float32"):
+        corrupt(_pixels(), corruption, severity=1, seed=0)
     with pytest.raises(ShapeError, match="expected images"):
         corruption(torch.zeros(0, 1, 5, 5), severity=1, generator=generator)
 
@@ -152,22 +152,22 @@ def _bytes(n: int = 13) -> Tensor:
 
 def test_bytes_come_back_as_bytes_and_by_the_seed() -> None:
     still = Corruption(name="still", amounts=(1.0, 2.0, 3.0, 4.0, 5.0), apply=lambda pixels, amount, generator: pixels)
-    assert torch.equal(corrupted(_bytes(), still, severity=2, seed=3), _bytes())
+    assert torch.equal(corrupt(_bytes(), still, severity=2, seed=3), _bytes())
     noise = BY_NAME["gaussian noise"]
-    first = corrupted(_bytes(), noise, severity=2, seed=3)
-    assert torch.equal(first, corrupted(_bytes(), noise, severity=2, seed=3))
+    first = corrupt(_bytes(), noise, severity=2, seed=3)
+    assert torch.equal(first, corrupt(_bytes(), noise, severity=2, seed=3))
     for other in (
-        corrupted(_bytes(), noise, severity=2, seed=4),
-        corrupted(_bytes(), dataclasses.replace(noise, name="other"), severity=2, seed=3),
+        corrupt(_bytes(), noise, severity=2, seed=4),
+        corrupt(_bytes(), dataclasses.replace(noise, name="other"), severity=2, seed=3),
     ):
         assert not torch.equal(first, other)
     even = dataclasses.replace(noise, amounts=(0.1,) * 5)
-    assert not torch.equal(*(corrupted(_bytes(), even, severity=severity, seed=3) for severity in (1, 2)))
+    assert not torch.equal(*(corrupt(_bytes(), even, severity=severity, seed=3) for severity in (1, 2)))
 
 
 def test_bytes_are_the_nearest() -> None:
     lighter = dataclasses.replace(BY_NAME["brightness"], amounts=(0.6 / 255,) * 5)
-    assert torch.equal(corrupted(_bytes(), lighter, severity=1, seed=0), _bytes() + 1)
+    assert torch.equal(corrupt(_bytes(), lighter, severity=1, seed=0), _bytes() + 1)
 
 
 def test_a_sweep_measures_each_corruption_at_each_severity() -> None:
@@ -180,6 +180,6 @@ def test_a_sweep_measures_each_corruption_at_each_severity() -> None:
     assert told == [one.corruption for one in swept] == [corruption.name for corruption in CORRUPTIONS]
     brighter = next(one for one in swept if one.corruption == "brightness")
     assert list(brighter.values) == sorted(brighter.values, reverse=True)
-    shown = corrupted(images, BY_NAME["impulse noise"], severity=4, seed=5)
+    shown = corrupt(images, BY_NAME["impulse noise"], severity=4, seed=5)
     assert next(one for one in swept if one.corruption == "impulse noise").values[3] == darkness(shown)
-    assert Swept(corruption="x", values=(0.2, 0.4)).mean == pytest.approx(0.3)
+    assert SweepResult(corruption="x", values=(0.2, 0.4)).mean == pytest.approx(0.3)

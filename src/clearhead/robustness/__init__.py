@@ -1,1 +1,1 @@
-"""Inputs made worse, and what is left of a model's answers under them."""
+"""Corrupted inputs, and how a model performs on them."""

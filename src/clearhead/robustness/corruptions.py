@@ -1,8 +1,8 @@
-"""Images made worse at five severities, after Hendrycks and Dietterich 2019 (arXiv 1903.12261).
+"""Image corruptions at five severities, after Hendrycks and Dietterich 2019 (arXiv 1903.12261).
 
-The idea is theirs: kinds of corruption, five severities of each, the mean over all. Kinds and constants are ours,
-chosen on images of 28 x 28 pixels, so that no number here compares with one of ImageNet-C. Lengths are shares of the
-side of an image, so that they mean the same on images of another size.
+The protocol is theirs: several corruptions, five severities of each, the mean over all. The corruptions and their
+constants are ours, chosen on images of 28 x 28 pixels, so results do not compare with ImageNet-C. Lengths are fractions
+of the side of an image, so they carry over to other sizes.
 """
 
 import math
@@ -23,9 +23,9 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """One way in which images get worse, by an amount for each severity.
+    """An image corruption with one amount per severity.
 
-    apply: (pixels, amount, generator) -> pixels; what leaves the range from 0 to 1 is cut off afterwards
+    apply: (pixels, amount, generator) -> pixels; the result is clamped to [0, 1]
     """
 
     name: str
@@ -35,9 +35,12 @@ class Corruption:
     def __call__(
         self, pixels: Float[Tensor, "n c y x"], *, severity: int, generator: torch.Generator
     ) -> Float[Tensor, "n c y x"]:
-        """The images (n, c, y, x), from 0 to 1, at a severity from 1 to 5. The same generator state, the same bits."""
+        """Return the images, with pixels in [0, 1], corrupted at a severity from 1 to 5.
+
+        Equal generator states give bit-identical images.
+        """
         if severity not in SEVERITIES:
-            raise InputError(f"expected a severity from {SEVERITIES[0]} to {SEVERITIES[-1]}; got {severity}")
+            raise InputError(f"severity must be from {SEVERITIES[0]} to {SEVERITIES[-1]}; got {severity}")
         if pixels.ndim != 4 or 0 in pixels.shape:
             raise ShapeError(f"expected images (n, c, y, x); got {tuple(pixels.shape)}")
         if not (pixels.is_floating_point() and pixels.amin() >= 0 and pixels.amax() <= 1):
@@ -46,64 +49,64 @@ class Corruption:
 
 
 def _gaussian_noise(pixels: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """Normal noise of this standard deviation on every pixel."""
+    """Add Gaussian noise of standard deviation `spread` to every pixel."""
     return pixels + spread * torch.randn(pixels.shape, generator=generator, dtype=pixels.dtype)
 
 
 def _shot_noise(pixels: Tensor, photons: float, generator: torch.Generator) -> Tensor:
-    """As counted from so many photons where a pixel is 1: Poisson(photons x) / photons."""
+    """Replace a pixel x by Poisson(photons * x) / photons."""
     return torch.poisson(pixels * photons, generator=generator) / photons
 
 
-def _impulse_noise(pixels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """A share of the pixels, by chance, is black or white, half of it each."""
-    drawn = torch.rand(pixels.shape, generator=generator, dtype=pixels.dtype)
-    return torch.where(drawn < share, (drawn < share / 2).to(pixels.dtype), pixels)
+def _impulse_noise(pixels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Set a random fraction of the pixels to black or white with equal probability."""
+    uniform = torch.rand(pixels.shape, generator=generator, dtype=pixels.dtype)
+    return torch.where(uniform < fraction, (uniform < fraction / 2).to(pixels.dtype), pixels)
 
 
-def _blur(pixels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """A Gaussian window, its standard deviation a share of the side; pixels at the edge go on beyond it."""
-    spread = share * pixels.shape[-1]
+def _blur(pixels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Convolve with a Gaussian whose standard deviation is a fraction of the side; replicate edge pixels."""
+    spread = fraction * pixels.shape[-1]
     radius = math.ceil(3 * spread)
     window = torch.exp(-(torch.arange(-radius, radius + 1, dtype=pixels.dtype) ** 2) / (2 * spread**2))
     window = (window / window.sum())[None, None]
     channels = pixels.shape[1]
     for vertical in (True, False):
-        room = (0, 0, radius, radius) if vertical else (radius, radius, 0, 0)
+        padding = (0, 0, radius, radius) if vertical else (radius, radius, 0, 0)
         kernel = window[..., None] if vertical else window[:, :, None]
-        wide = functional.pad(pixels, room, mode="replicate")
-        pixels = functional.conv2d(wide, kernel.expand(channels, -1, -1, -1), groups=channels)
+        padded = functional.pad(pixels, padding, mode="replicate")
+        pixels = functional.conv2d(padded, kernel.expand(channels, -1, -1, -1), groups=channels)
     return pixels
 
 
-def _contrast(pixels: Tensor, kept: float, generator: torch.Generator) -> Tensor:
-    """Only this share of every pixel's distance from the mean of its image."""
+def _contrast(pixels: Tensor, factor: float, generator: torch.Generator) -> Tensor:
+    """Scale every pixel's distance from the mean of its image by `factor`."""
     mean = pixels.mean(dim=(1, 2, 3), keepdim=True)
-    return mean + kept * (pixels - mean)
+    return mean + factor * (pixels - mean)
 
 
 def _brightness(pixels: Tensor, added: float, generator: torch.Generator) -> Tensor:
-    """So much more on every pixel."""
+    """Add a constant to every pixel."""
     return pixels + added
 
 
-def _pixelate(pixels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Every pixel the mean of its cell in a coarser grid, whose side is a share of the image's."""
-    height, width = (_cell_means(side, max(round(share * side), 1)).to(pixels) for side in pixels.shape[-2:])
+def _pixelate(pixels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Replace every pixel by the mean of its cell in a coarser grid."""
+    height, width = (_cell_means(side, max(round(fraction * side), 1)).to(pixels) for side in pixels.shape[-2:])
     return height @ pixels @ width
 
 
 def _cell_means(side: int, cells: int) -> Tensor:
-    """The symmetric matrix (side, side) that takes entries to the means of their cells; cells differ by one at most."""
+    """Return the symmetric (side, side) matrix that averages entries within cells whose sizes differ by at most one."""
     cell = torch.arange(side) * cells // side
-    together = (cell[:, None] == cell).double()
-    return together / together.sum(dim=1)
+    same_cell = (cell[:, None] == cell).double()
+    return same_cell / same_cell.sum(dim=1)
 
 
-def _occlusion(pixels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """A grey square somewhere in each image, its side a share of the image's."""
+def _occlusion(pixels: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Cover a random square of each image with grey; its side is a fraction of the image's."""
     height, width = pixels.shape[-2:]
-    side = max(round(share * min(height, width)), 1)
+    side = max(round(fraction * min(height, width)), 1)
     top = torch.randint(0, height - side + 1, (len(pixels), 1), generator=generator)
     left = torch.randint(0, width - side + 1, (len(pixels), 1), generator=generator)
     rows, columns = torch.arange(height), torch.arange(width)
@@ -116,7 +119,7 @@ NOISES = (
     Corruption(name="shot noise", amounts=(60.0, 25.0, 12.0, 6.0, 3.0), apply=_shot_noise),
     Corruption(name="impulse noise", amounts=(0.02, 0.05, 0.1, 0.18, 0.3), apply=_impulse_noise),
 )
-"""What adds chance to every pixel, or to some."""
+"""Corruptions that add noise to pixels."""
 
 CORRUPTIONS = (
     *NOISES,
@@ -126,4 +129,4 @@ CORRUPTIONS = (
     Corruption(name="pixelate", amounts=(0.75, 0.6, 0.45, 0.35, 0.25), apply=_pixelate),
     Corruption(name="occlusion", amounts=(0.2, 0.3, 0.4, 0.5, 0.6), apply=_occlusion),
 )
-"""Every corruption, the noises first."""
+"""All corruptions, noises first."""

@@ -1,4 +1,4 @@
-"""One evaluation of a model under every corruption and severity."""
+"""Evaluate a model under every corruption and severity."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -10,30 +10,30 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 
-__all__ = ["Swept", "corrupted", "sweep"]
+__all__ = ["SweepResult", "corrupt", "sweep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """What was measured under one corruption, from severity 1 to 5."""
+class SweepResult:
+    """A metric under one corruption at severities 1 to 5."""
 
     corruption: str
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Over the severities."""
+        """Return the mean over severities."""
         return sum(self.values) / len(self.values)
 
 
-def corrupted(images: Tensor, corruption: Corruption, *, severity: int, seed: int) -> Tensor:
-    """Images (n, c, y, x) as bytes, made worse and rounded to bytes again, as images are stored.
+def corrupt(images: Tensor, corruption: Corruption, *, severity: int, seed: int) -> Tensor:
+    """Return uint8 images (n, c, y, x) corrupted and rounded to uint8.
 
-    Chance comes from the seed, the corruption's name and the severity alone, so every model is shown the same images,
-    and they stay the same when other corruptions come or go.
+    The random numbers depend on the seed, the corruption's name and the severity only. So every model gets the same
+    images, whichever other corruptions are applied.
     """
     if images.dtype != torch.uint8:
-        raise InputError(f"expected images as bytes; got {images.dtype}")
+        raise InputError(f"expected images of dtype uint8; got {images.dtype}")
     digest = hashlib.sha256(f"{seed}/{corruption.name}/{severity}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     pixels = corruption(images.float() / 255, severity=severity, generator=generator)
@@ -47,15 +47,15 @@ def sweep(
     corruptions: Sequence[Corruption] = CORRUPTIONS,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
-) -> list[Swept]:
-    """What `measure` says of the images (n, c, y, x), as bytes, under each corruption at each severity.
+) -> list[SweepResult]:
+    """Return `measure(images)` under each corruption at each severity, for uint8 images (n, c, y, x).
 
-    `progress` is told the name of every corruption before it is applied.
+    `progress` is called with the name of each corruption before it is applied.
     """
-    swept = []
+    results = []
     for corruption in corruptions:
         if progress is not None:
             progress(corruption.name)
-        shown = (corrupted(images, corruption, severity=severity, seed=seed) for severity in SEVERITIES)
-        swept.append(Swept(corruption=corruption.name, values=tuple(float(measure(worse)) for worse in shown)))
-    return swept
+        values = [measure(corrupt(images, corruption, severity=severity, seed=seed)) for severity in SEVERITIES]
+        results.append(SweepResult(corruption=corruption.name, values=tuple(float(value) for value in values)))
+    return results

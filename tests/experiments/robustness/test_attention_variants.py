@@ -27,7 +27,7 @@ from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer
 from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
-from clearhead.robustness.sweep import corrupted
+from clearhead.robustness.sweep import corrupt
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import DivergedError, Stepper
 
@@ -66,7 +66,7 @@ def test_each_run_is_kept_with_its_model_and_its_counts(done: tuple[Path, Outcom
         assert set(run["by_corruption"]) == {corruption.name for corruption in CORRUPTIONS}
         assert all(len(right) == 5 and max(right) <= 37 for right in run["by_corruption"].values())
         assert (run["images"], run["corrupted"], len(run["seconds"])) == (360, 37, 2)
-        worse = corrupted(images.test_images[:37], NOISES[0], severity=4, seed=0)
+        worse = corrupt(images.test_images[:37], NOISES[0], severity=4, seed=0)
         right = measure_accuracy(model, worse, images.test_labels[:37]).right
         assert run["by_corruption"][NOISES[0].name][3] == right
     assert runs["softmax", 0]["parameters"] - runs["symmetric", 0]["parameters"] == 2 * (12 * 12 + 12)
