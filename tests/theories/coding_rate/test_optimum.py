@@ -1,4 +1,4 @@
-"""Maxima of the rate reduction: what is predicted is what ascent finds."""
+"""Maxima of the rate reduction: gradient ascent finds the predicted ones."""
 
 import math
 
@@ -27,7 +27,7 @@ def reduction(z: Tensor, eps: float) -> float:
 
 
 def planted(ranks: tuple[int, ...], *, n: int, width: int) -> Tensor:
-    """Orthogonal isotropic classes of these ranks, with |Z_k|^2 = n."""
+    """Return orthogonal isotropic classes of these ranks, with |Z_k|^2 = n."""
     z, start = torch.zeros(len(ranks), n, width, dtype=torch.float64), 0
     for k, rank in enumerate(ranks):
         z[k, :, start : start + rank] = math.sqrt(n / rank) * torch.linalg.qr(normal(n, rank, seed=k))[0]
@@ -44,33 +44,33 @@ def test_penalised_maxima_have_the_predicted_singular_values(share_of_bound: flo
     for seed in range(2):
         z = ascend(normal(3, 20, WIDTH, seed=seed), eps=EPS, penalty=penalty)
         values = torch.linalg.svdvals(z)
-        kept = values > published / 2
-        assert kept.sum(dim=-1).min() > 0
-        assert (values[kept] - published).abs().max() < 1e-4
-        assert values[~kept].max() < 1e-4
+        nonzero = values > published / 2
+        assert nonzero.sum(dim=-1).min() > 0
+        assert (values[nonzero] - published).abs().max() < 1e-4
+        assert values[~nonzero].max() < 1e-4
         for i in range(3):
             for j in range(i):
                 assert (z[i] @ z[j].T).abs().max() < 1e-4
-        ranks.add(tuple(kept.sum(dim=-1).tolist()))
+        ranks.add(tuple(nonzero.sum(dim=-1).tolist()))
     assert len(ranks) > 1  # ranks are not determined
 
 
-def test_unequal_classes_have_singular_values_of_their_own() -> None:
-    """At which the derivative of the gain of one direction is zero, and its second derivative is negative."""
+def test_unequal_classes_have_different_singular_values() -> None:
+    """At each, the gain of one direction has zero derivative and negative second derivative."""
     sizes, penalty = (7, 13, 29), 0.5 * largest_penalty((7, 13, 29), width=WIDTH, eps=EPS)
-    found = regularised_singular_values(sizes, width=WIDTH, eps=EPS, penalty=penalty)
-    assert len(set(found)) == 3
-    for size, value in zip(sizes, found, strict=True):
-        alpha, own = WIDTH / (sum(sizes) * EPS**2), WIDTH / (size * EPS**2)
+    singular_values = regularised_singular_values(sizes, width=WIDTH, eps=EPS, penalty=penalty)
+    assert len(set(singular_values)) == 3
+    for size, value in zip(sizes, singular_values, strict=True):
+        alpha, alpha_k = WIDTH / (sum(sizes) * EPS**2), WIDTH / (size * EPS**2)
         s = torch.tensor(value, dtype=torch.float64, requires_grad=True)
-        gain = (torch.log1p(alpha * s**2) - size / sum(sizes) * torch.log1p(own * s**2) - penalty * s**2) / 2
+        gain = (torch.log1p(alpha * s**2) - size / sum(sizes) * torch.log1p(alpha_k * s**2) - penalty * s**2) / 2
         (slope,) = torch.autograd.grad(gain, s, create_graph=True)
-        (bend,) = torch.autograd.grad(slope, s)
+        (curvature,) = torch.autograd.grad(slope, s)
         assert abs(slope.item()) < 1e-12
-        assert bend < 0
+        assert curvature < 0
 
 
-def test_at_the_bound_the_maximum_goes_away() -> None:
+def test_penalties_beyond_the_bound_are_refused() -> None:
     bound = largest_penalty(SIZES, width=WIDTH, eps=EPS)
     assert regularised_singular_values(SIZES, width=WIDTH, eps=EPS, penalty=bound)[0] > 0.5
     for wrong in (1.001 * bound, 0.0):
@@ -79,24 +79,24 @@ def test_at_the_bound_the_maximum_goes_away() -> None:
 
 
 def test_unit_tokens_ascend_to_orthogonal_isotropic_classes() -> None:
-    want = isotropic_reduction((4, 4, 4), SIZES, width=12, eps=0.5)
-    assert want == pytest.approx(4.5267, abs=5e-5)
-    assert reduction(planted((4, 4, 4), n=20, width=12), 0.5) == pytest.approx(want, rel=1e-12)
-    found = ascend(normal(3, 20, 12, seed=1), eps=0.5)
-    assert reduction(found, 0.5) == pytest.approx(want, rel=1e-9)
+    expected = isotropic_reduction((4, 4, 4), SIZES, width=12, eps=0.5)
+    assert expected == pytest.approx(4.5267, abs=5e-5)
+    assert reduction(planted((4, 4, 4), n=20, width=12), 0.5) == pytest.approx(expected, rel=1e-12)
+    maximum = ascend(normal(3, 20, 12, seed=1), eps=0.5)
+    assert reduction(maximum, 0.5) == pytest.approx(expected, rel=1e-9)
     assert reduction(torch.nn.functional.normalize(normal(3, 20, 12), dim=-1), 0.5) < 1
 
 
 def test_gains_are_rate_reductions_of_planted_classes() -> None:
     for ranks in ((3, 3, 4), (4, 4, 4), (2, 5, 3)):
         for eps in (0.5, 1.0):
-            want = isotropic_reduction(ranks, SIZES, width=12, eps=eps)
-            assert reduction(planted(ranks, n=20, width=12), eps) == pytest.approx(want, rel=1e-12)
-    with pytest.raises(ValueError, match="fit in 12"):
+            expected = isotropic_reduction(ranks, SIZES, width=12, eps=eps)
+            assert reduction(planted(ranks, n=20, width=12), eps) == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(ValueError, match="at most the width 12"):
         isotropic_reduction((5, 5, 5), SIZES, width=12, eps=1.0)
 
 
-def test_lower_ranks_win_at_a_large_eps() -> None:
+def test_lower_ranks_are_better_at_a_large_eps() -> None:
     low, full = (isotropic_reduction(ranks, SIZES, width=12, eps=1.0) for ranks in ((3, 3, 4), (4, 4, 4)))
     assert low == pytest.approx(1.3946, abs=5e-5)
     assert full == pytest.approx(1.3863, abs=5e-5)
@@ -114,8 +114,8 @@ def test_lower_ranks_win_at_a_large_eps() -> None:
         (1 / 100, 0.249, 0.162),
     ],
 )
-def test_the_constant_is_sharp(share: float, ratio: float, constant: float) -> None:
-    """A further direction pays on one side of it, and costs on the other."""
+def test_the_rank_constant_is_sharp(share: float, ratio: float, constant: float) -> None:
+    """One more direction raises the gain on one side of it, and lowers it on the other."""
     assert critical_ratio(share) == pytest.approx(ratio, abs=6e-4)
     assert rank_constant(share) == pytest.approx(constant, abs=3e-3)
     width, rank = 97, 5.0
@@ -128,7 +128,7 @@ def test_the_constant_is_sharp(share: float, ratio: float, constant: float) -> N
     assert slope(0.99 * eps) > 0 > slope(1.01 * eps)
 
 
-def test_a_share_of_all_or_nothing_is_refused() -> None:
+def test_a_share_of_zero_or_one_is_refused() -> None:
     for share in (0.0, 1.0):
         with pytest.raises(ValueError, match="between 0 and 1"):
             critical_ratio(share)

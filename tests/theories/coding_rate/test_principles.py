@@ -1,4 +1,4 @@
-"""Three principles as numbers, on features that have them and on nulls that cannot."""
+"""The three principles, measured on features that meet them and on nulls that cannot."""
 
 import math
 
@@ -13,40 +13,40 @@ from tests.theories.coding_rate.test_optimum import planted
 LABELS = torch.arange(3).repeat_interleave(40)
 
 
-def found_by_ascent() -> torch.Tensor:
-    """The best of a few ascents, as there are lower maxima of other ranks."""
-    ends = [ascend(normal(3, 40, 12, seed=seed), eps=0.5).flatten(0, 1) for seed in range(3)]
-    return max(ends, key=lambda z: principles(z, LABELS).reduction)
+def features_by_ascent() -> torch.Tensor:
+    """Return the best of a few ascents, because there are lower maxima of other ranks."""
+    maxima = [ascend(normal(3, 40, 12, seed=seed), eps=0.5).flatten(0, 1) for seed in range(3)]
+    return max(maxima, key=lambda z: principles(z, LABELS).reduction)
 
 
-def test_the_optimum_has_all_three_and_nulls_have_not() -> None:
-    all_ = principles_with_nulls(found_by_ascent(), LABELS)
-    found = all_.found
+def test_the_optimum_meets_all_three_principles_and_the_nulls_do_not() -> None:
+    measured = principles_with_nulls(features_by_ascent(), LABELS)
+    found = measured.features
     assert found.reduction == pytest.approx(4.5267, abs=5e-5)
     assert found.overlap < 1e-9
     assert found.largest_cosine < 1e-4
     assert found.ranks == (4, 4, 4)
-    assert found.room == 4
+    assert found.directions == 4
     assert max(found.outside) < 1e-9
     assert found.effective_ranks == pytest.approx([4] * 3, abs=1e-6)
     assert found.flatness == pytest.approx([1] * 3, abs=1e-6)
-    assert found.filled == pytest.approx(1, abs=1e-9)
+    assert found.rate_fraction == pytest.approx(1, abs=1e-9)
     assert found.rates == pytest.approx([2 * math.log(13)] * 3, abs=1e-6)
-    for null in (all_.random, all_.shuffled):
-        assert 0.2 < null.reduction < 0.6  # a prototype's draws: .389 and .264
-        assert 0.85 < null.overlap < 0.95  # .92 and .89
+    for null in (measured.random, measured.shuffled):
+        assert 0.2 < null.reduction < 0.6
+        assert 0.85 < null.overlap < 0.95
         assert min(null.outside) > 0.3
-    assert all_.collapsed.reduction == pytest.approx(2.304, abs=5e-4)
-    assert all_.collapsed.ranks == (1, 1, 1)
-    assert all_.collapsed.filled < 0.7
+    assert measured.collapsed.reduction == pytest.approx(2.304, abs=5e-4)
+    assert measured.collapsed.ranks == (1, 1, 1)
+    assert measured.collapsed.rate_fraction < 0.7
 
 
-def test_each_number_is_what_it_says() -> None:
-    """Two classes that share one direction of theirs, of unequal spread."""
+def test_each_measure_follows_its_definition() -> None:
+    """Two classes that share one direction, with unequal variances."""
     z = torch.zeros(8, 5, dtype=torch.float64)
     z[:4, 0], z[:4, 1] = 3 * torch.tensor([1, -1, 1, -1]), torch.tensor([1, 1, -1, -1])
     z[4:, 1], z[4:, 2] = torch.tensor([1, -1, 1, -1]), torch.tensor([1, 1, -1, -1])
-    found = principles(z, torch.tensor([3] * 4 + [7] * 4), room=1)
+    found = principles(z, torch.tensor([3] * 4 + [7] * 4), directions=1)
     assert found.ranks == (2, 2)
     assert found.overlap == pytest.approx(1 / 2)
     assert found.largest_cosine == pytest.approx(1)
@@ -55,14 +55,14 @@ def test_each_number_is_what_it_says() -> None:
     assert found.flatness == pytest.approx([found.effective_ranks[0] / 2, 1])
 
 
-def test_size_of_features_is_told_from_their_spread() -> None:
+def test_rate_fraction_does_not_depend_on_the_size_of_features() -> None:
     spread = planted((4, 4, 4), n=40, width=12).flatten(0, 1)
     for size in (1.0, 5.0):
-        assert principles(size * spread, LABELS).filled == pytest.approx(1)
+        assert principles(size * spread, LABELS).rate_fraction == pytest.approx(1)
     assert principles(spread, LABELS, eps=0.1).reduction > principles(spread, LABELS).reduction + 1
 
 
-def test_draws_are_of_the_seed() -> None:
+def test_nulls_depend_on_the_seed_only() -> None:
     z = normal(120, 12)
 
     def random(seed: int) -> Principles:
@@ -72,8 +72,8 @@ def test_draws_are_of_the_seed() -> None:
     assert random(3) != random(4)
 
 
-def test_refusals() -> None:
-    with pytest.raises(ValueError, match="two classes"):
+def test_fewer_than_two_classes_and_zero_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least two classes"):
         principles(normal(5, 3), torch.zeros(5, dtype=torch.long))
-    with pytest.raises(ValueError, match="other than zero"):
+    with pytest.raises(ValueError, match="a nonzero feature in every class"):
         principles(torch.cat([normal(5, 3), torch.zeros(2, 3)]), torch.tensor([0] * 5 + [1] * 2))

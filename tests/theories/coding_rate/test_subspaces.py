@@ -10,10 +10,10 @@ from clearhead.theories.coding_rate.maps import RandomMaps
 from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.subspaces import (
     coherence,
-    not_orthonormal,
     orthonormal_bases,
+    orthonormality_error,
     random_bases,
-    turned_bases,
+    rate_preserving_bases,
 )
 from tests.theories.coding_rate.made_heads import drawn
 
@@ -33,15 +33,15 @@ def test_bases_are_orthonormal_and_span_the_map(rank: int) -> None:
 
 
 @pytest.mark.parametrize("count", [11, 53])
-def test_turned_bases_have_the_same_rate_and_another_span(count: int) -> None:
+def test_rate_preserving_bases_have_the_same_rate_and_another_span(count: int) -> None:
     """With fewer tokens than dimensions and with more."""
     basis = random_bases(3, c=31, p=7, generator=torch.Generator().manual_seed(3))
     z, other = drawn(count, 31, seed=4), drawn(count, 31, seed=5)
-    turned = turned_bases(basis, z, draws=5, generator=torch.Generator().manual_seed(6))
-    assert turned.shape == (5, 3, 31, 7)
+    reflected = rate_preserving_bases(basis, z, draws=5, generator=torch.Generator().manual_seed(6))
+    assert reflected.shape == (5, 3, 31, 7)
     eye = torch.eye(7, dtype=torch.float64).expand(5, 3, 7, 7)
-    assert torch.allclose(turned.mT @ turned, eye, atol=TOLERANCE)
-    for draw in turned:
+    assert torch.allclose(reflected.mT @ reflected, eye, atol=TOLERANCE)
+    for draw in reflected:
         assert torch.allclose(subspace_rates(z, draw), subspace_rates(z, basis), rtol=TOLERANCE)
         assert not torch.allclose(subspace_rates(other, draw), subspace_rates(other, basis), rtol=1e-3)
         cosines = torch.linalg.svdvals(draw.mT @ basis)
@@ -53,24 +53,24 @@ def test_a_wide_map_spans_everything() -> None:
     assert torch.allclose(basis @ basis.mT, torch.eye(5, dtype=torch.float64), atol=TOLERANCE)
 
 
-def test_distance_from_orthonormal() -> None:
+def test_orthonormality_error_of_known_maps() -> None:
     basis = random_bases(1, c=31, p=7, generator=torch.Generator().manual_seed(3))
-    assert not_orthonormal(basis, scaled=False) < TOLERANCE
-    assert not_orthonormal(3 * basis, scaled=True) < TOLERANCE
-    assert not_orthonormal(3 * basis, scaled=False) == pytest.approx(8)
-    bent = basis @ torch.diag(torch.tensor([2.0] + [0.0] * 6, dtype=torch.float64))
-    assert not_orthonormal(bent, scaled=True) == pytest.approx(math.sqrt((36 + 6) / 7))
-    assert math.isnan(not_orthonormal(torch.zeros(1, 31, 7, dtype=torch.float64), scaled=True)[0])
+    assert orthonormality_error(basis, scaled=False) < TOLERANCE
+    assert orthonormality_error(3 * basis, scaled=True) < TOLERANCE
+    assert orthonormality_error(3 * basis, scaled=False) == pytest.approx(8)
+    collapsed = basis @ torch.diag(torch.tensor([2.0] + [0.0] * 6, dtype=torch.float64))
+    assert orthonormality_error(collapsed, scaled=True) == pytest.approx(math.sqrt((36 + 6) / 7))
+    assert math.isnan(orthonormality_error(torch.zeros(1, 31, 7, dtype=torch.float64), scaled=True)[0])
 
 
 def test_coherence_of_known_subspaces() -> None:
     eye = torch.eye(13, dtype=torch.float64)
-    turned = math.cos(0.3) * eye[:, 1] + math.sin(0.3) * eye[:, 7]
-    apart, sharing = eye[:, 3:5], torch.stack([turned, eye[:, 8]], dim=-1)
-    overlap, cosine = coherence(torch.stack([eye[:, 1:3], apart, sharing]))
+    tilted = math.cos(0.3) * eye[:, 1] + math.sin(0.3) * eye[:, 7]
+    orthogonal, sharing = eye[:, 3:5], torch.stack([tilted, eye[:, 8]], dim=-1)
+    overlap, cosine = coherence(torch.stack([eye[:, 1:3], orthogonal, sharing]))
     assert overlap == pytest.approx([math.cos(0.3) ** 2 / 4, 0, math.cos(0.3) ** 2 / 4], abs=TOLERANCE)
     assert cosine == pytest.approx([math.cos(0.3), 0, math.cos(0.3)], abs=TOLERANCE)
-    assert all(math.isnan(one[0]) for one in coherence(apart[None]))
+    assert all(math.isnan(undefined[0]) for undefined in coherence(orthogonal[None]))
 
 
 def test_density_and_zeros_of_known_features() -> None:
@@ -97,9 +97,11 @@ def test_random_maps_are_compared_at_the_size_of_the_models(shape: tuple[int, in
         squares=small.square().sum(dim=(-2, -1)).numpy(), width=min(shape), overlap=nothing, cosine=nothing
     )
     for size in (0.5, 11.0):
-        expected = not_orthonormal(math.sqrt(size) * maps, scaled=False)
-        assert random.not_orthonormal(np.full(3, size)) == pytest.approx(expected)
-    assert random.not_orthonormal(np.full(3, float(min(shape)))) == pytest.approx(not_orthonormal(maps, scaled=True))
+        expected = orthonormality_error(math.sqrt(size) * maps, scaled=False)
+        assert random.orthonormality_error(np.full(3, size)) == pytest.approx(expected)
+    assert random.orthonormality_error(np.full(3, float(min(shape)))) == pytest.approx(
+        orthonormality_error(maps, scaled=True)
+    )
 
 
 def test_random_maps_are_drawn_by_seed_and_shape() -> None:

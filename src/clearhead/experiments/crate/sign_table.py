@@ -14,7 +14,7 @@ from clearhead.experiments.seed_runs import command_of, write_page
 from clearhead.experiments.tables import Field, as_columns, as_markdown
 from clearhead.numerics.threads import one_thread
 from clearhead.theories.coding_rate.change import rate_change
-from clearhead.theories.coding_rate.drawn import Kind, draw_bases, draw_tokens
+from clearhead.theories.coding_rate.random_tokens import TokenDistribution, draw_bases, draw_tokens
 from clearhead.theories.coding_rate.steps import (
     exact_step,
     expansion_ratio,
@@ -29,7 +29,7 @@ __all__ = ["SIGN_TABLE", "STILL", "counted_signs", "measure"]
 NAME = "coding-rate/sign-table"
 TOKENS, WIDTH, HEADS, HEAD_WIDTH = 128, 32, 4, 8
 ERRORS = (1.0, 0.5, 0.1)
-CELLS = [(kind, eps) for kind in Kind for eps in ERRORS]
+CELLS = [(kind, eps) for kind in TokenDistribution for eps in ERRORS]
 STILL = 1e-10
 """A relative change below this is none: rounding is some 1e-14, and the smallest step changes rates by 1e-7."""
 METRICS = {"raw": "raw", "unit": "unit norm", "matched": "scale-matched", "hook": "released hook"}
@@ -86,7 +86,7 @@ def measure(*, kind: str, eps: float, trials: int, seed: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed)
     with one_thread():
         bases = draw_bases(HEADS, WIDTH, HEAD_WIDTH, generator=generator)
-        z = draw_tokens(Kind(kind), bases, trials=trials, n=TOKENS, generator=generator)
+        z = draw_tokens(TokenDistribution(kind), bases, trials=trials, n=TOKENS, generator=generator)
         hook = hook_rate(z, bases)
         changes = {}
         for name, step in STEPS.items():

@@ -28,7 +28,7 @@ from clearhead.theories.coding_rate.claims import (
     SIZE_ALONE,
     UNIT_NORM,
 )
-from clearhead.theories.coding_rate.subspaces import random_bases, turned_bases
+from clearhead.theories.coding_rate.subspaces import random_bases, rate_preserving_bases
 from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.tallies import Control, Sample, Samples
 
@@ -103,7 +103,7 @@ class Block:
 
     def turned(self, draws: int, generator: torch.Generator) -> "list[Block]":
         """The same tokens in other subspaces of the same rate before, as many for each draw as there are heads."""
-        bases = turned_bases(self._bases, self._tokens.before, draws=draws, generator=generator)
+        bases = rate_preserving_bases(self._bases, self._tokens.before, draws=draws, generator=generator)
         return [Block(self._tokens, drawn, eps=self._eps) for drawn in bases]
 
     def samples(self, draws: Draws | None, generator: torch.Generator, elsewhere: "Block | None") -> Samples:

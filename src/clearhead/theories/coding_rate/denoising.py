@@ -1,10 +1,14 @@
 r"""Subspace attention with a threshold in place of the softmax, which denoises tokens layer by layer.
 
-Tokens lie in one of K orthogonal subspaces each, with coordinates of size one there and of size delta in the others.
-The signal-to-noise ratio of class k is |Z_k U_k| over what is left of |Z_k|. The theorem (Wang et al. 2025, arXiv
-2506.03790): with phi = tau where a softmax weight is above tau, and 0 elsewhere, tau from above 1/2 up to
-1 / (1 + n e^(-9 p / 32)), a layer z + eta sum U_k U_k^T phi z raises every ratio by exactly 1 + eta tau. It is one on
-large p and small delta; finite sizes have a boundary, which `growth` shows.
+Source: Wang et al. 2025 (arXiv 2506.03790). Each of n tokens lies in one of K orthogonal subspaces of dimension p: its
+coordinates have standard deviation 1 there and delta in the others. The signal-to-noise ratio of class k is
+:math:`\|Z_k U_k\|` over the norm of the rest of :math:`Z_k`. The theorem: let phi be tau where a softmax weight exceeds
+tau and 0 elsewhere, with :math:`1/2 < \tau \le 1 / (1 + n e^{-9p/32})`. Then a layer
+
+.. math:: z + \eta \sum_k U_k U_k^T \phi\, z
+
+multiplies every ratio by exactly :math:`1 + \eta\tau`. It holds for large p and small delta; `growth` shows where it
+ends for finite sizes.
 """
 
 import math
@@ -15,74 +19,77 @@ from torch import Tensor
 
 from clearhead.shapes import Float, Int
 
-__all__ = ["Denoising", "NoisyTokens", "draw_noisy_tokens", "growth", "middle_threshold", "predicted_growth"]
+__all__ = ["DenoisingLayer", "NoisyTokens", "draw_noisy_tokens", "growth", "middle_threshold", "predicted_growth"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyTokens:
-    """Tokens, their subspaces, and the one in which each lies."""
+    """Tokens, the bases of the subspaces, and the index of the subspace that each token belongs to."""
 
     tokens: Float[Tensor, "n d"]
     bases: Float[Tensor, "k d p"]
-    own: Int[Tensor, "n"]
+    subspace: Int[Tensor, "n"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Denoising:
-    """A layer's eta and tau; without tau it has the plain softmax."""
+class DenoisingLayer:
+    """A layer with rate eta and threshold tau; the plain softmax if the threshold is None."""
 
     rate: float = 0.5
     threshold: float | None = None
 
     def step(self, z: Float[Tensor, "n d"], bases: Float[Tensor, "k d p"]) -> Float[Tensor, "n d"]:
-        """One layer."""
+        """Return z + eta sum_k U_k U_k^T phi z."""
         v = z @ bases
         weights = (v @ v.mT).softmax(dim=-1)
         if self.threshold is not None:
             weights = self.threshold * (weights > self.threshold).to(z.dtype)
-        added: Tensor = (weights @ v @ bases.mT).sum(dim=0)
-        return z + self.rate * added
+        attended: Tensor = (weights @ v @ bases.mT).sum(dim=0)
+        return z + self.rate * attended
 
 
 def middle_threshold(n: int, p: int) -> float:
-    """The middle of the range of the theorem."""
+    """Return the middle of the theorem's range of thresholds."""
     return (0.5 + 1 / (1 + n * math.exp(-9 * p / 32))) / 2
 
 
 def draw_noisy_tokens(
     *, n: int, k: int, p: int, noise: float, seed: int, dtype: torch.dtype = torch.float64
 ) -> NoisyTokens:
-    """Tokens of d = k p dimensions, as many in every subspace as in any other up to one."""
+    """Return n random tokens of width k p, spread evenly over k subspaces; `noise` is delta."""
     generator = torch.Generator().manual_seed(seed)
-    whole = torch.linalg.qr(torch.randn(k * p, k * p, generator=generator, dtype=torch.float64))[0]
-    bases = whole.reshape(k * p, k, p).movedim(1, 0)
-    inner = torch.randn(n, k, p, generator=generator, dtype=torch.float64)
-    own = torch.arange(n) % k
-    sizes = torch.where(torch.arange(k) == own[:, None], 1.0, noise).double()
-    tokens = torch.einsum("nkp,kdp->nd", inner * sizes[..., None], bases)
-    return NoisyTokens(tokens=tokens.to(dtype), bases=bases.to(dtype), own=own)
+    basis = torch.linalg.qr(torch.randn(k * p, k * p, generator=generator, dtype=torch.float64))[0]
+    bases = basis.reshape(k * p, k, p).movedim(1, 0)
+    coordinates = torch.randn(n, k, p, generator=generator, dtype=torch.float64)
+    subspace = torch.arange(n) % k
+    scales = torch.where(torch.arange(k) == subspace[:, None], 1.0, noise).double()
+    tokens = torch.einsum("nkp,kdp->nd", coordinates * scales[..., None], bases)
+    return NoisyTokens(tokens=tokens.to(dtype), bases=bases.to(dtype), subspace=subspace)
 
 
 def predicted_growth(n: int, p: int, *, rate: float = 0.5) -> float:
-    """1 + eta tau at the middle threshold."""
+    """Return 1 + eta tau at the middle threshold."""
     return 1 + rate * middle_threshold(n, p)
 
 
-def growth(drawn: NoisyTokens, *, layers: int, rate: float = 0.5, plain: bool = False) -> Float[Tensor, "l k"]:
-    """By what each layer multiplies the ratio of every class, with the middle threshold or with the plain softmax."""
-    n, p = len(drawn.tokens), drawn.bases.shape[-1]
-    layer = Denoising(rate=rate, threshold=None if plain else middle_threshold(n, p))
-    z, found = drawn.tokens, []
-    before = _ratios(z, drawn)
+def growth(noisy: NoisyTokens, *, layers: int, rate: float = 0.5, thresholded: bool = True) -> Float[Tensor, "l k"]:
+    """Return the factor by which each layer multiplies the signal-to-noise ratio of every class.
+
+    thresholded: use the middle threshold; otherwise the plain softmax
+    """
+    n, p = len(noisy.tokens), noisy.bases.shape[-1]
+    layer = DenoisingLayer(rate=rate, threshold=middle_threshold(n, p) if thresholded else None)
+    z, factors = noisy.tokens, []
+    before = _signal_to_noise(z, noisy)
     for _ in range(layers):
-        z = layer.step(z, drawn.bases)
-        after = _ratios(z, drawn)
-        found.append(after / before)
+        z = layer.step(z, noisy.bases)
+        after = _signal_to_noise(z, noisy)
+        factors.append(after / before)
         before = after
-    return torch.stack(found)
+    return torch.stack(factors)
 
 
-def _ratios(z: Tensor, drawn: NoisyTokens) -> Tensor:
-    energies = (z @ drawn.bases).square().sum(dim=-1)
-    each = [energies[:, drawn.own == k].sum(dim=-1) for k in range(len(drawn.bases))]
-    return torch.stack([(e[k] / (e.sum() - e[k])).sqrt() for k, e in enumerate(each)])
+def _signal_to_noise(z: Tensor, noisy: NoisyTokens) -> Tensor:
+    energies = (z @ noisy.bases).square().sum(dim=-1)
+    by_class = [energies[:, noisy.subspace == k].sum(dim=-1) for k in range(len(noisy.bases))]
+    return torch.stack([(e[k] / (e.sum() - e[k])).sqrt() for k, e in enumerate(by_class)])

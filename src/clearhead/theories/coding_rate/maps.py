@@ -14,7 +14,7 @@ from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
 from clearhead.theories.coding_rate.claims import LARGEST_COSINE, ORTHONORMAL, OVERLAP, RANDOM_MAP
-from clearhead.theories.coding_rate.subspaces import coherence, is_tied, not_orthonormal, orthonormal_bases
+from clearhead.theories.coding_rate.subspaces import coherence, is_tied, orthonormal_bases, orthonormality_error
 from clearhead.theories.tallies import Sample, Samples
 
 __all__ = ["LayerMaps", "RandomMaps", "by_head"]
@@ -47,8 +47,11 @@ class RandomMaps:
         overlap, cosine = (np.stack(part) for part in zip(*found, strict=True))
         return cls(squares=np.stack(squares), width=min(shape[1:]), overlap=overlap, cosine=cosine)
 
-    def not_orthonormal(self, size: Array) -> Array:
-        """As `subspaces.not_orthonormal`, of the maps at |D|^2 = size: |s D'D - I|^2 = s^2 |D'D|^2 - 2 s |D|^2 + p."""
+    def orthonormality_error(self, size: Array) -> Array:
+        """Return `subspaces.orthonormality_error` of the maps scaled to |D|^2 = size.
+
+        |s D^T D - I|^2 = s^2 |D^T D|^2 - 2 s |D|^2 + p.
+        """
         found: Array = np.sqrt(np.maximum(size**2 * self.squares - 2 * size + self.width, 0)) / math.sqrt(self.width)
         return found
 
@@ -73,8 +76,18 @@ class LayerMaps:
         drawn: list[Array | None] = [None] * 4
         if random is not None:
             unit = np.full_like(size, random.width)
-            drawn = [random.not_orthonormal(unit), random.overlap, random.cosine, random.not_orthonormal(size)]
-        values = (not_orthonormal(weights, scaled=True), overlap, cosine, not_orthonormal(weights, scaled=False))
+            drawn = [
+                random.orthonormality_error(unit),
+                random.overlap,
+                random.cosine,
+                random.orthonormality_error(size),
+            ]
+        values = (
+            orthonormality_error(weights, scaled=True),
+            overlap,
+            cosine,
+            orthonormality_error(weights, scaled=False),
+        )
         straight, apart, nearest, unscaled = (
             Sample(value=value, controls={} if control is None else {RANDOM_MAP: control})
             for value, control in zip(values, drawn, strict=True)

@@ -1,10 +1,10 @@
-r"""What maximises the rate reduction, in closed form and by ascent.
+r"""Maxima of the rate reduction Delta R, in closed form and by gradient ascent.
 
-Classes of N_k tokens in R^d, N in all. At the maximum they lie in orthogonal subspaces (Yu et al. 2020, arXiv
-2006.08558). With a penalty -lambda / 2 |Z|^2 in place of a constraint, every local maximum has one singular value in
-each class, known in closed form, while ranks are free (Wang et al. 2024, arXiv 2406.01909). Without it, and with
-|Z_k|^2 = N_k, the rank is what is known: the first source bounds eps^4 by an unnamed constant, and `rank_constant`
-names it.
+Class k has N_k tokens in R^d, N in all. At the maximum the classes lie in orthogonal subspaces (Yu et al. 2020, arXiv
+2006.08558). With a penalty -lambda / 2 |Z|^2 in place of a constraint, all nonzero singular values of a class are
+equal at every local maximum, with a closed form, and the ranks are free (Wang et al. 2024, arXiv 2406.01909). With the
+constraint |Z_k|^2 = N_k instead, the rank is determined: Yu et al. bound eps^4 by an unnamed constant, which
+`rank_constant` computes.
 """
 
 import math
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def largest_penalty(sizes: Sequence[int], *, width: int, eps: float) -> float:
-    r"""The lambda up to which penalised maxima are known.
+    r"""Return the largest lambda for which the penalised maxima are known.
 
     .. math:: \lambda \le \frac{d (\sqrt{N / N_{max}} - 1)}{N (\sqrt{N / N_{max}} + 1) \epsilon^2}
     """
@@ -40,54 +40,57 @@ def largest_penalty(sizes: Sequence[int], *, width: int, eps: float) -> float:
 
 
 def regularised_singular_values(sizes: Sequence[int], *, width: int, eps: float, penalty: float) -> tuple[float, ...]:
-    r"""The singular values, other than zero, of each class at every local maximum of Delta R - lambda / 2 |Z|^2.
+    r"""Return the nonzero singular value of each class at every local maximum of Delta R - lambda / 2 |Z|^2.
 
     .. math:: \sigma_k^2 = \frac{\eta_k + \sqrt{\eta_k^2 - 4 \lambda^2 N / N_k}}{2 \lambda \alpha_k}, \qquad
         \eta_k = (\alpha_k - \alpha) - \lambda (N / N_k + 1)
 
-    alpha = d / (N eps^2), alpha_k = d / (N_k eps^2). How many there are in each class is not determined.
+    with alpha = d / (N eps^2), alpha_k = d / (N_k eps^2). Its multiplicity in each class is not determined.
     """
     bound = largest_penalty(sizes, width=width, eps=eps)
     if not 0 < penalty <= bound:
         raise InputError(
-            f"expected a penalty above 0 and at most {bound:.6g}, beyond which only zero is left; got {penalty}"
+            f"expected a penalty above 0 and at most {bound:.6g}; got {penalty}. For larger penalties only Z = 0 is a "
+            "maximum"
         )
-    found = []
+    singular_values = []
     for size in sizes:
         share, alpha = sum(sizes) / size, width / (size * eps**2)
         eta = alpha * (1 - 1 / share) - penalty * (share + 1)
-        # At the bound itself the root is of zero, which rounding makes negative.
+        # At the bound the radicand is zero, and rounding can make it negative.
         root = math.sqrt(max(eta**2 - 4 * penalty**2 * share, 0.0))
-        found.append(math.sqrt((eta + root) / (2 * penalty * alpha)))
-    return tuple(found)
+        singular_values.append(math.sqrt((eta + root) / (2 * penalty * alpha)))
+    return tuple(singular_values)
 
 
 def isotropic_gain(rank: float | int, *, share: float, width: int, eps: float) -> float:
-    r"""What a class adds to Delta R whose tokens fill r directions, orthogonal to other classes, evenly.
+    r"""Return what a class adds to Delta R if it is isotropic in r directions orthogonal to the other classes.
 
     .. math:: g(r) = \tfrac r2 \log(1 + x) - \tfrac{q r}2 \log(1 + x / q), \qquad x = \frac{d q}{\epsilon^2 r}
 
-    q = N_k / N is its share of the tokens, and |Z_k|^2 = N_k.
+    with q = N_k / N its share of the tokens and |Z_k|^2 = N_k.
     """
     x = width * share / (eps**2 * rank)
     return rank / 2 * (math.log1p(x) - share * math.log1p(x / share))
 
 
 def isotropic_reduction(ranks: Sequence[int], sizes: Sequence[int], *, width: int, eps: float) -> float:
-    """Delta R of orthogonal isotropic classes of these ranks."""
+    """Return Delta R of orthogonal isotropic classes of these ranks."""
     if sum(ranks) > width:
-        raise InputError(f"expected ranks that fit in {width} dimensions, to be orthogonal; got {sum(ranks)} in all")
+        raise InputError(
+            f"expected ranks whose sum is at most the width {width}, so that classes are orthogonal; got {sum(ranks)}"
+        )
     shares = [size / sum(sizes) for size in sizes]
     return sum(isotropic_gain(r, share=q, width=width, eps=eps) for r, q in zip(ranks, shares, strict=True))
 
 
 def critical_ratio(share: float) -> float:
-    r"""x*: a further direction raises g if and only if x = d q / (eps^2 r) is at least this.
+    r"""Return x*: a larger rank r raises the gain g(r) if and only if x = d q / (eps^2 r) >= x*.
 
     .. math:: h(x^*) = q\, h(x^* / q), \qquad h(x) = \log(1 + x) - \frac{x}{1 + x}
     """
     if not 0 < share < 1:
-        raise InputError(f"expected a share of the tokens between 0 and 1; got {share}")
+        raise InputError(f"expected a share of the tokens between 0 and 1, exclusive; got {share}")
 
     def gap(x: float) -> float:
         return _slope(x) - share * _slope(x / share)
@@ -96,37 +99,37 @@ def critical_ratio(share: float) -> float:
 
 
 def rank_constant(share: float) -> float:
-    """c in the condition eps^4 <= c (N_k / N) (d / d_k)^2 for a class to fill d_k directions: q / x*^2."""
+    """Return c = q / x*^2, the sharp constant of the condition eps^4 <= c (N_k / N) (d / d_k)^2 for rank d_k."""
     return share / critical_ratio(share) ** 2
 
 
 def _slope(x: float) -> float:
-    """h: twice the derivative of r log(1 + c / r) / 2 for r, at x = c / r."""
+    """Return h(x) = log(1 + x) - x / (1 + x), the derivative of r log(1 + c / r) in r at x = c / r."""
     return math.log1p(x) - x / (1 + x)
 
 
 def ascend(
     start: Float[Tensor, "k n d"], *, eps: float, penalty: float | None = None, steps: int = 300
 ) -> Float[Tensor, "k n d"]:
-    """Tokens of k classes of one size at a local maximum of Delta R, found by L-BFGS from a start.
+    """Return tokens of k classes of equal size at a local maximum of Delta R, by L-BFGS from `start`, in float64.
 
-    With a penalty, of Delta R - penalty / 2 |Z|^2; without, over tokens of length one. In double precision.
+    With a penalty, maximise Delta R - penalty / 2 |Z|^2; without, maximise Delta R over tokens of length one.
     """
 
     def tokens(flat: Tensor) -> Tensor:
         z = flat.reshape(start.shape)
         return z if penalty is not None else torch.nn.functional.normalize(z, dim=-1)
 
-    def loss(at: Array) -> tuple[float, Array]:
-        flat = torch.from_numpy(at).requires_grad_()
+    def loss(point: Array) -> tuple[float, Array]:
+        flat = torch.from_numpy(point).requires_grad_()
         z = tokens(flat)
         gain = coding_rate(z.flatten(0, 1), eps=eps) - coding_rate(z, eps=eps).mean()
         value = (penalty or 0.0) / 2 * z.square().sum() - gain
         (gradient,) = torch.autograd.grad(value, flat)
         return value.item(), gradient.numpy()
 
-    # torch's own L-BFGS takes seconds to load.
-    first = start.detach().double().flatten().numpy()
+    # scipy's L-BFGS: importing torch.optim takes seconds.
+    initial = start.detach().double().flatten().numpy()
     options = {"maxiter": steps, "maxcor": 20, "ftol": 0.0, "gtol": 1e-10}
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
-    return tokens(torch.from_numpy(found.x))
+    result = minimize(loss, initial, jac=True, method="L-BFGS-B", options=options)
+    return tokens(torch.from_numpy(result.x))

@@ -1,4 +1,4 @@
-r"""How sparse tokens are: exact zeros where a model has them, and a measure that knows degrees where it has none."""
+r"""Measures of how sparse tokens are: the share of exact zeros, and a density that also grades small entries."""
 
 import math
 
@@ -11,26 +11,26 @@ __all__ = ["density", "gaussian_density", "nonzero_fraction"]
 
 
 def gaussian_density(c: int) -> float:
-    r"""The density of c independent Gaussian features: :math:`(1 + (c - 1)\, 2/\pi) / c`.
+    r"""Return the expected density of c independent Gaussian features, :math:`(1 + (c - 1)\, 2/\pi) / c`.
 
-    (|z|_1 / |z|_2)^2 does not depend on the length of z, so its mean is that of |z|_1^2 over that of |z|_2^2.
+    (|z|_1 / |z|_2)^2 is independent of |z|_2, so its mean is the mean of |z|_1^2 over the mean of |z|_2^2.
     """
     return (1 + (c - 1) * 2 / math.pi) / c
 
 
 def density(z: Float[Tensor, "n c"]) -> float:
-    r"""Mean over tokens of (|z|_1 / |z|_2)^2 / c, from 1/c for one-hot features to 1 for equal magnitudes.
+    r"""Return the mean over tokens of :math:`(\|z\|_1 / \|z\|_2)^2 / c`.
 
-    Tokens of zeros have none and are left out; NaN if there are no others.
+    It is 1/c for one-hot features and 1 for features of equal magnitude. Zero tokens are left out; NaN if all are zero.
     """
-    wide = z.double()
-    squares = wide.square().sum(dim=-1)
-    known = squares > 0
-    if not bool(known.any()):
+    z = z.double()
+    squares = z.square().sum(dim=-1)
+    nonzero = squares > 0
+    if not bool(nonzero.any()):
         return math.nan
-    return float((wide.abs().sum(dim=-1)[known].square() / squares[known]).mean() / z.shape[-1])
+    return float((z.abs().sum(dim=-1)[nonzero].square() / squares[nonzero]).mean() / z.shape[-1])
 
 
 def nonzero_fraction(z: Float[Tensor, "n c"]) -> float:
-    """The share of entries that are not exactly zero."""
+    """Return the share of entries that are not exactly zero."""
     return float(torch.count_nonzero(z)) / z.numel()

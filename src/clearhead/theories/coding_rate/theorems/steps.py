@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clearhead.numerics.coding_rate import subspace_rate_gradient
 from clearhead.theories.coding_rate.change import RateChange, rate_change
-from clearhead.theories.coding_rate.drawn import Kind, draw_bases, draw_tokens
+from clearhead.theories.coding_rate.random_tokens import TokenDistribution, draw_bases, draw_tokens
 from clearhead.theories.coding_rate.steps import (
     exact_step,
     linear_attention,
@@ -36,10 +36,10 @@ Outcome = Callable[[RateChange], Tensor]
 def _tokens(dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor], ...]:
     """Return five trials of each kind of tokens, and their subspaces."""
     trials = []
-    for kind in Kind:
+    for distribution in TokenDistribution:
         generator = torch.Generator().manual_seed(0)
         bases = draw_bases(K, D, P, generator=generator)
-        trials.append((draw_tokens(kind, bases, trials=5, n=N, generator=generator).to(dtype), bases.to(dtype)))
+        trials.append((draw_tokens(distribution, bases, trials=5, n=N, generator=generator).to(dtype), bases.to(dtype)))
     return tuple(trials)
 
 
