@@ -1,8 +1,11 @@
 """The whole corridor in Python: model and batches in, a record out."""
 
 import copy
+import dataclasses
 import gc
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from clearhead.findings import Role, Verdict
 from clearhead.judging import UNTRAINED
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.record import AuditRecord
+from clearhead.report.folder import write_report
 from clearhead.sockets import AttentionNotSeenError
 from clearhead.theories import coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.kernels import KERNEL
@@ -129,6 +133,9 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
     for plain, finding, before in zip(record.findings, compared.findings, alone.findings, strict=True):
         if plain.verdict is Verdict.TRUE_BY_CONSTRUCTION:
             assert finding.controls == plain.controls
+            continue
+        if not (plain.inputs and before.inputs):
+            assert repr(finding.controls) == repr(plain.controls)
             continue
         *others, last = finding.controls
         assert repr(tuple(others)) == repr(plain.controls)
@@ -368,8 +375,63 @@ def test_an_untrained_model_without_numbers_is_refused(encoder_pair: Any) -> Non
     broken = copy.deepcopy(untrained)
     with torch.no_grad():
         next(broken.parameters()).fill_(torch.nan)
-    with pytest.raises(AuditError, match="the untrained model gives no rate change at layer 0"):
+    with pytest.raises(AuditError, match="the untrained model gives no value for coding rate at layer 0"):
         audit(model, [FAMILIES["bert"].inputs()] * 2, theories="coding-rate", untrained=broken)
+
+
+def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
+    """Heads whose attention is saturated have claims that the untrained heads have not."""
+    model, untrained = copy.deepcopy(encoder_pair[0]), encoder_pair[1]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "query" in name or "key" in name:
+                parameter.mul_(10)
+    record = audit(model, [FAMILIES["bert"].inputs()] * 4, untrained=untrained)
+    nuclear = [f for f in record.findings if f.claim.statistic == "cosine, nuclear" and f.inputs]
+    assert nuclear
+    assert all(chance.decisive for f in nuclear for chance in f.controls), "the untrained head has no such number"
+    written = write_report(record, tmp_path)
+    stored = json.loads(written.findings.read_text())
+    assert all(f["chance"] is None or f["chance"] in f["controls"] for f in stored["findings"])
+
+
+def test_a_finding_with_no_control_but_the_untrained_head_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
+    record = audit(encoder_pair[0], [FAMILIES["bert"].inputs()], untrained=encoder_pair[1], theories="kernel-pca")
+    alone = [dataclasses.replace(f, controls=f.controls[-1:]) for f in record.findings]
+    assert not any(chance.decisive for f in alone for chance in f.controls)
+    written = write_report(dataclasses.replace(record, findings=tuple(alone)), tmp_path)
+    assert {f["chance"] for f in json.loads(written.findings.read_text())["findings"]} == {None}
+
+
+class Collapsing(nn.Module):
+    """Three layers without a residual stream, whose saturated heads give nearly the same vector to every token."""
+
+    def __init__(self, width: int, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = nn.ModuleList(nn.ModuleList(nn.Linear(width, width) for _ in range(4)) for _ in range(3))
+        with torch.no_grad():
+            for query, key, *_ in self.layers:
+                query.weight *= 10
+                key.weight *= 10
+
+    def forward(self, x: Tensor) -> Tensor:
+        for query, key, value, output in self.layers:
+            q, k, v = (made(x).unflatten(-1, (2, -1)).transpose(1, 2) for made in (query, key, value))
+            x = output(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(8, torch.float64), (4, torch.float32), (16, torch.float32)])
+def test_saturated_heads_whose_tokens_collapse_are_measured(width: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(6, 17, width, generator=generator).to(dtype) for _ in range(2)]
+    record = audit(Collapsing(width, 0).to(dtype), batches, theories="max-margin")
+    first = [f for f in record.findings if f.layer == 0]
+    spans = [f.value for f in first if f.claim.statistic == "cosine in the span"]
+    assert all(0 < value <= 1 for value in spans)
+    saturated = [f for f in record.findings if f.claim.statistic == "saturated queries"]
+    assert all(f.inputs == 2 for f in saturated), "saturation is measured whether or not a problem can be solved"
 
 
 def test_only_theories_that_need_the_stream_have_it_captured(

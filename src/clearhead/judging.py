@@ -70,7 +70,7 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
 def beside_untrained(
     findings: Iterable[Finding], untrained: Iterable[Finding], *, seed: int, decisive: Collection[str] = ()
 ) -> list[Finding]:
-    """Add to every finding the same head of untrained models as one more control.
+    """Add to every finding the same head of untrained models as one more control, where both were measured.
 
     `untrained` are the findings of one such model or of several, one after the other. It is shown and not judged by, by
     Welch's test over inputs with the first: that head has other keys, and what any values capture of them is another
@@ -78,12 +78,12 @@ def beside_untrained(
     what one more of them would give; how much models differ from draw to draw cannot be told from one.
     """
     at_start: dict[tuple[Claim, int, int], list[Finding]] = defaultdict(list)
-    for start in untrained:
+    for start in (start for start in untrained if start.inputs):
         at_start[start.claim, start.layer, start.head].append(start)
 
     def beside(finding: Finding) -> Finding:
         starts = at_start.get((finding.claim, finding.layer, finding.head), [])
-        if not starts or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
+        if not starts or not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
             return finding
         judged = finding.claim.theory in decisive and len(starts) > 1
         chance = _among_untrained(finding, starts, seed) if judged else _beside_first(finding, starts[0], seed)

@@ -86,8 +86,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: queries left out of the products",
         f"{WHERE}/problems.py",
-        "return np.asarray(delta * queries[np.ix_(sequence, sequence)])",
-        "return np.asarray(delta)",
+        "return np.asarray(self._differences() * queries[np.ix_(sequence, sequence)])",
+        "return np.asarray(self._differences())",
         HEADS,
     ),
     Fault(

@@ -59,7 +59,7 @@ def _finding(cell: Cell) -> dict[str, Any]:
         "value": _plain(finding.value),
         "interval": _plain(finding.interval),
         "exact": _plain(finding.exact),
-        "chance": finding.chance.control if finding.controls else None,
+        "chance": finding.chance.control if finding.chance.draws else None,
         "controls": {chance.control: _control(chance) for chance in finding.controls},
         "p_value": _plain(finding.p_value),
         "p_value_adjusted": _plain(cell.adjusted),

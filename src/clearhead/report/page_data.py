@@ -72,7 +72,7 @@ def _claim(grid: ClaimGrid, host: int, reasons: dict[str, int], controls: dict[s
         "skipped": lambda f: f"{f.skipped:,}",
         "reason": lambda f: str(reasons[reason(f)]),
         "verdict": lambda f: str(VERDICTS.index(f.verdict)),
-        "hardest": lambda f: str(controls[f.chance.control]) if f.controls else "-",
+        "hardest": lambda f: str(controls[f.chance.control]) if f.chance.draws else "-",
         "shade": shade_of,
         "text": lambda f: text_of(f) or "-",
     }

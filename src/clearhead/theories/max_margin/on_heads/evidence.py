@@ -82,16 +82,22 @@ def group_samples(
 
 
 def _sample(claim: Claim, own: Sequence[OfHead], untrained: Mapping[str, Mapping[Claim, Array]]) -> Sample:
+    counts = {control: len(draws) for head in own for control, draws in head.items() if control is not None}
     controls = {
-        control: np.array([[numbers[claim] for numbers in head[control]] for head in own]).T
-        for control, drawn in own[0].items()
-        if control is not None and claim in drawn[0]
+        control: np.array([_numbers(claim, head.get(control, ()), count) for head in own]).T
+        for control, count in counts.items()
+        if any(claim in numbers for head in own for numbers in head.get(control, ()))
     }
     for kind, numbers in untrained.items():
         if claim in numbers:
             drawn = numbers[claim][:FEW] if claim in BESIDE_FEW else numbers[claim]
             controls[UNTRAINED[kind]] = np.broadcast_to(drawn, (len(drawn), len(own)))
     return Sample(value=np.array([head[None][0].get(claim, np.nan) for head in own]), controls=controls)
+
+
+def _numbers(claim: Claim, draws: Sequence[Numbers], count: int) -> list[float]:
+    """Return the claim's number in each of `count` draws; NaN where a head has none."""
+    return [numbers.get(claim, np.nan) for numbers in draws] or [np.nan] * count
 
 
 class _Bench:
@@ -119,12 +125,15 @@ class _Bench:
         """Numbers of one of the layer's heads, and of its controls; in other norms where its matrix is given."""
         group, norm = self._group, float(self._choices[0].norms[OWN][0, h])
         selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, h)
+        saturated = {c.SATURATION: float(np.mean([choice.saturated[OWN][0, h] for choice in self._choices]))}
         fit = fitted(Problem.of(group, selected, scores, norm))
-        assert fit is not None, "the head's own matrix separates what it selects"
+        if fit is None:
+            # The head's own matrix separates what it selects, but by less than rounding.
+            return {None: [saturated]}
         own = {
+            **saturated,
             **_of_fit(fit),
             **self._held_out(margin(fit), OWN, 0, h),
-            c.SATURATION: float(np.mean([choice.saturated[OWN][0, h] for choice in self._choices])),
             c.SEPARABLE: float(fit.separates),
             c.COSINE_SPAN: fit.cosine_in_span(),
             **({} if matrix is None else other_cosines(fit, matrix)),

@@ -23,7 +23,10 @@ from clearhead.theories.max_margin.svm.solution import Conflict
 __all__ = ["Fit", "Group", "Problem", "fitted"]
 
 COPY = 1e-9
-"""A token so near to the selected one, relative to the farthest, is the same token: no score can tell them apart."""
+"""A token nearer to the selected one than this share of the largest distance counts as the same token."""
+CANCELS = 1e-4
+"""Below this share of the tokens' square lengths, a square distance is computed from the difference itself: from inner
+products it would be rounding error."""
 LOW = 0.05
 
 
@@ -64,6 +67,7 @@ class Problem:
 
     rows: the tokens that must not win; met: <A_j, W> of the head's own W, and norm: |W|
     order: whose query each sequence has
+    near: whether a constraint's tokens are so near to each other that inner products lose their difference
     """
 
     group: Group
@@ -72,6 +76,7 @@ class Problem:
     order: Indices
     met: Array
     norm: float
+    near: bool = False
 
     @classmethod
     def of(
@@ -81,10 +86,13 @@ class Problem:
         own = selected[group.sequence]
         square = np.diagonal(group.tokens)
         away = square + square[own] - 2 * group.tokens[np.arange(len(own)), own]
+        cancels = np.flatnonzero(away < CANCELS * (square + square[own]))
+        away[cancels] = np.square(group.x[own[cancels]] - group.x[cancels]).sum(axis=-1)
         rows = np.flatnonzero(group.drawn & (away > COPY**2 * away.max()))
         met = (scores[own] - scores)[rows]
         unmoved = np.arange(len(selected)) if order is None else order
-        return cls(group=group, selected=selected, rows=rows, order=unmoved, met=met, norm=norm)
+        near = bool(np.isin(cancels, rows).any())
+        return cls(group=group, selected=selected, rows=rows, order=unmoved, met=met, norm=norm, near=near)
 
     @property
     def sequence(self) -> Indices:
@@ -93,13 +101,21 @@ class Problem:
 
     @cached_property
     def gram(self) -> Array:
-        """Inner products of the A_j."""
+        """Return the inner products of the A_j."""
+        sequence = self.sequence
+        queries = self.group.queries[np.ix_(self.order, self.order)]
+        return np.asarray(self._differences() * queries[np.ix_(sequence, sequence)])
+
+    def _differences(self) -> Array:
+        """Return the inner products of the token differences."""
         tokens, sequence = self.group.tokens, self.sequence
+        if self.near:
+            delta = self.group.x[self.selected][sequence] - self.group.x[self.rows]
+            return np.asarray(delta @ delta.T)
         mixed = tokens[np.ix_(self.selected, self.rows)][sequence]
         delta = tokens[np.ix_(self.rows, self.rows)] - mixed - mixed.T
         delta += tokens[np.ix_(self.selected, self.selected)][np.ix_(sequence, sequence)]
-        queries = self.group.queries[np.ix_(self.order, self.order)]
-        return np.asarray(delta * queries[np.ix_(sequence, sequence)])
+        return np.asarray(delta)
 
     @cached_property
     def lengths(self) -> Array:
@@ -159,10 +175,7 @@ class Fit:
         lengths = self.problem.lengths
         met = self.problem.met / lengths
         unit = self.problem.gram / np.outer(lengths, lengths)
-        unit[np.diag_indices_from(unit)] += 1e-10
-        factor = linalg.cho_factor(unit, lower=True, overwrite_a=True, check_finite=False)
-        part = float(met @ linalg.cho_solve(factor, met, check_finite=False))
-        return float(self.cosine() * self.problem.norm / np.sqrt(part))
+        return float(self.cosine() * self.problem.norm / np.sqrt(_inverse_form(unit, met)))
 
     def hebbian_cosine(self) -> float:
         """<W, H> / |W| |H| of the Hebbian matrix H = sum of all A_j."""
@@ -172,6 +185,19 @@ class Fit:
         """The constraints that hold the margin."""
         weights = self.multipliers * self.problem.lengths
         return np.flatnonzero(weights > 1e-9 * weights.max())
+
+
+def _inverse_form(unit: Array, met: Array) -> float:
+    """Return met^T (unit + 1e-10 I)^-1 met for a positive semi-definite matrix with ones on its diagonal."""
+    shifted = unit.copy()
+    shifted[np.diag_indices_from(shifted)] += 1e-10
+    try:
+        factor = linalg.cho_factor(shifted, lower=True, overwrite_a=True, check_finite=False)
+        return float(met @ linalg.cho_solve(factor, met, check_finite=False))
+    except linalg.LinAlgError:
+        # Rounding made an eigenvalue less than -1e-10; the exact matrix has none below zero.
+        values, vectors = linalg.eigh(unit, check_finite=False)
+        return float(np.square(met @ vectors) @ (1 / (np.maximum(values, 0) + 1e-10)))
 
 
 def fitted(problem: Problem) -> Fit | None:
