@@ -95,7 +95,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmCommand]:
 
 
 def clearhead(*arguments: str, here: Path, columns: int = 100) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *arguments]
+    command = [sys.executable, "-m", "clearhead", *arguments]
     return subprocess.run(
         command, cwd=here, env=environment(columns), capture_output=True, text=True, timeout=SECONDS, check=False
     )
@@ -349,7 +349,7 @@ def test_no_import_adds_a_line(here: Path, case: str) -> None:
 
 
 def test_a_closed_pipe(here: Path) -> None:
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *SMALL_AUDIT]
+    command = [sys.executable, "-m", "clearhead", *SMALL_AUDIT]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -363,7 +363,7 @@ def test_a_closed_pipe(here: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [("verify",), SMALL_AUDIT])
 def test_closed_standard_output(here: Path, arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", *arguments]
+    command = [sys.executable, "-m", "clearhead", *arguments]
     if arguments == ("verify",):
         command = _with_a_theorem_that_fails(here)
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
@@ -380,7 +380,7 @@ def test_a_full_disk_behind_standard_output(here: Path, warm: WarmCommand) -> No
 
 
 def test_closed_standard_error_does_not_move_errors_to_standard_output(here: Path) -> None:
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "audit", "--out", ""]
+    command = [sys.executable, "-m", "clearhead", "audit", "--out", ""]
     closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
     done = subprocess.run(closed, cwd=here, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -407,7 +407,7 @@ def test_the_command_is_offline_unless_told_otherwise(here: Path, warm: WarmComm
 def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
     # A shell's background job ignores interrupts, and its children inherit that: take the default back first.
     taken_back = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.cli.main import run; run()"]
+    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.__main__ import main; main()"]
     arguments = ("audit", "small:model", "--batches", "small:endless", "--out", "made/for/this")
     running = subprocess.Popen(
         [*command, *arguments],
@@ -430,7 +430,7 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
 
 def test_an_interrupted_experiment_goes_on(here: Path) -> None:
     taken_back = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.cli.main import run; run()"]
+    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.__main__ import main; main()"]
     running = subprocess.Popen(
         [*command, "reproduce", "vit/digits", "--epochs", "3000", "--out", "runs"],
         cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 def run_doctor(*arguments: str, **environment: str) -> str:
     """What the command prints in a process of its own."""
-    command = [sys.executable, "-c", "from clearhead.cli.main import run; run()", "doctor", *arguments]
+    command = [sys.executable, "-m", "clearhead", "doctor", *arguments]
     settings = {"COLUMNS": "80", "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "CLEARHEAD_KERNEL": ""}
     done = subprocess.run(
         command, env=os.environ | settings | environment, capture_output=True, text=True, timeout=300, check=False

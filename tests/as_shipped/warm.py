@@ -14,12 +14,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import clearhead
+
 SECONDS = 300
 
 
 def environment(columns: int) -> dict[str, str]:
     """Of a run of the command, warm or not."""
-    return os.environ | {"COLUMNS": str(columns), "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    source = str(Path(clearhead.__file__).parents[1])
+    return os.environ | {"COLUMNS": str(columns), "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
 class WarmCommand:
@@ -67,9 +70,9 @@ def _become(arguments: list[str], here: str, settings: dict[str, str], streams: 
     os.environ.clear()
     os.environ.update(settings)
     sys.argv = ["clearhead", *arguments]
-    from clearhead.cli.main import run
+    from clearhead.__main__ import main
 
-    run()  # leaves by SystemExit, as it does where it was started
+    main()  # leaves by SystemExit, as it does where it was started
 
 
 if __name__ == "__main__":

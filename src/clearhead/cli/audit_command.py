@@ -15,9 +15,10 @@ from torch import nn
 from clearhead.auditing import audit
 from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError
+from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
 from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.objects import LoadError, load_batches, load_function
+from clearhead.models.objects import LoadError, is_object_path, load_batches, load_function
 from clearhead.record import AuditRecord
 from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
@@ -81,11 +82,17 @@ def audit_command(request: AuditRequest) -> None:
     passages = None if request.text is None else read_passages(request.text)
     with report_folder(request.out) as folder:
         ensure_torchvision()
+        if is_object_path(request.model):
+            allow_current_folder(request.model, [request.model])
+        else:
+            remove_from_import_path(request.model)
         loaded = load_model(request.model, max_tokens=request.max_tokens)
         if request.untrained and loaded.untrained is None:
             raise CommandError(
                 f"--untrained needs a model folder; what {request.model} was before training is not known"
             )
+        if objects := [path for path in (request.batches, request.loss) if path is not None]:
+            allow_current_folder(request.model, objects)
         inputs = _inputs(request, loaded, passages)
         loss = None if request.loss is None else load_function(request.loss)
         with _progress(inputs.count) as tell:

@@ -175,12 +175,9 @@ def doctor(
 
 
 def run() -> None:
-    """Entry point of the `clearhead` command."""
+    """Run the command line. `clearhead.__main__` calls it after it has cleaned the import path."""
     # Threads that wait by spinning make small products many times slower beside any other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Nothing is fetched, whatever a file asks for. Who wants their own code to fetch a model says HF_HUB_OFFLINE=0.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # A console script does not look for modules in the current folder; package.module:function shall find a user's.
-    if "" not in sys.path:
-        sys.path.append("")
     sys.exit(exit_code_of(lambda: app(prog_name="clearhead", standalone_mode=False)))

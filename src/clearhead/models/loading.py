@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from clearhead.models.encoding import Encode, encoder
 from clearhead.models.native import is_native, load_native, untrained
-from clearhead.models.objects import SWAP_FILE, SWAP_KEY, LoadError, first_line, load_object
+from clearhead.models.objects import SWAP_FILE, SWAP_KEY, LoadError, first_line, is_object_path, load_object
 from clearhead.models.untrained import Draw, offline, quiet, untrained_twin
 
 __all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "load_model"]
@@ -53,7 +53,7 @@ def load_model(name: str, *, max_tokens: int) -> LoadedModel:
     """Load what `name` names, on the CPU and in evaluation mode. Passages are cut to `max_tokens`."""
     if name in DEMOS:
         loaded = _load_folder(_demo_folder(name), name, max_tokens)
-    elif ":" in name and not Path(name).exists():
+    elif is_object_path(name):
         loaded = _load_from_object(name, max_tokens)
     elif Path(name).is_dir():
         loaded = _load_folder(Path(name), name, max_tokens)

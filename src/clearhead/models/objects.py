@@ -3,13 +3,24 @@
 import importlib
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from clearhead.errors import InputError
 
-__all__ = ["SWAP_FILE", "SWAP_KEY", "LoadError", "first_line", "load_batches", "load_function", "load_object", "told"]
+__all__ = [
+    "SWAP_FILE",
+    "SWAP_KEY",
+    "LoadError",
+    "first_line",
+    "is_object_path",
+    "load_batches",
+    "load_function",
+    "load_object",
+    "told",
+]
 
 
 SWAP_FILE = "clearhead-swap.json"
@@ -20,6 +31,11 @@ SWAP_KEY = "clearhead_swap"
 
 class LoadError(InputError):
     """A model that cannot be loaded. The message names the cause and the remedy."""
+
+
+def is_object_path(name: str) -> bool:
+    """Return whether `name` is `package.module:function` rather than a file or folder."""
+    return ":" in name and not Path(name).exists()
 
 
 def load_object(path: str) -> Any:

