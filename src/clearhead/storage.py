@@ -18,8 +18,8 @@ from typing import Any
 from clearhead.errors import ClearheadError, InputError
 
 __all__ = [
-    "CHECKSUMS_FILE", "DamagedFileError", "WriteError", "check_checksums", "lock_folder", "parse_json", "read_bytes",
-    "read_lines", "read_tensors", "write_bytes", "write_checksums", "write_lines",
+    "CHECKSUMS_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_folder",
+    "parse_json", "read_bytes", "read_lines", "read_tensors", "write_bytes", "write_checksums", "write_lines",
     "write_tensors",
 ]  # fmt: skip
 
@@ -121,7 +121,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     content = read_bytes(path)
     header = content[8 : 8 + int.from_bytes(content[:8], "little")]
     hashes = _HASH_IN_HEADER.findall(header)
-    if len(hashes) != 1 or _sha256(content.replace(hashes[0], _NO_HASH.encode(), 1)) != hashes[0].decode():
+    if len(hashes) != 1:
+        raise DamagedFileError(f"{path} has no checksum: it is damaged, or another program wrote it")
+    if _sha256(content.replace(hashes[0], _NO_HASH.encode(), 1)) != hashes[0].decode():
         raise _damaged(path)
     metadata = json.loads(header)["__metadata__"]
     del metadata["sha256"]

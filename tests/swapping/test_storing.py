@@ -14,6 +14,9 @@ from clearhead import find_swaps, load_swaps, save_swaps, swap
 from clearhead.models.loading import load_model
 from clearhead.models.native import load_native, save_native
 from clearhead.operators import drop_in
+from clearhead.storage import DamagedFileError
+from clearhead.stored_json import write_json
+from tests.faults.damage import DAMAGES, damage
 from tests.once import once
 from tests.swapping.models import MODELS, rounding, run, same, trace
 from tests.swapping.operators import Gained, uniform
@@ -25,6 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator with parameters among those that a file may name."""
     monkeypatch.setitem(drop_in.DROP_INS, "gained", Gained)
+
+
+def read_json_or_none(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError:
+        return None
 
 
 def _changed(model: nn.Module) -> None:
@@ -156,7 +166,7 @@ def test_a_file_is_not_trusted(case: str, in_config: bool, tmp_path: Path, typec
     if in_config:
         model.config.clearhead_swap = stored
     else:
-        (tmp_path / "clearhead-swap.json").write_text(json.dumps({"swaps": stored}))
+        write_json(tmp_path / "clearhead-swap.json", {"swaps": stored})
     before = trace(model)
     with pytest.raises(ValueError, match=message) as caught:
         load_swaps(model, None if in_config else tmp_path)
@@ -173,7 +183,7 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
         load_swaps(model, tmp_path)
     for broken in ("{", "[" * 100_000):
         (tmp_path / "clearhead-swap.json").write_text(broken)
-        with pytest.raises(ValueError, match=r"cannot read .*clearhead-swap\.json"):
+        with pytest.raises(ValueError, match=r"clearhead-swap\.json is damaged: it is not valid JSON"):
             load_swaps(model, tmp_path)
     done = swap(model, Gained(start=1.5), layers=0)
     save_swaps(model, tmp_path)
@@ -181,12 +191,30 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
         load_swaps(model, tmp_path)
     done.undo()
     (tmp_path / "clearhead-swap.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ValueError, match=r"cannot read .*clearhead-swap\.safetensors"):
+    with pytest.raises(ValueError, match=r"clearhead-swap\.safetensors has no checksum: it is damaged"):
         load_swaps(model, tmp_path)
     (tmp_path / "clearhead-swap.safetensors").unlink()
     with pytest.raises(ValueError, match=r"does not hold .*attention.self.clearhead_operator.gain"):
         load_swaps(model, tmp_path)
     assert find_swaps(model) == ()
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("file", ["clearhead-swap.json", "clearhead-swap.safetensors"])
+def test_damaged_files_are_not_used(file: str, kind: str, tmp_path: Path) -> None:
+    model = MODELS["bert"].make()
+    done = swap(model, Gained(start=1.5), layers=0)
+    save_swaps(model, tmp_path)
+    done.undo()
+    intact = (tmp_path / file).read_bytes()
+    for seed in range(10):
+        (tmp_path / file).write_bytes(intact)
+        damage(tmp_path / file, kind, seed)
+        if file.endswith(".json") and read_json_or_none(tmp_path / file) == json.loads(intact):
+            continue  # only spaces changed
+        with pytest.raises(DamagedFileError):
+            load_swaps(model, tmp_path)
+        assert find_swaps(model) == ()
 
 
 @once

@@ -1,12 +1,13 @@
-"""Swaps as files beside a model: names, numbers and tensors, never code. Nothing is applied by loading a model."""
+"""Swaps as files next to a model: names, numbers and tensors with checksums, never code.
 
-import json
+Loading a model applies none of them; `load_swaps` does.
+"""
+
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
@@ -14,6 +15,8 @@ from clearhead.models.objects import SWAP_FILE, SWAP_KEY
 from clearhead.operators.drop_in import drop_in_from_json
 from clearhead.operators.placing import CHILD
 from clearhead.sockets import AttentionSpec
+from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
+from clearhead.stored_json import read_json, write_json
 from clearhead.swapping.notes import as_json, find_swaps, forget_stored, stored_in_config
 from clearhead.swapping.swap import Swap, swap
 
@@ -32,15 +35,12 @@ def save_swaps(model: nn.Module, folder: str | Path) -> None:
     swaps = find_swaps(model)
     if not swaps:
         raise InputError("nothing is swapped in this model, so there is nothing to save")
-    stored = json.dumps({"swaps": [as_json(one) for one in swaps]}, indent=1)
     folder.mkdir(parents=True, exist_ok=True)
     names, state = _operator_tensors(model, _paths(swaps)), model.state_dict()
     (folder / TENSORS_FILE).unlink(missing_ok=True)
     if names:
-        save_file({name: state[name].detach().contiguous().clone() for name in names}, folder / f".{TENSORS_FILE}")
-        (folder / f".{TENSORS_FILE}").replace(folder / TENSORS_FILE)
-    (folder / f".{SWAP_FILE}").write_text(stored + "\n", encoding="utf-8")
-    (folder / f".{SWAP_FILE}").replace(folder / SWAP_FILE)
+        write_tensors(folder / TENSORS_FILE, {name: state[name] for name in names})
+    write_json(folder / SWAP_FILE, {"swaps": [as_json(one) for one in swaps]})
 
 
 def load_swaps(
@@ -95,10 +95,7 @@ def _stored_in(folder: Path) -> Any:
         path = folder / file
         if not path.is_file():
             continue
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"cannot read {path}: {error}") from None
+        stored = read_json(path) if file == SWAP_FILE else parse_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path)
         if isinstance(stored, dict) and stored.get(key) is not None:
             return stored[key]
     return None
@@ -121,12 +118,16 @@ def _load_tensors(model: nn.Module, made: Sequence[Swap], folder: Path | None) -
     if folder is None:
         raise InputError("its operators have parameters, which a config does not hold: give the folder")
     found: dict[str, Tensor] = {}
-    for file in [folder / TENSORS_FILE] if (folder / TENSORS_FILE).is_file() else sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                found |= {name: tensors.get_tensor(name) for name in wanted & set(tensors.keys())}
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"cannot read {file}: {error}") from None
+    if (folder / TENSORS_FILE).is_file():
+        tensors, _ = read_tensors(folder / TENSORS_FILE)
+        found = {name: tensor for name, tensor in tensors.items() if name in wanted}
+    else:
+        for file in sorted(folder.glob("*.safetensors")):
+            try:
+                with safe_open(file, framework="pt") as weights:
+                    found |= {name: weights.get_tensor(name) for name in wanted & set(weights.keys())}
+            except (OSError, SafetensorError) as error:
+                raise InputError(f"cannot read {file}: {error}") from None
     state = model.state_dict()
     wrong = sorted(name for name in wanted if name not in found or found[name].shape != state[name].shape)
     if wrong:
