@@ -73,7 +73,7 @@ def test_damage_is_an_error(tmp_path: Path, format_: str, kind: str, seed: int) 
     path = tmp_path / "state"
     write(path)
     damage(path, kind, seed)
-    with pytest.raises(DamagedFileError, match="it was damaged or edited; delete it|has no checksum: it is damaged"):
+    with pytest.raises(DamagedFileError, match=r"it was damaged or edited; delete it|has no checksum: it is damaged"):
         read(path)
 
 
