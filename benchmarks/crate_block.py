@@ -19,7 +19,7 @@ SHAPES = ((16, 197, 384, 6), (4, 1025, 384, 6))
 
 def naive_block(block: CrateBlock, x: Tensor) -> Tensor:
     """The released formulation with the block's own weights."""
-    heads, D = block.attention.heads, block.sparse.dictionary
+    heads, D = block.attention.num_heads, block.sparse.dictionary
     v = block.attention.subspaces(block.attention_norm(x))
     v = v.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
     weights = torch.softmax((v @ v.transpose(-1, -2)) * v.shape[-1] ** -0.5, dim=-1)

@@ -81,9 +81,9 @@ def tiny(pursuing: Sequence[int], *, symmetric: bool) -> VisionTransformer:
     model = VisionTransformer(config, generator=torch.Generator().manual_seed(0))
     for number, block in enumerate(model.blocks):
         if number in pursuing:
-            block.attention = RPCAttention(192, heads=3, pursuit="paper")
+            block.attention = RPCAttention(192, 3, pursuit="paper")
         elif symmetric:
-            block.attention = SymmetricAttention(192, heads=3)
+            block.attention = SymmetricAttention(192, 3)
     return model
 
 

@@ -66,16 +66,16 @@ CRATE_FAULTS = (
     Fault(
         "MSSA: tied the wrong way",
         "modules/subspace.py",
-        "linear(joined, self.subspaces.weight.mT)",
-        "linear(joined, self.subspaces.weight.reshape(-1, self.subspaces.out_features))",
+        "linear(heads, self.subspaces.weight.mT)",
+        "linear(heads, self.subspaces.weight.reshape(-1, self.subspaces.out_features))",
         MODULES,
     ),
     Fault("MSSA: scale forgotten", "modules/subspace.py", '"scale": self.scale}', '"scale": None}', MODULES),
     Fault(
         "MSSA: an empty batch",
         "modules/subspace.py",
-        ".unflatten(-1, (self.heads, -1))",
-        ".reshape(*x.shape[:-1], self.heads, -1)",
+        ".unflatten(-1, (self.num_heads, -1))",
+        ".reshape(*x.shape[:-1], self.num_heads, -1)",
         EVERY,
     ),
     Fault(

@@ -204,14 +204,14 @@ OPERATOR_FAULTS = (
         "multi-head: every query head its own key",
         "modules/multi_head.py",
         "shared = [i // self._share for i in group]",
-        "shared = [i % self.key_heads for i in group]",
+        "shared = [i % self.num_kv_heads for i in group]",
         MODULES,
     ),
     Fault(
         "multi-head: a mask per head given to the wrong head",
         "modules/multi_head.py",
-        "return added[..., chosen, :, :]",
-        "return added[..., [chosen[0]] * len(chosen), :, :]",
+        "return added[..., indices, :, :]",
+        "return added[..., [indices[0]] * len(indices), :, :]",
         MODULES,
     ),
     Fault(
@@ -229,10 +229,10 @@ OPERATOR_FAULTS = (
         MODULES,
     ),
     Fault(
-        "masks: padding dropped beside a mask",
+        "masks: padding dropped next to a mask",
         "modules/inputs.py",
-        "together = there if together is None else together & there",
-        "together = there if together is None else together",
+        "combined = by_key if combined is None else combined & by_key",
+        "combined = by_key if combined is None else combined",
         MODULES,
     ),
     Fault(

@@ -64,15 +64,15 @@ SCALED_FAULTS = (
     Fault(
         "resizing: class token mixed in",
         "operators/resizing.py",
-        "share = (before - apart) / (tokens - apart)",
-        "share = before / tokens",
+        "share = sizes[0] / sizes[1]",
+        "share = before / num_tokens",
         SCALED,
     ),
     Fault(
         "resizing: entries not divided by how many there are",
         "operators/resizing.py",
-        "_after(apart, share * weights).mT",
-        "_after(apart, weights).mT",
+        "_with_prefix(num_prefix_tokens, share * weights).mT",
+        "_with_prefix(num_prefix_tokens, weights).mT",
         SCALED,
     ),
     Fault(

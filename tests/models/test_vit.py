@@ -213,7 +213,7 @@ def test_each_layer_attends_by_its_own_operator() -> None:
     modules = [block.attention for block in model.blocks]
     assert [type(module) for module in modules] == [MultiHeadAttention, SymmetricAttention, SymmetricAttention]
     x = torch.randn(3, 7, 22, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    twin = MultiHeadAttention(22, heads=2).double()
+    twin = MultiHeadAttention(22, num_heads=2).double()
     state = modules[1].state_dict()
     with torch.no_grad():
         twin.load_state_dict({**state, "query.weight": state["key.weight"], "query.bias": state["key.bias"]})

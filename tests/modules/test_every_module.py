@@ -1,8 +1,10 @@
 """What every module owes: the contract, what autocast makes of its dtype, refusals in words, and names that stay."""
 
+import inspect
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import clearhead.modules
 from clearhead.modules import (
@@ -25,26 +27,42 @@ from clearhead.testing.check import not_applicable
 from tests.modules.drawing import boolean, differ, normal, randomised
 
 MAKE = {
-    "self": lambda: SelfAttention(11, key_width=5, value_width=7),
-    "learned query": lambda: LearnedQueryAttention(11, queries=3, key_width=5, value_width=7),
-    "equal heads": lambda: MultiHeadAttention(11, heads=3, head_widths=5),
-    "unequal heads": lambda: MultiHeadAttention(11, heads=3, head_widths=[5, 2, 5], value_widths=[3, 7, 3]),
-    "shared keys": lambda: MultiHeadAttention(11, heads=6, head_widths=3, key_heads=2),
-    "kernel PCA": lambda: KernelPCAAttention(11, heads=3, head_width=5, axes=2, learn_axes=True),
-    "symmetric": lambda: SymmetricAttention(11, heads=3, head_width=5, value_width=7),
-    "clamped keys": lambda: SymmetricAttention(11, heads=3, head_width=5, operator=clamped_key_attention),
-    "RPC": lambda: RPCAttention(11, heads=3, head_width=5, iterations=3, strength=0.3),
-    "RPC, asking": lambda: RPCAttention(11, heads=3, head_width=5, pursuit="paper", strength=0.5, queries="given"),
-    "RPC, learned mu": lambda: RPCAttention(11, heads=3, head_width=5, pursuit="admm", strength=0.5, learned_mu=0.4),
-    "scaled by a matrix": lambda: ScaledAttention(11, heads=3, head_width=5, form="matrix", tokens=6),
-    "scaled by alpha": lambda: ScaledAttention(11, heads=3, head_width=5, value_width=7, form="symmetric"),
-    "scaled by alphas": lambda: ScaledAttention(11, heads=3, head_width=5, form="asymmetric", per_head=True),
-    "subspace": lambda: SubspaceAttention(11, heads=3, head_width=5),
-    "subspace, tied": lambda: SubspaceAttention(11, heads=3, head_width=5, tied=True),
-    "token statistics": lambda: TokenStatisticsAttention(11, heads=3, head_width=5),
-    "token statistics, causal": lambda: CausalTokenStatisticsAttention(11, heads=3, head_width=5, tokens=7),
-    "spatial": lambda: SpatialAttention(11, heads=2, head_widths=[3, 5]),
-    "spatial, channels last": lambda: SpatialAttention(11, channel_axis=-1),
+    "self": lambda **factory: SelfAttention(11, head_dim=5, value_dim=7, **factory),
+    "learned query": lambda **factory: LearnedQueryAttention(11, num_queries=3, head_dim=5, value_dim=7, **factory),
+    "equal heads": lambda **factory: MultiHeadAttention(11, num_heads=3, head_dim=5, **factory),
+    "unequal heads": lambda **factory: MultiHeadAttention(
+        11, num_heads=3, head_dim=[5, 2, 5], value_dim=[3, 7, 3], **factory
+    ),
+    "shared keys": lambda **factory: MultiHeadAttention(11, num_heads=6, head_dim=3, num_kv_heads=2, **factory),
+    "kernel PCA": lambda **factory: KernelPCAAttention(11, num_heads=3, head_dim=5, axes=2, learn_axes=True, **factory),
+    "symmetric": lambda **factory: SymmetricAttention(11, num_heads=3, head_dim=5, value_dim=7, **factory),
+    "clamped keys": lambda **factory: SymmetricAttention(
+        11, num_heads=3, head_dim=5, operator=clamped_key_attention, **factory
+    ),
+    "RPC": lambda **factory: RPCAttention(11, num_heads=3, head_dim=5, iterations=3, strength=0.3, **factory),
+    "RPC, asking": lambda **factory: RPCAttention(
+        11, num_heads=3, head_dim=5, pursuit="paper", strength=0.5, queries="given", **factory
+    ),
+    "RPC, learned mu": lambda **factory: RPCAttention(
+        11, num_heads=3, head_dim=5, pursuit="admm", strength=0.5, learned_mu=0.4, **factory
+    ),
+    "scaled by a matrix": lambda **factory: ScaledAttention(
+        11, num_heads=3, head_dim=5, form="matrix", num_tokens=6, **factory
+    ),
+    "scaled by alpha": lambda **factory: ScaledAttention(
+        11, num_heads=3, head_dim=5, value_dim=7, form="symmetric", **factory
+    ),
+    "scaled by alphas": lambda **factory: ScaledAttention(
+        11, num_heads=3, head_dim=5, form="asymmetric", per_head=True, **factory
+    ),
+    "subspace": lambda **factory: SubspaceAttention(11, num_heads=3, head_dim=5, **factory),
+    "subspace, tied": lambda **factory: SubspaceAttention(11, num_heads=3, head_dim=5, tied=True, **factory),
+    "token statistics": lambda **factory: TokenStatisticsAttention(11, num_heads=3, head_dim=5, **factory),
+    "token statistics, causal": lambda **factory: CausalTokenStatisticsAttention(
+        11, num_heads=3, head_dim=5, max_tokens=7, **factory
+    ),
+    "spatial": lambda **factory: SpatialAttention(11, num_heads=2, head_dim=[3, 5], **factory),
+    "spatial, channels last": lambda **factory: SpatialAttention(11, channel_axis=-1, **factory),
 }
 
 
@@ -116,6 +134,37 @@ def test_another_dtype_than_the_parameters_is_refused_in_words(name: str, typech
         pytest.skip("the import hook refuses integers before the module can")
     with pytest.raises(ValueError, match=r"dtype of the parameters.*got .*torch.int64"):
         module(x.long())
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_device_and_dtype_reach_every_parameter(name: str) -> None:
+    module = MAKE[name](device="meta", dtype=torch.bfloat16)
+    assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.bfloat16}
+
+
+DEFAULTS = {
+    "embed_dim": inspect.Parameter.empty, "num_heads": inspect.Parameter.empty, "kdim": None, "vdim": None,
+    "head_dim": None, "value_dim": None, "out_dim": None, "num_kv_heads": None, "dropout": 0.0, "bias": True,
+    "out_bias": True, "scale": None, "device": None, "dtype": None,
+}  # fmt: skip
+"""Arguments that several modules share, in their order, with their defaults."""
+CLASSES = [kind for kind in vars(clearhead.modules).values() if isinstance(kind, type) and issubclass(kind, nn.Module)]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_arguments_have_one_order_and_one_default(kind: type[nn.Module]) -> None:
+    arguments = inspect.signature(kind).parameters
+    shared = [name for name in arguments if name in DEFAULTS]
+    assert shared == sorted(shared, key=list(DEFAULTS).index)
+    one_head = {"num_heads": 1} if kind is SpatialAttention else {}
+    assert {name: arguments[name].default for name in shared} == {name: DEFAULTS[name] for name in shared} | one_head
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_no_argument_is_a_flag_when_built_and_a_tensor_when_called(kind: type[nn.Module]) -> None:
+    flags = {name for name, argument in inspect.signature(kind).parameters.items() if argument.annotation is bool}
+    assert not flags & inspect.signature(kind.forward).parameters.keys()
 
 
 def test_the_public_names_are_pinned() -> None:

@@ -13,7 +13,7 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 
 
 def test_each_head_is_kernel_pca_of_its_own_queries_and_keys() -> None:
-    layer = randomised(KernelPCAAttention(11, heads=3, head_width=5, axes=2, key_input_width=7, out_width=13))
+    layer = randomised(KernelPCAAttention(11, num_heads=3, head_dim=5, axes=2, kdim=7, out_dim=13))
     query, key = normal(2, 6, 11), normal(2, 17, 7, seed=1)
     q, k = layer.query(query), layer.key(key)
     parts = [slice(5 * i, 5 * i + 5) for i in range(3)]
@@ -29,29 +29,29 @@ def test_each_head_is_kernel_pca_of_its_own_queries_and_keys() -> None:
 
 def test_options_reach_the_operator() -> None:
     x = normal(2, 13, 11)
-    plain = randomised(KernelPCAAttention(11, heads=1))
+    plain = randomised(KernelPCAAttention(11, num_heads=1))
     q, k = plain.query(x), plain.key(x)
     assert plain.axes == 11
     for options in ({"scale": 0.2}, {"axis_norm": "eigenvector"}, {"center_queries": True}, {}):
-        layer = randomised(KernelPCAAttention(11, heads=1, **options))
+        layer = randomised(KernelPCAAttention(11, num_heads=1, **options))
         require_same(layer(x), layer.out(kernel_pca_attention(q, k, axes=11, **options)))
         assert not options or differ(layer(x), plain(x))
 
 
 def test_there_is_no_map_of_values() -> None:
-    names = [name for name, _ in KernelPCAAttention(12, heads=3, bias=False, out_bias=False).named_parameters()]
+    names = [name for name, _ in KernelPCAAttention(12, num_heads=3, bias=False, out_bias=False).named_parameters()]
     assert names == ["query.weight", "key.weight", "out.weight"]
 
 
 def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
-    layer, x = randomised(KernelPCAAttention(11, heads=2, head_width=5, axes=3)), normal(2, 13, 11)
+    layer, x = randomised(KernelPCAAttention(11, num_heads=2, head_dim=5, axes=3)), normal(2, 13, 11)
     order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
     require_same(layer(x[:, order]), layer(x)[:, order])
     assert differ(layer(x[:, order], causal=True), layer(x, causal=True)[:, order])
 
 
 def test_causal_rows_see_their_prefix_and_padding_is_not_there() -> None:
-    layer, x = randomised(KernelPCAAttention(11, heads=2, head_width=5, axes=3)), normal(2, 7, 11)
+    layer, x = randomised(KernelPCAAttention(11, num_heads=2, head_dim=5, axes=3)), normal(2, 7, 11)
     causal = layer(x, causal=True)
     for i in (1, 3, 6):
         require_same(causal[:, i], layer(x[:, : i + 1])[:, -1])
@@ -64,7 +64,7 @@ def test_causal_rows_see_their_prefix_and_padding_is_not_there() -> None:
 def test_axes_are_constants_unless_they_are_learned() -> None:
     x, learned = normal(2, 13, 11), {}
     for learn_axes in (False, True):
-        layer = randomised(KernelPCAAttention(11, heads=1, axes=3, learn_axes=learn_axes))
+        layer = randomised(KernelPCAAttention(11, num_heads=1, axes=3, learn_axes=learn_axes))
         layer(x).square().sum().backward()
         learned[learn_axes] = layer.query.weight.grad, layer.key.weight.grad
     require_same(learned[False][0], learned[True][0])
@@ -77,7 +77,7 @@ def test_axes_are_constants_unless_they_are_learned() -> None:
 
 def test_it_learns() -> None:
     torch.manual_seed(0)
-    layer = nn.Sequential(KernelPCAAttention(8, heads=2, axes=3, learn_axes=True), nn.LayerNorm(8), nn.Linear(8, 1))
+    layer = nn.Sequential(KernelPCAAttention(8, num_heads=2, axes=3, learn_axes=True), nn.LayerNorm(8), nn.Linear(8, 1))
     x = normal(32, 7, 8).float()
     target = x[..., :1].square()
     optimiser = torch.optim.Adam(layer.parameters(), lr=3e-3)
@@ -92,13 +92,13 @@ def test_it_learns() -> None:
 
 
 def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="head_width, or heads that divide width; got 3 and 11"):
-        KernelPCAAttention(11, heads=3)
-    with pytest.raises(ValueError, match="sizes of one or more; got head_width 11, axes 0"):
-        KernelPCAAttention(11, heads=1, axes=0)
+    with pytest.raises(ValueError, match="head_dim, or num_heads that divides embed_dim; got 3 and 11"):
+        KernelPCAAttention(11, num_heads=3)
+    with pytest.raises(ValueError, match="sizes of one or more; got .*axes 0"):
+        KernelPCAAttention(11, num_heads=1, axes=0)
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")
-    layer = KernelPCAAttention(11, heads=1).double()
+    layer = KernelPCAAttention(11, num_heads=1).double()
     with pytest.raises(ShapeError, match=r"query \(\.\.\., tokens, 11\)"):
         layer(normal(2, 5, 7))
     with pytest.raises(ShapeError, match=r"mask to broadcast to \(2, 1, 5, 5\); got mask \(3, 5\)"):

@@ -16,7 +16,8 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 @settings(max_examples=30)
 @given(st.sampled_from([1, 2, 7]), st.sampled_from([1, 3]), st.sampled_from([1.0, None]), st.integers(0, 1000))
 def test_is_equation_four(tokens: int, queries: int, scale: float | None, seed: int) -> None:
-    layer = randomised(LearnedQueryAttention(11, queries=queries, key_width=5, value_width=13, scale=scale), seed=seed)
+    layer = LearnedQueryAttention(11, num_queries=queries, head_dim=5, value_dim=13, bias=False, scale=scale)
+    layer = randomised(layer, seed=seed)
     results = []
     for written_out in (False, True):
         x = normal(2, tokens, 11, seed=seed).requires_grad_()
@@ -34,32 +35,33 @@ def test_is_equation_four(tokens: int, queries: int, scale: float | None, seed: 
 
 @given(st.integers(0, 1000))
 def test_the_order_of_the_tokens_changes_nothing(seed: int) -> None:
-    layer = randomised(LearnedQueryAttention(11, queries=3, bias=True), seed=seed)
+    layer = randomised(LearnedQueryAttention(11, num_queries=3, bias=True), seed=seed)
     x, order = normal(2, 7, 11), torch.randperm(7, generator=torch.Generator().manual_seed(seed))
     require_same(layer(x[:, order]), layer(x))
 
 
 def test_other_tokens_and_the_order_of_self_attention_do_change_something() -> None:
-    layer, itself, x = randomised(LearnedQueryAttention(11, queries=3)), randomised(SelfAttention(11)), normal(2, 7, 11)
+    layer, x = randomised(LearnedQueryAttention(11, num_queries=3)), normal(2, 7, 11)
     assert differ(layer(2 * x), layer(x))
-    assert differ(itself(x.flip(-2)), itself(x))
+    self_attention = randomised(SelfAttention(11))
+    assert differ(self_attention(x.flip(-2)), self_attention(x))
     reading = boolean(3, 7)
     assert differ(layer(x.flip(-2), mask=reading), layer(x, mask=reading))
 
 
 def test_without_tokens_the_output_is_zero() -> None:
-    layer = randomised(LearnedQueryAttention(11, queries=3))
+    layer = randomised(LearnedQueryAttention(11, num_queries=3))
     assert torch.equal(layer(normal(2, 0, 11)), torch.zeros(2, 3, 11, dtype=torch.float64))
     nobody = torch.zeros(2, 7, dtype=torch.bool)
     assert torch.equal(layer(normal(2, 7, 11), key_mask=nobody), torch.zeros(2, 3, 11, dtype=torch.float64))
 
 
 def test_masks_and_biases_reach_the_scores() -> None:
-    layer, x = randomised(LearnedQueryAttention(11, queries=3)), normal(2, 7, 11)
+    layer, x = randomised(LearnedQueryAttention(11, num_queries=3)), normal(2, 7, 11)
     key_mask = torch.arange(7) < torch.tensor([[5], [5]])
     require_same(layer(x, key_mask=key_mask), layer(x[:, :5]))
     bias = torch.zeros(3, 7, dtype=torch.float64).masked_fill(~key_mask[0], -torch.inf)
-    require_same(layer(x, bias=bias), layer(x[:, :5]))
+    require_same(layer(x, attn_bias=bias), layer(x[:, :5]))
     require_same(layer(x, mask=key_mask[0]), layer(x[:, :5]))
     assert differ(layer(x), layer(x[:, :5]))
 
@@ -67,7 +69,7 @@ def test_masks_and_biases_reach_the_scores() -> None:
 @pytest.mark.parametrize("axis", [1, -1])
 @pytest.mark.parametrize("spatial", [(3, 5), (2, 3, 5)], ids=["image", "video"])
 def test_pools_images_and_video(spatial: tuple[int, ...], axis: int) -> None:
-    layer = randomised(LearnedQueryAttention(7, queries=2, value_width=13))
+    layer = randomised(LearnedQueryAttention(7, num_queries=2, value_dim=13))
     x = normal(2, 7, *spatial).movedim(1, axis)
     pooled = layer.pool(x, channel_axis=axis)
     assert pooled.shape == (2, 2, 13)
@@ -76,7 +78,7 @@ def test_pools_images_and_video(spatial: tuple[int, ...], axis: int) -> None:
 
 
 def test_cannot_tell_an_image_from_its_pixels_scrambled() -> None:
-    layer, x = randomised(LearnedQueryAttention(7, queries=2)), normal(2, 7, 3, 5)
+    layer, x = randomised(LearnedQueryAttention(7, num_queries=2)), normal(2, 7, 3, 5)
     scrambled = x.flatten(2)[..., torch.randperm(15, generator=torch.Generator().manual_seed(0))].unflatten(2, (3, 5))
     assert differ(scrambled, x)
     require_same(layer.pool(scrambled), layer.pool(x))
@@ -85,18 +87,18 @@ def test_cannot_tell_an_image_from_its_pixels_scrambled() -> None:
 
 
 def test_pools_the_visible_part_of_an_image() -> None:
-    layer, x = randomised(LearnedQueryAttention(7, queries=2)), normal(2, 7, 3, 5)
+    layer, x = randomised(LearnedQueryAttention(7, num_queries=2)), normal(2, 7, 3, 5)
     top = torch.arange(15).expand(2, -1) < 10
     require_same(layer.pool(x, key_mask=top), layer.pool(x[:, :, :2]))
     assert differ(layer.pool(x), layer.pool(x[:, :, :2]))
 
 
 def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="sizes of one or more; got width 11, queries 0"):
-        LearnedQueryAttention(11, queries=0)
+    with pytest.raises(ValueError, match="sizes of one or more; got embed_dim 11, num_queries 0"):
+        LearnedQueryAttention(11, num_queries=0)
     if typechecked:
         pytest.skip("the import hook refuses some of what follows before the module can")
-    layer = LearnedQueryAttention(11, queries=3).double()
+    layer = LearnedQueryAttention(11, num_queries=3).double()
     with pytest.raises(ShapeError, match=r"expected x \(\.\.\., tokens, 11\).*got x \(2, 5, 7\)"):
         layer(normal(2, 5, 7))
     with pytest.raises(ShapeError, match=r"mask to broadcast to \(2, 3, 5\); got mask \(5, 5\)"):

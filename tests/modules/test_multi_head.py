@@ -14,23 +14,23 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 
 
 def head_by_head(
-    layer: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor, bias: Tensor
+    layer: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor, attn_bias: Tensor
 ) -> Tensor:
     """sum_i W_o^(i) H_i + b, each head cut out of the parameters and written out; masks and biases (b, h, n, m)."""
-    heads, share = len(layer.head_widths), len(layer.head_widths) // layer.key_heads
+    heads, share = len(layer.head_dims), len(layer.head_dims) // layer.num_kv_heads
     out = torch.zeros(*query.shape[:-1], layer.out.out_features, dtype=query.dtype)
     for i in range(heads):
         shared = i // share
-        d, e = layer.head_widths[i], layer.value_widths[i]
-        start, key_start = sum(layer.head_widths[:i]), sum(layer.head_widths[::share][:shared])
-        value_start, out_start = sum(layer.value_widths[::share][:shared]), sum(layer.value_widths[:i])
+        d, e = layer.head_dims[i], layer.value_dims[i]
+        start, key_start = sum(layer.head_dims[:i]), sum(layer.head_dims[::share][:shared])
+        value_start, out_start = sum(layer.value_dims[::share][:shared]), sum(layer.value_dims[:i])
 
         def mapped(x: Tensor, linear: nn.Linear, first: int, width: int) -> Tensor:
             out = x @ linear.weight[first : first + width].mT
             return out if linear.bias is None else out + linear.bias[first : first + width]
 
         q, k = mapped(query, layer.query, start, d), mapped(key, layer.key, key_start, d)
-        scores = q @ k.mT * (1 / math.sqrt(d) if layer.scale is None else layer.scale) + bias[:, i]
+        scores = q @ k.mT * (1 / math.sqrt(d) if layer.scale is None else layer.scale) + attn_bias[:, i]
         weights = scores.masked_fill(~mask[:, i], -math.inf).softmax(dim=-1)
         head = weights @ mapped(value, layer.value, value_start, e)
         out = out + head @ layer.out.weight[:, out_start : out_start + e].mT
@@ -44,14 +44,14 @@ def widths(draw):
     keys = [draw(st.sampled_from([2, 3, 5])) for _ in range(key_heads)]
     values = [draw(st.sampled_from([1, 2, 7])) for _ in range(key_heads)]
     return {
-        "query_width": draw(st.sampled_from([5, 11])),
-        "heads": key_heads * share,
-        "key_input_width": draw(st.sampled_from([None, 7])),
-        "value_input_width": draw(st.sampled_from([None, 3])),
-        "head_widths": [w for w in keys for _ in range(share)],
-        "value_widths": [w for w in values for _ in range(share)],
-        "out_width": draw(st.sampled_from([None, 1, 13])),
-        "key_heads": key_heads,
+        "embed_dim": draw(st.sampled_from([5, 11])),
+        "num_heads": key_heads * share,
+        "kdim": draw(st.sampled_from([None, 7])),
+        "vdim": draw(st.sampled_from([None, 3])),
+        "head_dim": [w for w in keys for _ in range(share)],
+        "value_dim": [w for w in values for _ in range(share)],
+        "out_dim": draw(st.sampled_from([None, 1, 13])),
+        "num_kv_heads": key_heads,
         "bias": draw(st.booleans()),
         "out_bias": draw(st.booleans()),
         "scale": draw(st.sampled_from([None, 1.0])),
@@ -62,7 +62,7 @@ def widths(draw):
 @given(widths(), st.integers(0, 1000))
 def test_is_the_sum_of_its_heads(options: dict, seed: int) -> None:
     layer = randomised(MultiHeadAttention(**options), seed=seed)
-    b, n, m, heads = 2, 3, 5, len(layer.head_widths)
+    b, n, m, heads = 2, 3, 5, len(layer.head_dims)
     inputs = [
         normal(b, tokens, linear.in_features, seed=seed + place)
         for place, (tokens, linear) in enumerate([(n, layer.query), (m, layer.key), (m, layer.value)])
@@ -71,7 +71,7 @@ def test_is_the_sum_of_its_heads(options: dict, seed: int) -> None:
     parameters, results = list(layer.parameters()), []
     for attend in (layer, lambda *tokens, **options: head_by_head(layer, *tokens, **options)):
         leaves = [x.clone().requires_grad_() for x in inputs]
-        out = attend(*leaves, mask=mask, bias=bias)
+        out = attend(*leaves, mask=mask, attn_bias=bias)
         results.append((out, *torch.autograd.grad(out.sin().sum(), [*leaves, *parameters])))
     size = max([1.0, *(float(x.detach().abs().max()) for x in results[1])])
     for got, want in zip(*results, strict=True):
@@ -79,8 +79,8 @@ def test_is_the_sum_of_its_heads(options: dict, seed: int) -> None:
 
 
 def test_shared_keys_are_repeated_keys() -> None:
-    shared = randomised(MultiHeadAttention(11, heads=6, head_widths=3, value_widths=2, key_heads=2))
-    whole = randomised(MultiHeadAttention(11, heads=6, head_widths=3, value_widths=2), seed=1)
+    shared = randomised(MultiHeadAttention(11, num_heads=6, head_dim=3, value_dim=2, num_kv_heads=2))
+    whole = randomised(MultiHeadAttention(11, num_heads=6, head_dim=3, value_dim=2), seed=1)
     state = shared.state_dict()
     for name, width in (("key", 3), ("value", 2)):
         for kind in ("weight", "bias"):
@@ -97,9 +97,9 @@ def test_shared_keys_are_repeated_keys() -> None:
 
 def test_one_head_with_the_identity_behind_it_is_self_attention() -> None:
     one = randomised(
-        MultiHeadAttention(11, heads=1, head_widths=3, value_widths=11, bias=False, out_bias=False, scale=1.0)
+        MultiHeadAttention(11, num_heads=1, head_dim=3, value_dim=11, bias=False, out_bias=False, scale=1.0)
     )
-    single = SelfAttention(11, key_width=3).double()
+    single = SelfAttention(11, head_dim=3, bias=False, scale=1.0).double()
     single.load_state_dict({name: x for name, x in one.state_dict().items() if name != "out.weight"})
     x = normal(2, 5, 11)
     assert differ(one(x), single(x))
@@ -117,17 +117,17 @@ def test_heads_of_equal_widths_run_in_one_call(widths, values, calls: int) -> No
         seen.append(options)
         return softmax_attention(q, k, v, **options)
 
-    layer = MultiHeadAttention(11, heads=3, head_widths=widths, value_widths=values, operator=counted)
+    layer = MultiHeadAttention(11, num_heads=3, head_dim=widths, value_dim=values, operator=counted)
     layer(normal(2, 5, 11, dtype=torch.float32))
     assert seen == [{}] * calls
 
 
 def test_without_a_scale_every_head_has_the_root_of_its_own_width() -> None:
-    layer = randomised(MultiHeadAttention(11, heads=2, head_widths=[4, 9]))
+    layer = randomised(MultiHeadAttention(11, num_heads=2, head_dim=[4, 9]))
     x = normal(2, 5, 11)
     want = layer(x)
     nothing_hidden = torch.ones(2, 2, 5, 5, dtype=torch.bool)
-    require_same(want, head_by_head(layer, x, x, x, mask=nothing_hidden, bias=torch.zeros(2, 2, 5, 5)))
+    require_same(want, head_by_head(layer, x, x, x, mask=nothing_hidden, attn_bias=torch.zeros(2, 2, 5, 5)))
     layer.scale = 1.0
     assert differ(layer(x), want)
     layer.query.weight.data[:4] *= 1 / 2
@@ -139,7 +139,7 @@ def test_without_a_scale_every_head_has_the_root_of_its_own_width() -> None:
 
 @pytest.fixture
 def layer() -> MultiHeadAttention:
-    return randomised(MultiHeadAttention(11, heads=3, key_input_width=5, value_input_width=7, head_widths=[2, 3, 2]))
+    return randomised(MultiHeadAttention(11, num_heads=3, kdim=5, vdim=7, head_dim=[2, 3, 2]))
 
 
 def test_hidden_keys_could_as_well_not_be_there(layer: MultiHeadAttention) -> None:
@@ -182,7 +182,7 @@ def test_a_query_that_may_look_nowhere_gets_the_output_bias(layer: MultiHeadAtte
 
 
 def test_without_a_value_the_key_is_the_value_and_without_a_key_the_query() -> None:
-    layer = randomised(MultiHeadAttention(11, heads=1))
+    layer = randomised(MultiHeadAttention(11, num_heads=1))
     q, k = normal(2, 3, 11), normal(2, 5, 11, seed=1)
     require_same(layer(q, k), layer(q, k, k))
     require_same(layer(q), layer(q, q, q))
@@ -191,7 +191,7 @@ def test_without_a_value_the_key_is_the_value_and_without_a_key_the_query() -> N
 
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3), (0,)])
 def test_any_number_of_leading_axes(leading: tuple[int, ...]) -> None:
-    layer = randomised(MultiHeadAttention(11, heads=3, head_widths=[2, 5, 2], key_heads=3))
+    layer = randomised(MultiHeadAttention(11, num_heads=3, head_dim=[2, 5, 2], num_kv_heads=3))
     x, key_mask = normal(*leading, 5, 11), boolean(*leading, 5)
     out = layer(x, key_mask=key_mask)
     assert out.shape == (*leading, 5, 11)

@@ -10,19 +10,22 @@ from tests.modules.drawing import boolean, normal, randomised
 
 @pytest.fixture
 def layer() -> MultiHeadAttention:
-    return randomised(MultiHeadAttention(11, heads=3, key_input_width=5, value_input_width=7, head_widths=[2, 3, 2]))
+    return randomised(MultiHeadAttention(11, num_heads=3, kdim=5, vdim=7, head_dim=[2, 3, 2]))
 
 
 WRONG_SIZES = {
-    "no head": ({"heads": 0}, "sizes of one or more; got query_width 11, heads 0"),
-    "no output": ({"heads": 1, "out_width": 0}, "out_width 0"),
-    "heads that do not divide": ({"heads": 3}, "head_widths, or heads that divide query_width; got 3 and 11"),
-    "too few widths": ({"heads": 3, "head_widths": [2, 3]}, r"head_widths of one or more for each of 3 .*got \[2, 3\]"),
-    "a width of zero": ({"heads": 2, "head_widths": 2, "value_widths": [2, 0]}, r"value_widths.*got \[2, 0\]"),
-    "key heads that do not divide": ({"heads": 4, "head_widths": 2, "key_heads": 3}, "divide heads; got 3 and 4"),
+    "no head": ({"num_heads": 0}, "sizes of one or more; got embed_dim 11, num_heads 0"),
+    "no output": ({"num_heads": 1, "out_dim": 0}, "out_dim 0"),
+    "heads that do not divide": ({"num_heads": 3}, "head_dim, or num_heads that divides embed_dim; got 3 and 11"),
+    "too few widths": ({"num_heads": 3, "head_dim": [2, 3]}, r"head_dim of one or more for each of 3 .*got \[2, 3\]"),
+    "a width of zero": ({"num_heads": 2, "head_dim": 2, "value_dim": [2, 0]}, r"value_dim.*got \[2, 0\]"),
+    "key heads that do not divide": (
+        {"num_heads": 4, "head_dim": 2, "num_kv_heads": 3},
+        "divides num_heads; got 3 and 4",
+    ),
     "shared keys of two widths": (
-        {"heads": 4, "head_widths": [2, 3, 2, 2], "key_heads": 2},
-        r"equal widths in the 2 heads that share.*got head_widths \(2, 3, 2, 2\)",
+        {"num_heads": 4, "head_dim": [2, 3, 2, 2], "num_kv_heads": 2},
+        r"equal widths in the 2 heads that share.*got head_dim \(2, 3, 2, 2\)",
     ),
 }
 
@@ -37,12 +40,20 @@ def test_sizes_that_cannot_be_are_refused_in_words(case: str) -> None:
 WRONG_INPUTS = {
     "another query width": ({"query": (2, 3, 5)}, ShapeError, r"query \(\.\.\., tokens, 11\), key .* 5\).*got query"),
     "another value width": ({"value": (2, 7, 5)}, ShapeError, r"got query \(2, 3, 11\), key .*, value \(2, 7, 5\)"),
-    "another batch": ({"key": (3, 7, 5)}, ShapeError, "of one leading shape"),
+    "another batch": ({"key": (3, 7, 5)}, ShapeError, "with the same leading shape"),
     "one axis": ({"query": (11,)}, ShapeError, r"got query \(11,\)"),
-    "another m": ({"value": (2, 5, 7)}, ShapeError, r"key and value of one number of tokens; got .*value \(2, 5, 7\)"),
+    "another m": (
+        {"value": (2, 5, 7)},
+        ShapeError,
+        r"key and value with the same number of tokens; got .*value \(2, 5, 7\)",
+    ),
     "a mask of another size": ({"mask": (3, 5)}, ShapeError, r"mask to broadcast to \(2, 3, 3, 7\); got mask \(3, 5\)"),
     "a mask of more axes": ({"mask": (1, 2, 3, 3, 7)}, ShapeError, r"got mask \(1, 2, 3, 3, 7\)"),
-    "a bias of another size": ({"bias": (3, 5)}, ShapeError, r"bias to broadcast to \(2, 3, 3, 7\); got bias \(3, 5\)"),
+    "a bias of another size": (
+        {"attn_bias": (3, 5)},
+        ShapeError,
+        r"attn_bias to broadcast to \(2, 3, 3, 7\); got attn_bias",
+    ),
     "a key mask of the wrong size": ({"key_mask": (2, 3)}, ShapeError, r"key_mask \(2, 7\).*got key_mask \(2, 3\)"),
 }
 
@@ -63,9 +74,9 @@ def test_inputs_that_do_not_fit_are_refused_in_words(case: str, layer: MultiHead
     [
         ({"query": normal(2, 3, 11).long()}, "dtype of the parameters, query torch.float64.*; got query torch.int64"),
         ({"key": normal(2, 7, 5, dtype=torch.float32)}, "got query torch.float64, key torch.float32"),
-        ({"mask": normal(3, 7)}, "a boolean mask, True where a query may look; got torch.float64"),
+        ({"mask": normal(3, 7)}, "a boolean mask, True where a query may attend; got torch.float64"),
         ({"key_mask": normal(2, 7)}, "a boolean key_mask"),
-        ({"bias": boolean(3, 7)}, "a floating additive bias; got torch.bool"),
+        ({"attn_bias": boolean(3, 7)}, "a floating attn_bias, which is added to the scores; got torch.bool"),
     ],
 )
 def test_dtypes_that_do_not_fit_are_refused_in_words(

@@ -36,13 +36,16 @@ def test_every_token_is_there_once_and_the_rest_is_zero(sizes: list[int]) -> Non
 def test_each_set_gets_what_it_would_get_alone(sizes: list[int]) -> None:
     sets = sets_of(sizes)
     tokens, mask = pad_sets(sets)
-    for layer in (randomised(SelfAttention(11, bias=True)), randomised(MultiHeadAttention(11, heads=11, key_heads=1))):
+    for layer in (
+        randomised(SelfAttention(11, bias=True)),
+        randomised(MultiHeadAttention(11, num_heads=11, num_kv_heads=1)),
+    ):
         for x, row, seen in zip(sets, layer(tokens, key_mask=mask), mask, strict=True):
             require_same(row[seen], layer(x), what=type(layer).__name__)
-    pooling = randomised(LearnedQueryAttention(11, queries=3, bias=True))
+    pooling = randomised(LearnedQueryAttention(11, num_queries=3, bias=True))
     for x, row in zip(sets, pooling(tokens, key_mask=mask), strict=True):
         require_same(row, pooling(x), what="learned query", size=1.0)
-    across = randomised(MultiHeadAttention(5, heads=2, head_widths=[2, 3], key_input_width=11, value_input_width=11))
+    across = randomised(MultiHeadAttention(5, num_heads=2, head_dim=[2, 3], kdim=11, vdim=11))
     query = normal(len(sizes), 3, 5, seed=9)
     for x, one, row in zip(sets, query, across(query, tokens, key_mask=mask), strict=True):
         require_same(row, across(one, x), what="cross-attention")
@@ -58,7 +61,7 @@ def test_without_the_mask_padding_is_seen() -> None:
 def test_gradients_reach_every_set() -> None:
     sets = [x.requires_grad_() for x in sets_of([2, 7, 3])]
     tokens, mask = pad_sets(sets)
-    layer = randomised(LearnedQueryAttention(11, queries=3))
+    layer = randomised(LearnedQueryAttention(11, num_queries=3))
     got = torch.autograd.grad(layer(tokens, key_mask=mask).sin().sum(), sets)
     want = torch.autograd.grad(sum(layer(x).sin().sum() for x in sets), sets)
     for x, y in zip(got, want, strict=True):
@@ -66,9 +69,9 @@ def test_gradients_reach_every_set() -> None:
 
 
 WRONG = {
-    "none": ([], ShapeError, "one set or more, each .*; got none"),
-    "another width": ([normal(2, 11), normal(3, 7)], ShapeError, r"of one d; got \(2, 11\), \(3, 7\)"),
-    "three axes": ([normal(1, 2, 11)], ShapeError, r"each \(n_i, d\), of one d; got \(1, 2, 11\)"),
+    "none": ([], ShapeError, "one set or more, each .*; got no sets"),
+    "another width": ([normal(2, 11), normal(3, 7)], ShapeError, r"with the same d; got \(2, 11\), \(3, 7\)"),
+    "three axes": ([normal(1, 2, 11)], ShapeError, r"each \(n_i, d\), with the same d; got \(1, 2, 11\)"),
     "mixed dtypes": ([normal(2, 11), normal(3, 11).float()], ValueError, "got torch.float64 on cpu, torch.float32"),
 }
 

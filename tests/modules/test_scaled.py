@@ -14,7 +14,7 @@ from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 FORMS = {
-    "matrix": {"form": "matrix", "tokens": 7},
+    "matrix": {"form": "matrix", "num_tokens": 7},
     "symmetric": {"form": "symmetric"},
     "asymmetric": {"form": "asymmetric"},
     "symmetric, by head": {"form": "symmetric", "per_head": True},
@@ -24,7 +24,7 @@ MASKS = ({}, {"causal": True}, {"key_mask": boolean(2, 7)}, {"mask": boolean(2, 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_with_a_zero_s_it_is_multi_head_attention_to_the_bit(form: str) -> None:
-    layer, other = ScaledAttention(12, heads=3, **FORMS[form]), MultiHeadAttention(12, heads=3)
+    layer, other = ScaledAttention(12, num_heads=3, **FORMS[form]), MultiHeadAttention(12, num_heads=3)
     missing, unexpected = layer.load_state_dict(other.state_dict(), strict=False)
     assert (missing, unexpected) == (["operator.s"], [])
     assert not layer.operator.s.any()
@@ -38,7 +38,7 @@ def test_with_a_zero_s_it_is_multi_head_attention_to_the_bit(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_head_has_its_own_maps_and_s(form: str) -> None:
-    layer = randomised(ScaledAttention(11, heads=3, head_width=5, value_width=2, out_width=13, **FORMS[form]))
+    layer = randomised(ScaledAttention(11, num_heads=3, head_dim=5, value_dim=2, out_dim=13, **FORMS[form]))
     x = normal(2, 7, 11)
     q, k, v = layer.query(x), layer.key(x), layer.value(x)
     for options in MASKS:
@@ -58,7 +58,8 @@ def test_each_head_has_its_own_maps_and_s(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_training_moves_s_and_lowers_the_loss(form: str) -> None:
     torch.manual_seed(0)
-    layer, x, wanted = ScaledAttention(12, heads=3, **FORMS[form]), normal(5, 7, 12).float(), normal(5, 7, 12, seed=1)
+    layer, x = ScaledAttention(12, num_heads=3, **FORMS[form]), normal(5, 7, 12).float()
+    wanted = normal(5, 7, 12, seed=1)
     optimiser = torch.optim.SGD([layer.operator.s], lr=0.05)
     losses = []
     for _ in range(4):
@@ -75,27 +76,27 @@ def test_training_moves_s_and_lowers_the_loss(form: str) -> None:
 def test_s_has_as_many_parameters_as_published() -> None:
     """12 layers of DeiT-tiny, 3 heads, 197 tokens; one alpha for each layer; and no weight decay for vectors."""
     with torch.device("meta"):
-        layers = {form: [ScaledAttention(192, heads=3, **options) for _ in range(12)] for form, options in {
-            "matrix": {"form": "matrix", "tokens": 197}, "alpha": {"form": "symmetric"},
+        layers = {form: [ScaledAttention(192, num_heads=3, **options) for _ in range(12)] for form, options in {
+            "matrix": {"form": "matrix", "num_tokens": 197}, "alpha": {"form": "symmetric"},
             "by head": {"form": "asymmetric", "per_head": True}}.items()}  # fmt: skip
     counts = {form: sum(layer.operator.s.numel() for layer in made) for form, made in layers.items()}
     assert counts == {"matrix": 1_397_124, "alpha": 12, "by head": 36}
     assert {form: made[0].operator.s.ndim for form, made in layers.items()} == {"matrix": 3, "alpha": 1, "by head": 1}
 
 
-def test_a_matrix_refuses_another_length_or_is_resized() -> None:
+def test_a_matrix_refuses_another_length_or_is_resize_matrix() -> None:
     x = normal(2, 10, 12)
     with pytest.raises(ShapeError, match="S was made for 7 tokens and there are 10"):
-        randomised(ScaledAttention(12, heads=3, form="matrix", tokens=7))(x)
-    kept = randomised(ScaledAttention(12, heads=3, form="matrix", tokens=5, resize="grid", apart=1))
-    line = randomised(ScaledAttention(12, heads=3, form="matrix", tokens=5, resize="line"))
+        randomised(ScaledAttention(12, num_heads=3, form="matrix", num_tokens=7))(x)
+    kept = randomised(ScaledAttention(12, num_heads=3, form="matrix", num_tokens=5, resize="grid", num_prefix_tokens=1))
+    line = randomised(ScaledAttention(12, num_heads=3, form="matrix", num_tokens=5, resize="line"))
     assert kept(x).shape == (2, 10, 12)
     assert differ(kept(x), line(x))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
-    settings = Scaled(heads=3, **FORMS[form])
+    settings = Scaled(num_heads=3, **FORMS[form])
     stored = json.loads(json.dumps(drop_in_as_json(settings)))
     assert stored["operator"] == "scaled"
     assert drop_in_from_json(stored) == settings
@@ -114,16 +115,16 @@ def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
     ("options", "words"),
     [
         ({"form": "diagonal"}, "\"asymmetric\"; got 'diagonal'"),
-        ({"form": "matrix", "heads": 3}, "expected tokens, for how many S is made"),
-        ({"form": "matrix", "tokens": 7}, "expected heads, one S for each"),
-        ({"form": "matrix", "tokens": 7, "heads": 3, "per_head": True}, "no per_head"),
-        ({"form": "matrix", "tokens": 0, "heads": 3}, "one token and one head or more"),
-        ({"form": "matrix", "tokens": "7", "heads": 3}, "one token and one head or more"),
-        ({"form": "matrix", "tokens": 7, "heads": 3, "resize": "circle"}, 'resize as None, "line" or "grid"'),
-        ({"form": "symmetric", "tokens": 7}, "only with form="),
-        ({"form": "symmetric", "per_head": True}, "expected heads"),
+        ({"form": "matrix", "num_heads": 3}, "expected num_tokens, and per_head=False"),
+        ({"form": "matrix", "num_tokens": 7}, "expected num_heads, since each head has its own S"),
+        ({"form": "matrix", "num_tokens": 7, "num_heads": 3, "per_head": True}, "and per_head=False"),
+        ({"form": "matrix", "num_tokens": 0, "num_heads": 3}, "num_tokens and num_heads of one or more"),
+        ({"form": "matrix", "num_tokens": "7", "num_heads": 3}, "num_tokens and num_heads of one or more"),
+        ({"form": "matrix", "num_tokens": 7, "num_heads": 3, "resize": "circle"}, 'resize as None, "line" or "grid"'),
+        ({"form": "symmetric", "num_tokens": 7}, "only with form="),
+        ({"form": "symmetric", "per_head": True}, "expected num_heads"),
         ({"form": "symmetric", "per_head": "no"}, "per_head as True or False; got 'no'"),
-        ({"form": "matrix", "tokens": True, "heads": 3}, "expected one token and one head or more"),
+        ({"form": "matrix", "num_tokens": True, "num_heads": 3}, "num_tokens and num_heads of one or more"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_words(options: dict, words: str, typechecked: bool) -> None:
@@ -136,7 +137,7 @@ def test_settings_that_do_not_fit_are_refused_in_words(options: dict, words: str
 
 
 def test_widths_that_do_not_fit_are_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="heads that divide width; got 5 and 12"):
-        ScaledAttention(12, heads=5, form="symmetric")
+    with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
+        ScaledAttention(12, num_heads=5, form="symmetric")
     with pytest.raises(ValueError, match="sizes of one or more"):
-        ScaledAttention(12, heads=3, head_width=0, form="symmetric")
+        ScaledAttention(12, num_heads=3, head_dim=0, form="symmetric")

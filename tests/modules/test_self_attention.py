@@ -22,8 +22,8 @@ def equation_three(layer: SelfAttention, x: Tensor, *, scale: float = 1.0, query
 
 @settings(max_examples=30)
 @given(st.sampled_from([1, 2, 5]), st.sampled_from([None, 3, 7]), st.sampled_from([None, 2, 13]), st.integers(0, 1000))
-def test_is_equation_three(tokens: int, key_width: int | None, value_width: int | None, seed: int) -> None:
-    layer = randomised(SelfAttention(11, key_width=key_width, value_width=value_width), seed=seed)
+def test_is_equation_three(tokens: int, head_dim: int | None, value_dim: int | None, seed: int) -> None:
+    layer = randomised(SelfAttention(11, head_dim=head_dim, value_dim=value_dim, bias=False, scale=1.0), seed=seed)
     results = []
     for attend in (layer, lambda x: equation_three(layer, x)):
         x = normal(3, tokens, 11, seed=seed).requires_grad_()
@@ -35,16 +35,16 @@ def test_is_equation_three(tokens: int, key_width: int | None, value_width: int 
 
 
 def test_the_misprint_in_the_sources_proof_is_another_operator() -> None:
-    layer, x = randomised(SelfAttention(11, key_width=5, value_width=5)), normal(2, 7, 11)
+    layer, x = randomised(SelfAttention(11, head_dim=5, value_dim=5, bias=False, scale=1.0)), normal(2, 7, 11)
     assert differ(equation_three(layer, x, query="value"), layer(x))
-    other = randomised(SelfAttention(11, key_width=5, value_width=3))
+    other = randomised(SelfAttention(11, head_dim=5, value_dim=3, bias=False, scale=1.0))
     with pytest.raises(RuntimeError, match="size"):
         equation_three(other, x, query="value")
 
 
 @given(st.integers(0, 1000))
 def test_permuted_tokens_give_permuted_outputs(seed: int) -> None:
-    layer, x = randomised(SelfAttention(11, key_width=5, value_width=3, bias=True), seed=seed), normal(2, 7, 11)
+    layer, x = randomised(SelfAttention(11, head_dim=5, value_dim=3, bias=True), seed=seed), normal(2, 7, 11)
     order = torch.randperm(7, generator=torch.Generator().manual_seed(seed))
     require_same(layer(x[:, order]), layer(x)[:, order])
 
@@ -56,11 +56,11 @@ def test_a_causal_mask_breaks_the_equivariance() -> None:
     require_same(layer(turned), layer(x).flip(-2))
 
 
-def test_there_is_no_scale_unless_it_is_asked_for() -> None:
+def test_the_scale_is_the_root_of_the_width_unless_given() -> None:
     x = normal(2, 5, 11)
-    plain = randomised(SelfAttention(11, key_width=7))
+    plain = randomised(SelfAttention(11, head_dim=7, bias=False, scale=1.0))
     for scale, factor in ((None, 1 / math.sqrt(7)), (0.3, 0.3)):
-        scaled = randomised(SelfAttention(11, key_width=7, scale=scale))
+        scaled = randomised(SelfAttention(11, head_dim=7, bias=False, scale=scale))
         require_same(scaled(x), equation_three(plain, x, scale=factor))
         assert differ(scaled(x), plain(x))
     assert [name for name, _ in plain.named_parameters()] == ["query.weight", "key.weight", "value.weight"]
@@ -73,19 +73,21 @@ def test_masks_and_biases_reach_the_scores() -> None:
     past = torch.ones(5, 5, dtype=torch.bool).tril()
     require_same(layer(x, causal=True), layer(x, mask=past))
     hidden = torch.zeros(5, 5, dtype=torch.float64).masked_fill(~past, -torch.inf)
-    require_same(layer(x, bias=hidden), layer(x, mask=past))
+    require_same(layer(x, attn_bias=hidden), layer(x, mask=past))
     assert differ(layer(x), layer(x, mask=past))
     per_input = boolean(2, 5, 5)
     require_same(layer(x, mask=per_input)[1], layer(x[1], mask=per_input[1]))
 
 
 def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="sizes of one or more; got width 11, key_width 0, value_width 11"):
-        SelfAttention(11, key_width=0)
+    with pytest.raises(ValueError, match="sizes of one or more; got embed_dim 11, head_dim 0, value_dim 11"):
+        SelfAttention(11, head_dim=0)
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")
     layer = SelfAttention(11).double()
-    with pytest.raises(ShapeError, match=r"expected x \(\.\.\., tokens, 11\) of one leading shape; got x \(2, 5, 7\)"):
+    with pytest.raises(
+        ShapeError, match=r"expected x \(\.\.\., tokens, 11\) with the same leading shape; got x \(2, 5, 7\)"
+    ):
         layer(normal(2, 5, 7))
     with pytest.raises(ShapeError, match=r"mask to broadcast to \(2, 5, 5\); got mask \(3, 5\)"):
         layer(normal(2, 5, 11), mask=boolean(3, 5))

@@ -20,7 +20,7 @@ def test_they_call_their_operators_with_their_own_numbers() -> None:
     one = SparseCodingStep(11, step=0.2, penalty=0.3).double()
     require_same(one(x), ista_step_slow(x, one.dictionary, step=0.2, penalty=0.3))
     assert differ(one(x), ista_step_slow(x, one.dictionary, step=0.1, penalty=0.3))
-    two = OvercompleteStep(11, atoms=13, step=0.2, penalty=0.3).double()
+    two = OvercompleteStep(11, num_atoms=13, step=0.2, penalty=0.3).double()
     require_same(two(x), overcomplete_step_slow(x, two.dictionary, two.decoder, step=0.2, penalty=0.3))
     assert differ(two(x), overcomplete_step_slow(x, two.dictionary, two.decoder, step=0.2, penalty=0.1))
     assert OvercompleteStep(11).dictionary.shape == OvercompleteStep(11).decoder.shape == (11, 44)
@@ -88,7 +88,7 @@ def test_numbers_that_are_no_step_are_refused(name: str, typechecked: bool) -> N
     for wrong in ({"step": 0.0}, {"step": -0.1}, {"penalty": -0.1}, {"step": float("nan")}):
         with pytest.raises(ValueError, match="expected a step above zero and a penalty of at least zero"):
             MAKE[name](7, **wrong)
-    with pytest.raises(ValueError, match="one or more; got width 0"):
+    with pytest.raises(ValueError, match="one or more; got embed_dim 0"):
         MAKE[name](0)
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")

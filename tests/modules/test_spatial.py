@@ -18,7 +18,7 @@ def convolved(x: Tensor, linear: torch.nn.Linear) -> Tensor:
 
 @pytest.mark.parametrize("size", [(7, 11), (2, 2), None], ids=["up", "down", "itself"])
 def test_is_spatial_attention_between_convolutions(size: tuple[int, int] | None) -> None:
-    layer = randomised(SpatialAttention(7, query_channels=7 if size is None else 5, head_widths=3, out_channels=13))
+    layer = randomised(SpatialAttention(7, query_channels=7 if size is None else 5, head_dim=3, out_channels=13))
     x = normal(2, 7, 3, 5)
     query = x if size is None else normal(2, 5, *size, seed=1)
     maps = layer.attention
@@ -31,11 +31,11 @@ def test_is_spatial_attention_between_convolutions(size: tuple[int, int] | None)
 
 @pytest.mark.parametrize("spatial", [(5,), (3, 5), (2, 3, 5)], ids=["sequence", "image", "video"])
 def test_is_multi_head_attention_over_the_positions(spatial: tuple[int, ...]) -> None:
-    layer = randomised(SpatialAttention(6, heads=3, head_widths=[2, 3, 2], value_widths=[5, 1, 5]))
+    layer = randomised(SpatialAttention(6, num_heads=3, head_dim=[2, 3, 2], value_dim=[5, 1, 5]))
     x, mask = normal(2, 6, *spatial), boolean(2, 3, torch.Size(spatial).numel(), torch.Size(spatial).numel())
     heads: MultiHeadAttention = layer.attention
     require_same(layer(x, mask=mask), fold(heads(unfold(x), mask=mask), spatial))
-    require_same(layer(x, bias=mask.double()), fold(heads(unfold(x), bias=mask.double()), spatial))
+    require_same(layer(x, attn_bias=mask.double()), fold(heads(unfold(x), attn_bias=mask.double()), spatial))
     assert differ(layer(x), layer(x, mask=mask))
 
 
@@ -49,7 +49,7 @@ def test_channels_first_and_last_are_one_layer() -> None:
 
 
 def test_an_image_may_ask_a_video() -> None:
-    layer = randomised(SpatialAttention(7, query_channels=5, out_channels=11, heads=1, head_widths=3))
+    layer = randomised(SpatialAttention(7, query_channels=5, out_channels=11, num_heads=1, head_dim=3))
     assert layer(normal(2, 7, 2, 3, 5), normal(2, 5, 3, 2)).shape == (2, 11, 3, 2)
 
 
@@ -84,8 +84,8 @@ def test_any_operator_and_any_scale_will_do() -> None:
 
 
 def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="heads that divide query_width; got 2 and 7"):
-        SpatialAttention(7, heads=2)
+    with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 2 and 7"):
+        SpatialAttention(7, num_heads=2)
     if typechecked:
         pytest.skip("the import hook refuses some of what follows before the module can")
     layer = SpatialAttention(7, query_channels=5).double()

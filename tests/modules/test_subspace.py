@@ -15,7 +15,7 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_projected_token_is_query_key_and_value_in_each_head(tied: bool) -> None:
-    layer = randomised(SubspaceAttention(11, heads=3, head_width=5, tied=tied))
+    layer = randomised(SubspaceAttention(11, num_heads=3, head_dim=5, tied=tied))
     x = normal(2, 7, 11)
     for mask in (None, boolean(2, 3, 7, 7)):
         heads = []
@@ -30,7 +30,10 @@ def test_a_projected_token_is_query_key_and_value_in_each_head(tied: bool) -> No
 
 
 def test_it_is_symmetric_attention_with_one_map_for_keys_and_values() -> None:
-    layer, other = randomised(SubspaceAttention(12, heads=3)), SymmetricAttention(12, heads=3, bias=False).double()
+    layer, other = (
+        randomised(SubspaceAttention(12, num_heads=3)),
+        SymmetricAttention(12, num_heads=3, bias=False).double(),
+    )
     weight = layer.subspaces.weight
     state = {"key.weight": weight, "value.weight": weight, "out.weight": layer.out.weight, "out.bias": layer.out.bias}
     other.load_state_dict(state)
@@ -44,7 +47,7 @@ def test_it_is_symmetric_attention_with_one_map_for_keys_and_values() -> None:
 
 def test_the_tied_layer_is_the_derivation_without_its_shrinking() -> None:
     """`subspace_step` of length one has no tokens of its own left, and carries p / (n eps^2) in front."""
-    layer = randomised(SubspaceAttention(11, heads=3, head_width=5, tied=True, scale=1.0))
+    layer = randomised(SubspaceAttention(11, num_heads=3, head_dim=5, tied=True, scale=1.0))
     x = normal(2, 7, 11)
     eps = (5 / 7) ** 0.5  # so that the factor is one
     require_same(layer(x), subspace_step(x, layer.bases, length=1.0, eps=eps))
@@ -52,7 +55,7 @@ def test_the_tied_layer_is_the_derivation_without_its_shrinking() -> None:
 
 
 def test_its_bases_are_a_view_of_its_map() -> None:
-    layer = SubspaceAttention(11, heads=3, head_width=5)
+    layer = SubspaceAttention(11, num_heads=3, head_dim=5)
     assert layer.bases.shape == (3, 11, 5)
     assert layer.bases.data_ptr() == layer.subspaces.weight.data_ptr()
     x = normal(7, 11, dtype=torch.float32)
@@ -62,7 +65,7 @@ def test_its_bases_are_a_view_of_its_map() -> None:
 
 def test_tied_drops_a_map_and_released_has_a_bias() -> None:
     sizes = {
-        (tied, bias): sum(p.numel() for p in SubspaceAttention(12, heads=3, tied=tied, out_bias=bias).parameters())
+        (tied, bias): sum(p.numel() for p in SubspaceAttention(12, num_heads=3, tied=tied, out_bias=bias).parameters())
         for tied in (False, True)
         for bias in (False, True)
     }
@@ -71,16 +74,16 @@ def test_tied_drops_a_map_and_released_has_a_bias() -> None:
 
 def test_scale_and_operator_reach_their_place() -> None:
     x = normal(2, 7, 12)
-    plain, scaled = (randomised(SubspaceAttention(12, heads=3, scale=scale)) for scale in (None, 0.1))
+    plain, scaled = (randomised(SubspaceAttention(12, num_heads=3, scale=scale)) for scale in (None, 0.1))
     assert differ(plain(x), scaled(x))
     pursuit = functools.partial(principal_attention_pursuit, iterations=2, threshold=0.5)
-    layer = randomised(SubspaceAttention(12, heads=3, scale=0.1, operator=pursuit))
+    layer = randomised(SubspaceAttention(12, num_heads=3, scale=0.1, operator=pursuit))
     v = layer.subspaces(x).reshape(2, 7, 3, 4).transpose(1, 2)
     require_same(layer(x), layer.out(pursuit(v, v, scale=0.1).transpose(1, 2).flatten(-2)))
 
 
 def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
-    layer, x = randomised(SubspaceAttention(12, heads=3)), normal(2, 13, 12)
+    layer, x = randomised(SubspaceAttention(12, num_heads=3)), normal(2, 13, 12)
     order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
     require_same(layer(x[:, order]), layer(x)[:, order])
     assert differ(layer(x[:, order], causal=True), layer(x, causal=True)[:, order])
@@ -88,19 +91,19 @@ def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_it_keeps_the_contract_as_anybody_would_check_it(tied: bool) -> None:
-    result = check_attention(SubspaceAttention(12, heads=3, tied=tied), equivariant=True, compile=False, show=False)
+    result = check_attention(SubspaceAttention(12, num_heads=3, tied=tied), equivariant=True, compile=False, show=False)
     assert not result.failed
     assert {one.name for one in result.not_checked} == {"compile"}
 
 
 def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="heads that divide width; got 5 and 12"):
-        SubspaceAttention(12, heads=5)
+    with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
+        SubspaceAttention(12, num_heads=5)
     with pytest.raises(ValueError, match=r"one or more; got .*heads 0"):
-        SubspaceAttention(12, heads=0)
-    with pytest.raises(ValueError, match=r"one or more; got head_width 0"):
-        SubspaceAttention(12, heads=3, head_width=0)
+        SubspaceAttention(12, num_heads=0)
+    with pytest.raises(ValueError, match=r"one or more; got head_dim 0"):
+        SubspaceAttention(12, num_heads=3, head_dim=0)
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")
     with pytest.raises(ShapeError, match=r"expected x \(..., tokens, 12\)"):
-        SubspaceAttention(12, heads=3)(torch.ones(2, 7, 11))
+        SubspaceAttention(12, num_heads=3)(torch.ones(2, 7, 11))

@@ -12,7 +12,7 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 
 
 def test_each_head_attends_with_its_own_keys_for_queries() -> None:
-    layer = randomised(SymmetricAttention(11, heads=3, head_width=5, value_width=2, out_width=13))
+    layer = randomised(SymmetricAttention(11, num_heads=3, head_dim=5, value_dim=2, out_dim=13))
     x = normal(2, 6, 11)
     k, v = layer.key(x), layer.value(x)
     for mask in (None, boolean(2, 3, 6, 6)):
@@ -30,7 +30,7 @@ def test_each_head_attends_with_its_own_keys_for_queries() -> None:
 
 
 def test_it_is_multi_head_attention_with_one_map_for_queries_and_keys() -> None:
-    layer, other = SymmetricAttention(12, heads=3), MultiHeadAttention(12, heads=3)
+    layer, other = SymmetricAttention(12, num_heads=3), MultiHeadAttention(12, num_heads=3)
     state = layer.state_dict()
     other.load_state_dict(state | {name.replace("key", "query"): x for name, x in state.items() if "key" in name})
     layer, other, x = layer.double(), other.double(), normal(2, 7, 12)
@@ -41,27 +41,27 @@ def test_it_is_multi_head_attention_with_one_map_for_queries_and_keys() -> None:
 
 def test_scale_and_operator_reach_their_place() -> None:
     x = normal(2, 7, 12)
-    plain, scaled = (randomised(SymmetricAttention(12, heads=3, scale=scale)) for scale in (None, 0.1))
+    plain, scaled = (randomised(SymmetricAttention(12, num_heads=3, scale=scale)) for scale in (None, 0.1))
     assert differ(plain(x), scaled(x))
     pursuit = functools.partial(principal_attention_pursuit, iterations=2, threshold=0.5)
-    layer = randomised(SymmetricAttention(12, heads=3, scale=0.1, operator=pursuit))
+    layer = randomised(SymmetricAttention(12, num_heads=3, scale=0.1, operator=pursuit))
     k, v = (y.reshape(2, 7, 3, 4).transpose(1, 2) for y in (layer.key(x), layer.value(x)))
     require_same(layer(x), layer.out(pursuit(k, v, scale=0.1).transpose(1, 2).flatten(-2)))
 
 
 def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
-    layer, x = randomised(SymmetricAttention(12, heads=3)), normal(2, 13, 12)
+    layer, x = randomised(SymmetricAttention(12, num_heads=3)), normal(2, 13, 12)
     order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
     require_same(layer(x[:, order]), layer(x)[:, order])
     assert differ(layer(x[:, order], causal=True), layer(x, causal=True)[:, order])
 
 
 def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="heads that divide width; got 5 and 12"):
-        SymmetricAttention(12, heads=5)
+    with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
+        SymmetricAttention(12, num_heads=5)
     with pytest.raises(ValueError, match=r"one or more; got .*heads 0"):
-        SymmetricAttention(12, heads=0)
+        SymmetricAttention(12, num_heads=0)
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")
     with pytest.raises(ShapeError, match=r"expected x \(..., tokens, 12\)"):
-        SymmetricAttention(12, heads=3)(torch.ones(2, 7, 11))
+        SymmetricAttention(12, num_heads=3)(torch.ones(2, 7, 11))

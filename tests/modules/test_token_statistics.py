@@ -11,18 +11,18 @@ from tests.modules.drawing import differ, normal, randomised, require_same
 
 def test_the_operator_stands_between_two_maps() -> None:
     x = normal(2, 7, 12)
-    layer = randomised(TokenStatisticsAttention(12, heads=3))
+    layer = randomised(TokenStatisticsAttention(12, num_heads=3))
     w = torch.stack(layer.subspaces(x).chunk(3, dim=-1), dim=1)
     attended = token_statistics_attention_slow(w, sharpness=layer.sharpness)
     require_same(layer(x), layer.out(torch.cat(attended.unbind(1), dim=-1)))
-    causal = randomised(CausalTokenStatisticsAttention(12, heads=3, tokens=11))
+    causal = randomised(CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11))
     w = torch.stack(causal.subspaces(x).chunk(3, dim=-1), dim=1)
     attended = causal_token_statistics_attention_slow(w, sharpness=causal.sharpness, bias=causal.bias[:, :7])
     require_same(causal(x), causal.out(torch.cat(attended.unbind(1), dim=-1)))
 
 
 def test_it_starts_as_released() -> None:
-    layer = CausalTokenStatisticsAttention(12, heads=3, tokens=11)
+    layer = CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11)
     assert torch.equal(layer.sharpness, torch.ones(3))
     assert torch.equal(layer.bias, torch.zeros(3, 11))
     assert layer.subspaces.bias is None
@@ -32,7 +32,7 @@ def test_it_starts_as_released() -> None:
 
 @pytest.mark.parametrize("name", ["sharpness", "bias"])
 def test_what_is_learned_beside_the_maps_acts(name: str) -> None:
-    layer, x = randomised(CausalTokenStatisticsAttention(12, heads=3, tokens=11)), normal(2, 7, 12)
+    layer, x = randomised(CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11)), normal(2, 7, 12)
     before = layer(x).detach()
     with torch.no_grad():
         getattr(layer, name)[1] += 2
@@ -40,7 +40,10 @@ def test_what_is_learned_beside_the_maps_acts(name: str) -> None:
 
 
 def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
-    layer, whole = CausalTokenStatisticsAttention(12, heads=3, tokens=11), TokenStatisticsAttention(12, heads=3)
+    layer, whole = (
+        CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11),
+        TokenStatisticsAttention(12, num_heads=3),
+    )
     x = normal(2, 7, 12, dtype=torch.float32)
     loud = x.clone()
     loud[:, 4:] = 1e3
@@ -49,13 +52,13 @@ def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
 
 
 def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="heads that divide width; got 5 and 12"):
-        TokenStatisticsAttention(12, heads=5)
-    with pytest.raises(ValueError, match="one or more; got tokens 0"):
-        CausalTokenStatisticsAttention(12, heads=3, tokens=0)
-    with pytest.raises(ShapeError, match=r"expected at most 5 tokens; got x \(2, 7, 12\)"):
-        CausalTokenStatisticsAttention(12, heads=3, tokens=5)(torch.ones(2, 7, 12))
+    with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
+        TokenStatisticsAttention(12, num_heads=5)
+    with pytest.raises(ValueError, match="one or more; got max_tokens 0"):
+        CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=0)
+    with pytest.raises(ShapeError, match=r"at most max_tokens = 5 tokens; got x \(2, 7, 12\)"):
+        CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=5)(torch.ones(2, 7, 12))
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")
     with pytest.raises(ShapeError, match=r"expected x \(..., tokens, 12\)"):
-        TokenStatisticsAttention(12, heads=3)(torch.ones(2, 7, 11))
+        TokenStatisticsAttention(12, num_heads=3)(torch.ones(2, 7, 11))

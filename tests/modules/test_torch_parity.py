@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from clearhead.modules import MultiHeadAttention
-from clearhead.modules.torch_state import renamed_state
+from clearhead.modules.torch_state import convert_state_dict
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 MASKS = ["none", "causal", "boolean", "per head", "additive", "additive per head"]
@@ -43,10 +43,10 @@ def masks_for_both(kind: str, padded: bool, shape: tuple[int, int, int, int], se
         ours["mask"] = boolean(b, h, n, m, seed=seed)
         theirs["attn_mask"] = ~ours["mask"].flatten(0, 1)
     elif kind == "additive":
-        theirs["attn_mask"] = ours["bias"] = normal(n, m, seed=seed)
+        theirs["attn_mask"] = ours["attn_bias"] = normal(n, m, seed=seed)
     elif kind == "additive per head":
-        ours["bias"] = normal(b, h, n, m, seed=seed)
-        theirs["attn_mask"] = ours["bias"].flatten(0, 1)
+        ours["attn_bias"] = normal(b, h, n, m, seed=seed)
+        theirs["attn_mask"] = ours["attn_bias"].flatten(0, 1)
     if padded:
         ours["key_mask"] = boolean(b, m, seed=seed + 1)
         hidden = ~ours["key_mask"]
@@ -93,7 +93,7 @@ def test_agrees_forward_and_backward(layer, kind, padded, alone, sizes, seed) ->
     want, want_inputs, want_parameters = run(of_torch, inputs, dict(layer.named_parameters()))
     got, got_inputs, got_parameters = run(lambda *tokens: made(*tokens, **ours), inputs, dict(made.named_parameters()))
     require_same(got, want)
-    want_parameters = renamed_state(want_parameters)
+    want_parameters = convert_state_dict(want_parameters)
     assert got_parameters.keys() == want_parameters.keys()
     size = max([1.0, *(float(x.abs().max()) for x in [*want_inputs, *want_parameters.values()])])
     for x, y in zip(got_inputs, want_inputs, strict=True):
@@ -119,7 +119,7 @@ def swapped_weights(state: dict[str, Tensor], one: int, other: int) -> dict[str,
 @pytest.mark.parametrize(("one", "other"), [(0, 1), (1, 2), (0, 2)])
 def test_any_other_reading_of_the_state_dict_is_seen(one: int, other: int) -> None:
     layer, x = randomised(nn.MultiheadAttention(6, 3, batch_first=True)), normal(2, 5, 6)
-    made = MultiHeadAttention(6, heads=3).double()
+    made = MultiHeadAttention(6, num_heads=3).double()
     made.load_torch_state_dict(layer.state_dict())
     mask = boolean(5, 5)
     want = layer(x, x, x, attn_mask=~mask)[0]
@@ -141,9 +141,9 @@ def test_the_parameters_are_copies_of_torchs_dtype() -> None:
 
 def test_what_torch_can_do_and_we_cannot_is_refused_in_words() -> None:
     for options, message in (
-        ({"add_bias_kv": True}, "without add_bias_kv, which appends a learned key and value"),
-        ({"add_zero_attn": True}, "without add_zero_attn, which appends a key of zeros"),
-        ({"dropout": 0.1}, r"in evaluation \(module.eval\(\)\).*got dropout 0.1 in training"),
+        ({"add_bias_kv": True}, "add_bias_kv, which appends a learned key and value, is not supported"),
+        ({"add_zero_attn": True}, "add_zero_attn, which appends a key of zeros, is not supported"),
+        ({"dropout": 0.1}, r"dropout in training mode is not supported \(got dropout 0.1\)"),
     ):
         with pytest.raises(ValueError, match=message):
             MultiHeadAttention.from_torch(nn.MultiheadAttention(6, 3, **options))
@@ -155,7 +155,7 @@ def state(**options) -> dict[str, Tensor]:
 
 
 STATES = {
-    "learned key": (lambda: state(add_bias_kv=True), "without add_bias_kv.*got in_proj_weight.*bias_k"),
+    "learned key": (lambda: state(add_bias_kv=True), "add_bias_kv.*got a state dict with in_proj_weight.*bias_k"),
     "nothing": (dict, r"with k_proj_weight, out_proj.weight, q_proj_weight, v_proj_weight.*got nothing"),
     "a linear layer": (lambda: nn.Linear(6, 6).state_dict(), "got weight, bias"),
     "no output map": (lambda: {"in_proj_weight": torch.zeros(18, 6)}, "with in_proj_weight, out_proj.weight"),
@@ -168,14 +168,14 @@ STATES = {
 @pytest.mark.parametrize("case", STATES)
 def test_a_state_dict_that_does_not_fit_is_refused_in_words(case: str) -> None:
     make, message = STATES[case]
-    layer = MultiHeadAttention(6, heads=3)
+    layer = MultiHeadAttention(6, num_heads=3)
     before = layer.query.weight.clone()
     with pytest.raises(ValueError, match=message):
         layer.load_torch_state_dict(make())
     assert torch.equal(layer.query.weight, before)
 
 
-@pytest.mark.parametrize("options", [{"head_widths": [1, 2, 3]}, {"value_widths": 3}, {"key_heads": 1}])
+@pytest.mark.parametrize("options", [{"head_dim": [1, 2, 3]}, {"value_dim": 3}, {"num_kv_heads": 1}])
 def test_heads_that_torch_cannot_have_take_no_state_of_torchs(options: dict) -> None:
-    with pytest.raises(ValueError, match=r"heads of one width with keys of their own.*got head_widths="):
-        MultiHeadAttention(6, heads=3, **options).load_torch_state_dict(state())
+    with pytest.raises(ValueError, match=r"heads of one width, each with its own keys.*got head_dims="):
+        MultiHeadAttention(6, num_heads=3, **options).load_torch_state_dict(state())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.resizing import resized
+from clearhead.operators.resizing import resize_matrix
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
     AlphaSymmetric,
@@ -187,7 +187,7 @@ def test_s_has_a_gradient() -> None:
 @given(st.integers(1, 23), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2**31))
 def test_a_matrix_resized_to_a_multiple_keeps_its_row_sums(before: int, times: int, apart: int, seed: int) -> None:
     matrix = drawn(3, before + apart, before + apart, seed=seed)
-    got = resized(matrix, times * before + apart, apart=apart)
+    got = resize_matrix(matrix, times * before + apart, num_prefix_tokens=apart)
     sums, slack = matrix.sum(dim=-1), tolerance(torch.float64) * matrix.abs().sum(dim=-1).max()
     new = got.sum(dim=-1)
     assert ((new[:, :apart] - sums[:, :apart]).abs() <= slack).all()
@@ -200,48 +200,48 @@ def test_a_matrix_resized_to_a_multiple_keeps_its_row_sums(before: int, times: i
 @settings(max_examples=40)
 @given(st.integers(1, 23), st.integers(1, 23))
 def test_the_mean_resized_is_the_mean(before: int, after: int) -> None:
-    got = resized(torch.full((before, before), 1 / before, dtype=torch.float64), after)
+    got = resize_matrix(torch.full((before, before), 1 / before, dtype=torch.float64), after)
     assert got.shape == (after, after)
     assert (got - 1 / after).abs().max() <= tolerance(torch.float64) / after
 
 
 def test_resizing_up_and_down_known_numbers() -> None:
     """Two tokens become four at the middles of half cells, and four become two again by pairs."""
-    up = resized(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 4)
+    up = resize_matrix(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 4)
     rows = torch.tensor([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]])
     assert torch.allclose(up, rows @ (rows / 2).mT)
     matrix = drawn(6, 6)
-    assert resized(matrix, 6) is matrix
-    fewer = torch.stack([resized(torch.diag(one), 5) for one in torch.eye(23)])
+    assert resize_matrix(matrix, 6) is matrix
+    fewer = torch.stack([resize_matrix(torch.diag(one), 5) for one in torch.eye(23)])
     assert (fewer.abs().amax(dim=(-2, -1)) > 0).all()  # every one of 23 tokens is within some of 5
     left_right = drawn(10, 10)
-    assert torch.allclose(resized(left_right.flip(0, 1), 7), resized(left_right, 7).flip(0, 1))
-    assert not torch.allclose(resized(left_right.flip(0), 7), resized(left_right, 7))
+    assert torch.allclose(resize_matrix(left_right.flip(0, 1), 7), resize_matrix(left_right, 7).flip(0, 1))
+    assert not torch.allclose(resize_matrix(left_right.flip(0), 7), resize_matrix(left_right, 7))
 
 
 def test_a_grid_is_resized_along_both_of_its_sides() -> None:
     """A matrix that only knows columns of the grid keeps not knowing rows; along a line it does not."""
     side, new = 3, 5
     by_column = torch.kron(torch.full((side, side), 1 / side, dtype=torch.float64), drawn(side, side))
-    got = resized(by_column, new * new, layout="grid").unflatten(0, (new, new)).unflatten(-1, (new, new))
-    want = resized(drawn(side, side), new) / new
+    got = resize_matrix(by_column, new * new, layout="grid").unflatten(0, (new, new)).unflatten(-1, (new, new))
+    want = resize_matrix(drawn(side, side), new) / new
     assert (got - want[None, :, None, :]).abs().max() <= tolerance(torch.float64)
-    line = resized(by_column, new * new).unflatten(0, (new, new))
+    line = resize_matrix(by_column, new * new).unflatten(0, (new, new))
     assert (line - line[:1]).abs().max() > 1e-3
-    with_class = resized(drawn(10, 10), 26, layout="grid", apart=1)
+    with_class = resize_matrix(drawn(10, 10), 26, layout="grid", num_prefix_tokens=1)
     assert with_class.shape == (26, 26)
-    with pytest.raises(ValueError, match="square grid has; got 10 beside"):
-        resized(drawn(10, 10), 25, layout="grid")
+    with pytest.raises(ValueError, match=r"a square number of tokens.*got 10"):
+        resize_matrix(drawn(10, 10), 25, layout="grid")
 
 
-def test_other_lengths_are_refused_or_resized() -> None:
+def test_other_lengths_are_refused_or_resize_matrix() -> None:
     q, k, v = (drawn(2, 3, 7, 11, seed=i) for i in range(3))
     matrix = drawn(3, 5, 5, seed=3)
     with pytest.raises(ShapeError, match=r"S was made for 5 tokens and there are 7.*resize"):
         scaled_attention(q, k, v, s=SMatrix(matrix))
-    got = scaled_attention(q, k, v, s=SMatrix(matrix, resize="line", apart=1))
-    assert torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resized(matrix, 7, apart=1))))
-    assert not torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resized(matrix, 7))))
+    got = scaled_attention(q, k, v, s=SMatrix(matrix, resize="line", num_prefix_tokens=1))
+    assert torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resize_matrix(matrix, 7, num_prefix_tokens=1))))
+    assert not torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resize_matrix(matrix, 7))))
 
 
 def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
@@ -257,8 +257,8 @@ def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
             scaled_attention(q, k, v, s=AlphaSymmetric(alpha))
     with pytest.raises(ShapeError, match=r"expected S \(m, m\), or \(h, m, m\) for heads; got S \(2, 7, 7\)"):
         scaled_attention(q, k, v, s=SMatrix(torch.zeros(2, 7, 7)))
-    with pytest.raises(ValueError, match="fewer tokens kept apart than there are, 5 before and 3 after; got 3"):
-        resized(drawn(5, 5), 3, apart=3)
+    with pytest.raises(ValueError, match="fewer prefix tokens than tokens, 5 before and 3 after; got 3"):
+        resize_matrix(drawn(5, 5), 3, num_prefix_tokens=3)
     if typechecked:
         pytest.skip("the import hook refuses the rest before the operator can")
     with pytest.raises(ValueError, match="expected s as SMatrix, AlphaSymmetric or AlphaAsymmetric; got float"):
@@ -268,6 +268,6 @@ def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
     with pytest.raises(ValueError, match=r"floating matrix on cpu.*on meta"):
         scaled_attention(q, k, v, s=SMatrix(torch.zeros(7, 7, device="meta")))
     with pytest.raises(ShapeError, match=r"expected a matrix \(..., n, n\); got \(5, 7\)"):
-        resized(drawn(5, 7), 3)
+        resize_matrix(drawn(5, 7), 3)
     with pytest.raises(ValueError, match='layout "line" or "grid"; got \'circle\''):
-        resized(drawn(5, 5), 3, layout="circle")
+        resize_matrix(drawn(5, 5), 3, layout="circle")

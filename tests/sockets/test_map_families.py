@@ -123,8 +123,8 @@ def _own_vit() -> tuple[nn.Module, Tensor, int]:
 
 OWN: dict[str, Callable[[], tuple[nn.Module, Tensor, int]]] = {
     "vision transformer": _own_vit,
-    "groups": lambda: (drawn_large(MultiHeadAttention(WIDTH, heads=4, key_heads=2)), _tokens(), 1),
-    "unequal widths": lambda: (drawn_large(MultiHeadAttention(WIDTH, heads=3, head_widths=(5, 7, 5))), _tokens(), 2),
+    "groups": lambda: (drawn_large(MultiHeadAttention(WIDTH, num_heads=4, num_kv_heads=2)), _tokens(), 1),
+    "unequal widths": lambda: (drawn_large(MultiHeadAttention(WIDTH, num_heads=3, head_dim=(5, 7, 5))), _tokens(), 2),
 }
 
 

@@ -16,7 +16,7 @@ class Both(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.second = SubspaceAttention(12, heads=3), SymmetricAttention(12, heads=2)
+        self.first, self.second = SubspaceAttention(12, num_heads=3), SymmetricAttention(12, num_heads=2)
         self.last = nn.Identity()
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:

@@ -62,7 +62,7 @@ def test_an_input_does_not_feel_the_others(make: Callable[[], nn.Module], operat
 @pytest.mark.parametrize("masked", [False, True])
 def test_folded_heads_are_heads(masked: bool) -> None:
     mask = torch.rand(BATCH, TOKENS, TOKENS, generator=torch.Generator().manual_seed(3)) > 0.4 if masked else None
-    for operator in (RPC(), Scaled(form="matrix", tokens=TOKENS, heads=HEADS)):
+    for operator in (RPC(), Scaled(form="matrix", num_tokens=TOKENS, num_heads=HEADS)):
         folded, plain = Folded().eval(), Folded(folded=False).eval()
         plain.load_state_dict(folded.state_dict())
         for model in (folded, plain):
@@ -105,9 +105,9 @@ def test_windows_are_no_heads(masked: bool) -> None:
 
 
 OWN: dict[str, Callable[[], nn.Module]] = {
-    "rpc": lambda: RPCAttention(WIDTH, heads=HEADS),
-    "rpc, with queries": lambda: RPCAttention(WIDTH, heads=HEADS, queries="given", learned_mu=0.7),
-    "scaled": lambda: ScaledAttention(WIDTH, heads=HEADS, form="symmetric"),
+    "rpc": lambda: RPCAttention(WIDTH, num_heads=HEADS),
+    "rpc, with queries": lambda: RPCAttention(WIDTH, num_heads=HEADS, queries="given", learned_mu=0.7),
+    "scaled": lambda: ScaledAttention(WIDTH, num_heads=HEADS, form="symmetric"),
 }
 
 
@@ -118,7 +118,7 @@ def test_an_operator_takes_the_place_of_all_that_such_a_module_does(name: str, a
     own = OWN[name]()
     for parameter in own.parameters():
         nn.init.normal_(parameter)
-    same = SymmetricAttention(WIDTH, heads=HEADS).eval()
+    same = SymmetricAttention(WIDTH, num_heads=HEADS).eval()
     same.load_state_dict({key: value for key, value in own.state_dict().items() if key in same.state_dict()})
     model, x = (own if alone else nn.Sequential(own)).eval(), {"x" if alone else "input": _drawn()}
     before, noted = run(model, x), trace(model)
@@ -132,7 +132,7 @@ def test_an_operator_takes_the_place_of_all_that_such_a_module_does(name: str, a
 
 def test_queries_and_dropout_of_a_pursuit_reach_the_operator() -> None:
     torch.manual_seed(0)
-    layer = RPCAttention(WIDTH, heads=HEADS, queries="given", pursuit=Pursuit(iterations=1), dropout=0.5)
+    layer = RPCAttention(WIDTH, num_heads=HEADS, queries="given", pursuit=Pursuit(iterations=1), dropout=0.5)
     with swap(layer, RPC(pursuit=Pursuit(iterations=1), queries="given")):
         inside = layer.eval()(_drawn())
         one, other = layer.train()(_drawn()), layer(_drawn())

@@ -183,7 +183,7 @@ def test_a_description_of_ones_own() -> None:
 
 def test_a_symmetric_module_of_our_own_is_given_another_operator() -> None:
     torch.manual_seed(0)
-    module, x = clearhead.modules.SymmetricAttention(24, heads=4), torch.randn(3, 7, 24)
+    module, x = clearhead.modules.SymmetricAttention(24, num_heads=4), torch.randn(3, 7, 24)
     alone = run(module, {"x": x})
     with swap(module, "symmetric"):
         assert apart(alone, run(module, {"x": x})) <= rounding(module, {"x": x})

@@ -285,7 +285,7 @@ def test_what_changes_is_said() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         swap(llama, TwoSteps(queries="given")).undo()
-        swap(clearhead.modules.SymmetricAttention(24, heads=4), "symmetric").undo()
+        swap(clearhead.modules.SymmetricAttention(24, num_heads=4), "symmetric").undo()
     bert.train()
     with (
         pytest.warns(SwapWarning, match="drops 10% of its weights in training; softmax has no dropout"),

@@ -46,7 +46,7 @@ OURS = {
     "general": (general_attention, {}),
     "scaled, learned": (Scaled(form="asymmetric").build(), {"square": True}),
     "scaled, one length": (
-        Scaled(form="matrix", tokens=5, heads=3).build(),
+        Scaled(form="matrix", num_tokens=5, num_heads=3).build(),
         {"square": True, "skip": ["single_token", "gradients", "leading_axes", "mismatched_shapes"]},
     ),
 }
@@ -146,7 +146,7 @@ def test_what_is_seen_beside() -> None:
 
 
 def test_one_length_and_other_inputs_are_told_by_their_shape() -> None:
-    layer = ScaledAttention(12, heads=3, form="matrix", tokens=5)
+    layer = ScaledAttention(12, num_heads=3, form="matrix", num_tokens=5)
     assert failures(check(layer)) == {"output"}
     assert "S was made for 5 tokens and there are 7" in check(layer).failed[0].detail
     assert check(layer, shape=(2, 5, 12), skip=["single_token"]).passed
@@ -156,7 +156,7 @@ def test_one_length_and_other_inputs_are_told_by_their_shape() -> None:
 
 
 def test_it_leaves_no_trace() -> None:
-    module = MultiHeadAttention(12, heads=3).train()
+    module = MultiHeadAttention(12, num_heads=3).train()
     module.out.weight.grad = torch.ones_like(module.out.weight)
     module.key.weight.requires_grad_(False)
     before, numbers = copy.deepcopy(module.state_dict()), torch.get_rng_state()

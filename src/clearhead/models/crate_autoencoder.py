@@ -163,7 +163,7 @@ class _DecoderBlock(nn.Module):
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention = SubspaceAttention(
             config.width,
-            heads=config.heads,
+            config.heads,
             tied=config.form is not Form.RELEASED,
             out_bias=not config.overcomplete,
         )

@@ -131,7 +131,7 @@ class CrateBlock(nn.Module):
         self.attention_norm = nn.LayerNorm(config.width)
         self.attention = SubspaceAttention(
             config.width,
-            heads=config.heads,
+            config.heads,
             tied=config.form is not Form.RELEASED,
             out_bias=not config.overcomplete,
         )

@@ -155,7 +155,7 @@ class _Block(nn.Module):
     def __init__(self, config: VisionTransformerConfig, operator: Any) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = attention_module(operator, width=config.width, heads=config.heads)
+        self.attention = attention_module(operator, embed_dim=config.width, num_heads=config.heads)
         self.mlp_norm = nn.LayerNorm(config.width)
         self.mlp = nn.Sequential(
             nn.Linear(config.width, config.mlp_width), nn.GELU(), nn.Linear(config.mlp_width, config.width)

@@ -1,4 +1,4 @@
-"""Attention with parameters: torch modules that project their inputs and call an operator."""
+"""Attention with parameters: torch modules that project their inputs and call one operator."""
 
 from clearhead.modules.kernel_pca import KernelPCAAttention
 from clearhead.modules.learned_query import LearnedQueryAttention

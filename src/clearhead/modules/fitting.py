@@ -1,4 +1,4 @@
-"""The module that fits an operator: one with a map for queries where they enter, and one without where they do not."""
+"""The module for an operator: with a projection of queries if the operator uses queries, without one if not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["ByKeys", "attention_module"]
 
 
 class ByKeys:
-    """An operator that every token asks by its own key, (k, v, *, mask, scale)."""
+    """An operator (q, k, v, *, mask, scale) with keys as queries, (k, v, *, mask, scale)."""
 
     def __init__(self, operator: Callable[..., Tensor]) -> None:
         self.operator = operator
@@ -26,18 +26,17 @@ class ByKeys:
         mask: Bool[Tensor, "..."] | None = None,
         scale: float | None = None,
     ) -> Float[Tensor, "*b n e"]:
-        """The outputs, (..., n, e)."""
+        """Return the output, (..., n, e)."""
         return self.operator(k, k, v, mask=mask, scale=scale)
 
 
-def attention_module(operator: Any, *, width: int, heads: int) -> nn.Module:
-    """Self-attention over tokens of this width by an operator of `clearhead.operators.drop_in.DROP_INS`.
+def attention_module(operator: Any, *, embed_dim: int, num_heads: int) -> nn.Module:
+    """Return self-attention by an operator of `clearhead.operators.drop_in.DROP_INS`.
 
-    Where the operator leaves the layer's queries out there is no W_Q, as symmetric attention was published. All other
-    maps have the names, shapes and biases that they have in `MultiHeadAttention`. What an operator learns is built
-    here, and is a parameter of the module.
+    If the operator ignores queries there is no W_Q, as symmetric attention was published. All other projections have
+    the names, shapes and biases of `MultiHeadAttention`. Parameters of an operator become parameters of the module.
     """
     if not operator.uses_queries:
-        return SymmetricAttention(width, heads=heads, operator=ByKeys(operator))
-    built = operator.build() if hasattr(operator, "build") else operator
-    return MultiHeadAttention(width, heads=heads, operator=built)
+        return SymmetricAttention(embed_dim, num_heads, operator=ByKeys(operator))
+    operator = operator.build() if hasattr(operator, "build") else operator
+    return MultiHeadAttention(embed_dim, num_heads, operator=operator)

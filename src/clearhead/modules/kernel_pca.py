@@ -1,13 +1,13 @@
 r"""Multi-head attention whose values are computed from its keys (Teo and Nguyen, NeurIPS 2024, theorem 1).
 
-The source reads trained attention as kernel PCA with a learned stand-in for the values. Here the theorem is taken at
-its word: every head projects its queries on the principal axes of its keys, and has no values to learn.
+The source reads trained attention as kernel PCA in which the values are learned. Here they are computed: every head
+projects its queries onto the principal axes of its keys, and has no values to learn.
 """
 
+import torch
 from torch import Tensor, nn
 
-from clearhead.errors import InputError
-from clearhead.modules.inputs import check_positive, check_tokens, visible_keys
+from clearhead.modules.inputs import check_sizes, check_tokens, combine_masks, resolve_head_dim
 from clearhead.operators.kernel_pca import AxisNorm
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
 from clearhead.shapes import Bool, Float
@@ -16,58 +16,59 @@ __all__ = ["KernelPCAAttention"]
 
 
 class KernelPCAAttention(nn.Module):
-    r"""Several heads that project queries on the principal axes of their keys, and a map of all projections.
+    r"""Multi-head projection of queries onto the principal axes of their keys.
 
     .. math:: O = W_o\, [H_1; \dots; H_M], \qquad H_{i, jd} = \langle \varphi_i(W_q^{(i)} x_j), u_d^{(i)} \rangle
 
     with the features and axes of `clearhead.operators.kernel_pca` for the keys W_k^{(i)} y of each head.
 
-    width, key_input_width: of the tokens that ask and of those that are asked; the second is the first by default
-    heads: M, how many
-    head_width: d, of queries and keys inside each head; width / M if None
-    axes: how many each head projects on; d if None. Those beyond the rank, fewer than there are keys, give zeros
-    out_width: of the output; width if None
-    bias, out_bias: whether the maps of inputs, and that of outputs, add one
+    embed_dim: width of the query tokens x
+    num_heads: M, the number of heads
+    axes: the number of axes in each head; head_dim if None. Axes beyond the rank, which is below the number of keys,
+        give zeros
+    kdim: width of the key tokens y; embed_dim if None
+    head_dim: d, width of queries and keys in each head; embed_dim / M if None
+    out_dim: width of the output; embed_dim if None
+    bias, out_bias: True for a bias in the input projections, and in the output projection
     scale, axis_norm, center_queries: as in `kernel_pca_attention`
-    learn_axes: whether gradients flow through the axes. By default they do not: the maps learn through the weights
-        alone, exactly so for W_q. The derivative of an axis grows as 1 / gap to its neighbours, and where they are
-        close its terms are left out: it is finite, and no longer exact
+    learn_axes: True if gradients flow through the axes. If False the projections learn through the weights alone,
+        which is exact for W_q. The derivative of an axis grows as 1 / gap to its neighbours; where the gap is small
+        its terms are left out, so that the gradient is finite but no longer exact
 
-    Projections on unit axes are no longer than a query's feature, exp(s|q|^2 / 2) / g(q), about 1 / (number of keys):
-    whatever comes after should normalise. Under a causal mask every token has its own decomposition. Axes keep their
-    order, by variance, and their sign, by their largest entry; both may jump when keys change.
+    Projections onto unit axes are no longer than a query's feature, exp(s|q|^2 / 2) / g(q), about 1 / (number of keys):
+    normalise the output. Under a causal mask every token has its own decomposition. Axes are ordered by variance, and
+    their largest entry is positive; both may jump when keys change.
     """
 
     def __init__(
         self,
-        width: int,
+        embed_dim: int,
+        num_heads: int,
         *,
-        heads: int,
-        key_input_width: int | None = None,
-        head_width: int | None = None,
         axes: int | None = None,
-        out_width: int | None = None,
+        kdim: int | None = None,
+        head_dim: int | None = None,
+        out_dim: int | None = None,
         bias: bool = True,
         out_bias: bool = True,
         scale: float | None = None,
         axis_norm: AxisNorm = "unit",
         center_queries: bool = False,
         learn_axes: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        key_input_width = width if key_input_width is None else key_input_width
-        out_width = width if out_width is None else out_width
-        check_positive(width=width, heads=heads, key_input_width=key_input_width, out_width=out_width)
-        if head_width is None and width % heads:
-            raise InputError(f"expected head_width, or heads that divide width; got {heads} and {width}")
-        head_width = width // heads if head_width is None else head_width
-        axes = head_width if axes is None else axes
-        check_positive(head_width=head_width, axes=axes)
-        self.heads, self.axes, self.scale, self.axis_norm = heads, axes, scale, axis_norm
+        kdim = embed_dim if kdim is None else kdim
+        out_dim = embed_dim if out_dim is None else out_dim
+        head_dim = resolve_head_dim(embed_dim, num_heads, head_dim)
+        axes = head_dim if axes is None else axes
+        check_sizes(kdim=kdim, out_dim=out_dim, axes=axes)
+        self.num_heads, self.axes, self.scale, self.axis_norm = num_heads, axes, scale, axis_norm
         self.center_queries, self.learn_axes = center_queries, learn_axes
-        self.query = nn.Linear(width, heads * head_width, bias=bias)
-        self.key = nn.Linear(key_input_width, heads * head_width, bias=bias)
-        self.out = nn.Linear(heads * axes, out_width, bias=out_bias)
+        self.query = nn.Linear(embed_dim, num_heads * head_dim, bias=bias, device=device, dtype=dtype)
+        self.key = nn.Linear(kdim, num_heads * head_dim, bias=bias, device=device, dtype=dtype)
+        self.out = nn.Linear(num_heads * axes, out_dim, bias=out_bias, device=device, dtype=dtype)
 
     def forward(
         self,
@@ -78,45 +79,45 @@ class KernelPCAAttention(nn.Module):
         key_mask: Bool[Tensor, "*b m"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "*b n o"]:
-        """The output for every query, (..., n, out_width).
+        """Return the output for every query, (..., n, out_dim).
 
-        query, key: (..., tokens, width); without a key the query is the key
-        mask: True where a query may look, broadcasts to (..., h, n, m)
-        key_mask: (..., m), True where there is a key, as `pad_sets` makes it
-        causal: whether the last query sees all keys and each query before it one less
+        query, key: (..., tokens, width); the key is the query if None
+        mask: True where a query may attend, broadcasts to (..., h, n, m)
+        key_mask: (..., m), True at keys and False at padding, as `pad_sets` returns it
+        causal: True if the last query sees all keys and each query before it one fewer
 
-        A query that may look nowhere, or at one key only, gets the bias of W_o, or zeros without one.
+        A query with at most one visible key gets the bias of W_o, or zeros without one.
         """
         key = query if key is None else key
         check_tokens({"query": query, "key": key}, {"query": self.query, "key": self.key})
-        seen = visible_keys(
-            (*query.shape[:-2], self.heads, query.shape[-2], key.shape[-2]),
+        combined = combine_masks(
+            (*query.shape[:-2], self.num_heads, query.shape[-2], key.shape[-2]),
             mask=mask,
             key_mask=key_mask,
             causal=causal,
-            bias=None,
+            attn_bias=None,
             leading=query.ndim - 2,
             device=query.device,
         )
-        projected = kernel_pca_attention(
-            self._split(self.query(query)),
-            self._split(self.key(key)),
+        projections = kernel_pca_attention(
+            self._split_heads(self.query(query)),
+            self._split_heads(self.key(key)),
             axes=self.axes,
             scale=self.scale,
-            mask=seen,
+            mask=combined,
             axis_norm=self.axis_norm,
             center_queries=self.center_queries,
             learn_axes=self.learn_axes,
         )
-        joined: Tensor = self.out(projected.movedim(-3, -2).flatten(-2))
-        return joined
+        out: Tensor = self.out(projections.movedim(-3, -2).flatten(-2))
+        return out
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).movedim(-2, -3)
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).movedim(-2, -3)
 
     def extra_repr(self) -> str:
-        """What the maps do not show."""
+        """Return the settings that the projections do not show."""
         return (
-            f"heads={self.heads}, axes={self.axes}, axis_norm={self.axis_norm!r}, "
+            f"num_heads={self.num_heads}, axes={self.axes}, axis_norm={self.axis_norm!r}, "
             f"center_queries={self.center_queries}, learn_axes={self.learn_axes}"
         )

@@ -14,24 +14,24 @@ __all__ = ["PaddedSets", "pad_sets"]
 
 
 class PaddedSets(NamedTuple):
-    """Sets of different sizes as one batch: tokens, zeros where there is none, and where there is one."""
+    """Sets of different sizes as one padded batch, with its mask."""
 
     tokens: Tensor
-    """(b, n, d), n the size of the largest set."""
+    """(b, n, d), n the size of the largest set; zeros at padding."""
     mask: Tensor
-    """(b, n), boolean: the `key_mask` that every module here takes."""
+    """(b, n), boolean, True at tokens: the `key_mask` of every module."""
 
 
 def pad_sets(sets: Sequence[Float[Tensor, "_ d"]]) -> PaddedSets:
-    """Put sets (n_i, d) into one batch (b, n, d), with a mask (b, n) that is True at their tokens.
+    """Pad sets (n_i, d) to one batch (b, n, d), with a mask (b, n) that is True at tokens.
 
-    Attention over the batch with `key_mask=mask` gives each set what it would get alone. Where the tokens are the
-    queries too, rows of the output beyond a set's own size mean nothing: `[o[seen] for o, seen in zip(out, mask)]` is
-    the output set by set.
+    Attention over the batch with `key_mask=mask` gives each set the output it has alone. If the tokens are also the
+    queries, ignore the rows of the output at padding: `[o[tokens] for o, tokens in zip(out, mask)]` is the output of
+    each set.
     """
     shapes = ", ".join(str(tuple(x.shape)) for x in sets)
     if not sets or any(x.ndim != 2 or x.shape[-1] != sets[0].shape[-1] for x in sets):
-        raise ShapeError(f"expected one set or more, each (n_i, d), of one d; got {shapes or 'none'}")
+        raise ShapeError(f"expected one set or more, each (n_i, d), with the same d; got {shapes or 'no sets'}")
     if len({(x.dtype, x.device) for x in sets}) > 1:
         got = ", ".join(f"{x.dtype} on {x.device}" for x in sets)
         raise InputError(f"expected sets of one dtype on one device; got {got}")

@@ -13,17 +13,17 @@ __all__ = ["RateReductionLoss"]
 
 
 class RateReductionLoss(nn.Module):
-    r"""What training minimises so that classes lie in subspaces, each small, and together as large as can be.
+    r"""The loss whose minimum has each class in a small subspace, and all classes together in a large one.
 
     .. math:: L = R^c(Z; \epsilon \mid \Pi) - \gamma_2\, R(Z; \epsilon / \sqrt{\gamma_1})
 
-    With gamma_1 = gamma_2 = 1 it is minus the rate reduction, so it is negative in every run that learns anything.
+    With gamma_1 = gamma_2 = 1 it is minus the rate reduction, so it is negative once training makes progress.
 
-    eps: the error itself. The published code calls its square "eps", trains with .5 (eps = .707, the default here) and
-        has .01 (eps = .1) as the default of its class
-    gamma1: multiplies alpha within R; gamma2: multiplies R
-    normalise: whether features are first brought to length one, which the theory asks for; the published networks end
-        in it, and without it or a penalty the loss has no minimum
+    eps: the distortion itself. The published code calls its square "eps", trains with .5 (eps = .707, the default here)
+        and has .01 (eps = .1) as the default of its class
+    gamma1: factor of alpha within R; gamma2: factor of R
+    normalise: True to scale features to unit length first, which the theory requires; the published networks end in a
+        normalisation, and without it or a penalty the loss has no minimum
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class RateReductionLoss(nn.Module):
         *,
         membership: Float[Tensor, "k n"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The loss of features with labels, or with a membership of every feature in every class."""
-        parts = self.rates(features, labels, membership=membership)
-        return parts.compression - self.gamma2 * parts.expansion
+        """Return the loss of features with labels, or with the membership of every feature in every class."""
+        rates = self.rates(features, labels, membership=membership)
+        return rates.compression - self.gamma2 * rates.expansion
 
     def rates(
         self,
@@ -53,11 +53,11 @@ class RateReductionLoss(nn.Module):
         *,
         membership: Float[Tensor, "k n"] | None = None,
     ) -> RateReduction:
-        """R, with gamma1 in it, and R^c, to be looked at during training; the loss is R^c - gamma2 R."""
+        """Return R, including gamma1, and R^c, to monitor during training; the loss is R^c - gamma2 R."""
         z = normalize(features, dim=-1) if self.normalise else features
         compression = class_rates(z, labels=labels, membership=membership, eps=self.eps).compression
         return RateReduction(expansion=coding_rate(z, eps=self.eps / math.sqrt(self.gamma1)), compression=compression)
 
     def extra_repr(self) -> str:
-        """The settings."""
+        """Return the settings."""
         return f"eps={self.eps:g}, gamma1={self.gamma1:g}, gamma2={self.gamma2:g}, normalise={self.normalise}"

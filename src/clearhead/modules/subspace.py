@@ -1,11 +1,12 @@
-r"""Multi-head subspace self-attention as a layer (Yu et al. 2023, arXiv 2306.01129; its released code, crate.py)."""
+r"""Multi-head subspace self-attention (Yu et al. 2023, arXiv 2306.01129; its released code, crate.py)."""
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from clearhead.modules.inputs import check_tokens, checked_head_width, visible_keys
+from clearhead.modules.inputs import check_tokens, combine_masks, resolve_head_dim
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float
 
@@ -13,41 +14,45 @@ __all__ = ["SubspaceAttention"]
 
 
 class SubspaceAttention(nn.Module):
-    r"""Attention in several subspaces, where a projected token is its own query, key and value.
+    r"""Attention in several subspaces, where a projected token is query, key and value.
 
     .. math:: O = W_o\, [H_1; \dots; H_K], \qquad H_k = V_k\, \mathrm{softmax}(s V_k^T V_k), \qquad V_k = U_k^T X
 
-    width: of a token
-    heads, head_width: K and p; p is width / K if None
-    tied: whether W_o is [U_1 ... U_K], as derived; else it is a map of its own with a bias, as released
-    scale: s, 1/sqrt(p) if None, as released
-    operator: a function (k, v, *, mask, scale), called with those that are given and V_k for both
+    embed_dim: width of the tokens
+    num_heads, head_dim: K, the number of subspaces, and p, their dimension; embed_dim / K if None
+    tied: True if W_o is [U_1 ... U_K], as derived; False for a projection with a bias, as released
+    out_bias: True for a bias in W_o; U has none
+    scale: s; 1/sqrt(p) if None, as released
+    operator: a function (k, v, *, mask, scale), called with V_k twice; None options are not passed
 
-    The layer owns U as one map without a bias, whose rows are those of U_1^T, then of U_2^T and so on. Nothing holds
-    them orthonormal.
+    The parameter U is one projection, whose rows are those of U_1^T, then of U_2^T and so on. They are not constrained
+    to be orthonormal.
     """
 
     def __init__(
         self,
-        width: int,
+        embed_dim: int,
+        num_heads: int,
         *,
-        heads: int,
-        head_width: int | None = None,
         tied: bool = False,
+        head_dim: int | None = None,
         out_bias: bool = True,
         scale: float | None = None,
         operator: Callable[..., Tensor] = symmetric_attention,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        head_width = checked_head_width(width, heads, head_width)
-        self.heads, self.scale, self.operator = heads, scale, operator
-        self.subspaces = nn.Linear(width, heads * head_width, bias=False)
-        self.out = None if tied else nn.Linear(heads * head_width, width, bias=out_bias)
+        head_dim = resolve_head_dim(embed_dim, num_heads, head_dim)
+        self.num_heads, self.scale, self.operator = num_heads, scale, operator
+        width = num_heads * head_dim
+        self.subspaces = nn.Linear(embed_dim, width, bias=False, device=device, dtype=dtype)
+        self.out = None if tied else nn.Linear(width, embed_dim, bias=out_bias, device=device, dtype=dtype)
 
     @property
     def bases(self) -> Float[Tensor, "k d p"]:
-        """U_k, a view of the layer's own parameter."""
-        return self.subspaces.weight.reshape(self.heads, -1, self.subspaces.in_features).mT
+        """U_k, a view of the parameter."""
+        return self.subspaces.weight.reshape(self.num_heads, -1, self.subspaces.in_features).mT
 
     def forward(
         self,
@@ -57,27 +62,32 @@ class SubspaceAttention(nn.Module):
         key_mask: Bool[Tensor, "*b n"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "*b n d"]:
-        """The output of every token, (..., n, width).
+        """Return the output of every token, (..., n, embed_dim).
 
-        mask: True where a token may look, broadcasts to (..., heads, n, n)
-        key_mask: (..., n), True where there is a token
-        causal: whether a token sees only itself and those before it
+        mask: True where a token may attend, broadcasts to (..., heads, n, n)
+        key_mask: (..., n), True at tokens and False at padding
+        causal: True if a token sees only itself and the tokens before it
         """
         check_tokens({"x": x}, {"x": self.subspaces})
         n = x.shape[-2]
-        seen = visible_keys(
-            (*x.shape[:-2], self.heads, n, n), mask=mask, key_mask=key_mask, causal=causal, bias=None,
-            leading=x.ndim - 2, device=x.device,
-        )  # fmt: skip
-        v = self.subspaces(x).unflatten(-1, (self.heads, -1)).movedim(-2, -3)
-        options = {"mask": seen, "scale": self.scale}
-        given = {name: option for name, option in options.items() if option is not None}
-        joined = self.operator(v, v, **given).movedim(-3, -2).flatten(-2)
+        combined = combine_masks(
+            (*x.shape[:-2], self.num_heads, n, n),
+            mask=mask,
+            key_mask=key_mask,
+            causal=causal,
+            attn_bias=None,
+            leading=x.ndim - 2,
+            device=x.device,
+        )
+        v = self.subspaces(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, -3)
+        options = {"mask": combined, "scale": self.scale}
+        options = {name: option for name, option in options.items() if option is not None}
+        heads = self.operator(v, v, **options).movedim(-3, -2).flatten(-2)
         if self.out is None:
-            return linear(joined, self.subspaces.weight.mT)
-        out: Tensor = self.out(joined)
+            return linear(heads, self.subspaces.weight.mT)
+        out: Tensor = self.out(heads)
         return out
 
     def extra_repr(self) -> str:
-        """What the maps do not show."""
-        return f"heads={self.heads}, tied={self.out is None}"
+        """Return the settings that the projections do not show."""
+        return f"num_heads={self.num_heads}, tied={self.out is None}"

@@ -1,50 +1,54 @@
-"""What attention of tokens among themselves shares: maps of keys, values and outputs, its heads, and its masks."""
+"""The base of multi-head self-attention modules: projections of keys, values and outputs, heads and masks."""
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from clearhead.modules.inputs import check_positive, check_tokens, checked_head_width, visible_keys
+from clearhead.modules.inputs import check_sizes, check_tokens, combine_masks, resolve_head_dim
 from clearhead.shapes import Bool, Float
 
 __all__ = ["TokenAttention"]
 
 
 class TokenAttention(nn.Module):
-    """Several attentions side by side within one sequence, and a map of all their outputs. `attend` is what they do.
+    """Multi-head attention within one sequence. A subclass defines `attend`.
 
-    width: of a token
-    heads: how many
-    head_width, value_width: of keys and of values inside each head; width / heads, and head_width, if None
-    out_width: of the output; width if None
-    bias, out_bias: whether the maps of inputs, and that of outputs, add one
-    scale: 1/sqrt(head_width) if None
-    operator: what `attend` calls
+    embed_dim: width of the tokens
+    num_heads: number of heads
+    head_dim: width of keys in each head; embed_dim / num_heads if None
+    value_dim: width of values in each head; head_dim if None
+    out_dim: width of the output; embed_dim if None
+    bias, out_bias: True for a bias in the input projections, and in the output projection
+    scale: factor of the scores; 1/sqrt(head_dim) if None
+    operator: the function that `attend` calls
     """
 
     def __init__(
         self,
-        width: int,
+        embed_dim: int,
+        num_heads: int,
         *,
-        heads: int,
-        head_width: int | None = None,
-        value_width: int | None = None,
-        out_width: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        out_dim: int | None = None,
         bias: bool = True,
         out_bias: bool = True,
         scale: float | None = None,
         operator: Callable[..., Tensor],
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        out_width = width if out_width is None else out_width
-        head_width = checked_head_width(width, heads, head_width)
-        value_width = head_width if value_width is None else value_width
-        check_positive(value_width=value_width, out_width=out_width)
-        self.heads, self.scale, self.operator = heads, scale, operator
-        self.key = nn.Linear(width, heads * head_width, bias=bias)
-        self.value = nn.Linear(width, heads * value_width, bias=bias)
-        self.out = nn.Linear(heads * value_width, out_width, bias=out_bias)
+        out_dim = embed_dim if out_dim is None else out_dim
+        head_dim = resolve_head_dim(embed_dim, num_heads, head_dim)
+        value_dim = head_dim if value_dim is None else value_dim
+        check_sizes(value_dim=value_dim, out_dim=out_dim)
+        self.num_heads, self.scale, self.operator = num_heads, scale, operator
+        self.key = nn.Linear(embed_dim, num_heads * head_dim, bias=bias, device=device, dtype=dtype)
+        self.value = nn.Linear(embed_dim, num_heads * value_dim, bias=bias, device=device, dtype=dtype)
+        self.out = nn.Linear(num_heads * value_dim, out_dim, bias=out_bias, device=device, dtype=dtype)
 
     def forward(
         self,
@@ -54,39 +58,39 @@ class TokenAttention(nn.Module):
         key_mask: Bool[Tensor, "*b n"] | None = None,
         causal: bool = False,
     ) -> Float[Tensor, "*b n o"]:
-        """The output of every token, (..., n, out_width).
+        """Return the output of every token, (..., n, out_dim).
 
-        mask: True where a token may look, broadcasts to (..., h, n, n)
-        key_mask: (..., n), True where there is a token, as `pad_sets` makes it
-        causal: whether a token sees only itself and those before it
+        mask: True where a token may attend, broadcasts to (..., h, n, n)
+        key_mask: (..., n), True at tokens and False at padding, as `pad_sets` returns it
+        causal: True if a token sees only itself and the tokens before it
 
-        A token that may look nowhere gets the bias of W_o, or zeros without one.
+        A token without visible keys gets the bias of the output projection, or zeros without one.
         """
         check_tokens({"x": x}, {"x": self.key})
         n = x.shape[-2]
-        seen = visible_keys(
-            (*x.shape[:-2], self.heads, n, n),
+        combined = combine_masks(
+            (*x.shape[:-2], self.num_heads, n, n),
             mask=mask,
             key_mask=key_mask,
             causal=causal,
-            bias=None,
+            attn_bias=None,
             leading=x.ndim - 2,
             device=x.device,
         )
-        options = {"mask": seen, "scale": self.scale}
-        given = {name: option for name, option in options.items() if option is not None}
-        attended = self.attend(x, self.split(self.key(x)), self.split(self.value(x)), **given)
-        joined: Tensor = self.out(attended.movedim(-3, -2).flatten(-2))
-        return joined
+        options = {"mask": combined, "scale": self.scale}
+        options = {name: option for name, option in options.items() if option is not None}
+        attended = self.attend(x, self.split_heads(self.key(x)), self.split_heads(self.value(x)), **options)
+        out: Tensor = self.out(attended.movedim(-3, -2).flatten(-2))
+        return out
 
     def attend(self, x: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        """The outputs of every head, by its keys and values; x are the tokens that these were made from."""
+        """Return the outputs of the heads for keys and values (..., h, n, width) projected from the tokens x."""
         raise NotImplementedError
 
-    def split(self, x: Tensor) -> Tensor:
-        """(..., n, heads * width) as (..., heads, n, width)."""
-        return x.reshape(*x.shape[:-1], self.heads, x.shape[-1] // self.heads).movedim(-2, -3)
+    def split_heads(self, x: Tensor) -> Tensor:
+        """Return (..., n, heads * width) as (..., heads, n, width)."""
+        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).movedim(-2, -3)
 
     def extra_repr(self) -> str:
-        """What the maps do not show."""
-        return f"heads={self.heads}"
+        """Return the settings that the projections do not show."""
+        return f"num_heads={self.num_heads}"

@@ -1,7 +1,7 @@
-r"""Token statistics self-attention as layers (ToST; Wu et al. 2025, arXiv 2412.17810), as released for images and text.
+r"""Token statistics self-attention (ToST; Wu et al. 2025, arXiv 2412.17810), as released for images and for text.
 
-They take time and memory that grow with the number of tokens, not with its square, and have no queries or keys that a
-theory of attention could look at.
+Time and memory grow linearly with the number of tokens. There are no queries and keys that a theory of attention could
+measure.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clearhead.modules.inputs import check_positive, check_tokens, checked_head_width
+from clearhead.modules.inputs import check_sizes, check_tokens, resolve_head_dim
 from clearhead.operators.token_statistics import causal_token_statistics_attention, token_statistics_attention
 from clearhead.shapes import Bool, Float, ShapeError
 
@@ -17,57 +17,77 @@ __all__ = ["CausalTokenStatisticsAttention", "TokenStatisticsAttention"]
 
 
 class TokenStatisticsAttention(nn.Module):
-    """`token_statistics_attention` between a map of tokens into heads and one back: the released vision code's.
+    """`token_statistics_attention` between an input and an output projection: the layer of the released vision code.
 
-    width: of a token
-    heads, head_width: how many, and of how many axes each; width / heads if None
+    embed_dim: width of the tokens
+    num_heads, head_dim: the number of heads, and the axes of each; embed_dim / num_heads if None
 
-    It owns U without a bias, a map of outputs with one, and the sharpness of each head, which starts at one. Its output
-    is meant to be added to the tokens, and pulls them towards zero where a head's axes are full.
+    The parameters are U without a bias, an output projection with one, and the sharpness of each head, initially one.
+    The output is meant to be added to the tokens, and pulls them towards zero along axes with a large second moment.
     """
 
-    def __init__(self, width: int, *, heads: int, head_width: int | None = None) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        head_width = checked_head_width(width, heads, head_width)
-        self.heads = heads
-        self.subspaces = nn.Linear(width, heads * head_width, bias=False)
-        self.sharpness = nn.Parameter(torch.ones(heads))
-        self.out = nn.Linear(heads * head_width, width)
+        width = num_heads * resolve_head_dim(embed_dim, num_heads, head_dim)
+        self.num_heads = num_heads
+        self.subspaces = nn.Linear(embed_dim, width, bias=False, device=device, dtype=dtype)
+        self.sharpness = nn.Parameter(torch.ones(num_heads, device=device, dtype=dtype))
+        self.out = nn.Linear(width, embed_dim, device=device, dtype=dtype)
 
     def forward(
         self, x: Float[Tensor, "*b n d"], *, key_mask: Bool[Tensor, "*b n"] | None = None
     ) -> Float[Tensor, "*b n d"]:
-        """The output of every token. key_mask: (..., n), True where there is a token."""
-        return self._between_maps(x, token_statistics_attention, key_mask=key_mask)
+        """Return the output of every token. key_mask: (..., n), True at tokens and False at padding."""
+        return self._project(x, token_statistics_attention, key_mask=key_mask)
 
-    def _between_maps(self, x: Tensor, attend: Callable[..., Tensor], **options: Tensor | None) -> Tensor:
+    def _project(self, x: Tensor, attend: Callable[..., Tensor], **options: Tensor | None) -> Tensor:
         check_tokens({"x": x}, {"x": self.subspaces})
-        w = self.subspaces(x).unflatten(-1, (self.heads, -1)).movedim(-2, -3)
+        w = self.subspaces(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, -3)
         attended = attend(w, sharpness=self.sharpness, **options)
         out: Tensor = self.out(attended.movedim(-3, -2).flatten(-2))
         return out
 
     def extra_repr(self) -> str:
-        """What the maps do not show."""
-        return f"heads={self.heads}"
+        """Return the settings that the projections do not show."""
+        return f"num_heads={self.num_heads}"
 
 
 class CausalTokenStatisticsAttention(TokenStatisticsAttention):
-    """`causal_token_statistics_attention` between the same maps: the released language code's.
+    """`causal_token_statistics_attention` between the same projections: the layer of the released language code.
 
-    tokens: the longest input, for the layer learns a number for each head and place, which starts at zero
+    max_tokens: the longest input; the layer learns one number for each head and position, initially zero
     """
 
-    def __init__(self, width: int, *, heads: int, tokens: int, head_width: int | None = None) -> None:
-        super().__init__(width, heads=heads, head_width=head_width)
-        check_positive(tokens=tokens)
-        self.bias = nn.Parameter(torch.zeros(heads, tokens))
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        max_tokens: int,
+        head_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, head_dim=head_dim, device=device, dtype=dtype)
+        check_sizes(max_tokens=max_tokens)
+        self.bias = nn.Parameter(torch.zeros(num_heads, max_tokens, device=device, dtype=dtype))
 
     def forward(
         self, x: Float[Tensor, "*b n d"], *, key_mask: Bool[Tensor, "*b n"] | None = None
     ) -> Float[Tensor, "*b n d"]:
-        """The output of every token, by itself and those before it. key_mask: (..., n), True where there is one."""
+        """Return the output of every token, from itself and the tokens before it.
+
+        key_mask: (..., n), True at tokens and False at padding
+        """
         n = x.shape[-2] if x.ndim >= 2 else 0
         if n > self.bias.shape[1]:
-            raise ShapeError(f"expected at most {self.bias.shape[1]} tokens; got x {tuple(x.shape)}")
-        return self._between_maps(x, causal_token_statistics_attention, key_mask=key_mask, bias=self.bias[:, :n])
+            raise ShapeError(f"expected at most max_tokens = {self.bias.shape[1]} tokens; got x {tuple(x.shape)}")
+        return self._project(x, causal_token_statistics_attention, key_mask=key_mask, bias=self.bias[:, :n])

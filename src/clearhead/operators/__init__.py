@@ -36,7 +36,7 @@ from clearhead.operators.learned_scaling import LearnedScaling, Scaled
 from clearhead.operators.pursuit import principal_attention_pursuit, principal_attention_pursuit_slow
 from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
 from clearhead.operators.pursuit_trace import PursuitStep, PursuitTrace, trace_pursuit
-from clearhead.operators.resizing import resized
+from clearhead.operators.resizing import resize_matrix
 from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
@@ -131,7 +131,7 @@ __all__ = [
     "preset",
     "principal_attention_pursuit",
     "principal_attention_pursuit_slow",
-    "resized",
+    "resize_matrix",
     "rpc_attention",
     "rpc_attention_slow",
     "scaled_attention",

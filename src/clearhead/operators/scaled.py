@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.operators.resizing import Layout, resized
+from clearhead.operators.resizing import Layout, resize_matrix
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
@@ -26,13 +26,13 @@ __all__ = ["AlphaAsymmetric", "AlphaSymmetric", "SMatrix", "Scaling", "scaled_at
 class SMatrix:
     """S itself, (m, m) for all heads or (h, m, m) with one for each.
 
-    resize: None refuses another number of keys; "line" or "grid" is the layout by which `resized` makes S for it
-    apart: how many keys `resized` keeps apart, such as a class token
+    resize: None refuses another number of keys; "line" or "grid" is the layout in which `resize_matrix` interpolates S
+    num_prefix_tokens: the number of leading keys that are not interpolated, such as a class token
     """
 
     matrix: Float[Tensor, "*h m m"]
     resize: Layout | None = None
-    apart: int = 0
+    num_prefix_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +139,7 @@ def _for_keys(s: SMatrix, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             f'(resize="line" or "grid"); got S {tuple(matrix.shape)}, {_got(q, k, v)}'
         )
     if s.resize is not None:
-        matrix = resized(matrix, m, layout=s.resize, apart=s.apart)
+        matrix = resize_matrix(matrix, m, layout=s.resize, num_prefix_tokens=s.num_prefix_tokens)
     return matrix.to(v.dtype)
 
 

@@ -73,7 +73,7 @@ VARIANTS = (
     Variant(
         name="scaled-matrix",
         meaning="softmax attention on (I - S) V in all layers, S a learned matrix for each head",
-        attention=lambda config: Scaled(form="matrix", tokens=config.tokens, heads=config.heads),
+        attention=lambda config: Scaled(form="matrix", num_tokens=config.tokens, num_heads=config.heads),
         beside=(SOFTMAX, SYMMETRIC),
     ),
     Variant(
