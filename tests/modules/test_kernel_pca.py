@@ -94,7 +94,7 @@ def test_it_learns() -> None:
 def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="head_dim, or num_heads that divides embed_dim; got 3 and 11"):
         KernelPCAAttention(11, num_heads=3)
-    with pytest.raises(ValueError, match="sizes of one or more; got .*axes 0"):
+    with pytest.raises(ValueError, match=r"sizes of one or more; got .*axes 0"):
         KernelPCAAttention(11, num_heads=1, axes=0)
     if typechecked:
         pytest.skip("the import hook refuses what follows before the module can")
