@@ -1,18 +1,18 @@
-"""Bugs that the tests must find in the attention SVM and its programs, each as the right text and the wrong one."""
+"""Planted bugs in the attention SVM and its solvers."""
 
 from fault import Fault
 
 QP = ("tests/numerics/test_nonnegative_qp.py",)
 DISTANCE = ("tests/numerics/test_least_distance.py",)
-DOOR = ("tests/theories/max_margin/test_attention_svm.py",)
+OPERANDS = ("tests/theories/max_margin/test_attention_svm.py",)
 FROBENIUS = ("tests/theories/max_margin/test_frobenius.py",)
 NUCLEAR = ("tests/theories/max_margin/test_nuclear.py",)
-ENTRY = ("tests/theories/max_margin/test_max_entry.py",)
-RANK = ("tests/theories/max_margin/test_low_rank.py",)
-ROWS = ("tests/theories/max_margin/test_constraints.py",)
+MAX_ENTRY = ("tests/theories/max_margin/test_max_entry.py",)
+LOW_RANK = ("tests/theories/max_margin/test_low_rank.py",)
+CONSTRAINTS = ("tests/theories/max_margin/test_constraints.py",)
 NORMS = ("tests/theories/max_margin/test_norms.py",)
-WHY = ("tests/theories/max_margin/test_infeasibility.py",)
-HOUSE = "theories/max_margin/svm"
+INFEASIBLE = ("tests/theories/max_margin/test_infeasibility.py",)
+SVM = "theories/max_margin/svm"
 
 MARGIN_FAULTS = (
     Fault(
@@ -48,7 +48,7 @@ MARGIN_FAULTS = (
         QP,
     ),
     Fault(
-        "qp: what is nearly met will do",
+        "qp: tolerance too large",
         "numerics/nonnegative_qp.py",
         "if left <= 16 * EPSILON",
         "if left <= 1e15 * EPSILON",
@@ -76,148 +76,178 @@ MARGIN_FAULTS = (
         DISTANCE,
     ),
     Fault(
-        "rows: weights of other rows",
-        f"{HOUSE}/constraints.py",
+        "constraints: weights of other constraints",
+        f"{SVM}/constraints.py",
         "weights[rows, None] * self.delta[rows]",
         "weights[: len(rows), None] * self.delta[rows]",
-        ROWS,
+        CONSTRAINTS,
     ),
     Fault(
-        "rows: not of length one",
-        f"{HOUSE}/constraints.py",
+        "constraints: not scaled to length one",
+        f"{SVM}/constraints.py",
         "return self._inverse * self._rows.values(w)",
         "return self._rows.values(w)",
-        ROWS,
+        CONSTRAINTS,
     ),
     Fault(
-        "rows: columns of the wrong queries", f"{HOUSE}/constraints.py", ".T[place]", ".T[np.sort(place)[::-1]]", ROWS
+        "constraints: columns of the wrong queries",
+        f"{SVM}/constraints.py",
+        ".T[index]",
+        ".T[np.sort(index)[::-1]]",
+        CONSTRAINTS,
     ),
     Fault(
         "norms: the mean of the margins",
-        f"{HOUSE}/norms.py",
-        "values[must].min() / size",
-        "values[must].mean() / size",
+        f"{SVM}/norms.py",
+        "values[inequality].min() / size",
+        "values[inequality].mean() / size",
         NORMS,
     ),
     Fault(
         "norms: negative multipliers count",
-        f"{HOUSE}/norms.py",
-        "np.where(must, np.maximum(multipliers, 0), multipliers)",
+        f"{SVM}/norms.py",
+        "np.where(inequality, np.maximum(multipliers, 0), multipliers)",
         "multipliers * 1.0",
         NORMS,
     ),
     Fault(
         "norms: the dual of the nuclear norm is Frobenius",
-        f"{HOUSE}/norms.py",
+        f"{SVM}/norms.py",
         "np.linalg.norm(W, 2) if",
         "np.linalg.norm(W) if",
         NORMS,
     ),
     Fault(
         "norms: the dual of the largest entry is itself",
-        f"{HOUSE}/norms.py",
+        f"{SVM}/norms.py",
         "else np.abs(W).sum())",
         "else np.abs(W).max())",
         NORMS,
     ),
-    Fault("norms: equalities are not asked", f"{HOUSE}/norms.py", "EQUAL = 1e-10", "EQUAL = 1e10", NORMS),
-    Fault("frobenius: near is forgotten", f"{HOUSE}/frobenius.py", "W if near is None else near + W", "W", FROBENIUS),
+    Fault(
+        "norms: equalities not checked",
+        f"{SVM}/norms.py",
+        "EQUALITY_TOLERANCE = 1e-10",
+        "EQUALITY_TOLERANCE = 1e10",
+        NORMS,
+    ),
+    Fault(
+        "frobenius: distance from zero instead of near",
+        f"{SVM}/frobenius.py",
+        "W if near is None else near + W",
+        "W",
+        FROBENIUS,
+    ),
     Fault(
         "nuclear: shrinks by half",
-        f"{HOUSE}/nuclear.py",
-        "(1 - tau / values[kept])",
-        "(1 - 0.5 * tau / values[kept])",
+        f"{SVM}/nuclear.py",
+        "(1 - tau / values[positive])",
+        "(1 - 0.5 * tau / values[positive])",
         NUCLEAR,
     ),
     Fault(
-        "nuclear: any bracket is proved",
-        f"{HOUSE}/nuclear.py",
+        "nuclear: wide bounds count as proof",
+        f"{SVM}/nuclear.py",
         "return self._high - low <= self._tolerance * self._high",
         "return self._high - low <= 0.5 * self._high",
         NUCLEAR,
     ),
     Fault(
-        "nuclear: equalities may be missed",
-        f"{HOUSE}/nuclear.py",
+        "nuclear: equalities violated",
+        f"{SVM}/nuclear.py",
         "            if not rows.equal.any():\n                best.offer(V",
         "            if True:\n                best.offer(P + V",
         NUCLEAR,
     ),
     Fault(
-        "nuclear: back in other coordinates",
-        f"{HOUSE}/nuclear.py",
-        "left @ best.answer() @ right.T",
-        "(left @ best.answer() @ right.T)[::-1]",
+        "nuclear: transformed back wrongly",
+        f"{SVM}/nuclear.py",
+        "left @ best.matrix() @ right.T",
+        "(left @ best.matrix() @ right.T)[::-1]",
         NUCLEAR,
     ),
     Fault(
-        "max entry: prices of equalities turned round",
-        f"{HOUSE}/max_entry.py",
-        "multipliers[rows.equal] = found",
-        "multipliers[rows.equal] = -found",
-        ENTRY,
+        "max entry: multipliers of equalities negated",
+        f"{SVM}/max_entry.py",
+        "multipliers[rows.equal] = program",
+        "multipliers[rows.equal] = -program",
+        MAX_ENTRY,
     ),
     Fault(
-        "max entry: multipliers of unit rows",
-        f"{HOUSE}/max_entry.py",
+        "max entry: multipliers of unit constraints",
+        f"{SVM}/max_entry.py",
         "multipliers / rows.units",
         "multipliers * 1.0",
-        ENTRY,
+        MAX_ENTRY,
     ),
     Fault(
-        "max entry: margins of one size",
-        f"{HOUSE}/max_entry.py",
-        "known / rows.units",
-        "known + 0 * rows.units",
-        ENTRY + DOOR,
+        "max entry: margins not scaled",
+        f"{SVM}/max_entry.py",
+        "attained / rows.units",
+        "attained + 0 * rows.units",
+        MAX_ENTRY + OPERANDS,
     ),
-    Fault("low rank: only cut", f"{HOUSE}/solving.py", "        cut = found\n", "        cut = cut * 1.0\n", RANK),
+    Fault("low rank: truncation only", f"{SVM}/solving.py", "        W = local\n", "        W = W * 1.0\n", LOW_RANK),
     Fault(
-        "low rank: no answer is an answer",
-        f"{HOUSE}/low_rank.py",
+        "low rank: nonseparating matrix accepted",
+        f"{SVM}/low_rank.py",
         "if least > 0 else (None, np.inf)",
         "if True else (None, np.inf)",
-        RANK,
+        LOW_RANK,
     ),
     Fault(
-        "low rank: the gap says what is active",
-        f"{HOUSE}/answer.py",
-        "(tolerance if local else min(gap, COARSE))",
+        "low rank: gap decides which constraints are active",
+        f"{SVM}/certificate.py",
+        "(tolerance if rank_bounded else min(gap, LARGEST_GAP))",
         "gap",
-        RANK,
+        LOW_RANK,
     ),
-    Fault("answer: multipliers of unit rows prove it", f"{HOUSE}/answer.py", "weight / units[place]", "weight", WHY),
     Fault(
-        "answer: not scaled to one",
-        f"{HOUSE}/answer.py",
+        "certificate: multipliers of unit constraints",
+        f"{SVM}/certificate.py",
+        "weight / units[token]",
+        "weight",
+        INFEASIBLE,
+    ),
+    Fault(
+        "certificate: not scaled to a margin of one",
+        f"{SVM}/certificate.py",
         "torch.from_numpy(W / least)",
         "torch.from_numpy(W * 1.0)",
-        ENTRY + DOOR,
+        MAX_ENTRY + OPERANDS,
     ),
     Fault(
-        "answer: unfinished is solved", f"{HOUSE}/answer.py", "gap <= max(tolerance, rounding)", "gap <= 0.5", FROBENIUS
-    ),
-    Fault("door: hidden tokens are seen", f"{HOUSE}/solving.py", "x.masked_fill(~keep[:, :, None], 0)", "x", DOOR),
-    Fault(
-        "door: hidden tokens are constraints",
-        f"{HOUSE}/solving.py",
-        "keep.detach().cpu().numpy().astype(bool).copy()",
-        "keep.detach().cpu().numpy().astype(bool) | True",
-        DOOR,
+        "certificate: unfinished called solved",
+        f"{SVM}/certificate.py",
+        "gap <= max(tolerance, rounding)",
+        "gap <= 0.5",
+        FROBENIUS,
     ),
     Fault(
-        "door: undecided is infeasible",
-        f"{HOUSE}/solving.py",
-        "return decided or least\n",
-        "return decided or Conflict(tokens=(), weights=(), residual=0.0, reason='')\n",
-        WHY,
+        "operands: hidden tokens are read", f"{SVM}/selection.py", "x.masked_fill(~mask[:, :, None], 0)", "x", OPERANDS
     ),
     Fault(
-        "conflict: copies are not seen",
-        f"{HOUSE}/infeasibility.py",
+        "operands: hidden tokens have constraints",
+        f"{SVM}/selection.py",
+        "mask.detach().cpu().numpy().astype(bool)",
+        "mask.detach().cpu().numpy().astype(bool) | True",
+        OPERANDS,
+    ),
+    Fault(
+        "operands: undecided called infeasible",
+        f"{SVM}/solving.py",
+        "return decision or least\n",
+        "return decision or Conflict(tokens=(), weights=(), residual=0.0, reason='')\n",
+        INFEASIBLE,
+    ),
+    Fault(
+        "conflict: copies not recognised",
+        f"{SVM}/infeasibility.py",
         "(constraints.lengths == 0) &",
         "(constraints.lengths < 0) &",
-        DOOR,
+        OPERANDS,
     ),
-    Fault("conflict: small weights are named too", f"{HOUSE}/infeasibility.py", "[: int((share > 0).sum())]", "", WHY),
+    Fault(
+        "conflict: negligible weights named", f"{SVM}/infeasibility.py", "[: int((share > 0).sum())]", "", INFEASIBLE
+    ),
 )

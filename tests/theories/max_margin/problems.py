@@ -1,4 +1,4 @@
-"""Problems to draw, and what they are checked by: the definition, with every constraint matrix stored."""
+"""Random attention SVM problems, and their margins by definition, with every constraint matrix stored."""
 
 from dataclasses import dataclass
 
@@ -10,6 +10,11 @@ from clearhead.theories.max_margin import Norm
 FLOAT64 = torch.float64
 
 
+def normal(*shape: int, seed: int) -> Tensor:
+    """Return standard normal numbers in float64."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=FLOAT64)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Tokens (n, t, d), queries (n, e), the selected tokens (n)."""
@@ -19,8 +24,8 @@ class Problem:
     selected: Tensor
 
 
-def drawn(n: int, t: int, d: int, *, seed: int = 0) -> Problem:
-    """Unit tokens and queries; each sequence selects the token of the highest score Y v.x for a drawn v and sign Y."""
+def linear_problem(n: int, t: int, d: int, *, seed: int = 0) -> Problem:
+    """Return unit tokens and queries; each sequence selects its token of highest score Y v.x, v and sign Y random."""
     generator = torch.Generator().manual_seed(seed)
     v, signs, x, z = (torch.randn(shape, generator=generator) for shape in ((d,), (n,), (n, t, d), (n, d)))
     v, x, z = (u / u.norm(dim=-1, keepdim=True) for u in (v, x, z))
@@ -28,33 +33,33 @@ def drawn(n: int, t: int, d: int, *, seed: int = 0) -> Problem:
     return Problem(x, z, (signs[:, None] * (x @ v)).argmax(dim=1))
 
 
-def scored(n: int, t: int, d: int, e: int, *, seed: int = 0) -> Problem:
-    """Selected by a random matrix, which separates after scaling: feasible however many tokens there are."""
+def feasible_problem(n: int, t: int, d: int, e: int, *, seed: int = 0) -> Problem:
+    """Return tokens selected by a random matrix, which separates them: feasible for any number of tokens."""
     generator = torch.Generator().manual_seed(seed)
     x, z, W = (torch.randn(s, generator=generator, dtype=FLOAT64) for s in ((n, t, d), (n, e), (d, e)))
     return Problem(x, z, torch.einsum("ntd,de,ne->nt", x, W, z).argmax(dim=1))
 
 
-def at_random(n: int, t: int, d: int, e: int, *, seed: int = 0) -> Problem:
-    """Selected by chance: infeasible where there are many more tokens than d e."""
+def random_selection(n: int, t: int, d: int, e: int, *, seed: int = 0) -> Problem:
+    """Return tokens selected at random: infeasible if there are many more tokens than d e."""
     generator = torch.Generator().manual_seed(seed)
     x, z = (torch.randn(s, generator=generator, dtype=FLOAT64) for s in ((n, t, d), (n, e)))
     return Problem(x, z, torch.randint(t, (n,), generator=generator))
 
 
-def matrices(problem: Problem, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Every A_it = (x_selected - x_it) z_i^T, (constraints, d, e), and their (sequence, token)."""
+def matrices(problem: Problem, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return every A_it = (x_selected - x_it) z_i^T, (constraints, d, e), and their (sequence, token)."""
     n, t = problem.x.shape[:2]
-    there = torch.ones(n, t, dtype=torch.bool) if keep is None else keep.clone()
-    there[torch.arange(n), problem.selected] = False
-    i, j = there.nonzero(as_tuple=True)
+    visible = torch.ones(n, t, dtype=torch.bool) if mask is None else mask.clone()
+    visible[torch.arange(n), problem.selected] = False
+    i, j = visible.nonzero(as_tuple=True)
     x, z = problem.x.double(), problem.z.double()
     delta = x[i, problem.selected[i]] - x[i, j]
     return delta[:, :, None] * z[i][:, None, :], torch.stack([i, j], dim=1)
 
 
-def size_of(W: Tensor, norm: Norm) -> float:
-    """|W|."""
+def matrix_norm(W: Tensor, norm: Norm) -> float:
+    """Return |W|."""
     values = {
         Norm.FROBENIUS: lambda: W.square().sum().sqrt(),
         Norm.NUCLEAR: lambda: torch.linalg.svdvals(W).sum(),
@@ -63,8 +68,8 @@ def size_of(W: Tensor, norm: Norm) -> float:
     return float(values[norm]())
 
 
-def dual_size_of(W: Tensor, norm: Norm) -> float:
-    """The largest inner product with a matrix of norm one."""
+def dual_matrix_norm(W: Tensor, norm: Norm) -> float:
+    """Return the largest inner product with a matrix of norm one."""
     values = {
         Norm.FROBENIUS: lambda: W.square().sum().sqrt(),
         Norm.NUCLEAR: lambda: torch.linalg.svdvals(W).max(),
@@ -73,15 +78,15 @@ def dual_size_of(W: Tensor, norm: Norm) -> float:
     return float(values[norm]())
 
 
-def reached(problem: Problem, W: Tensor, norm: Norm, keep: Tensor | None = None) -> float:
-    """The margin of W: min <A, W> / |W|."""
-    A, _ = matrices(problem, keep)
-    return float(torch.einsum("jde,de->j", A, W).min()) / size_of(W, norm)
+def attained_margin(problem: Problem, W: Tensor, norm: Norm) -> float:
+    """Return the margin of W, min <A, W> / |W|."""
+    A, _ = matrices(problem)
+    return float(torch.einsum("jde,de->j", A, W).min()) / matrix_norm(W, norm)
 
 
-def proved(problem: Problem, multipliers: Tensor, norm: Norm, keep: Tensor | None = None) -> float:
-    """What no W passes: |sum l A| in the dual norm / sum l."""
-    A, places = matrices(problem, keep)
-    weights = multipliers[places[:, 0], places[:, 1]]
+def margin_bound(problem: Problem, multipliers: Tensor, norm: Norm) -> float:
+    """Return the bound on the margin of every W, |sum l A| in the dual norm / sum l."""
+    A, tokens = matrices(problem)
+    weights = multipliers[tokens[:, 0], tokens[:, 1]]
     assert (weights >= 0).all()
-    return dual_size_of(torch.einsum("j,jde->de", weights, A), norm) / float(weights.sum())
+    return dual_matrix_norm(torch.einsum("j,jde->de", weights, A), norm) / float(weights.sum())

@@ -1,4 +1,4 @@
-"""The door of the attention SVM: what may come in, and what comes out at the edges, for every norm."""
+"""`attention_svm`: accepted and refused operands, results and edge cases, for every norm."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,20 @@ import torch
 from clearhead.shapes import ShapeError
 from clearhead.theories.max_margin import MarginWarning, MaxMargin, Norm, Status, attention_svm
 from clearhead.theories.max_margin.svm.solving import TOLERANCE
-from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored, size_of
+from tests.theories.max_margin.problems import (
+    Problem,
+    attained_margin,
+    feasible_problem,
+    linear_problem,
+    margin_bound,
+    matrix_norm,
+)
 
 norms = pytest.mark.parametrize("norm", list(Norm))
 
 
-def solved(problem: Problem, norm: Norm, **more: object) -> MaxMargin:
-    return attention_svm(problem.x, problem.z, problem.selected, norm=norm, **more)  # type: ignore[arg-type]
+def solved(problem: Problem, norm: Norm, **options: object) -> MaxMargin:
+    return attention_svm(problem.x, problem.z, problem.selected, norm=norm, **options)  # type: ignore[arg-type]
 
 
 def is_trivial(found: MaxMargin) -> bool:
@@ -29,27 +36,27 @@ def is_trivial(found: MaxMargin) -> bool:
 
 @norms
 def test_one_token_is_trivial(norm: Norm) -> None:
-    assert is_trivial(solved(scored(3, 1, 5, 2), norm))
+    assert is_trivial(solved(feasible_problem(3, 1, 5, 2), norm))
 
 
 @norms
 @pytest.mark.parametrize("shape", [(0, 5, 3), (7, 0, 3)], ids=["no sequences", "no tokens"])
-def test_nothing_is_trivial(norm: Norm, shape: tuple[int, int, int]) -> None:
+def test_no_sequences_or_no_tokens_are_trivial(norm: Norm, shape: tuple[int, int, int]) -> None:
     x, z = torch.zeros(shape), torch.zeros(shape[0], 2)
     assert is_trivial(attention_svm(x, z, torch.zeros(shape[0], dtype=torch.int64), norm=norm))
 
 
 @norms
-def test_everything_hidden_is_trivial(norm: Norm) -> None:
-    problem = scored(3, 5, 7, 2)
-    assert is_trivial(solved(problem, norm, keep=torch.zeros(3, 5, dtype=torch.bool)))
+def test_hidden_tokens_only_are_trivial(norm: Norm) -> None:
+    problem = feasible_problem(3, 5, 7, 2)
+    assert is_trivial(solved(problem, norm, mask=torch.zeros(3, 5, dtype=torch.bool)))
     only_selected = torch.nn.functional.one_hot(problem.selected, 5).bool()
-    assert is_trivial(solved(problem, norm, keep=only_selected))
+    assert is_trivial(solved(problem, norm, mask=only_selected))
 
 
 @norms
 def test_a_copy_of_the_selected_token_is_named(norm: Norm) -> None:
-    problem = scored(3, 5, 7, 2)
+    problem = feasible_problem(3, 5, 7, 2)
     x, other = problem.x.clone(), int(problem.selected[1] + 2) % 5
     x[1, other] = x[1, problem.selected[1]]
     found = solved(Problem(x, problem.z, problem.selected), norm)
@@ -63,8 +70,8 @@ def test_a_copy_of_the_selected_token_is_named(norm: Norm) -> None:
 
 
 @norms
-def test_a_query_of_zeros_is_named(norm: Norm) -> None:
-    problem = scored(3, 5, 7, 2)
+def test_a_zero_query_is_named(norm: Norm) -> None:
+    problem = feasible_problem(3, 5, 7, 2)
     z = problem.z.clone()
     z[2] = 0
     found = solved(Problem(problem.x, z, problem.selected), norm)
@@ -77,7 +84,7 @@ def test_a_query_of_zeros_is_named(norm: Norm) -> None:
 
 @norms
 def test_copies_of_other_tokens_change_nothing(norm: Norm) -> None:
-    problem = scored(5, 7, 11, 3)
+    problem = feasible_problem(5, 7, 11, 3)
     once = solved(problem, norm)
     others = torch.stack([problem.x[i, [t for t in range(7) if t != s]] for i, s in enumerate(problem.selected)])
     twice = solved(Problem(torch.cat([problem.x, others], dim=1), problem.z, problem.selected), norm)
@@ -90,30 +97,30 @@ def test_copies_of_other_tokens_change_nothing(norm: Norm) -> None:
 
 @norms
 def test_a_near_copy_is_solved_with_a_warning(norm: Norm) -> None:
-    problem = drawn(5, 7, 11)
+    problem = linear_problem(5, 7, 11)
     x, other = problem.x.clone(), int(problem.selected[3] + 1) % 7
     x[3, other] = x[3, problem.selected[3]] + 1e-9 * torch.randn(11, generator=torch.Generator().manual_seed(0))
     near = Problem(x, problem.z, problem.selected)
-    with pytest.warns(MarginWarning, match=f"token {other} of sequence 3 is nearly the selected one"):
+    with pytest.warns(MarginWarning, match=f"token {other} of sequence 3 nearly equals the selected token"):
         found = solved(near, norm)
     assert found.status is Status.SOLVED
     assert found.W is not None
     assert found.gap < 1e-6
     assert 0 < found.margin.low < 1e-7
-    assert found.margin.low == pytest.approx(reached(near, found.W, norm), rel=1e-6)
+    assert found.margin.low == pytest.approx(attained_margin(near, found.W, norm), rel=1e-6)
 
 
 @norms
-def test_no_warning_without_one(norm: Norm, recwarn: pytest.WarningsRecorder) -> None:
+def test_no_warning_without_a_near_copy(norm: Norm, recwarn: pytest.WarningsRecorder) -> None:
     """The control of the test above."""
-    assert solved(drawn(5, 7, 11), norm).remarks == ()
+    assert solved(linear_problem(5, 7, 11), norm).remarks == ()
     assert not [warning for warning in recwarn if issubclass(warning.category, MarginWarning)]
 
 
 @norms
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_the_scale_of_the_data_is_the_inverse_scale_of_the_answer(norm: Norm, scale: float) -> None:
-    problem = drawn(5, 7, 11)
+def test_scaling_the_data_scales_the_objective_inversely(norm: Norm, scale: float) -> None:
+    problem = linear_problem(5, 7, 11)
     plain = solved(problem, norm)
     for scaled in (
         solved(Problem(scale * problem.x, problem.z, problem.selected), norm),
@@ -125,23 +132,23 @@ def test_the_scale_of_the_data_is_the_inverse_scale_of_the_answer(norm: Norm, sc
 
 
 @norms
-def test_sequences_of_very_different_sizes(norm: Norm) -> None:
-    problem = drawn(5, 7, 11)
+def test_sequences_of_very_different_scales(norm: Norm) -> None:
+    problem = linear_problem(5, 7, 11)
     sizes = 10.0 ** torch.tensor([2, 0, -2, 1, -1], dtype=torch.float64)
     uneven = Problem(problem.x * sizes[:, None, None], problem.z, problem.selected)
     found = solved(uneven, norm)
     assert found.status is Status.SOLVED
     assert found.W is not None
-    assert found.margin.low == pytest.approx(reached(uneven, found.W, norm), rel=1e-9)
-    assert found.margin.high == pytest.approx(proved(uneven, found.multipliers, norm), rel=1e-9)
+    assert found.margin.low == pytest.approx(attained_margin(uneven, found.W, norm), rel=1e-9)
+    assert found.margin.high == pytest.approx(margin_bound(uneven, found.multipliers, norm), rel=1e-9)
 
 
 @norms
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_lower_precision_is_solved_in_double(norm: Norm, dtype: torch.dtype) -> None:
-    problem = scored(5, 7, 11, 3)
-    low = Problem(problem.x.to(dtype), problem.z.to(dtype), problem.selected)
-    found, same = solved(low, norm), solved(Problem(low.x.double(), low.z.double(), low.selected), norm)
+def test_lower_precision_is_solved_in_float64(norm: Norm, dtype: torch.dtype) -> None:
+    problem = feasible_problem(5, 7, 11, 3)
+    rounded = Problem(problem.x.to(dtype), problem.z.to(dtype), problem.selected)
+    found, same = solved(rounded, norm), solved(Problem(rounded.x.double(), rounded.z.double(), rounded.selected), norm)
     assert found.W is not None
     assert found.W.dtype is torch.float64
     assert torch.equal(found.W, same.W)
@@ -149,12 +156,12 @@ def test_lower_precision_is_solved_in_double(norm: Norm, dtype: torch.dtype) -> 
 
 @norms
 def test_hidden_tokens_do_not_matter(norm: Norm) -> None:
-    """Whatever padding holds, the answer is that of the tokens that are there."""
-    problem = scored(5, 7, 11, 3)
+    """The solution is that of the visible tokens, whatever the contents of the padding."""
+    problem = feasible_problem(5, 7, 11, 3)
     padding = torch.full((5, 2, 11), torch.nan, dtype=torch.float64)
     padded = Problem(torch.cat([problem.x, padding], dim=1), problem.z, problem.selected)
-    keep = torch.arange(9).expand(5, 9) < 7
-    found, plain = solved(padded, norm, keep=keep), solved(problem, norm)
+    mask = torch.arange(9).expand(5, 9) < 7
+    found, plain = solved(padded, norm, mask=mask), solved(problem, norm)
     assert torch.equal(found.W, plain.W)
     assert torch.equal(found.support[:, :7], plain.support)
     assert not found.multipliers[:, 7:].any()
@@ -163,28 +170,28 @@ def test_hidden_tokens_do_not_matter(norm: Norm) -> None:
 
 
 @norms
-def test_a_causal_mask_leaves_every_query_its_own_past(norm: Norm) -> None:
-    """Each place of a text is a sequence: its query is the token at that place, its tokens are those up to it."""
+def test_a_causal_mask_shows_every_query_the_tokens_up_to_it(norm: Norm) -> None:
+    """Each position of a text is a sequence: its query is the token there, its tokens are those up to it."""
     generator = torch.Generator().manual_seed(0)
     text = torch.randn(7, 5, generator=generator, dtype=torch.float64)
     W = torch.randn(5, 5, generator=generator, dtype=torch.float64)
-    keep = torch.ones(7, 7, dtype=torch.bool).tril()
-    scores = (text @ W @ text.T).T.masked_fill(~keep, -torch.inf)
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    scores = (text @ W @ text.T).T.masked_fill(~mask, -torch.inf)
     selected = scores.argmax(dim=1)
-    found = attention_svm(text.expand(7, 7, 5), text, selected, keep=keep, norm=norm)
+    found = attention_svm(text.expand(7, 7, 5), text, selected, mask=mask, norm=norm)
     assert found.status is Status.SOLVED
     assert found.W is not None
-    reach = (text @ found.W @ text.T).T
-    own = reach.gather(1, selected[:, None])
-    hidden_or_selected = ~keep | torch.nn.functional.one_hot(selected, 7).bool()
-    assert float((own - reach)[~hidden_or_selected].min()) == pytest.approx(1, abs=1e-9)
+    trained = (text @ found.W @ text.T).T
+    of_selected = trained.gather(1, selected[:, None])
+    hidden_or_selected = ~mask | torch.nn.functional.one_hot(selected, 7).bool()
+    assert float((of_selected - trained)[~hidden_or_selected].min()) == pytest.approx(1, abs=1e-9)
     assert not found.multipliers[hidden_or_selected].any()
 
 
 @norms
-def test_one_query_for_all_is_a_problem_for_a_vector(norm: Norm) -> None:
-    """The same query everywhere: rank one, and the prompt problem, whose answer it is up to the query's length."""
-    x = scored(5, 7, 11, 1).x
+def test_one_query_for_all_sequences_is_the_prompt_problem(norm: Norm) -> None:
+    """The query rank is one, and the objective is that of the prompt problem divided by the query's dual norm."""
+    x = feasible_problem(5, 7, 11, 1).x
     selected = (x @ torch.linspace(-1, 2, 11, dtype=torch.float64)).argmax(dim=1)
     query = torch.tensor([0.0, 3.0, -4.0], dtype=torch.float64)
     found = attention_svm(x, query.expand(5, 3), selected, norm=norm)
@@ -195,33 +202,33 @@ def test_one_query_for_all_is_a_problem_for_a_vector(norm: Norm) -> None:
     assert prompt.W.shape == (11, 1)
     dual_length = {Norm.FROBENIUS: 5.0, Norm.NUCLEAR: 5.0, Norm.MAX_ENTRY: 7.0}[norm]
     assert found.objective * dual_length == pytest.approx(prompt.objective, rel=3 * TOLERANCE[norm])
-    assert solved(scored(5, 7, 11, 3), norm).query_rank == 3  # the control
+    assert solved(feasible_problem(5, 7, 11, 3), norm).query_rank == 3  # the control
 
 
 @norms
-def test_what_comes_out(norm: Norm) -> None:
-    problem = scored(5, 7, 11, 3)
+def test_fields_of_the_result(norm: Norm) -> None:
+    problem = feasible_problem(5, 7, 11, 3)
     found = solved(problem, norm)
     assert found.norm is norm
     assert found.W is not None
     assert found.W.shape == (11, 3)
     assert found.multipliers.shape == found.support.shape == (5, 7)
     assert not found.support[torch.arange(5), problem.selected].any()
-    assert found.objective == pytest.approx(size_of(found.W, norm), rel=1e-9)
+    assert found.objective == pytest.approx(matrix_norm(found.W, norm), rel=1e-9)
     assert found.multipliers[~found.support].abs().max() < 1e-6 * found.multipliers.max()
     by_name = attention_svm(problem.x, problem.z, problem.selected, norm=str(norm))
     assert torch.equal(by_name.W, found.W)
 
 
-def test_a_wider_tolerance_is_met_sooner() -> None:
-    problem = drawn(5, 7, 11)
+def test_a_larger_tolerance_gives_a_larger_gap() -> None:
+    problem = linear_problem(5, 7, 11)
     rough = solved(problem, Norm.NUCLEAR, tolerance=1e-2)
     assert rough.status is Status.SOLVED
     assert 1e-6 < rough.gap <= 1e-2
 
 
-def test_leaves_of_a_graph_are_taken_and_none_is_given_back() -> None:
-    problem = scored(5, 7, 11, 3)
+def test_operands_may_require_gradients_and_the_result_does_not() -> None:
+    problem = feasible_problem(5, 7, 11, 3)
     found = attention_svm(problem.x.requires_grad_(), problem.z, problem.selected)
     assert found.W is not None
     assert not found.W.requires_grad
@@ -229,29 +236,29 @@ def test_leaves_of_a_graph_are_taken_and_none_is_given_back() -> None:
 
 @pytest.mark.parametrize("name", ["x", "z"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> None:
-    problem = scored(3, 5, 7, 2)
-    given = {"x": problem.x.clone(), "z": problem.z.clone()}
-    given[name].view(-1)[3] = value
-    with pytest.raises(ValueError, match=f"{name} holds numbers that are not finite"):
-        attention_svm(given["x"], given["z"], problem.selected)
+def test_entries_that_are_not_finite_are_refused(name: str, value: float) -> None:
+    problem = feasible_problem(3, 5, 7, 2)
+    operands = {"x": problem.x.clone(), "z": problem.z.clone()}
+    operands[name].view(-1)[3] = value
+    with pytest.raises(ValueError, match=f"{name} has entries that are not finite"):
+        attention_svm(operands["x"], operands["z"], problem.selected)
 
 
 @pytest.mark.parametrize("selected", [[0, 5, 1], [0, -1, 1]])
-def test_selected_tokens_that_are_not_there_are_refused(selected: list[int]) -> None:
-    problem = scored(3, 5, 7, 2)
-    with pytest.raises(ValueError, match="out of range or hidden by keep"):
+def test_selected_tokens_out_of_range_or_hidden_are_refused(selected: list[int]) -> None:
+    problem = feasible_problem(3, 5, 7, 2)
+    with pytest.raises(ValueError, match="out of range or hidden by the mask"):
         attention_svm(problem.x, problem.z, torch.tensor(selected))
-    keep = torch.ones(3, 5, dtype=torch.bool)
-    keep[1, problem.selected[1]] = False
-    with pytest.raises(ValueError, match="out of range or hidden by keep"):
-        attention_svm(problem.x, problem.z, problem.selected, keep=keep)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[1, problem.selected[1]] = False
+    with pytest.raises(ValueError, match="out of range or hidden by the mask"):
+        attention_svm(problem.x, problem.z, problem.selected, mask=mask)
 
 
 def test_other_dtypes_are_refused(typechecked: bool) -> None:
     if typechecked:
-        pytest.skip("the annotations say it first")
-    problem = scored(3, 5, 7, 2)
+        pytest.skip("the type checker refuses these first")
+    problem = feasible_problem(3, 5, 7, 2)
     with pytest.raises(ValueError, match=r"expected x of a floating dtype; got torch\.int64"):
         attention_svm(problem.x.long(), problem.z, problem.selected)
     with pytest.raises(ValueError, match=r"expected selected of an integer dtype; got torch\.float64"):
@@ -262,18 +269,18 @@ def test_other_dtypes_are_refused(typechecked: bool) -> None:
 
 def test_shapes_that_do_not_fit_are_refused(typechecked: bool) -> None:
     if typechecked:
-        pytest.skip("the annotations say it first")
-    problem = scored(3, 5, 7, 2)
-    keep = torch.ones(3, 4, dtype=torch.bool)
+        pytest.skip("the type checker refuses these first")
+    problem = feasible_problem(3, 5, 7, 2)
+    mask = torch.ones(3, 4, dtype=torch.bool)
     wrong = [
         (problem.x[0], problem.z, problem.selected, None),
         (problem.x, problem.z[:2], problem.selected, None),
         (problem.x, problem.z[:, 0], problem.selected, None),
         (problem.x, problem.z, problem.selected[:2], None),
-        (problem.x, problem.z, problem.selected, keep),
+        (problem.x, problem.z, problem.selected, mask),
     ]
-    for x, z, selected, kept in wrong:
+    for x, z, selected, wrong_mask in wrong:
         with pytest.raises(
-            ShapeError, match=r"expected x \(n, t, d\), z \(n, e\), selected \(n\), keep \(n, t\); got x"
+            ShapeError, match=r"expected x \(n, t, d\), z \(n, e\), selected \(n\), mask \(n, t\); got x"
         ):
-            attention_svm(x, z, selected, keep=kept)
+            attention_svm(x, z, selected, mask=wrong_mask)

@@ -1,4 +1,4 @@
-"""Constraints in factors do what the stored matrices do."""
+"""Constraints stored as factors give the same results as stored matrices."""
 
 from dataclasses import replace
 
@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from clearhead.numerics.unit_rows import UnitRows
 from clearhead.theories.max_margin.svm.constraints import Constraints, UnitConstraints
-from clearhead.theories.max_margin.svm.solving import selecting
-from tests.theories.max_margin.problems import scored
+from clearhead.theories.max_margin.svm.selection import selection_constraints
+from tests.theories.max_margin.problems import feasible_problem
 
 seeds = st.integers(0, 2**31)
 
 
-def drawn(seed: int) -> tuple[Constraints, np.ndarray]:
-    """Constraints of sequences of which one has no other token, and their matrices, stored."""
-    problem = scored(5, 7, 11, 3, seed=seed)
-    keep = np.random.default_rng(seed).random((5, 7)) < 0.7
-    keep[np.arange(5), problem.selected] = True
-    keep[2] = np.arange(7) == int(problem.selected[2])
-    rows, _ = selecting(problem.x, problem.z, problem.selected, keep=torch.from_numpy(keep))
+def random_constraints(seed: int) -> tuple[Constraints, np.ndarray]:
+    """Return constraints of sequences, one of which has a single token, and their matrices."""
+    problem = feasible_problem(5, 7, 11, 3, seed=seed)
+    mask = np.random.default_rng(seed).random((5, 7)) < 0.7
+    mask[np.arange(5), problem.selected] = True
+    mask[2] = np.arange(7) == int(problem.selected[2])
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected, mask=torch.from_numpy(mask))
     return rows, np.einsum("jd,je->jde", rows.delta, rows.z[rows.sequence])
 
 
 @given(seeds)
 def test_products_and_sums_are_those_of_the_stored_matrices(seed: int) -> None:
-    rows, stored = drawn(seed)
+    rows, stored = random_constraints(seed)
     generator = np.random.default_rng(seed)
     W, weights = generator.standard_normal((11, 3)), generator.standard_normal(rows.count)
     weights[generator.random(rows.count) < 0.3] = 0
@@ -41,10 +41,10 @@ def test_products_and_sums_are_those_of_the_stored_matrices(seed: int) -> None:
 
 
 @given(seeds, st.booleans())
-def test_unit_constraints_are_unit_rows_stored_or_not(seed: int, kept: bool) -> None:
-    rows, stored = drawn(seed)
+def test_unit_constraints_are_unit_rows_with_and_without_a_stored_gram_matrix(seed: int, stored_gram: bool) -> None:
+    rows, stored = random_constraints(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(UnitConstraints, "STORED", 1500 if kept else 3)
+        patch.setattr(UnitConstraints, "LARGEST_GRAM", 1500 if stored_gram else 3)
         units = UnitConstraints(rows)
     assert isinstance(units, UnitRows)
     flat = stored.reshape(rows.count, -1)
@@ -61,9 +61,9 @@ def test_unit_constraints_are_unit_rows_stored_or_not(seed: int, kept: bool) -> 
     assert np.linalg.matrix_rank(flat) <= units.rank <= rows.count
 
 
-def test_a_row_of_zeros_that_must_be_equal_to_zero_is_no_trouble() -> None:
-    """Such a row says nothing; its unit length would be zero over zero."""
-    rows, _ = drawn(0)
+def test_a_zero_constraint_with_an_equality_stays_finite() -> None:
+    """Such a constraint is empty; scaling it to length one would be zero over zero."""
+    rows, _ = random_constraints(0)
     delta = rows.delta.copy()
     delta[0] = 0
     rows = replace(

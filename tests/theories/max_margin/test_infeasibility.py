@@ -1,4 +1,4 @@
-"""Where no matrix selects the tokens: it is decided, and the tokens that are named do contradict each other."""
+"""Infeasible problems are recognised, and the tokens that are named contradict each other."""
 
 from dataclasses import replace
 
@@ -12,22 +12,22 @@ from clearhead.numerics import least_distance
 from clearhead.theories.max_margin import Conflict, MaxMargin, Norm, Status, attention_svm
 from clearhead.theories.max_margin.svm.frobenius import Least
 from clearhead.theories.max_margin.svm.infeasibility import decide
-from clearhead.theories.max_margin.svm.solving import selecting
-from tests.theories.max_margin.problems import Problem, at_random, matrices, proved, scored
+from clearhead.theories.max_margin.svm.selection import selection_constraints
+from tests.theories.max_margin.problems import Problem, feasible_problem, margin_bound, matrices, random_selection
 
 seeds = st.integers(0, 2**31)
 norms = pytest.mark.parametrize("norm", list(Norm))
 ROUNDING = 1e-13
 
 
-def solved(problem: Problem, norm: Norm = Norm.FROBENIUS, keep: torch.Tensor | None = None) -> MaxMargin:
-    return attention_svm(problem.x, problem.z, problem.selected, norm=norm, keep=keep)
+def solved(problem: Problem, norm: Norm = Norm.FROBENIUS, mask: torch.Tensor | None = None) -> MaxMargin:
+    return attention_svm(problem.x, problem.z, problem.selected, norm=norm, mask=mask)
 
 
-def contradiction(turn: float = 0.0) -> Problem:
-    """Two sequences of the same two tokens, of which each selects another, for queries that differ by `turn`."""
+def contradiction(difference: float = 0.0) -> Problem:
+    """Return two sequences of the same two tokens that select different ones, for queries that differ a little."""
     tokens = torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 3.0]], dtype=torch.float64)
-    queries = torch.tensor([[1.0, 2.0], [1.0, 2.0 + turn]], dtype=torch.float64)
+    queries = torch.tensor([[1.0, 2.0], [1.0, 2.0 + difference]], dtype=torch.float64)
     return Problem(tokens.expand(2, 2, 3), queries, torch.tensor([0, 1]))
 
 
@@ -47,69 +47,69 @@ def test_a_contradictory_pair_is_named(norm: Norm) -> None:
 
 @norms
 def test_a_pair_that_nearly_contradicts_is_solved(norm: Norm) -> None:
-    """The control of the test above: what decides is whether the distance is zero, not whether it is small."""
-    found = solved(contradiction(turn=1e-5), norm)
+    """The control of the test above: a small distance is not zero."""
+    found = solved(contradiction(difference=1e-5), norm)
     assert found.status is Status.SOLVED
     assert 0 < found.margin.low < 1e-4
 
 
 @given(seeds, st.sampled_from([(13, 17, 3, 2), (31, 7, 2, 3), (29, 11, 3, 5)]))
 @settings(max_examples=15)
-def test_the_hull_holds_zero_and_its_weights_show_it(seed: int, size: tuple[int, int, int, int]) -> None:
-    problem = at_random(*size, seed=seed)
+def test_the_weights_prove_that_zero_is_in_the_convex_hull(seed: int, size: tuple[int, int, int, int]) -> None:
+    problem = random_selection(*size, seed=seed)
     found = solved(problem)
     assert found.status is Status.INFEASIBLE
     assert found.conflict is not None
     assert sum(found.conflict.weights) == pytest.approx(1)
     assert min(found.conflict.weights) > 0
-    A, places = matrices(problem)
+    A, tokens = matrices(problem)
     units = A.flatten(1) / A.flatten(1).norm(dim=1, keepdim=True)
-    row = {tuple(place): j for j, place in enumerate(places.tolist())}
-    total = sum(w * units[row[place]] for w, place in zip(found.conflict.weights, found.conflict.tokens, strict=True))
+    index = {tuple(token): j for j, token in enumerate(tokens.tolist())}
+    total = sum(w * units[index[token]] for w, token in zip(found.conflict.weights, found.conflict.tokens, strict=True))
     assert float(torch.linalg.norm(total)) < ROUNDING
     assert found.conflict.residual < ROUNDING
     for norm in Norm:  # the multipliers prove it in every norm
-        assert proved(problem, found.multipliers, norm) < ROUNDING * float(A.flatten(1).norm(dim=1).max())
+        assert margin_bound(problem, found.multipliers, norm) < ROUNDING * float(A.flatten(1).norm(dim=1).max())
 
 
 @given(seeds)
 @settings(max_examples=5)
-def test_without_any_one_of_them_the_rest_can_be_selected(seed: int) -> None:
-    problem = at_random(11, 13, 2, 3, seed=seed)
+def test_the_named_tokens_are_a_minimal_conflict(seed: int) -> None:
+    problem = random_selection(11, 13, 2, 3, seed=seed)
     conflict = solved(problem).conflict
     assert conflict is not None
     named = torch.zeros(11, 13, dtype=torch.bool)
     named[torch.arange(11), problem.selected] = True
-    for place in conflict.tokens:
-        named[place] = True
-    assert solved(problem, keep=named).status is Status.INFEASIBLE
-    for place in conflict.tokens:
+    for token in conflict.tokens:
+        named[token] = True
+    assert solved(problem, mask=named).status is Status.INFEASIBLE
+    for token in conflict.tokens:
         fewer = named.clone()
-        fewer[place] = False
-        assert solved(problem, keep=fewer).status is Status.SOLVED
+        fewer[token] = False
+        assert solved(problem, mask=fewer).status is Status.SOLVED
 
 
 @norms
-def test_whether_there_is_one_does_not_depend_on_the_norm(norm: Norm) -> None:
-    """Around where random selections stop being possible."""
-    problems = [at_random(7, 5, 3, 2, seed=seed) for seed in range(12)]
-    verdicts = [solved(problem, norm).status for problem in problems]
-    assert verdicts == [solved(problem).status for problem in problems]
-    assert set(verdicts) == {Status.SOLVED, Status.INFEASIBLE}
+def test_feasibility_does_not_depend_on_the_norm(norm: Norm) -> None:
+    """For sizes at which about half of the random selections are feasible."""
+    problems = [random_selection(7, 5, 3, 2, seed=seed) for seed in range(12)]
+    statuses = [solved(problem, norm).status for problem in problems]
+    assert statuses == [solved(problem).status for problem in problems]
+    assert set(statuses) == {Status.SOLVED, Status.INFEASIBLE}
 
 
-def test_a_matrix_that_separates_is_given_where_there_is_one() -> None:
-    problem = scored(31, 11, 3, 2)
-    rows, _ = selecting(problem.x, problem.z, problem.selected)
+def test_decide_returns_a_separating_matrix_for_a_feasible_problem() -> None:
+    problem = feasible_problem(31, 11, 3, 2)
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     found = decide(rows, np.zeros(rows.count))
     assert isinstance(found, Least)
     assert rows.values(found.W).min() > 0
 
 
 def test_equalities_can_contradict_margins() -> None:
-    """A score that must equal the selected token's and lie below it: the two rows are one and the same."""
-    problem = scored(3, 5, 7, 2)
-    rows, _ = selecting(problem.x, problem.z, problem.selected)
+    """One token must score the same as the selected token and lower: both constraints are the same row."""
+    problem = feasible_problem(3, 5, 7, 2)
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     rows = rows.at(np.array([0, 0, 1, 2, 5, 8]))
     equal = np.arange(6) == 0
     found = decide(replace(rows, equal=equal, bound=np.where(equal, 0.0, 1.0)), np.zeros(6))
@@ -119,13 +119,13 @@ def test_equalities_can_contradict_margins() -> None:
     assert isinstance(decide(rows.at(np.arange(1, 6)), np.zeros(5)), Least)
 
 
-def test_what_was_not_decided_is_not_called_infeasible(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*_: object, **__: object) -> None:
+def test_an_undecided_problem_is_not_called_infeasible(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_convergence(*_: object, **__: object) -> None:
         raise RuntimeError("Maximum number of iterations reached.")
 
-    problem = at_random(13, 17, 3, 2)
+    problem = random_selection(13, 17, 3, 2)
     assert solved(problem).status is Status.INFEASIBLE
-    monkeypatch.setattr(least_distance.optimize, "nnls", endless)
+    monkeypatch.setattr(least_distance.optimize, "nnls", no_convergence)
     for norm in Norm:
         found = solved(problem, norm)
         assert found.status is Status.UNFINISHED

@@ -1,4 +1,4 @@
-"""Matrices of bounded rank: the answer itself where it has that rank, a local one beside a true bound where not."""
+"""Matrices of bounded rank: the convex solution if it has that rank, otherwise a local one with a valid bound."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from clearhead.theories.max_margin import MarginWarning, Norm, Status, attention_svm
 from clearhead.theories.max_margin.svm.low_rank import truncated
-from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored
+from tests.theories.max_margin.problems import Problem, attained_margin, feasible_problem, linear_problem, margin_bound
 
 NUCLEAR = Norm.NUCLEAR
 
@@ -15,8 +15,8 @@ def rank_of(W: torch.Tensor) -> int:
     return int(torch.linalg.matrix_rank(W, rtol=1e-9))
 
 
-def test_a_bound_that_does_not_bind_changes_nothing() -> None:
-    problem = drawn(5, 6, 10)
+def test_an_inactive_rank_bound_changes_nothing() -> None:
+    problem = linear_problem(5, 6, 10)
     free = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
     assert free.W is not None
     assert rank_of(free.W) == 3
@@ -27,49 +27,48 @@ def test_a_bound_that_does_not_bind_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_bound_that_binds(rank: int) -> None:
-    """The rank is kept, the constraints are met, the bracket is true, and more rank does not cost more."""
-    problem = drawn(5, 6, 10)
+def test_an_active_rank_bound(rank: int) -> None:
+    """The rank is attained, the bounds are valid, and the margin is smaller than without the rank bound."""
+    problem = linear_problem(5, 6, 10)
     free = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
     found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=rank)
     assert found.status is Status.LOCAL
     assert found.W is not None
     assert rank_of(found.W) == rank
-    assert found.margin.low == pytest.approx(reached(problem, found.W, NUCLEAR), rel=1e-12)
-    assert found.margin.high == pytest.approx(proved(problem, found.multipliers, NUCLEAR), rel=1e-12)
+    assert found.margin.low == pytest.approx(attained_margin(problem, found.W, NUCLEAR), rel=1e-12)
+    assert found.margin.high == pytest.approx(margin_bound(problem, found.multipliers, NUCLEAR), rel=1e-12)
     assert found.margin.low < free.margin.low
-    assert found.support.sum() < 20, "with a local answer the gap is no measure of which constraints are active"
+    assert found.support.sum() < 20, "for a local solution the gap does not decide which constraints are active"
 
 
-def test_a_local_answer_is_better_than_cutting_the_convex_one() -> None:
-    """The control: the nearest matrix of the rank, scaled, is what no search would give."""
-    problem = drawn(5, 6, 10)
+def test_a_local_solution_is_better_than_truncating_the_convex_one() -> None:
+    problem = linear_problem(5, 6, 10)
     free = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
     assert free.W is not None
-    cut = torch.from_numpy(truncated(free.W.numpy(), 2))
+    nearest = torch.from_numpy(truncated(free.W.numpy(), 2))
     found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=2)
-    assert reached(problem, cut, NUCLEAR) < 0.99 * found.margin.low
+    assert attained_margin(problem, nearest, NUCLEAR) < 0.99 * found.margin.low
 
 
 def test_no_small_change_of_the_factors_is_better() -> None:
-    problem = scored(11, 7, 5, 3)
+    problem = feasible_problem(11, 7, 5, 3)
     found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=2)
     assert found.status is Status.LOCAL
     assert found.W is not None
     generator = np.random.default_rng(0)
     for size in (1e-1, 1e-2, 1e-3):
         for _ in range(30):
-            moved = found.W.numpy() + size * float(found.W.norm()) * generator.standard_normal((5, 3)) / 4
-            other = torch.from_numpy(truncated(moved, 2))
-            assert reached(problem, other, NUCLEAR) <= found.margin.low * (1 + 1e-6)
+            perturbed = found.W.numpy() + size * float(found.W.norm()) * generator.standard_normal((5, 3)) / 4
+            other = torch.from_numpy(truncated(perturbed, 2))
+            assert attained_margin(problem, other, NUCLEAR) <= found.margin.low * (1 + 1e-6)
 
 
-def test_a_rank_that_is_too_low_is_told() -> None:
-    """Signs of the entries of W must be ++ and +-, which no product of a column and a row has."""
+def test_a_warning_names_a_rank_that_is_too_low() -> None:
+    """The entries of W must have the signs ++ and +-, which no matrix of rank one has."""
     x = -torch.tensor([[[0, 0], [1, 0], [0, 1]], [[0, 0], [1, 0], [0, -1]]], dtype=torch.float64)
     problem = Problem(x, torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
     assert attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR).status is Status.SOLVED
-    with pytest.warns(MarginWarning, match="no matrix of rank 1 was found"):
+    with pytest.warns(MarginWarning, match="no separating matrix of rank 1 was found"):
         found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=1)
     assert found.status is Status.UNFINISHED
     assert found.W is None
@@ -79,14 +78,14 @@ def test_a_rank_that_is_too_low_is_told() -> None:
 
 
 @pytest.mark.parametrize(("rank", "norm"), [(0, NUCLEAR), (-1, NUCLEAR), (2, Norm.FROBENIUS), (2, Norm.MAX_ENTRY)])
-def test_ranks_that_mean_nothing_are_refused(rank: int, norm: Norm) -> None:
-    problem = drawn(2, 3, 5)
+def test_invalid_ranks_are_refused(rank: int, norm: Norm) -> None:
+    problem = linear_problem(2, 3, 5)
     with pytest.raises(ValueError, match=f"got rank {rank} with norm {norm}"):
         attention_svm(problem.x, problem.z, problem.selected, norm=norm, rank=rank)
 
 
-def test_the_same_answer_every_time() -> None:
-    problem = drawn(5, 6, 10)
+def test_the_solution_is_deterministic() -> None:
+    problem = linear_problem(5, 6, 10)
     first, second = (attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=2).W for _ in range(2))
     assert first is not None
     assert torch.equal(first, second)

@@ -1,4 +1,4 @@
-"""The bracket of a margin is true, whatever matrix and multipliers it is made of."""
+"""The bounds on a margin hold for any matrix and any multipliers."""
 
 from dataclasses import replace
 
@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from clearhead.theories.max_margin import Norm, attention_svm
 from clearhead.theories.max_margin.svm.norms import bracket, dual_norm, norm_of
-from clearhead.theories.max_margin.svm.solving import selecting
-from tests.theories.max_margin.problems import Problem, scored
+from clearhead.theories.max_margin.svm.selection import selection_constraints
+from tests.theories.max_margin.problems import Problem, feasible_problem
 
 seeds = st.integers(0, 2**31)
 norms = st.sampled_from(list(Norm))
 
 
 @given(seeds, norms)
-def test_dual_norms_bound_inner_products_and_are_reached(seed: int, norm: Norm) -> None:
+def test_dual_norms_bound_inner_products_and_are_attained(seed: int, norm: Norm) -> None:
     generator = np.random.default_rng(seed)
     A, W = generator.standard_normal((2, 5, 7))
     assert abs((A * W).sum()) <= norm_of(W, norm) * dual_norm(A, norm) * (1 + 1e-12)
@@ -28,27 +28,26 @@ def test_dual_norms_bound_inner_products_and_are_reached(seed: int, norm: Norm) 
 
 @given(seeds, norms)
 @settings(max_examples=30)
-def test_no_matrix_and_no_multipliers_make_a_false_bracket(seed: int, norm: Norm) -> None:
-    """Random ones, and ones near the best, as a solver that stops early or errs would offer."""
-    problem = scored(5, 7, 3, 2, seed=seed)
-    rows, _ = selecting(problem.x, problem.z, problem.selected)
+def test_bounds_hold_for_any_matrix_and_multipliers(seed: int, norm: Norm) -> None:
+    """Random ones, and ones near the optimum, as a solver that stops early would return."""
+    problem = feasible_problem(5, 7, 3, 2, seed=seed)
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     best = attention_svm(problem.x, problem.z, problem.selected, norm=norm)
     assert best.W is not None
-    right = best.multipliers.numpy()[rows.sequence, rows.token]
+    optimal = best.multipliers.numpy()[rows.sequence, rows.token]
     generator = np.random.default_rng(seed)
     for noise in (1e-9, 1e-3, 1.0, 100.0):
         W = best.W.numpy() + noise * np.abs(best.W.numpy()).max() * generator.standard_normal(best.W.shape)
-        multipliers = right + noise * right.max() * generator.standard_normal(len(right))
+        multipliers = optimal + noise * optimal.max() * generator.standard_normal(len(optimal))
         found = bracket(rows, W, multipliers, norm)
         assert found.low <= best.margin.high * (1 + 1e-12)
         assert found.high >= best.margin.low * (1 - 1e-12)
 
 
-def test_a_false_certificate_would_be_seen() -> None:
-    """The control of the test above: the mean of the margins for their least, and a norm that is not the dual, do claim
-    what is not so."""
-    problem = scored(5, 7, 3, 2, seed=1)
-    rows, _ = selecting(problem.x, problem.z, problem.selected)
+def test_wrong_bounds_do_not_hold() -> None:
+    """The control of the test above: the mean margin for the least, and a norm that is not the dual."""
+    problem = feasible_problem(5, 7, 3, 2, seed=1)
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     best = attention_svm(problem.x, problem.z, problem.selected)
     assert best.W is not None
     assert rows.values(best.W.numpy()).mean() / norm_of(best.W.numpy(), Norm.FROBENIUS) > 1.01 * best.margin.high
@@ -56,17 +55,17 @@ def test_a_false_certificate_would_be_seen() -> None:
     assert dual_norm(rows.combined(multipliers), Norm.NUCLEAR) / multipliers.sum() < 0.99 * best.margin.low
 
 
-def test_the_bracket_of_nothing_says_nothing() -> None:
-    problem = scored(3, 5, 7, 2)
-    rows, _ = selecting(problem.x, problem.z, problem.selected)
+def test_a_zero_matrix_and_zero_multipliers_give_infinite_bounds() -> None:
+    problem = feasible_problem(3, 5, 7, 2)
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     for norm in Norm:
         found = bracket(rows, np.zeros((7, 2)), np.zeros(rows.count), norm)
         assert (found.low, found.high) == (-np.inf, np.inf)
 
 
-def test_a_matrix_that_misses_an_equality_reaches_nothing() -> None:
-    problem: Problem = scored(3, 5, 7, 2)
-    rows, _ = selecting(problem.x, problem.z, problem.selected)
+def test_a_matrix_that_violates_an_equality_attains_no_margin() -> None:
+    problem: Problem = feasible_problem(3, 5, 7, 2)
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     best = attention_svm(problem.x, problem.z, problem.selected)
     assert best.W is not None
     W = best.W.numpy()

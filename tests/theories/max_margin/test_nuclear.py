@@ -1,4 +1,4 @@
-"""The matrix of least nuclear norm: proved on every drawn problem, by sums over constraints that are stored here."""
+"""The matrix of least nuclear norm: proved on every random problem with stored constraint matrices."""
 
 from dataclasses import replace
 
@@ -13,8 +13,16 @@ from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import least_frobenius
 from clearhead.theories.max_margin.svm.norms import bracket
 from clearhead.theories.max_margin.svm.nuclear import least_nuclear
-from clearhead.theories.max_margin.svm.solving import TOLERANCE, selecting
-from tests.theories.max_margin.problems import Problem, drawn, proved, reached, scored, size_of
+from clearhead.theories.max_margin.svm.selection import selection_constraints
+from clearhead.theories.max_margin.svm.solving import TOLERANCE
+from tests.theories.max_margin.problems import (
+    Problem,
+    attained_margin,
+    feasible_problem,
+    linear_problem,
+    margin_bound,
+    matrix_norm,
+)
 
 NUCLEAR = Norm.NUCLEAR
 seeds = st.integers(0, 2**31)
@@ -23,42 +31,42 @@ sizes = st.sampled_from([(2, 3, 5), (5, 7, 11), (11, 5, 7), (3, 17, 5), (13, 11,
 
 @given(seeds, sizes)
 @settings(max_examples=15)
-def test_the_bracket_is_as_narrow_as_promised(seed: int, size: tuple[int, int, int]) -> None:
+def test_the_bounds_are_within_the_tolerance(seed: int, size: tuple[int, int, int]) -> None:
     n, t, d = size
-    problem = scored(n, t, d, d + 2, seed=seed)
+    problem = feasible_problem(n, t, d, d + 2, seed=seed)
     found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
     assert found.status is Status.SOLVED
     assert found.W is not None
-    low, high = reached(problem, found.W, NUCLEAR), proved(problem, found.multipliers, NUCLEAR)
+    low, high = attained_margin(problem, found.W, NUCLEAR), margin_bound(problem, found.multipliers, NUCLEAR)
     assert 0 < low <= high * (1 + 1e-12)
     assert high - low <= TOLERANCE[NUCLEAR] * high
-    assert found.objective == pytest.approx(size_of(found.W, NUCLEAR), rel=1e-12)
+    assert found.objective == pytest.approx(matrix_norm(found.W, NUCLEAR), rel=1e-12)
 
 
 def test_the_least_frobenius_norm_is_not_the_least_nuclear_norm() -> None:
-    """The control of the test above: the same bracket around the other norm's answer is far too wide."""
-    problem = scored(5, 7, 11, 13)
+    """The control of the test above: the bounds by the other norm's solution are far apart."""
+    problem = feasible_problem(5, 7, 11, 13)
     other = attention_svm(problem.x, problem.z, problem.selected)
     best = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
     assert other.W is not None
-    assert reached(problem, other.W, NUCLEAR) < 0.95 * best.margin.low
-    assert proved(problem, other.multipliers, NUCLEAR) > 1.05 * best.margin.high
+    assert attained_margin(problem, other.W, NUCLEAR) < 0.95 * best.margin.low
+    assert margin_bound(problem, other.multipliers, NUCLEAR) > 1.05 * best.margin.high
 
 
 @given(seeds)
 @settings(max_examples=5)
 def test_rotations_of_tokens_and_queries_do_not_change_the_objective(seed: int) -> None:
-    problem = scored(5, 7, 11, 3, seed=seed)
+    problem = feasible_problem(5, 7, 11, 3, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     left, right = (torch.linalg.qr(torch.randn(w, w, generator=generator, dtype=torch.float64))[0] for w in (11, 3))
-    turned = Problem(problem.x @ left, problem.z @ right, problem.selected)
-    margins = [attention_svm(p.x, p.z, p.selected, norm=NUCLEAR).margin for p in (problem, turned)]
+    rotated = Problem(problem.x @ left, problem.z @ right, problem.selected)
+    margins = [attention_svm(p.x, p.z, p.selected, norm=NUCLEAR).margin for p in (problem, rotated)]
     assert margins[0].low <= margins[1].high
     assert margins[1].low <= margins[0].high
 
 
 def test_the_rank_is_exact_and_lower_than_that_of_the_frobenius_norm() -> None:
-    problem = drawn(11, 13, 17)
+    problem = linear_problem(11, 13, 17)
     ranks = {}
     for norm in (Norm.FROBENIUS, NUCLEAR):
         W = attention_svm(problem.x, problem.z, problem.selected, norm=norm).W
@@ -68,24 +76,24 @@ def test_the_rank_is_exact_and_lower_than_that_of_the_frobenius_norm() -> None:
     assert ranks[NUCLEAR] < ranks[Norm.FROBENIUS] == 11
 
 
-def test_one_column_has_one_norm() -> None:
-    """A prompt has one singular value, so both norms ask for the same."""
-    problem = scored(5, 7, 11, 1)
-    answers = [attention_svm(problem.x, problem.z, problem.selected, norm=norm) for norm in (Norm.FROBENIUS, NUCLEAR)]
-    assert answers[0].W is not None
-    torch.testing.assert_close(answers[0].W, answers[1].W)
+def test_both_norms_agree_for_a_prompt() -> None:
+    """A prompt has one singular value."""
+    problem = feasible_problem(5, 7, 11, 1)
+    solutions = [attention_svm(problem.x, problem.z, problem.selected, norm=norm) for norm in (Norm.FROBENIUS, NUCLEAR)]
+    assert solutions[0].W is not None
+    torch.testing.assert_close(solutions[0].W, solutions[1].W)
 
 
 def with_equalities(seed: int) -> Constraints:
-    problem = drawn(5, 7, 11, seed=seed)
-    rows, _ = selecting(problem.x, problem.z, problem.selected)
+    problem = linear_problem(5, 7, 11, seed=seed)
+    rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     equal = np.arange(rows.count) % 4 == 0
     return replace(rows, equal=equal, bound=np.where(equal, 0.0, 1.0))
 
 
 @given(seeds)
 @settings(max_examples=5)
-def test_scores_that_must_be_equal_are(seed: int) -> None:
+def test_equalities_are_satisfied(seed: int) -> None:
     rows = with_equalities(seed)
     least = least_frobenius(rows)
     found = least_nuclear(rows, least, tolerance=1e-6)
@@ -98,11 +106,12 @@ def test_scores_that_must_be_equal_are(seed: int) -> None:
     assert np.linalg.norm(found.W, "nuc") < np.linalg.norm(least.W, "nuc")
 
 
-def test_equalities_cost_norm() -> None:
-    """Their control: without them the norm is lower, so they were heeded."""
+def test_equalities_raise_the_norm() -> None:
+    """The control of the test above: without equalities the norm is lower."""
     rows = with_equalities(0)
-    loose = replace(rows.at(np.flatnonzero(~rows.equal)))
+    inequalities = replace(rows.at(np.flatnonzero(~rows.equal)))
     norms = [
-        float(np.linalg.norm(least_nuclear(r, least_frobenius(r), tolerance=1e-6).W, "nuc")) for r in (rows, loose)
+        float(np.linalg.norm(least_nuclear(r, least_frobenius(r), tolerance=1e-6).W, "nuc"))
+        for r in (rows, inequalities)
     ]
     assert norms[1] < 0.99 * norms[0]

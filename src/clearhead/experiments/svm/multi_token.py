@@ -65,7 +65,7 @@ def measure(*, d: int, seeds: Sequence[int]) -> dict[str, Any]:
 def _apart(task: AttentionTask, run: int, attention: Tensor, W: Tensor) -> dict[str, float | None]:
     """1 - cosine to every prediction; None where there is none."""
     x, z = task.tokens[run], task.queries[run]
-    solved = multi_token_svm(x, z, likely_tokens(attention, least=SELECTED), probabilities=attention)
+    solved = multi_token_svm(x, z, likely_tokens(attention, threshold=SELECTED), probabilities=attention)
     single = attention_svm(x, z, attention.argmax(dim=-1)).W
     direction = solved.direction.W
     both = None if solved.finite is None or direction is None else solved.prediction(W)

@@ -141,7 +141,7 @@ def jointly(name: str, height: float) -> JointCase:
     beside_zero = torch.stack([chosen, torch.zeros_like(chosen)], dim=1)
     head = attention_svm(beside_zero, None, torch.zeros(3, dtype=torch.int64))
     support = head.support[:, 1]
-    prompt = attention_svm(tokens[0], None, selected, keep=support[:, None].expand(3, 2))
+    prompt = attention_svm(tokens[0], None, selected, mask=support[:, None].expand(3, 2))
     assert head.W is not None, "the published labels can be separated"
     assert prompt.W is not None, "the published tokens can be selected"
     return JointCase(

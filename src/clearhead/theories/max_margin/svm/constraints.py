@@ -1,8 +1,8 @@
-r"""The constraints of an attention SVM, in factors.
+r"""The constraints of an attention SVM, stored as factors.
 
-Token t of sequence i must score lower than the one selected, :math:`(x_{i\alpha_i} - x_{it})^T W z_i \ge b_{it}`. With
-:math:`\delta_{it} = x_{i\alpha_i} - x_{it}` the constraint is :math:`\langle A_{it}, W\rangle \ge b_{it}`,
-:math:`A_{it} = \delta_{it} z_i^T`, a matrix of rank one: a stack of them is never formed.
+Token t of sequence i must score lower than the selected token: :math:`(x_{i\alpha_i} - x_{it})^T W z_i \ge b_{it}`.
+With :math:`\delta_{it} = x_{i\alpha_i} - x_{it}` the constraint is :math:`\langle A_{it}, W\rangle \ge b_{it}` for the
+rank-one matrix :math:`A_{it} = \delta_{it} z_i^T`. The matrices themselves are never formed.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """<A_j, W> >= bound_j, or = where `equal`, with A_j = delta_j z_i^T for i = sequence_j.
+    """Constraints <A_j, W> >= bound_j, or = bound_j if `equal`, with A_j = delta_j z_i^T and i = sequence_j.
 
-    Rows of one sequence stand together. `token` is the token of the row that must not win.
+    Constraints of the same sequence are consecutive. `token` is the token that must score lower than the selected one.
     """
 
     delta: Array
@@ -35,42 +35,42 @@ class Constraints:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of constraints."""
         return len(self.delta)
 
     @cached_property
     def lengths(self) -> Array:
         """Norms of the A_j."""
-        found: Array = np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.z, axis=1)[self.sequence]
-        return found
+        lengths: Array = np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.z, axis=1)[self.sequence]
+        return lengths
 
     @cached_property
     def units(self) -> Array:
-        """What the A_j are divided by to have length one: their norms, and one where a norm is zero."""
+        """Divisors that scale the A_j to length one: their norms, or one if the norm is zero."""
         lengths = self.lengths
         return np.where(lengths > 0, lengths, 1.0)
 
     def values(self, W: Array) -> Array:
-        """<A_j, W> for every row."""
-        found: Array = np.einsum("jd,jd->j", self.delta, (self.z @ W.T)[self.sequence])
-        return found
+        """Return <A_j, W> for every constraint."""
+        values: Array = np.einsum("jd,jd->j", self.delta, (self.z @ W.T)[self.sequence])
+        return values
 
     def combined(self, weights: Array) -> Array:
-        """The sum of weights_j A_j."""
+        """Return sum_j weights_j A_j."""
         return self.by_sequence(weights).T @ self.z
 
     def by_sequence(self, weights: Array) -> Array:
-        """(n, d): the sum of weights_j delta_j over the rows of each sequence, the other factor of `combined`."""
-        found = np.zeros((len(self.z), self.delta.shape[1]))
+        """Return the sum of weights_j delta_j over the constraints of each sequence, (n, d)."""
+        sums = np.zeros((len(self.z), self.delta.shape[1]))
         rows = np.flatnonzero(weights)
         if len(rows):
             sequence = self.sequence[rows]
             starts = np.flatnonzero(np.concatenate([[True], sequence[1:] != sequence[:-1]]))
-            found[sequence[starts]] = np.add.reduceat(weights[rows, None] * self.delta[rows], starts, axis=0)
-        return found
+            sums[sequence[starts]] = np.add.reduceat(weights[rows, None] * self.delta[rows], starts, axis=0)
+        return sums
 
     def at(self, rows: Indices) -> "Constraints":
-        """These rows alone, in their order."""
+        """Return the constraints with these indices, in their order."""
         return Constraints(
             delta=self.delta[rows],
             z=self.z,
@@ -82,58 +82,58 @@ class Constraints:
 
 
 class UnitConstraints:
-    """The A_j after each is scaled to length one.
+    """The constraint matrices A_j scaled to length one, as the rows of a `NonnegativeQP`.
 
-    Up to `STORED` of them their inner products are stored; beyond, products go through the factors, and memory does not
-    grow with their square.
+    Up to `LARGEST_GRAM` constraints the Gram matrix is stored. Beyond that, products are computed from the factors, so
+    memory does not grow with the square of the number of constraints.
     """
 
-    STORED = 1500
+    LARGEST_GRAM = 1500
 
     def __init__(self, constraints: Constraints) -> None:
         self._rows = constraints
         self._inverse = 1 / constraints.units
         self._queries = constraints.z @ constraints.z.T
-        stored = constraints.count <= self.STORED
-        self._gram = self._made(np.arange(constraints.count)) if stored else None
+        stored = constraints.count <= self.LARGEST_GRAM
+        self._gram = self._compute_gram(np.arange(constraints.count)) if stored else None
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of constraints."""
         return self._rows.count
 
     @property
     def rank(self) -> int:
-        """A bound on how many are independent: the matrices W have so many entries."""
+        """Upper bound on the number of linearly independent A_j."""
         rows = self._rows
         return min(rows.count, int(rows.delta.shape[1]) * int(min(rows.z.shape)))
 
     def combined(self, x: Array) -> Array:
-        """The sum of x_j A_j."""
+        """Return sum_j x_j A_j."""
         return self._rows.combined(self._inverse * x)
 
     def values(self, w: Array) -> Array:
-        """<A_j, w> for every j."""
+        """Return <A_j, w> for every j."""
         return self._inverse * self._rows.values(w)
 
     def products(self, x: Array) -> Array:
-        """<A_j, sum of x_k A_k> for every j."""
+        """Return <A_j, sum_k x_k A_k> for every j."""
         return self.values(self.combined(x)) if self._gram is None else np.asarray(self._gram @ x)
 
     def gram(self, where: Indices) -> Array:
-        """<A_j, A_k> for these j and k."""
-        return self._made(where) if self._gram is None else self._gram[np.ix_(where, where)]
+        """Return <A_j, A_k> for these j and k."""
+        return self._compute_gram(where) if self._gram is None else self._gram[np.ix_(where, where)]
 
     def columns(self, where: Indices) -> Array:
-        """These A_j, as columns, in coordinates of what they span: at most as many as there are columns."""
+        """Return these A_j as columns, in an orthonormal basis of their span (at most as many rows as columns)."""
         delta, sequence = self._rows.delta[where] * self._inverse[where, None], self._rows.sequence[where]
         left = linalg.qr(delta.T, mode="r")[0][: min(delta.shape)].T
-        used, place = np.unique(sequence, return_inverse=True)
+        used, index = np.unique(sequence, return_inverse=True)
         z = self._rows.z[used]
-        right = linalg.qr(z.T, mode="r")[0][: min(z.shape)].T[place]
-        found = np.einsum("ja,jb->abj", left, right).reshape(-1, len(where))
-        return np.asarray(linalg.qr(found, mode="r")[0][: len(where)] if len(found) > len(where) else found)
+        right = linalg.qr(z.T, mode="r")[0][: min(z.shape)].T[index]
+        columns = np.einsum("ja,jb->abj", left, right).reshape(-1, len(where))
+        return np.asarray(linalg.qr(columns, mode="r")[0][: len(where)] if len(columns) > len(where) else columns)
 
-    def _made(self, where: Indices) -> Array:
+    def _compute_gram(self, where: Indices) -> Array:
         delta, sequence = self._rows.delta[where] * self._inverse[where, None], self._rows.sequence[where]
         return (delta @ delta.T) * self._queries[np.ix_(sequence, sequence)]

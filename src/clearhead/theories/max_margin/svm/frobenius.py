@@ -1,10 +1,10 @@
-r"""The attention SVM of least Frobenius norm, through its dual.
+r"""The attention SVM of least Frobenius norm, solved in its dual.
 
 .. math:: \min_{\lambda \ge 0} \tfrac12 \lambda^T G \lambda - b^T \lambda, \qquad
           G_{jk} = (\delta_j \cdot \delta_k)(z_j \cdot z_k), \qquad W = \sum_j \lambda_j \delta_j z_j^T.
 
-Rows are scaled to length one first, so tokens that are nearly equal and data of any scale do no harm. The same program
-with another right-hand side finds the nearest matrix that satisfies the constraints.
+Constraints are scaled to length one first, so that nearly equal tokens and data of any scale lose no precision. The
+same program with another right-hand side finds the nearest matrix that satisfies the constraints.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ __all__ = ["Least", "Projection", "least_frobenius"]
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """A matrix, the multipliers of the constraints as they are (unscaled), and whether they are optimal to rounding."""
+    """A matrix, the multipliers of the unscaled constraints, and whether both are optimal up to rounding."""
 
     W: Array
     multipliers: Array
@@ -28,15 +28,15 @@ class Least:
 
 
 def least_frobenius(constraints: Constraints, *, near: Array | None = None, start: Array | None = None) -> Least:
-    """The matrix of least Frobenius norm, or the one nearest to `near`, that meets the constraints.
+    """Return the matrix of least Frobenius norm, or the one nearest to `near`, that satisfies the constraints.
 
-    `start` are multipliers of a problem like it.
+    start: multipliers of a similar problem, to begin with
     """
     return Projection(constraints).nearest(near, start=start)
 
 
 class Projection:
-    """Nearest matrices that meet the same constraints: what is computed for one is used for the next."""
+    """Projection on the matrices that satisfy the constraints; factors are reused from one call to the next."""
 
     def __init__(self, constraints: Constraints) -> None:
         self._constraints, self._lengths = constraints, constraints.units
@@ -45,10 +45,10 @@ class Projection:
         )
 
     def nearest(self, near: Array | None = None, *, start: Array | None = None) -> Least:
-        """The one nearest to `near`, or to zero."""
+        """Return the feasible matrix nearest to `near`, or to zero."""
         rows, lengths = self._constraints, self._lengths
         linear = (rows.bound if near is None else rows.bound - rows.values(near)) / lengths
         unit = float(np.abs(linear).max(initial=0.0)) or 1.0
-        found = self._program.solve(linear / unit, start=None if start is None else start * lengths / unit)
-        W = found.w * unit
-        return Least(W if near is None else near + W, found.x * unit / lengths, found.converged)
+        dual = self._program.solve(linear / unit, start=None if start is None else start * lengths / unit)
+        W = dual.w * unit
+        return Least(W if near is None else near + W, dual.x * unit / lengths, dual.converged)

@@ -1,11 +1,11 @@
-r"""The attention SVM of least nuclear norm: shrink the singular values, restore the margins, and so on.
+r"""The attention SVM of least nuclear norm, by Douglas-Rachford splitting.
 
 .. math:: V = \mathrm{shrink}_\tau(S), \qquad P = \mathrm{nearest}(2V - S), \qquad S \leftarrow S + \omega (P - V),
 
-where shrink takes tau off every singular value and nearest is the nearest matrix that meets the constraints, itself a
-Frobenius problem, begun with the tokens that were active the last time (Douglas and Rachford's splitting, Lions and
-Mercier 1979, over-relaxed as in Eckstein and Bertsekas 1992). Where it rests, V = P is the answer, and the multipliers
-of the nearest matrix prove it. They bracket the margin at every look, whatever the steps were.
+where shrink subtracts tau from every singular value and nearest is the nearest matrix that satisfies the constraints, a
+Frobenius problem that starts from the multipliers of the previous iteration (Lions and Mercier 1979; over-relaxed as in
+Eckstein and Bertsekas 1992). At a fixed point V = P is the solution, and the multipliers of the projection prove it.
+They bound the margin at every iteration, converged or not.
 """
 
 from dataclasses import replace
@@ -21,36 +21,36 @@ from clearhead.theories.max_margin.svm.solution import Norm
 
 __all__ = ["least_nuclear"]
 
-STEPS, LOOK = 6000, 3
-RELAXED = 1.65
-"""Omega. 1.5 to 1.7 need the fewest steps on drawn problems."""
-UNBALANCED, LARGEST_CHANGE = 2.0, 5.0
+STEPS, CHECK_EVERY = 6000, 3
+RELAXATION = 1.65
+"""omega. Values from 1.5 to 1.7 need the fewest steps on random problems."""
+IMBALANCE, LARGEST_CHANGE = 2.0, 5.0
+"""tau changes if the two residuals differ by more than the first factor, and by at most the second."""
 FIRST_CHANGE, PAUSE = 5, 1.3
-"""Tau changes where the two halves are out of balance by the first, at most by the second, not before so many steps,
-and ever more rarely: the steps settle only while it stays."""
+"""tau stays constant for the first steps, and ever longer after each change: the iteration converges only meanwhile."""
 PATIENCE = 1.5
-"""When P is proved, V, whose rank is exact, may take so many times as many steps."""
+"""Once P is proved, V, whose rank is exact, gets this many times as many steps to be proved."""
 
 
 def least_nuclear(constraints: Constraints, least: Least, *, tolerance: float) -> Least:
-    """The matrix of least nuclear norm that meets the constraints, from the one of least Frobenius norm.
+    """Return the matrix of least nuclear norm that satisfies the constraints, from that of least Frobenius norm.
 
-    It has converged if the bracket of its margin is as narrow as the tolerance; otherwise it is the best that was met.
+    It has converged if the bounds on its margin are within the tolerance; otherwise it is the best of all iterations.
     """
-    left, delta = _within_span(constraints.delta)
-    right, z = _within_span(constraints.z)
+    left, delta = _span_coordinates(constraints.delta)
+    right, z = _span_coordinates(constraints.z)
     rows = replace(constraints, delta=delta, z=z)
     best = _Best(rows, tolerance)
     best.offer(left.T @ least.W @ right, least.multipliers)
     if not best.proved():
         _split(rows, least.multipliers, best)
-    return Least(left @ best.answer() @ right.T, best.multipliers, best.proved())
+    return Least(left @ best.matrix() @ right.T, best.multipliers, best.proved())
 
 
-def _within_span(vectors: Array) -> tuple[Array, Array]:
-    """An orthonormal basis, in columns, of a space that holds the vectors, and their coordinates in it.
+def _span_coordinates(vectors: Array) -> tuple[Array, Array]:
+    """Return an orthonormal basis, in columns, of a space that contains the vectors, and their coordinates in it.
 
-    Norms of matrices that do not change with such coordinates are as well found there.
+    The nuclear norm does not change with such coordinates, so the smaller problem has the same solution.
     """
     count, width = vectors.shape
     if count >= width:
@@ -60,9 +60,9 @@ def _within_span(vectors: Array) -> tuple[Array, Array]:
 
 
 class _Best:
-    """The matrices that reach most and the multipliers that prove most, of all that were offered.
+    """The matrices with the largest margin and the multipliers with the smallest bound of all iterations.
 
-    Matrices whose rank is exact are kept beside the others, and preferred once they are proved.
+    The best matrix of exact rank is stored separately and preferred once it is proved.
     """
 
     def __init__(self, rows: Constraints, tolerance: float) -> None:
@@ -72,37 +72,37 @@ class _Best:
         self._W = {False: np.zeros(0), True: np.zeros(0)}
 
     def offer(self, W: Array, multipliers: Array, *, exact: bool = False) -> None:
-        """exact: W is of exact rank, with singular values that are zero and not only small."""
-        found = bracket(self._rows, W, multipliers, Norm.NUCLEAR)
-        if found.high < self._high:
-            self._high, self.multipliers = found.high, multipliers
-        if found.low > self._low[exact]:
-            self._low[exact], self._W[exact] = found.low, W
+        """Store W and the multipliers if they improve the bounds; `exact`: the small singular values of W are zero."""
+        bounds = bracket(self._rows, W, multipliers, Norm.NUCLEAR)
+        if bounds.high < self._high:
+            self._high, self.multipliers = bounds.high, multipliers
+        if bounds.low > self._low[exact]:
+            self._low[exact], self._W[exact] = bounds.low, W
 
     def proved(self, *, exact: bool = False) -> bool:
-        """Whether the bracket is narrow enough, by a matrix of exact rank or by any."""
+        """Return whether the bounds are within the tolerance, for a matrix of exact rank or for any."""
         low = self._low[True] if exact else max(self._low.values())
         return self._high - low <= self._tolerance * self._high
 
-    def answer(self) -> Array:
-        """The one to give."""
+    def matrix(self) -> Array:
+        """Return the matrix of exact rank if it is proved or has the largest margin, otherwise the other one."""
         return self._W[self.proved(exact=True) or self._low[True] > self._low[False]]
 
 
 def _split(rows: Constraints, multipliers: Array, best: _Best) -> None:
-    """The steps of the module's docstring, until the best is proved."""
+    """Iterate the splitting until the best matrix is proved."""
     projection = Projection(rows)
-    W = best.answer()
+    W = best.matrix()
     tau = float(np.linalg.norm(W, 2))
     S, before = W + W, np.zeros_like(W)
     due, enough = FIRST_CHANGE, float(STEPS)
     for step in range(STEPS):
-        V = _shrunk(S, tau)
+        V = _shrink(S, tau)
         nearest = projection.nearest(2 * V - S, start=multipliers)
         if not nearest.converged:
             return
         P, multipliers = nearest.W, nearest.multipliers
-        if step % LOOK == 0:
+        if step % CHECK_EVERY == 0:
             best.offer(P, multipliers)
             if not rows.equal.any():
                 best.offer(V, multipliers, exact=True)
@@ -110,33 +110,38 @@ def _split(rows: Constraints, multipliers: Array, best: _Best) -> None:
                 return
             if best.proved():
                 enough = min(enough, PATIENCE * step if not rows.equal.any() else step)
-        moved = S - V
-        S = S + RELAXED * (P - V)
+        dual = S - V
+        S = S + RELAXATION * (P - V)
         if step >= due:
-            change = _balance(P - V, P, V - before, moved)
-            if max(change, 1 / change) > UNBALANCED:
+            change = _balance(P - V, P, V - before, dual)
+            if max(change, 1 / change) > IMBALANCE:
                 change = min(max(change, 1 / LARGEST_CHANGE), LARGEST_CHANGE)
                 S, tau = V + change * (S - V), change * tau
                 due = int(PAUSE * step) + FIRST_CHANGE
         before = V
 
 
-def _shrunk(S: Array, tau: float) -> Array:
-    """tau off every singular value, through the eigenvalues of the smaller product: three times quicker than singular
-    values, and the small ones, which squares lose, are those that go."""
+def _shrink(S: Array, tau: float) -> Array:
+    """Subtract tau from every singular value of S.
+
+    The eigenvalues of the smaller Gram matrix take a third of the time of an SVD. They lose the small singular values
+    to rounding, but those become zero anyway.
+    """
     if len(S) > S.shape[1]:
-        return _shrunk(S.T, tau).T
+        return _shrink(S.T, tau).T
     squares, U = np.linalg.eigh(S @ S.T)
     values = np.sqrt(np.maximum(squares, 0))
-    kept = values > tau
-    U = U[:, kept]
-    shrunk: Array = (U * (1 - tau / values[kept])) @ (U.T @ S)
+    positive = values > tau
+    U = U[:, positive]
+    shrunk: Array = (U * (1 - tau / values[positive])) @ (U.T @ S)
     return shrunk
 
 
-def _balance(missed: Array, P: Array, turned: Array, moved: Array) -> float:
-    """What tau should be multiplied by: the square root of how far the answer still moves over how far V and P are
-    apart, both relative to their sizes (Boyd et al. 2011, section 3.4.1, without units)."""
-    apart = float(np.linalg.norm(missed) / (np.linalg.norm(P) or 1.0))
-    still = float(np.linalg.norm(turned) / (np.linalg.norm(moved) or 1.0))
-    return float(np.sqrt(still / apart)) if apart > 0 and still > 0 else 1.0
+def _balance(primal_residual: Array, P: Array, step: Array, dual: Array) -> float:
+    """Return the factor for tau: the square root of the relative dual residual over the relative primal residual.
+
+    Boyd et al. 2011, section 3.4.1, with residuals relative to the size of the variables.
+    """
+    primal = float(np.linalg.norm(primal_residual) / (np.linalg.norm(P) or 1.0))
+    dual_residual = float(np.linalg.norm(step) / (np.linalg.norm(dual) or 1.0))
+    return float(np.sqrt(dual_residual / primal)) if primal > 0 and dual_residual > 0 else 1.0

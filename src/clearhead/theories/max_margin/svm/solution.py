@@ -1,4 +1,4 @@
-"""What an attention SVM gives: the matrix, its multipliers, and a bracket of the margin that anyone can check."""
+"""The solution of an attention SVM: the matrix, its multipliers, and bounds on the margin that anyone can check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,41 +12,42 @@ __all__ = ["Conflict", "MarginWarning", "MaxMargin", "Norm", "Status"]
 
 
 class Norm(StrEnum):
-    """Which norm of W is least."""
+    """The norm of W that is minimised."""
 
     FROBENIUS = "Frobenius"
-    """Where W itself is trained by gradient descent."""
+    """The norm that gradient descent on W minimises."""
     NUCLEAR = "nuclear"
-    """Where K and Q of W = K Q^T are."""
+    """The norm that gradient descent on K and Q of W = K Q^T minimises."""
     MAX_ENTRY = "max-entry"
-    """Where W is trained by the signs of its gradients."""
+    """The norm that sign descent on W minimises."""
 
 
 class Status(StrEnum):
-    """How a problem ended."""
+    """The outcome of solving a problem."""
 
     SOLVED = "solved"
-    """The bracket of the margin is as narrow as was asked."""
+    """The bounds on the margin are as close as the tolerance asks."""
     TRIVIAL = "trivial"
-    """Nothing to separate: W = 0, and the margin is infinite."""
+    """There is nothing to separate: W = 0, and the margin is infinite."""
     INFEASIBLE = "infeasible"
     """No W selects these tokens; the conflict says why."""
     LOCAL = "solved locally"
-    """With a bound on the rank: a W was found that no small change betters; others are excluded by the bracket only."""
+    """With a bound on the rank: no small change improves W, but only the bounds on the margin exclude a better W."""
     UNFINISHED = "unfinished"
-    """The bracket is true but wider than was asked."""
+    """The bounds on the margin are valid but wider than the tolerance."""
 
 
 class MarginWarning(UserWarning):
-    """A problem that was solved, and whose answer hangs on something fragile. The message says on what."""
+    """A solved problem whose solution depends on nearly equal tokens; the message names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Why no W selects the tokens: constraints whose weighted sum is zero, so that they cannot all be positive.
+    """A proof that no W selects the tokens: constraints with a weighted sum of zero, which cannot all be positive.
 
-    `tokens` are (sequence, token) pairs, the token being one that must score lower than the selected one; `weights` are
-    positive and sum to one; `residual` is the length of the weighted sum of constraints of length one.
+    tokens: (sequence, token) pairs of the constraints; each token must score lower than the selected one
+    weights: positive, with sum one
+    residual: norm of the weighted sum of the constraint matrices at length one; zero up to rounding
     """
 
     tokens: tuple[tuple[int, int], ...]
@@ -57,15 +58,15 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxMargin:
-    r"""The matrix of least norm that selects the tokens with a margin of one, and what it rests on.
+    r"""The matrix of least norm that selects the tokens with a margin of one, and the proof of its margin.
 
-    margin: a bracket of :math:`\gamma = \max_{\|W\| \le 1} \min_j \langle A_j, W\rangle = 1 / \|W^{mm}\|`. Its low end
-        is what W reaches, :math:`\min_j \langle A_j, W\rangle / \|W\|`; its high end is what the multipliers prove that
-        no W passes, :math:`\|\sum_j \lambda_j A_j\|_* / \sum_j \lambda_j` in the dual norm.
-    W: scaled to a least margin of one; None where infeasible, or where none was found.
-    multipliers: :math:`\lambda \ge 0`, zero for tokens without a constraint. Not unique where tokens repeat.
-    support: tokens whose constraint is active.
-    query_rank: of the stacked queries; 1 means that the problem is one for a vector and not for a matrix.
+    margin: bounds on :math:`\gamma = \max_{\|W\| \le 1} \min_j \langle A_j, W\rangle = 1 / \|W^{mm}\|`. W attains the
+        lower bound :math:`\min_j \langle A_j, W\rangle / \|W\|`; the multipliers prove the upper bound
+        :math:`\|\sum_j \lambda_j A_j\|_* / \sum_j \lambda_j` in the dual norm
+    W: scaled so that its smallest margin is one; None if the problem is infeasible or no W was found
+    multipliers: :math:`\lambda \ge 0`, zero for tokens without a constraint. Not unique if tokens are repeated
+    support: tokens whose constraint is active
+    query_rank: rank of the stacked queries; if it is 1, the unknown is a vector rather than a matrix
     """
 
     norm: Norm
@@ -80,7 +81,7 @@ class MaxMargin:
 
     @property
     def gap(self) -> float:
-        """Width of the bracket relative to its high end; 0 for a trivial problem."""
+        """Upper minus lower bound of the margin, relative to the upper; 0 for a trivial problem."""
         if self.status is Status.TRIVIAL:
             return 0.0
         return (self.margin.high - self.margin.low) / self.margin.high if self.margin.high > 0 else float("inf")

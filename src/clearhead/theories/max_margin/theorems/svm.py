@@ -13,8 +13,9 @@ from torch import Tensor
 
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.svm.norms import bracket, dual_norm, norm_of
+from clearhead.theories.max_margin.svm.selection import selection_constraints
 from clearhead.theories.max_margin.svm.solution import MaxMargin, Norm, Status
-from clearhead.theories.max_margin.svm.solving import attention_svm, selecting
+from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead.theories.theorem import Theorem
 
 __all__ = ["PAPER", "SOLVER_TOLERANCE", "SVM_THEOREMS", "random_problem"]
@@ -88,7 +89,7 @@ def _bound_violation(dtype: torch.dtype, *, dual: Norm | None = None) -> float:
     violation = 0.0
     for norm in (Norm.FROBENIUS, Norm.NUCLEAR):
         for seed, (problem, svm) in enumerate(_solved_problems(dtype, norm)):
-            constraints, _ = selecting(*problem)
+            constraints, _ = selection_constraints(*problem)
             generator = np.random.default_rng(seed)
             for _ in range(4):
                 W = _matrix(svm) + 0.1 * generator.standard_normal((D, D))
@@ -112,7 +113,7 @@ def _duality_gap(dtype: torch.dtype) -> float:
 def _duality_gap_of_permuted_multipliers(dtype: torch.dtype) -> float:
     gaps = []
     for problem, svm in _solved_problems(dtype):
-        constraints, _ = selecting(*problem)
+        constraints, _ = selection_constraints(*problem)
         multipliers = np.roll(svm.multipliers.numpy()[constraints.sequence, constraints.token], 1)
         bounds = bracket(constraints, _matrix(svm), multipliers, Norm.FROBENIUS)
         gaps.append((bounds.high - bounds.low) / bounds.high)
@@ -129,7 +130,7 @@ def _negative_margin(dtype: torch.dtype, *, by_matrix: bool) -> float:
         x, z, random_tokens = random_problem(seed, dtype)
         W = torch.randn(D, D, generator=torch.Generator().manual_seed(seed + 100), dtype=torch.float64).to(dtype)
         scores = torch.einsum("ntd,de,ne->nt", x, W, z)
-        constraints, _ = selecting(x, z, scores.argmax(dim=-1) if by_matrix else random_tokens)
+        constraints, _ = selection_constraints(x, z, scores.argmax(dim=-1) if by_matrix else random_tokens)
         margins = constraints.values(W.double().numpy())
         violation = max(violation, -float(margins.min()) / float(np.abs(margins).max()))
     return violation
