@@ -11,14 +11,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from clearhead import modules as modules
     from clearhead import operators as operators
-    from clearhead.auditing import audit as audit
+    from clearhead.audit.findings import Finding as Finding
+    from clearhead.audit.findings import Verdict as Verdict
+    from clearhead.audit.record import AuditRecord as AuditRecord
+    from clearhead.audit.run import audit as audit
     from clearhead.capturing import capture as capture
     from clearhead.fidelity import check_fidelity as check_fidelity
-    from clearhead.findings import Finding as Finding
-    from clearhead.findings import Verdict as Verdict
     from clearhead.heads import Heads as Heads
     from clearhead.models.loading import load_model as load_model
-    from clearhead.record import AuditRecord as AuditRecord
     from clearhead.report.folder import write_report as write_report
     from clearhead.shapes import ShapeError as ShapeError
     from clearhead.sockets import AttentionNotSeenError as AttentionNotSeenError
@@ -33,19 +33,20 @@ if TYPE_CHECKING:
     from clearhead.swapping import swap as swap
     from clearhead.testing import check_attention as check_attention
 
-# Where each public name lives. It is imported when it is first asked for: torch takes seconds, and `clearhead --help`
-# shall not. For the same reason no module may have a public name's name: importing the module would hide the name.
+# The module of each public name. It is imported at first use: torch takes seconds, and `clearhead --help` must not.
+# So no module may have the name of a public name, which importing the module would hide; `audit` is a package that can
+# be called.
 _HOME = {
     "AttentionNotSeenError": "clearhead.sockets",
     "AttentionSpec": "clearhead.sockets",
-    "AuditRecord": "clearhead.record",
-    "Finding": "clearhead.findings",
+    "AuditRecord": "clearhead.audit.record",
+    "Finding": "clearhead.audit.findings",
     "Heads": "clearhead.heads",
     "ShapeError": "clearhead.shapes",
     "Swap": "clearhead.swapping",
     "SwapWarning": "clearhead.swapping",
-    "Verdict": "clearhead.findings",
-    "audit": "clearhead.auditing",
+    "Verdict": "clearhead.audit.findings",
+    "audit": "",
     "capture": "clearhead.capturing",
     "check_attention": "clearhead.testing",
     "check_fidelity": "clearhead.fidelity",

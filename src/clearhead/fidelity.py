@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.audit.record import Fidelity
 from clearhead.capturing import capture
 from clearhead.heads import Heads
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.softmax import softmax_attention
-from clearhead.record import Fidelity
 from clearhead.sockets import AttentionNotSeenError, AttentionSpec, Tap, open_sockets
 from clearhead.swapping import find_swaps
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Heads", "LinearMap", "Stream"]
+__all__ = ["Heads", "LayerRecord", "LinearMap", "Stream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +85,13 @@ class Heads:
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:
         """True for the queries that may look somewhere; None if all may. The others have no defined attention."""
         return None if self.mask is None else self.mask.any(dim=-1, keepdim=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRecord:
+    """One captured attention layer: its place in the forward pass, its module, and through which door it was seen."""
+
+    layer: int
+    name: str
+    heads: int
+    socket: str

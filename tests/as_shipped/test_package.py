@@ -34,7 +34,12 @@ def test_the_public_names_are_pinned_and_there() -> None:
 
 def test_no_module_hides_a_public_name() -> None:
     modules = {path.stem for path in (ROOT / "src" / "clearhead").iterdir()}
-    assert modules & set(PUBLIC) == {"modules", "operators"}
+    assert modules & set(PUBLIC) == {"audit", "modules", "operators"}
+
+
+def test_the_audit_package_is_called_as_its_function() -> None:
+    code = "import clearhead.audit.record, inspect; print(list(inspect.signature(clearhead.audit).parameters)[:2])"
+    assert _python(code) == "['model', 'batches']"
 
 
 def test_type_checkers_see_what_python_sees() -> None:
@@ -80,7 +85,7 @@ def test_it_works_without_the_tools_of_its_tests() -> None:
 
 
 def test_torchvision_is_left_alone_by_the_import() -> None:
-    code = "import sys, clearhead, clearhead.auditing, clearhead.sockets; print('torchvision' in sys.modules)"
+    code = "import sys, clearhead, clearhead.audit.run, clearhead.sockets; print('torchvision' in sys.modules)"
     assert _python(code) == "False"
 
 
@@ -108,15 +113,15 @@ def test_torch_is_pinned_by_the_constraints_alone() -> None:
 
 
 BREAKS = {
-    "rooms on one floor": ("report/wording.py", "import clearhead.theories.theory", "imports point down"),
+    "the audit writes no report": ("audit/run.py", "import clearhead.report.folder", "imports point down"),
     "training knows no data": ("training/loop.py", "import clearhead.data.text", "imports point down"),
     "corruptions know no training": (
         "robustness/sweep.py",
         "import clearhead.training.evaluation",
         "imports point down",
     ),
-    "no audit knows an experiment": ("auditing.py", "import clearhead.experiments.experiment", "imports point down"),
-    "upwards": ("numerics/precision.py", "import clearhead.findings", "imports point down"),
+    "no audit knows an experiment": ("audit/run.py", "import clearhead.experiments.experiment", "imports point down"),
+    "upwards": ("numerics/precision.py", "import clearhead.audit.findings", "imports point down"),
     "the kernel stands alone": ("kernels/library.py", "import clearhead.numerics.precision", "imports point down"),
     "theories see no models": ("theories/theory.py", "import clearhead.sockets", "theories see tensors"),
     "theories apart": ("theories/symmetry/claim.py", "import clearhead.theories.kernel_pca", "theories do not import"),

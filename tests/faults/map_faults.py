@@ -7,8 +7,8 @@ PETS = ("tests/experiments/crate/test_pets.py",)
 TILES = ("tests/report/test_tiles.py",)
 RUNS = ("tests/experiments/crate/test_runs.py",)
 LAYERS = ("tests/experiments/crate/test_training.py",)
-SIDED = ("tests/test_one_sided.py",)
-AUDITED = ("tests/test_auditing.py",)
+SIDED = ("tests/audit/test_one_sided.py",)
+AUDITED = ("tests/audit/test_run.py",)
 WHERE = "experiments/crate/attention_maps.py"
 
 MAP_FAULTS = (
@@ -41,8 +41,8 @@ MAP_FAULTS = (
     Fault("runs: best head on its own images", "experiments/crate/segmentation.py", "chosen = best_head(heads[::2])", "chosen = best_head(heads[1::2])", RUNS),
     Fault("layers: measured again", "experiments/crate/training.py", "found.append(kept(run.folder.parent / MEASURED, make, settings, rooms=(\"\",)))", "found.append(make(**settings))", LAYERS),
     Fault("layers: kept whatever the images", "experiments/crate/training.py", "settings = {\"count\": count, \"seen\": of_tensors(seen)}", "settings = {\"count\": 0, \"seen\": \"\"}", LAYERS),
-    Fault("untrained: one draw decides", "judging.py", "finding.claim.theory in decisive and len(starts) > 1", "finding.claim.theory in decisive", SIDED),
+    Fault("untrained: one draw decides", "audit/judging.py", "finding.claim.theory in decisive and len(starts) > 1", "finding.claim.theory in decisive", SIDED),
     Fault("untrained: spread of the mean", "numerics/moments.py", "(1 + 1 / len(drawn))", "(1 / len(drawn))", SIDED),
     Fault("untrained: the head without error", "numerics/moments.py", "variance + error**2", "variance", SIDED),
-    Fault("untrained: one without numbers", "before_training.py", "sorted(measured_at - measured_at_start)", "sorted(measured_at - measured_at)", AUDITED),
+    Fault("untrained: one without numbers", "audit/baseline.py", "sorted(measured_at - measured_at_start)", "sorted(measured_at - measured_at)", AUDITED),
 )  # fmt: skip

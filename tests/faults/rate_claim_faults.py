@@ -5,7 +5,7 @@ from fault import Fault
 MEASURED = ("tests/theories/coding_rate/test_measurement.py",)
 CURVES = ("tests/theories/coding_rate/test_depth.py",)
 SUBSPACES = ("tests/theories/coding_rate/test_subspaces.py",)
-JUDGED = ("tests/test_one_sided.py",)
+JUDGED = ("tests/audit/test_one_sided.py",)
 WHERE = "theories/coding_rate"
 
 RATE_CLAIM_FAULTS = (
@@ -116,7 +116,7 @@ RATE_CLAIM_FAULTS = (
     ),
     Fault(
         "curves: what stood beside the model is lost",
-        "record.py",
+        "audit/record.py",
         "lines=(first, replace(_mean_line(lines), name=name), *rest)",
         "lines=(first, replace(_mean_line(lines), name=name))",
         CURVES,
@@ -130,21 +130,21 @@ RATE_CLAIM_FAULTS = (
     ),
     Fault(
         "judging: the easiest control of a direction",
-        "findings.py",
+        "theories/theory.py",
         "return (min if self.direction is Direction.LOWER else max)(",
         "return (max if self.direction is Direction.LOWER else min)(",
         JUDGED,
     ),
     Fault(
         "judging: either side of chance agrees",
-        "judging.py",
+        "audit/judging.py",
         "if lower is (finding.claim.direction is Direction.LOWER) else Verdict.CONTRADICTED",
         "if True else Verdict.CONTRADICTED",
         JUDGED,
     ),
     Fault(
         "judging: the untrained model never decides",
-        "judging.py",
+        "audit/judging.py",
         "judged = finding.claim.theory in decisive and len(starts) > 1",
         "judged = False",
         JUDGED,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead import swap
-from clearhead.auditing import audit
+from clearhead.audit.run import audit
 from clearhead.capturing import capture
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
 from clearhead.models.loading import load_model

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from clearhead.auditing import audit
+from clearhead.audit.run import audit
 from clearhead.capturing import capture
 from clearhead.data.text import default_passages
 from clearhead.models.crate_block import Form

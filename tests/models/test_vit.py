@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from clearhead.auditing import audit
+from clearhead.audit.run import audit
 from clearhead.capturing import capture
 from clearhead.models.loading import load_model
 from clearhead.models.native import MARKER, is_native, load_native, save_native, untrained

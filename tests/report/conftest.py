@@ -2,8 +2,9 @@ import dataclasses
 
 import pytest
 
-from clearhead.findings import TheoremCheck, Verdict
-from clearhead.record import AuditRecord
+from clearhead.audit.findings import Verdict
+from clearhead.audit.record import AuditRecord
+from clearhead.theories.theory import TheoremCheck
 from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from clearhead.findings import Chance, Claim, Finding, Role
-from clearhead.judging import judge
+from clearhead.audit.findings import Chance, Finding
+from clearhead.audit.judging import judge
+from clearhead.audit.record import AuditRecord, Fidelity, Timing
+from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval
-from clearhead.record import AuditRecord, Dispute, Fidelity, LayerRecord, Position, Timing
+from clearhead.theories.theory import Claim, Dispute, Position, Role
 
 KERNEL_PCA = Claim(
     theory="kernel PCA",

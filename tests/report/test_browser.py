@@ -12,12 +12,13 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from clearhead.findings import Direction, Role, Verdict
+from clearhead.audit.findings import Verdict
+from clearhead.audit.record import DepthCurve, DepthLine
 from clearhead.numerics.moments import Interval
-from clearhead.record import DepthCurve, DepthLine
 from clearhead.report import render_html
 from clearhead.report.drawing import text_of
 from clearhead.report.wording import number
+from clearhead.theories.theory import Direction, Role
 from tests.report.made_records import EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
 pytestmark = pytest.mark.browser

@@ -12,13 +12,14 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from clearhead.findings import Direction, Role, Unit, Verdict
-from clearhead.judging import judge
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import judge
+from clearhead.audit.record import AuditRecord, DepthCurve, DepthLine
 from clearhead.numerics.moments import Interval
-from clearhead.record import AuditRecord, DepthCurve, DepthLine
 from clearhead.report import audit_as_json, print_audit, render_html, write_json
 from clearhead.report.chart_axis import axis_over
-from tests.made_findings import control, finding
+from clearhead.theories.theory import Direction, Role, Unit
+from tests.audit.made_findings import control, finding
 from tests.report.made_records import KERNEL_PCA, record_of
 
 HOSTILE = '<script>alert(1)</script>"&'

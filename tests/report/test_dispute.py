@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from clearhead.findings import Verdict
-from clearhead.judging import Summary, summarise
-from clearhead.record import AuditRecord
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import Summary, summarise
+from clearhead.audit.record import AuditRecord
 from clearhead.report.dispute import conclusion, view_dispute
 from clearhead.report.grid import arrange
 from clearhead.report.wording import hardest, sentence

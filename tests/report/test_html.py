@@ -7,12 +7,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from clearhead.findings import Role, Verdict
-from clearhead.judging import summarise
-from clearhead.record import Dispute, Position
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import summarise
 from clearhead.report import render_html
 from clearhead.report.folder import write_report
 from clearhead.report.wording import number
+from clearhead.theories.theory import Dispute, Position, Role
 from tests.once import once
 from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP, record_of
 

@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from clearhead.record import AuditRecord, ModelSymmetry
+from clearhead.audit.record import AuditRecord, ModelSymmetry
 from clearhead.report import audit_as_json, print_audit, render_html
 
 BROKEN = ModelSymmetry(layers=(0.123, 0.456), whole=0.789, unrelated=1.432, inputs=4, draws=2)

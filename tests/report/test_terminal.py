@@ -5,10 +5,10 @@ import re
 import pytest
 from rich.console import Console
 
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import judge, summarise
+from clearhead.audit.record import AuditRecord
 from clearhead.cli.verify_command import verify_command
-from clearhead.findings import Verdict
-from clearhead.judging import judge, summarise
-from clearhead.record import AuditRecord
 from clearhead.report import print_audit, print_theorems, render_html
 from clearhead.report.wording import agreement, drawn, duration, number, short
 from tests.report.made_records import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of

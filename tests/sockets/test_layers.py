@@ -10,10 +10,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from clearhead import fidelity
+from clearhead.audit.record import Fidelity
 from clearhead.capturing import capture
 from clearhead.fidelity import FidelityError, check_fidelity, replaced
 from clearhead.heads import Heads
-from clearhead.record import Fidelity
 from clearhead.sockets import AttentionNotSeenError
 from tests.sockets.zoo import FAMILIES, drawn_large
 

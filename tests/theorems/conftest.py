@@ -3,8 +3,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from clearhead.findings import TheoremCheck
 from clearhead.theories.catalogue import all_theorems
+from clearhead.theories.theory import TheoremCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from torch import Tensor
 
-from clearhead.findings import TheoremCheck
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.general import dot_product, embedded_gaussian, general_attention
 from clearhead.report.json_file import theorems_as_json
 from clearhead.report.terminal import print_theorems
+from clearhead.theories.theory import TheoremCheck
 from tests.theorems.conftest import Verification
 
 SEEDS = st.integers(0, 2**31)

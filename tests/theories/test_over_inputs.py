@@ -7,11 +7,12 @@ import pytest
 import torch
 from scipy import stats
 
-from clearhead.findings import Claim, Finding
+from clearhead.audit.findings import Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.theories.over_inputs import OverInputs, sample_by_head
 from clearhead.theories.tallies import Control, Sample, Samples
+from clearhead.theories.theory import Claim
 
 FIRST, SECOND = (
     Claim(theory="t", statistic=name, statement="", formula="", citation="", exact=exact)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.findings import Finding, Verdict
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.judging import judge
 from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
 from clearhead.shapes import ShapeError
 from clearhead.theories.symmetry import (

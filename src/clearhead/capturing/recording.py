@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from clearhead.heads import Heads, LinearMap
-from clearhead.record import LayerRecord
+from clearhead.heads import Heads, LayerRecord, LinearMap
 from clearhead.sockets import SOCKETS, AttentionNotSeenError, AttentionSpec, Tap, open_sockets
 from clearhead.sockets.expected import expected_modules
 from clearhead.sockets.stream_watch import StreamWatch

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import nn
 
-from clearhead.auditing import audit
+from clearhead.audit.record import AuditRecord
+from clearhead.audit.run import audit
 from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
 from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.models.loading import LoadedModel, load_model
 from clearhead.models.objects import LoadError, is_object_path, load_batches, load_function
-from clearhead.record import AuditRecord
 from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from clearhead.findings import Verdict
-from clearhead.judging import Summary
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import Summary
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_paragraph, text_column
 from clearhead.report.grid import ClaimGrid, heads_above_chance
 from clearhead.report.wording import clean, drawn, short

@@ -3,7 +3,7 @@
 import base64
 from dataclasses import dataclass
 
-from clearhead.record import DepthCurve, DepthLine
+from clearhead.audit.record import DepthCurve, DepthLine
 from clearhead.report.chart_axis import axis_over
 from clearhead.report.line_chart import Line, Panel, picture
 from clearhead.report.wording import clean, number, short

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clearhead.findings import Role, Verdict
-from clearhead.judging import Summary
-from clearhead.record import Dispute, Position
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import Summary
 from clearhead.report.grid import ClaimGrid, leading, others
+from clearhead.theories.theory import Dispute, Position, Role
 
 __all__ = ["DisputeView", "PositionView", "SummaryTable", "conclusion", "summary_table", "view_dispute"]
 

@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clearhead.findings import Claim, Finding, Verdict
+from clearhead.audit.findings import Finding, Verdict
 from clearhead.report.colours import DARK, LIGHT, Scale
 from clearhead.report.grid import Cell, ClaimGrid, Row, leading
 from clearhead.report.wording import agreement, short
+from clearhead.theories.theory import Claim
 
 __all__ = ["HeatMap", "Square", "colour_bar", "maps_of_heads", "shade_of", "styles_of_shades", "text_of"]
 

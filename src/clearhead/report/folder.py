@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clearhead.audit.record import AuditRecord
 from clearhead.errors import InputError
-from clearhead.record import AuditRecord
 from clearhead.report.html import render_html
 from clearhead.report.json_file import write_json
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clearhead.findings import Claim, Finding, Role, Verdict
-from clearhead.judging import Summary, summarise
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import Summary, summarise
 from clearhead.numerics.moments import false_discovery_rate
 from clearhead.report.wording import reason
+from clearhead.theories.theory import Claim, Role
 
 __all__ = ["Cell", "ClaimGrid", "Row", "arrange", "heads_above_chance", "leading", "others", "skipped_heads"]
 

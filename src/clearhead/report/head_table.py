@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from clearhead.findings import Finding, Verdict
+from clearhead.audit.findings import Finding, Verdict
 from clearhead.report.colours import LIGHT, as_hex
 from clearhead.report.columns import print_line, print_paragraph
 from clearhead.report.grid import ClaimGrid

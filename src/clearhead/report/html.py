@@ -8,8 +8,8 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from clearhead.findings import Role, Verdict
-from clearhead.record import AuditRecord
+from clearhead.audit.findings import Verdict
+from clearhead.audit.record import AuditRecord
 from clearhead.report.depth import depth_figure
 from clearhead.report.dispute import conclusion, summary_table, view_dispute
 from clearhead.report.drawing import colour_bar, maps_of_heads, styles_of_shades
@@ -27,6 +27,7 @@ from clearhead.report.wording import (
     sentence,
     span,
 )
+from clearhead.theories.theory import Role
 
 __all__ = ["render_html"]
 

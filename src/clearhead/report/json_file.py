@@ -8,11 +8,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from clearhead.findings import Chance, Claim, Finding, TheoremCheck
-from clearhead.judging import Summary
-from clearhead.record import AuditRecord
+from clearhead.audit.findings import Chance, Finding
+from clearhead.audit.judging import Summary
+from clearhead.audit.record import AuditRecord
 from clearhead.report.grid import Cell, arrange, heads_above_chance
 from clearhead.report.wording import hardest
+from clearhead.theories.theory import Claim, TheoremCheck
 
 __all__ = ["AUDIT_FORMAT", "THEOREMS_FORMAT", "audit_as_json", "audit_as_text", "theorems_as_json", "write_json"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clearhead.findings import Finding, Verdict
+from clearhead.audit.findings import Finding, Verdict
 from clearhead.numerics.moments import Interval
 from clearhead.report.drawing import HeatMap, shade_of, text_of
 from clearhead.report.grid import ClaimGrid

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from clearhead.findings import Chance
+from clearhead.audit.findings import Chance
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import ClaimGrid
 from clearhead.report.wording import hardest, number

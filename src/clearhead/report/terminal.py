@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from clearhead.findings import Role, TheoremCheck, Verdict
-from clearhead.record import AuditRecord, Fidelity, ModelSymmetry
+from clearhead.audit.findings import Verdict
+from clearhead.audit.record import AuditRecord, Fidelity, ModelSymmetry
 from clearhead.report.claim_tables import print_other_claims, print_published_claims, print_summaries
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, print_paragraph, text_column
 from clearhead.report.depth import depth_in_words
@@ -14,6 +14,7 @@ from clearhead.report.dispute import conclusion
 from clearhead.report.grid import ClaimGrid, arrange, leading, others, skipped_heads
 from clearhead.report.head_table import print_head_table
 from clearhead.report.wording import amount_of_memory, clean, count_theorems, drawn, duration, short
+from clearhead.theories.theory import Role, TheoremCheck
 
 __all__ = ["print_audit", "print_theorems"]
 

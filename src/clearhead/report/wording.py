@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from clearhead.findings import Direction, Finding, TheoremCheck, Unit, Verdict
-from clearhead.judging import SUPPORT, Summary
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import SUPPORT, Summary
 from clearhead.numerics.moments import Interval
+from clearhead.theories.theory import Direction, TheoremCheck, Unit
 
 __all__ = [
     "MARKS",
@@ -57,7 +58,7 @@ RULES = {
     Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
     Verdict.TRUE_BY_CONSTRUCTION: "The statement holds for every head by the way it is computed, so it is not tested.",
 }
-"""The rule of `clearhead.judging.judge` that leads to each verdict, in words."""
+"""The rule of `clearhead.audit.judging.judge` that leads to each verdict, in words."""
 
 
 def sentence(summary: Summary) -> str:

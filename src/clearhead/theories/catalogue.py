@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from clearhead.errors import InputError
-from clearhead.findings import TheoremCheck
 from clearhead.theories import coding_rate, kernel_pca, max_margin, symmetry
-from clearhead.theories.theory import Theory
+from clearhead.theories.theory import TheoremCheck, Theory
 
 __all__ = ["THEORIES", "all_theorems", "find_theories"]
 

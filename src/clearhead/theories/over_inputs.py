@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.findings import Claim, Finding
+from clearhead.audit.findings import Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Bool
 from clearhead.theories.tallies import Layer, Sample, Samples, Tallies
+from clearhead.theories.theory import Claim
 
 __all__ = ["OverInputs", "sample_by_head"]
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clearhead.findings import Chance, Claim, Finding
+from clearhead.audit.findings import Chance, Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array, Interval, RunningMoments, prediction_p_value
+from clearhead.theories.theory import Claim
 
 __all__ = ["Control", "Layer", "Sample", "Samples", "Tallies"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.findings import TheoremCheck
 from clearhead.numerics.precision import tolerance
 from clearhead.numerics.threads import one_thread
+from clearhead.theories.theory import TheoremCheck
 
 __all__ = ["Residual", "Theorem", "check_theorems", "normal_tensor", "relative_residual"]
 

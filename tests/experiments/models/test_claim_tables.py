@@ -11,7 +11,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from clearhead.auditing import audit
+from clearhead.audit.record import AuditRecord
+from clearhead.audit.run import audit
 from clearhead.experiments.catalogue import EXPERIMENTS, find_experiment
 from clearhead.experiments.experiment import Request, last_outcome, write_outcome
 from clearhead.experiments.models import measuring, subjects, vision
@@ -23,7 +24,6 @@ from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
 from clearhead.models.native import save_native
 from clearhead.models.objects import LoadError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead.record import AuditRecord
 from clearhead.report.json_file import audit_as_json
 
 

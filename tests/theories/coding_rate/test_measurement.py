@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.findings import Claim, Finding, Unit, Verdict
-from clearhead.judging import judge
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import judge
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate.block import Block, Draws, relative_changes
@@ -31,6 +31,7 @@ from clearhead.theories.coding_rate.claims import (
 )
 from clearhead.theories.coding_rate.measurement import CodingRateClaims
 from clearhead.theories.coding_rate.tokens import Tokens
+from clearhead.theories.theory import Claim, Unit
 from tests.theories.coding_rate.made_heads import (
     HEADS,
     INPUTS,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.findings import Finding, Verdict
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.judging import judge
 from clearhead.operators.kernel_pca import kernel_pca
 from clearhead.theories.kernel_pca import CAPTURED, Draws, KernelPCAClaims, captured_variance
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.findings import Finding, Role, Verdict
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import judge
 from clearhead.heads import Heads, LinearMap
-from clearhead.judging import judge
 from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, KernelPCAClaims
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.kernel_pca.controls import (
@@ -22,6 +22,7 @@ from clearhead.theories.kernel_pca.controls import (
     random_maps,
 )
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
+from clearhead.theories.theory import Role
 from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, drawn
 
 BATCH, HEADS, INPUT = 7, 5, 13

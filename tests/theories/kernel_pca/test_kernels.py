@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.findings import Verdict
-from clearhead.judging import judge
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import judge
 from clearhead.theories.kernel_pca import CAPTURED, KernelPCAClaims
 from clearhead.theories.kernel_pca.kernels import KERNEL, distance_from_a_kernel
 from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, drawn

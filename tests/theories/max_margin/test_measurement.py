@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.findings import Claim, Finding, Verdict
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.judging import judge
 from clearhead.theories.max_margin import Norm, attention_svm
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import OWN, RANDOM, Sampling, choices_of
@@ -18,6 +18,7 @@ from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
+from clearhead.theories.theory import Claim
 from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3

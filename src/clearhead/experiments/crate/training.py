@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from clearhead.auditing import audit
+from clearhead.audit.judging import Summary, summarise
+from clearhead.audit.run import audit
 from clearhead.experiments.cache import kept
 from clearhead.experiments.crate.runs import DIGITS_PLAN, FASHION_PLAN, Plan, Trained, train_all
 from clearhead.experiments.estimates import differences
@@ -23,7 +24,6 @@ from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.models.vision import fashion_mnist
 from clearhead.experiments.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
 from clearhead.experiments.tables import Field, as_columns, as_markdown, decimals, mean_of, over_runs, plus_minus
-from clearhead.judging import Summary, summarise
 from clearhead.models.native import untrained
 from clearhead.report.chart_axis import axis_over
 from clearhead.report.line_chart import Panel, picture

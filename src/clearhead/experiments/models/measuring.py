@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead import __version__
-from clearhead.auditing import AuditError, audit
+from clearhead.audit.run import AuditError, audit
 from clearhead.experiments.experiment import Request, installed_version, write_json
 from clearhead.experiments.fingerprint import of_code, of_tensors
 from clearhead.experiments.models.subjects import Ready, Subject

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from clearhead.audit.findings import Verdict
 from clearhead.experiments.experiment import installed_versions
 from clearhead.experiments.markdown import markdown_table
 from clearhead.experiments.models.measuring import Measured
-from clearhead.findings import Role, Verdict
 from clearhead.report.wording import short
 from clearhead.theories.kernel_pca import controls
+from clearhead.theories.theory import Role
 
 __all__ = ["as_facts", "as_markdown"]
 

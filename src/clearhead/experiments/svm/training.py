@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from clearhead.audit.findings import Finding
 from clearhead.capturing import capture
 from clearhead.experiments.estimates import estimate
 from clearhead.experiments.experiment import RESULT, Experiment, Outcome, Request, write_text
@@ -21,7 +22,6 @@ from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.models.vision import DIGITS_PLAN, vit_config
 from clearhead.experiments.seed_runs import PICTURE, command_of, seeds_of, write_page
 from clearhead.experiments.tables import Field, as_columns, as_markdown, decimals, plus_minus
-from clearhead.findings import Claim, Finding
 from clearhead.heads import Heads
 from clearhead.models.vit import VisionTransformer, config_as_json
 from clearhead.report.line_chart import Line, Panel, picture
@@ -29,6 +29,7 @@ from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import Sampling
 from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
+from clearhead.theories.theory import Claim
 from clearhead.training.evaluation import as_pixels, measure_accuracy
 from clearhead.training.loop import read_log, train
 

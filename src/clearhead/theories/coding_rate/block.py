@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.findings import Claim
 from clearhead.numerics.coding_rate import coding_rate
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
@@ -31,6 +30,7 @@ from clearhead.theories.coding_rate.claims import (
 from clearhead.theories.coding_rate.subspaces import random_bases, rate_preserving_bases
 from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.tallies import Control, Sample, Samples
+from clearhead.theories.theory import Claim
 
 __all__ = ["Block", "Draws", "Rates", "relative_changes"]
 

@@ -1,7 +1,7 @@
 """What the theory of attention as compression claims of a head and of a layer, as statistics, and their controls."""
 
-from clearhead.findings import Claim, Direction, Role, Unit
 from clearhead.theories.tallies import Control
+from clearhead.theories.theory import Claim, Direction, Role, Unit
 
 __all__ = [
     "BEFORE_MLP", "COMPRESSION", "DENSITY", "GAUSSIAN", "HEAD_CLAIMS", "LARGEST_COSINE", "LAYER_CLAIMS", "MAP_CLAIMS",

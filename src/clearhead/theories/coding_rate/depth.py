@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clearhead.audit.record import DepthCurve, DepthLine
 from clearhead.numerics.moments import Interval, RunningMoments
-from clearhead.record import DepthCurve, DepthLine
 from clearhead.theories.coding_rate.block import Block
 from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.tokens import Tokens

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.findings import Finding
+from clearhead.audit.findings import Finding
+from clearhead.audit.record import DepthCurve
 from clearhead.heads import Heads
 from clearhead.numerics.coding_rate import check_eps
 from clearhead.numerics.threads import one_thread_each
-from clearhead.record import DepthCurve
 from clearhead.shapes import Float
 from clearhead.theories.coding_rate.block import Block, Draws
 from clearhead.theories.coding_rate.claims import (

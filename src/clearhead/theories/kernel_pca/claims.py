@@ -1,7 +1,7 @@
 """What kernel PCA claims of a head, as statistics: the one it stands or falls with, its consequences, and those that
 publications for and against it rest on."""
 
-from clearhead.findings import Claim, Role
+from clearhead.theories.theory import Claim, Role
 
 __all__ = [
     "CAPTURED", "CLAIMS", "EIGENVALUES", "EXPLAINED", "GAMMA", "GAMMA_DEVIATION", "GAMMA_RELATIVE",

@@ -1,7 +1,7 @@
 """What is said for and against the theory, and the statistics that each side rests on."""
 
-from clearhead.record import Dispute, Position
 from clearhead.theories.kernel_pca import claims as c
+from clearhead.theories.theory import Dispute, Position
 
 __all__ = ["DISPUTE"]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.findings import Claim, Role
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca import claims as c
@@ -31,6 +30,7 @@ from clearhead.theories.kernel_pca.published import (
 from clearhead.theories.kernel_pca.space import KeySpace, Principal
 from clearhead.theories.kernel_pca.spans import held_variance, span_of, subspace_overlap
 from clearhead.theories.tallies import Control, Sample, Samples
+from clearhead.theories.theory import Claim, Role
 
 __all__ = ["Entry"]
 

@@ -12,11 +12,11 @@ where |E - E+|^2 is the square of the antisymmetric part and of the symmetric pa
 import torch
 from torch import Tensor
 
-from clearhead.findings import Claim, Role
 from clearhead.heads import Heads
 from clearhead.shapes import Bool, Float
 from clearhead.theories.over_inputs import OverInputs
 from clearhead.theories.tallies import Control, Sample, Samples
+from clearhead.theories.theory import Claim, Role
 
 __all__ = ["KERNEL", "distance_from_a_kernel", "kernel_over_inputs"]
 

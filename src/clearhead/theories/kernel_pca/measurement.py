@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clearhead.findings import Claim, Finding
+from clearhead.audit.findings import Finding
 from clearhead.heads import Heads
 from clearhead.shapes import Bool
 from clearhead.theories.kernel_pca.claims import CLAIMS, undefined
@@ -24,6 +24,7 @@ from clearhead.theories.kernel_pca.loss import seen_queries
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from clearhead.theories.over_inputs import OverInputs, sample_by_head
 from clearhead.theories.tallies import Control, Samples
+from clearhead.theories.theory import Claim
 
 __all__ = ["KernelPCAClaims"]
 

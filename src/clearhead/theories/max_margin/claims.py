@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from clearhead.findings import Claim, Role
 from clearhead.theories.tallies import Control
+from clearhead.theories.theory import Claim, Role
 
 __all__ = [
     "ANY_TOKENS",

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clearhead.audit.findings import Finding, Verdict
 from clearhead.errors import InputError
-from clearhead.findings import Claim, Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool
@@ -25,6 +25,7 @@ from clearhead.theories.over_inputs import OverInputs, sample_by_head
 from clearhead.theories.symmetry.groups import drawn_permutations
 from clearhead.theories.symmetry.measure import equivariance_errors
 from clearhead.theories.tallies import Control, Sample, Samples
+from clearhead.theories.theory import Claim
 
 __all__ = ["CLAIM", "PermutationSymmetry"]
 

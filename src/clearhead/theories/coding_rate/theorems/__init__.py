@@ -1,12 +1,12 @@
 """Theorem checks of coding rates: the rate, its maximum, one attention step, variational form and denoising."""
 
-from clearhead.findings import TheoremCheck
 from clearhead.theories.coding_rate.theorems.denoising import DENOISING_THEOREMS
 from clearhead.theories.coding_rate.theorems.optimum import OPTIMUM_THEOREMS
 from clearhead.theories.coding_rate.theorems.rate import RATE_THEOREMS
 from clearhead.theories.coding_rate.theorems.steps import STEP_THEOREMS
 from clearhead.theories.coding_rate.theorems.variational import VARIATIONAL_THEOREMS
 from clearhead.theories.theorem import check_theorems
+from clearhead.theories.theory import TheoremCheck
 
 __all__ = ["theorems"]
 

@@ -1,10 +1,10 @@
 """Theorem checks of kernel PCA (Teo and Nguyen 2024): theorem 1, remarks 1 to 3, the projection loss, pursuit."""
 
-from clearhead.findings import TheoremCheck
 from clearhead.theories.kernel_pca.theorems.axes import AXES_THEOREMS
 from clearhead.theories.kernel_pca.theorems.pursuit import PURSUIT_THEOREMS
 from clearhead.theories.kernel_pca.theorems.remarks import REMARKS, ROW_SUMS
 from clearhead.theories.theorem import check_theorems
+from clearhead.theories.theory import TheoremCheck
 
 __all__ = ["theorems"]
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clearhead.findings import Claim
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.max_margin import claims as c
@@ -15,6 +14,7 @@ from clearhead.theories.max_margin.on_heads.other_norms import Matrices, other_c
 from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem, fitted
 from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.tallies import Control, Sample, Samples
+from clearhead.theories.theory import Claim
 
 __all__ = ["Mistake", "drawn_mistakes", "group_samples"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clearhead.findings import Finding, Verdict
+from clearhead.audit.findings import Finding, Verdict
 from clearhead.heads import Heads
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import MOST, Choice, Sampling, choices_of, obstacle

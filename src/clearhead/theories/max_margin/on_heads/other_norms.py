@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from clearhead.findings import Claim
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.problems import Fit
@@ -14,6 +13,7 @@ from clearhead.theories.max_margin.on_heads.random_heads import Space
 from clearhead.theories.max_margin.svm.frobenius import Least
 from clearhead.theories.max_margin.svm.max_entry import least_max_entry
 from clearhead.theories.max_margin.svm.nuclear import least_nuclear
+from clearhead.theories.theory import Claim
 
 __all__ = ["Matrices", "other_cosines"]
 

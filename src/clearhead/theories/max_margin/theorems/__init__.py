@@ -1,9 +1,9 @@
 """Theorem checks of the max-margin theory (Tarzanagh et al. 2023): the attention SVM, and where training leads."""
 
-from clearhead.findings import TheoremCheck
 from clearhead.theories.max_margin.theorems.convergence import CONVERGENCE_THEOREMS
 from clearhead.theories.max_margin.theorems.svm import SVM_THEOREMS
 from clearhead.theories.theorem import check_theorems
+from clearhead.theories.theory import TheoremCheck
 
 __all__ = ["theorems"]
 

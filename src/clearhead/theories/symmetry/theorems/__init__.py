@@ -1,12 +1,12 @@
 """Theorem checks of general attention and its symmetries: Ji and Xie's slides in their order, then similarities."""
 
-from clearhead.findings import TheoremCheck
 from clearhead.theories.symmetry.theorems.convolution import CONVOLUTION_THEOREMS
 from clearhead.theories.symmetry.theorems.extensions import EXTENSION_THEOREMS
 from clearhead.theories.symmetry.theorems.image import IMAGE_THEOREMS
 from clearhead.theories.symmetry.theorems.operator import OPERATOR_THEOREMS, SIMILARITY_THEOREMS
 from clearhead.theories.symmetry.theorems.permutation import PERMUTATION_THEOREMS
 from clearhead.theories.theorem import check_theorems
+from clearhead.theories.theory import TheoremCheck
 
 __all__ = ["theorems"]
 

@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from clearhead.findings import Chance, Claim, Finding
+from clearhead.audit.findings import Chance, Finding
 from clearhead.numerics.moments import Interval
+from clearhead.theories.theory import Claim
 
 CLAIM = Claim(theory="theory", statistic="share", statement="it is one", formula="s = 1", citation="someone", exact=1.0)
 LOWER = dataclasses.replace(CLAIM, statistic="residual", statement="it is none", formula="r = 0", exact=0.0)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from clearhead.findings import Chance, Claim, Direction, Finding, Unit, Verdict
+from clearhead.audit.findings import Chance, Finding, Verdict
 from clearhead.numerics.moments import Array, Interval, false_discovery_rate, prediction_p_value
+from clearhead.theories.theory import Claim, Direction, Unit
 
 __all__ = ["UNTRAINED", "Summary", "beside_untrained", "judge", "summarise"]
 

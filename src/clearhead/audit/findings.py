@@ -1,18 +1,17 @@
-"""Door 2: a claim, its value, its controls, its uncertainty, its verdict. The unit of truth of every report."""
+"""A finding: one claim measured on one head, with its interval, its controls and its verdict."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval
+from clearhead.theories.theory import Claim
 
-__all__ = ["Chance", "Claim", "Direction", "Finding", "Role", "TheoremCheck", "Unit", "Verdict"]
+__all__ = ["Chance", "Finding", "Verdict"]
 
 
 class Verdict(StrEnum):
-    """The judgement of one finding; `clearhead.judging.judge` holds the rule."""
+    """The judgement of one finding; `clearhead.audit.judging.judge` holds the rule."""
 
     SUPPORTED = "supported"
     PARTLY_SUPPORTED = "partly supported"
@@ -25,65 +24,6 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
     """Too few inputs for a test."""
     TRUE_BY_CONSTRUCTION = "true by construction"
-
-
-class Role(StrEnum):
-    """What a claim is to its theory."""
-
-    PRIMARY = "primary"
-    """The theory stands or falls with it."""
-    SECONDARY = "secondary"
-    """Another consequence of the theory, or a condition for it."""
-    PUBLISHED = "as published"
-    """A statistic that a publication rests on, computed as it says; shown so that its worth can be seen."""
-
-
-class Direction(StrEnum):
-    """On which side of chance a value lies, where a theory says no more than that."""
-
-    LOWER = "lower"
-    HIGHER = "higher"
-
-
-class Unit(StrEnum):
-    """What one finding of a claim is of."""
-
-    HEAD = "head"
-    LAYER = "layer"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What a theory says, as something that can be measured.
-
-    `exact` is the value if the theory were exact; None where that depends on the input, and every finding has its own,
-    and where the theory tells no value but only the `direction` in which it lies from chance.
-    `note` is what to know before trusting the number. A claim of whole layers has `unit` LAYER, and findings of head 0.
-    """
-
-    theory: str
-    statistic: str
-    statement: str
-    formula: str
-    citation: str
-    exact: float | None
-    role: Role = Role.PRIMARY
-    note: str = ""
-    direction: Direction | None = None
-    unit: Unit = Unit.HEAD
-
-    def __post_init__(self) -> None:
-        if self.direction is not None and self.exact is not None:
-            raise InputError(f"{self.statistic} has an exact value and a direction; a claim has one of them")
-
-    def hardest(self, controls: Mapping[str, float], exact: float) -> str:
-        """Name the control that comes nearest to what the theory says, or the first if nobody knows; "" without."""
-        known = {name: value for name, value in controls.items() if math.isfinite(value)}
-        if self.direction is not None and known:
-            return (min if self.direction is Direction.LOWER else max)(known, key=lambda name: known[name])
-        if not known or not math.isfinite(exact):
-            return next(iter(known), "")
-        return min(known, key=lambda name: abs(exact - known[name]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,34 +114,3 @@ class Finding:
 
 def _one_sided(chance: Chance, observed: bool) -> float:
     return chance.p_value / 2 if observed else 1 - chance.p_value / 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TheoremCheck:
-    """A proved statement verified numerically: its residuals, their tolerances, and a control that must exceed them.
-
-    id: short name by which documents cite the statement
-    residual, residual_single: measured in float64 and in float32; NaN if the check needs a package that is missing
-    missing: the package to install; "" if none is missing
-    """
-
-    source: str
-    id: str = ""
-    statement: str
-    residual: float
-    residual_single: float
-    tolerance: float
-    tolerance_single: float
-    control: str
-    control_residual: float
-    citation: str
-    missing: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether both residuals are within tolerance and the control's is at least 100 times the tolerance."""
-        return (
-            self.residual <= self.tolerance
-            and self.residual_single <= self.tolerance_single
-            and self.control_residual > 100 * self.tolerance_single
-        )

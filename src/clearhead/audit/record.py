@@ -5,23 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clearhead.findings import Finding
+from clearhead.audit.findings import Finding
+from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval, RunningMoments
+from clearhead.theories.theory import Dispute
 
-__all__ = [
-    "AuditRecord", "DepthCurve", "DepthLine", "Dispute", "Fidelity", "LayerRecord", "ModelSymmetry", "Position",
-    "Timing",
-]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRecord:
-    """One captured attention layer: its place in the forward pass, its module, and through which door it was seen."""
-
-    layer: int
-    name: str
-    heads: int
-    socket: str
+__all__ = ["AuditRecord", "DepthCurve", "DepthLine", "Fidelity", "ModelSymmetry", "Timing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +46,6 @@ class ModelSymmetry:
     inputs: int
     draws: int
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """What one publication says in a dispute, and the statistics that it rests on."""
-
-    source: str
-    says: str
-    rests_on: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispute:
-    """A theory on which publications disagree. The theory's primary claim decides, on the model at hand."""
-
-    theory: str
-    question: str
-    positions: tuple[Position, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

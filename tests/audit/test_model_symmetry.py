@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.model_symmetry import model_symmetry
+from clearhead.audit.engine import run
+from clearhead.audit.model_symmetry import model_symmetry
+from clearhead.audit.record import ModelSymmetry
 from clearhead.numerics.precision import tolerance
-from clearhead.record import ModelSymmetry
-from clearhead.watching import run
 from tests.sockets.zoo import FAMILIES, drawn_large
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.findings import Chance, Finding, TheoremCheck
-from tests.made_findings import CLAIM, LOWER, control, finding
+from clearhead.audit.findings import Chance, Finding
+from clearhead.theories.theory import TheoremCheck
+from tests.audit.made_findings import CLAIM, LOWER, control, finding
 
 
 def test_agreement_is_zero_at_chance_and_one_at_the_theory() -> None:

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead import watching
-from clearhead.auditing import AuditError, audit
-from clearhead.findings import Role, Verdict
-from clearhead.judging import UNTRAINED
+from clearhead.audit import engine as watching
+from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import UNTRAINED
+from clearhead.audit.record import AuditRecord
+from clearhead.audit.run import AuditError, audit
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
-from clearhead.record import AuditRecord
 from clearhead.report.folder import write_report
 from clearhead.sockets import AttentionNotSeenError
 from clearhead.theories import coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.kernels import KERNEL
+from clearhead.theories.theory import Role
 from tests.sockets.zoo import FAMILIES, drawn_large
 
 TOKENS, WIDTH, HEADS = 29, 12, 3

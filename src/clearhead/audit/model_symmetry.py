@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clearhead.audit.record import ModelSymmetry
 from clearhead.capturing import capture
 from clearhead.fidelity import tensors
-from clearhead.record import ModelSymmetry
 from clearhead.sockets import AttentionSpec
 from clearhead.theories.symmetry.groups import Element, drawn_permutations
 from clearhead.theories.symmetry.measure import relative_error

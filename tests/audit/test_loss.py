@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.auditing import AuditError, audit
+from clearhead.audit.run import AuditError, audit
 from clearhead.capturing import capture_gradients
 from clearhead.heads import Heads
 from clearhead.numerics.precision import tolerance

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from clearhead.findings import Finding
-from clearhead.record import DepthCurve
+from clearhead.audit.engine import AuditError, Seen, evaluated
+from clearhead.audit.findings import Finding
+from clearhead.audit.record import DepthCurve
 from clearhead.theories.theory import AlongDepth, Measurement, Theory
-from clearhead.watching import AuditError, Seen, evaluated
 
 __all__ = ["BeforeTraining", "curves_of", "watch_untrained"]
 

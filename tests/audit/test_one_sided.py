@@ -9,13 +9,14 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from clearhead.findings import Chance, Direction, Finding, Unit, Verdict
-from clearhead.judging import UNTRAINED, beside_untrained, judge, summarise
+from clearhead.audit.findings import Chance, Finding, Verdict
+from clearhead.audit.judging import UNTRAINED, beside_untrained, judge, summarise
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import arrange, heads_above_chance
 from clearhead.report.head_table import print_head_table
 from clearhead.report.wording import MARKS, RULES, hardest, place, sentence
-from tests.made_findings import CLAIM, control, finding
+from clearhead.theories.theory import Direction, Unit
+from tests.audit.made_findings import CLAIM, control, finding
 
 LESS = dataclasses.replace(CLAIM, statistic="change", exact=None, direction=Direction.LOWER)
 MORE = dataclasses.replace(LESS, statistic="growth", direction=Direction.HIGHER)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clearhead.findings import Finding, Verdict
-from clearhead.judging import SUPPORT, UNTRAINED, beside_untrained, judge, summarise
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import SUPPORT, UNTRAINED, beside_untrained, judge, summarise
 from clearhead.numerics.moments import Interval, RunningMoments
-from tests.made_findings import CLAIM, LOWER, control, finding
+from tests.audit.made_findings import CLAIM, LOWER, control, finding
 
 
 def verdict(given: Finding) -> Verdict:
