@@ -141,6 +141,11 @@ def _require(
             f"watching the model changed its output by {fidelity.output_difference:.1e}; is it random, or stateful?"
         )
     for error, heads in worst:
+        if math.isnan(error):
+            raise FidelityError(
+                f"{heads.name} ({heads.socket}): its queries, keys or values hold NaN or infinity, or its scores "
+                "overflow, so its attention is not a number; check the layer's weights and the inputs"
+            )
         if not error <= 4 * tolerance(heads.q.dtype, terms=heads.k.shape[-2] + heads.q.shape[-1]):
             raise FidelityError(
                 f"{heads.name} ({heads.socket}): attention recomputed from q, k, v and mask differs from the layer's "

@@ -283,6 +283,18 @@ def test_masked_logits_may_be_infinite() -> None:
     assert check_fidelity(model, lambda: model(_x())).swap_error < 1e-5
 
 
+@pytest.mark.parametrize("tokens", [5, TOKENS, 64])
+def test_attention_that_computes_nan_is_refused_although_the_output_is_finite(tokens: int) -> None:
+    """torch's CPU kernel makes zeros of a row of NaN scores where keys are few, so the model's output is finite."""
+    model = drawn_large(nn.TransformerEncoderLayer(WIDTH, HEADS, 29, batch_first=True)).eval()
+    x = _x(tokens=tokens)
+    assert check_fidelity(model, lambda: model(x)).swap_error < 1e-5
+    with torch.no_grad():
+        model.self_attn.in_proj_weight[:WIDTH] = torch.nan
+    with pytest.raises(FidelityError, match="hold NaN or infinity|output is not finite"):
+        check_fidelity(model, lambda: model(x))
+
+
 GOOD = Fidelity(
     layers=(), output_difference=0.0, recompute_error=0.0, swap_error=1e-7, control_change=0.5, tolerance=1e-5
 )

@@ -6,7 +6,8 @@ inside an operator of its library.
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+
+from clearhead.operators.softmax import fused_attention
 
 __all__ = ["plain", "plain_backward", "seen_at"]
 
@@ -21,7 +22,7 @@ def seen_at(seen: Tensor | None, at: Tensor) -> Tensor | None:
 def plain(k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Tensor:
     """Symmetric attention by torch's own kernel."""
     mask = None if seen is None else seen.unsqueeze(-2).expand(-1, k.shape[-2], -1)
-    return scaled_dot_product_attention(k, k, v, attn_mask=mask, scale=scale)
+    return fused_attention(k, k, v, mask=mask, scale=scale)
 
 
 def plain_backward(

@@ -18,10 +18,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.operators.pursuit_options import DropoutPlace, Order, Pursuit
-from clearhead.operators.softmax import as_rows, softmax_attention
+from clearhead.operators.softmax import as_rows, fused_attention, softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 
 __all__ = ["Attending", "Note", "iterate", "pursue_by_parts"]
@@ -52,12 +51,10 @@ class Attending:
         if not drops:
             return softmax_attention(asking, keys, values, mask=self.mask, scale=self.scale)
         if self.mask is None:
-            return scaled_dot_product_attention(asking, keys, values, dropout_p=self.dropout, scale=self.scale)
+            return fused_attention(asking, keys, values, mask=None, dropout=self.dropout, scale=self.scale)
         shown = as_rows(self.mask)
         somewhere = shown.any(dim=-1, keepdim=True)
-        out = scaled_dot_product_attention(
-            asking, keys, values, attn_mask=shown | ~somewhere, dropout_p=self.dropout, scale=self.scale
-        )
+        out = fused_attention(asking, keys, values, mask=shown | ~somewhere, dropout=self.dropout, scale=self.scale)
         return torch.where(somewhere, out, 0)
 
     def part(self, start: int, end: int) -> "Attending":

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["as_rows", "softmax_attention", "softmax_attention_slow"]
+__all__ = ["as_rows", "fused_attention", "softmax_attention", "softmax_attention_slow"]
 
 
 def softmax_attention(
@@ -41,6 +41,8 @@ def softmax_attention(
 
     Plain calls and calls with a mask or a bias run on torch's fused kernel, which stores no n x m matrix of its own.
     Calls with a soft cap, with sinks or with a bias finer than q do not; their scores are single precision or better.
+    NaN and infinity propagate: in q to its own row of the output, in k and v to every row. So does NaN where a score
+    may overflow. A mask does not stop them: put zeros where keys and values are hidden.
     """
     check_attention_operands(q, k, v, mask=mask, bias=bias)
     _check_sinks(q, k, v, sinks)
@@ -84,7 +86,49 @@ def _attend(
     added = mask
     if bias is not None:
         added = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), -torch.inf)
-    return scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
+    return fused_attention(q, k, v, mask=added, scale=scale)
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, dropout: float = 0.0
+) -> Tensor:
+    """Call torch's fused attention, and return NaN where it would lose NaN, infinity or an overflow.
+
+    mask: boolean or added to the scores; every query sees a key
+    """
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    bias = None if mask is None or mask.dtype is torch.bool else mask.detach()
+    return out if _surely_finite(q, k, bias, scale) else out + _not_finite(q, k, bias, scale).to(out.dtype)
+
+
+def _surely_finite(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> bool:
+    """Return whether no score can be NaN or overflow. False where numbers may not be read: see below."""
+    # torch.compile, torch.func and tracing do not let a branch depend on numbers; a GPU would have to wait for them.
+    abstract = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    if abstract or q.device.type != "cpu":
+        return False
+    wide = torch.promote_types(q.dtype, torch.float32)
+    size_q = float(torch.linalg.vector_norm(q.detach(), dtype=wide))
+    size_k = size_q if q is k else float(torch.linalg.vector_norm(k.detach(), dtype=wide))
+    if not size_q * size_k * max(1.0, abs(scale)) < torch.finfo(wide).max:  # also where one of them is NaN
+        return False
+    return bias is None or bias.numel() == 0 or float(bias.amax()) < math.inf
+
+
+def _not_finite(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Float[Tensor, "... n 1"]:
+    """Return 0 for each query, or NaN where a score of it is not finite or may overflow.
+
+    torch's CPU kernel takes a row whose scores are all NaN or minus infinity for one without keys, and returns zeros.
+    In half precision it returns finite numbers for some infinite keys.
+    """
+    if q.shape[-1] == 0:
+        return torch.zeros_like(q.detach().sum(dim=-1, keepdim=True))
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q, k = q.detach().abs(), k.detach().abs()
+    largest_q, largest_k = q.amax(dim=-1, keepdim=True).to(wide), k.amax(dim=(-2, -1), keepdim=True).to(wide)
+    spoiled = 0 * (largest_q * largest_k * (max(1.0, abs(scale)) * q.shape[-1]))
+    # A bias of minus infinity hides a key.
+    return spoiled if bias is None else spoiled + 0 * bias.amax(dim=-1, keepdim=True).clamp_min(0)
 
 
 def _dense(
@@ -109,8 +153,11 @@ def _dense(
     total = torch.logsumexp(scores, dim=-1, keepdim=True)
     if sinks is not None:
         total = torch.logaddexp(total, sinks.to(total.dtype)[:, None, None])
-    weights = torch.where(scores > -torch.inf, (scores - total).exp(), 0)
-    return weights.to(v.dtype) @ v
+    weights = torch.where(scores == -torch.inf, 0, (scores - total).exp())
+    out = weights.to(v.dtype) @ v
+    # A soft cap makes a finite score of one that overflows.
+    done = softcap is not None or k.shape[-2] == 0 or _surely_finite(q, k, None, scale)
+    return out if done else out + _not_finite(q, k, None, scale).to(out.dtype)
 
 
 def softmax_attention_slow(
@@ -146,7 +193,7 @@ def softmax_attention_slow(
             seen = torch.cat([seen, torch.ones_like(seen[..., :1])], dim=-1)
         score = score.masked_fill(~seen, -torch.inf)
         top = score.detach().amax(dim=-1, keepdim=True) if score.shape[-1] else torch.zeros_like(score.sum(-1, True))
-        weight = (score - torch.where(top > -torch.inf, top, 0)).exp()
+        weight = (score - torch.where(seen.any(dim=-1, keepdim=True), top, 0)).exp()
         share = weight[..., :m] / weight.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
         rows.append((share[..., None] * v).sum(dim=-2))
     return torch.stack(rows, dim=-2) if rows else q.new_zeros(*batch, 0, v.shape[-1])

@@ -1,0 +1,205 @@
+"""NaN, infinity and overflow reach the output: no operator returns zeros or other numbers for them."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.operators import (
+    PRESETS,
+    AlphaAsymmetric,
+    AlphaSymmetric,
+    clamped_key_attention,
+    general_attention,
+    rpc_attention,
+    scaled_attention,
+    softmax_attention,
+    softmax_attention_slow,
+    symmetric_attention,
+)
+from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.operators.general import dot_product, gaussian_distance
+from tests.operators.paths import PATHS, forced
+
+Attention = Callable[..., Tensor]
+
+BY_QUERY: dict[str, Attention] = {
+    "softmax": softmax_attention,
+    "softmax, capped": lambda q, k, v, *, mask: softmax_attention(q, k, v, mask=mask, softcap=5.0),
+    "softmax, sinks": lambda q, k, v, *, mask: softmax_attention(q, k, v, mask=mask, sinks=torch.zeros(q.shape[-3])),
+    "softmax, bias": lambda q, k, v, *, mask: softmax_attention(q, k, v, mask=mask, bias=torch.ones(q.shape[-2], 1)),
+    "softmax, finer bias": lambda q, k, v, *, mask: softmax_attention(
+        q, k, v, mask=mask, bias=torch.ones(q.shape[-2], 1, dtype=torch.float64)
+    ),
+    "general": general_attention,
+    "general, distance": lambda q, k, v, *, mask: general_attention(
+        q, k, v, mask=mask, similarity=gaussian_distance(bandwidth=1.0)
+    ),
+    "general, dot product": lambda q, k, v, *, mask: general_attention(q, k, v, mask=mask, similarity=dot_product()),
+    "scaled": lambda q, k, v, *, mask: scaled_attention(q, k, v, s=AlphaAsymmetric(torch.tensor(0.5)), mask=mask),
+    "scaled by keys": lambda q, k, v, *, mask: scaled_attention(
+        q, k, v, s=AlphaSymmetric(torch.tensor(0.5)), mask=mask
+    ),
+    "clamped keys": lambda q, k, v, *, mask: clamped_key_attention(k, v, queries=q, mask=mask),
+    "RPC": lambda q, k, v, *, mask: rpc_attention(k, v, queries=q, mask=mask),
+    "RPC with dropout": lambda q, k, v, *, mask: rpc_attention(k, v, queries=q, mask=mask, dropout=0.1),
+    "swapped softmax": Softmax(),
+    "swapped RPC": RPC(queries="given"),
+    "swapped clamped keys": ClampedKeys(queries="given"),
+}
+# Later steps of these attend with the output of earlier ones, so NaN spreads over the head.
+SPREADS = {"scaled", "RPC", "RPC with dropout", "swapped RPC"}
+BY_KEY: dict[str, Attention] = {
+    "symmetric": lambda q, k, v, *, mask: symmetric_attention(k, v, mask=mask),
+    "clamped keys": lambda q, k, v, *, mask: clamped_key_attention(k, v, mask=mask),
+    "RPC": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask),
+    "RPC, paper": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask, pursuit=PRESETS["paper"]),
+    "RPC, ADMM": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask, pursuit=PRESETS["admm"]),
+    "RPC with dropout": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask, dropout=0.1),
+    "swapped symmetric": Symmetric(),
+    "swapped RPC": RPC(),
+    "swapped clamped keys": ClampedKeys(),
+}
+SIZES = [1, 5, 17, 131]
+MASKS: dict[str, Callable[[int], Tensor | None]] = {
+    "none": lambda n: None,
+    "causal": lambda n: torch.ones(n, n, dtype=torch.bool).tril(),
+    "padding": lambda n: torch.arange(n) <= n // 2,
+}
+
+
+def _operands(n: int, *, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(n)
+    q, k, v = torch.randn(3, 2, 2, n, 8, generator=generator).to(dtype).unbind()
+    return q, k, v
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("operator", BY_QUERY)
+def test_nan_in_a_query_reaches_its_own_row(operator: str, mask: str, n: int) -> None:
+    q, k, v = _operands(n)
+    q[0, 1, n // 2, 3] = torch.nan
+    out = BY_QUERY[operator](q, k, v, mask=MASKS[mask](n))
+    assert out[0, 1, n // 2].isnan().all()
+    out[0, 1, slice(None) if operator in SPREADS else n // 2] = 0
+    assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("operator", BY_QUERY)
+def test_nan_in_a_key_reaches_every_row_that_sees_it(operator: str, mask: str, n: int) -> None:
+    q, k, v = _operands(n)
+    k[0, 1, n // 2, 3] = torch.nan
+    shown = MASKS[mask](n)
+    out = BY_QUERY[operator](q, k, v, mask=shown)
+    sees = torch.ones(n, dtype=torch.bool) if shown is None else shown.expand(n, n)[:, n // 2]
+    assert out[0, 1][sees].isnan().all()
+    out[0, 1] = 0
+    assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("operator", BY_KEY)
+def test_nan_in_a_key_that_asks_reaches_every_row_that_sees_it(operator: str, path: str, mask: str, n: int) -> None:
+    q, k, v = _operands(n)
+    k[0, 1, n // 2, 3] = torch.nan
+    shown = MASKS[mask](n)
+    with forced(path):
+        out = BY_KEY[operator](q, k, v, mask=shown)
+    sees = torch.ones(n, dtype=torch.bool) if shown is None else shown.expand(n, n)[:, n // 2]
+    assert out[0, 1][sees].isnan().all()
+    out[0, 1] = 0
+    assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("operator", BY_KEY)
+def test_nan_in_a_value_reaches_the_output(operator: str, path: str, n: int) -> None:
+    q, k, v = _operands(n)
+    v[0, 1, n // 2, 3] = torch.nan
+    with forced(path):
+        out = BY_KEY[operator](q, k, v, mask=None)
+    assert out[0, 1, :, 3].isnan().all()
+    assert not out[1].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("where", ["q", "k", "every k"])
+def test_where_softmax_is_not_a_number_the_fused_kernel_gives_none(
+    where: str, bad: float, mask: str, n: int, dtype: torch.dtype
+) -> None:
+    q, k, v = _operands(n, dtype=dtype)
+    changed = q if where == "q" else k
+    changed[0, 1, slice(None) if where == "every k" else n // 2, 3] = bad
+    shown = MASKS[mask](n)
+    expected = softmax_attention_slow(q.double(), k.double(), v.double(), mask=shown)
+    assert expected[0, 1].isnan().any() or math.isinf(bad)
+    assert softmax_attention(q, k, v, mask=shown)[expected.isnan()].isnan().all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_scores_that_overflow_give_nan(sign: int, n: int) -> None:
+    q, k, v = (x.abs() for x in _operands(n))
+    q, k = 1e25 * q, sign * 1e25 * k
+    assert softmax_attention(q, k, v).isnan().all()
+    assert softmax_attention(q, k, v, bias=torch.zeros(1, 1, dtype=torch.float64)).isnan().all()
+    assert softmax_attention(1e-14 * q, k, v, scale=1e-20).isfinite().all()
+    assert softmax_attention(q, k, v, scale=1e-40).isnan().all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_bias_that_is_not_finite_gives_nan(bad: float, n: int) -> None:
+    q, k, v = _operands(n)
+    bias = torch.zeros(n, n)
+    bias[n // 2] = bad
+    out = softmax_attention(q, k, v, bias=bias)
+    assert out[..., n // 2, :].isnan().all()
+    assert out.isnan().any(dim=-1).sum() == 4
+    bias[n // 2] = -torch.inf  # hides every key
+    assert not softmax_attention(q, k, v, bias=bias).isnan().any()
+
+
+@pytest.mark.parametrize("transform", ["compile", "vmap", "grad"])
+def test_nan_is_not_lost_where_branches_may_not_depend_on_numbers(transform: str, typechecked: bool) -> None:
+    if typechecked and transform == "compile":
+        pytest.skip("torch cannot compile the checks of annotations")
+    q, k, v = _operands(5)
+    q[0, 1, 2, 3] = torch.nan
+    if transform == "compile":
+        torch._dynamo.reset()
+        out = torch.compile(softmax_attention, backend="eager", fullgraph=True)(q, k, v)
+    elif transform == "vmap":
+        out = torch.vmap(softmax_attention)(q, k, v)
+    else:
+        out = -torch.func.grad(lambda v: softmax_attention(q, k, v)[0, 1, 2].sum())(v)
+        assert out[0, 1].isnan().any()
+        return
+    assert out[0, 1, 2].isnan().all()
+    assert out.isnan().any(dim=-1).sum() == 1
+
+
+def test_rows_without_keys_are_zero_whatever_their_query_is() -> None:
+    q, k, v = _operands(5)
+    q[0, 1, 2, 3] = torch.nan
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    mask[2] = False
+    assert not softmax_attention(q, k, v, mask=mask).isnan().any()
+
+
+def test_large_numbers_whose_scores_are_finite_stay_numbers() -> None:
+    q, k, v = _operands(17)
+    expected = softmax_attention(q, k, v)
+    out = softmax_attention(1e15 * q, 1e15 * k, v, scale=math.sqrt(1 / 8) * 1e-30)
+    torch.testing.assert_close(out, expected)
