@@ -291,7 +291,7 @@ def test_attention_that_computes_nan_is_refused_although_the_output_is_finite(to
     assert check_fidelity(model, lambda: model(x)).swap_error < 1e-5
     with torch.no_grad():
         model.self_attn.in_proj_weight[:WIDTH] = torch.nan
-    with pytest.raises(FidelityError, match="hold NaN or infinity|output is not finite"):
+    with pytest.raises(FidelityError, match=r"hold NaN or infinity|output is not finite"):
         check_fidelity(model, lambda: model(x))
 
 
