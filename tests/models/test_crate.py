@@ -1,8 +1,6 @@
 """CRATE: its published sizes, what it computes, its forms, its folder, and that it is watched, swapped and audited."""
 
 import dataclasses
-import json
-import math
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from clearhead.models.objects import LoadError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import ClampedKeys
 from clearhead.shapes import ShapeError
+from clearhead.stored_json import read_json, write_json
 from tests.models.released_crate import Released, drawn
 from tests.noise import largest_difference, weight_tolerance
 from tests.operators.paths import PATHS, forced
@@ -178,24 +177,23 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
     [
         ({MARKER: ["crate"]}, "which this version does not know"),
         ({"width": 10**9}, "do not fit its config.json"),
-        ({"step": math.inf}, "is no crate: expected step"),
-        ({"form": "free"}, "is no crate"),
+        ({"step": 10**400}, "does not describe a crate: expected step"),
+        ({"form": "free"}, "does not describe a crate"),
     ],
     ids=["kind", "width", "step", "form"],
 )
 def test_a_hostile_folder_is_refused_in_words(tmp_path: Path, change: dict[str, object], says: str) -> None:
     save_native(_model(), tmp_path)
-    stored = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(stored | change))
+    write_json(tmp_path / "config.json", read_json(tmp_path / "config.json") | change)
     with pytest.raises(LoadError, match=says):
         load_native(tmp_path)
 
 
 def test_a_folder_from_before_alpha_reads_the_same(tmp_path: Path) -> None:
     save_native(_model(), tmp_path)
-    stored = json.loads((tmp_path / "config.json").read_text())
+    stored = read_json(tmp_path / "config.json")
     del stored["overcomplete"]
-    (tmp_path / "config.json").write_text(json.dumps(stored))
+    write_json(tmp_path / "config.json", stored)
     assert load_native(tmp_path).config == CONFIG
 
 

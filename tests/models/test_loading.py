@@ -14,8 +14,11 @@ import pytest
 import torch
 from torch import nn
 
+from clearhead.errors import InputError
 from clearhead.models.loading import DEFAULT_MODEL, TOKENIZER_FILES, load_model
 from clearhead.models.objects import LoadError, load_batches, load_function, load_object
+from clearhead.storage import CHECKSUMS_FILE, write_checksums
+from tests.faults.damage import DAMAGES, damage
 
 
 @pytest.fixture
@@ -47,6 +50,21 @@ def test_a_local_folder(folder: Path) -> None:
     assert batch["attention_mask"].tolist() == [[1] * 6, [1, 1, 1, 0, 0, 0]]
     assert not loaded.model.training
     assert loaded.model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_folder_with_checksums_is_checked(folder: Path, kind: str) -> None:
+    names = [path.name for path in folder.iterdir()]
+    write_checksums(folder, names)
+    load_model(str(folder), max_tokens=6)
+    for seed, name in enumerate([*names, CHECKSUMS_FILE]):
+        intact = (folder / name).read_bytes()
+        damage(folder / name, kind, seed)
+        with pytest.raises(InputError) as caught:
+            load_model(str(folder), max_tokens=6)
+        assert name in str(caught.value)
+        assert "\n" not in str(caught.value)
+        (folder / name).write_bytes(intact)
 
 
 def test_the_demo_model_is_real() -> None:

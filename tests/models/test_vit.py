@@ -7,18 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from clearhead.audit.run import audit
 from clearhead.capturing import capture
+from clearhead.errors import InputError
 from clearhead.models.loading import load_model
 from clearhead.models.native import MARKER, is_native, load_native, save_native, untrained
-from clearhead.models.objects import LoadError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.shapes import ShapeError
+from clearhead.storage import write_tensors
+from clearhead.stored_json import read_json, write_json
+from tests.faults.damage import DAMAGES, damage
 from tests.noise import largest_difference, weight_tolerance
 
 CONFIG = VisionTransformerConfig(
@@ -111,8 +114,26 @@ def test_the_initial_weights_come_from_the_seed_alone() -> None:
     with torch.no_grad():
         assert torch.equal(first(_images()), again(_images()))
         assert not torch.equal(first(_images()), other(_images()))
-    with pytest.raises(ValueError, match="expected a model of Clearhead's own; got a Linear"):
+    with pytest.raises(ValueError, match="expected one of Clearhead's own models; got a Linear"):
         untrained(torch.nn.Linear(2, 3), 0)
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_damaged_files_are_not_used(tmp_path: Path, file: str, kind: str) -> None:
+    save_native(_model(), tmp_path)
+    intact = (tmp_path / file).read_bytes()
+    for seed in range(10):
+        (tmp_path / file).write_bytes(intact)
+        damage(tmp_path / file, kind, seed)
+        try:
+            loaded = load_model(str(tmp_path), max_tokens=256).model
+        except InputError:
+            continue
+        # Only spaces of config.json changed.
+        assert file == "config.json"
+        assert json.loads((tmp_path / file).read_text()) == json.loads(intact)
+        assert loaded.config == CONFIG
 
 
 def test_folders_of_others_are_not_taken_for_ours(tmp_path: Path) -> None:
@@ -124,7 +145,7 @@ def test_folders_of_others_are_not_taken_for_ours(tmp_path: Path) -> None:
 
 
 def _spoil(folder: Path, case: str) -> None:
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     if case == "kind":
         config[MARKER] = "segmenter"
     elif case == "field":
@@ -139,6 +160,11 @@ def _spoil(folder: Path, case: str) -> None:
         config["attention"] = [{"operator": "softmax"}, {"operator": "symmetric"}]
     elif case == "other attention":
         config["attention"] = {"operator": "symmetric"}
+    elif case == "many layers":
+        config["layers"] = 10**6
+    elif case == "edited":
+        (folder / "config.json").write_text(json.dumps(config))
+        return
     elif case == "widths":
         config["mlp_width"] = 17
     elif case == "lost":
@@ -146,19 +172,21 @@ def _spoil(folder: Path, case: str) -> None:
     elif case == "nonsense":
         (folder / "model.safetensors").write_bytes(b"nonsense")
     elif case == "extra":
-        save_file({**load_file(folder / "model.safetensors"), "more": torch.ones(2)}, folder / "model.safetensors")
+        write_tensors(folder / "model.safetensors", {**load_file(folder / "model.safetensors"), "more": torch.ones(2)})
     elif case == "nan":
         weights = load_file(folder / "model.safetensors")
         weights["head.bias"][0] = torch.nan
-        save_file(weights, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(config))
+        write_tensors(folder / "model.safetensors", weights)
+    write_json(folder / "config.json", config)
 
 
 @pytest.mark.parametrize(
     ("case", "message"),
     [
         ("kind", "holds a segmenter, which this version does not know"),
-        ("field", "is no vision-transformer"),
+        ("field", "does not describe a vision-transformer"),
+        ("many layers", "has layers of 1000000, but there are only"),
+        ("edited", "config.json has no checksum"),
         ("size", "expected heads that divides width; got 5 and 22"),
         ("operator", "expected an operator among softmax, symmetric"),
         ("setting", "softmax has no setting power"),
@@ -166,15 +194,15 @@ def _spoil(folder: Path, case: str) -> None:
         ("other attention", r"attention.query.bias should be absent, not \(22,\)"),
         ("widths", r"blocks.0.mlp.0.bias should be \(17,\), not \(13,\)"),
         ("lost", "has no model.safetensors"),
-        ("nonsense", "cannot read .*model.safetensors"),
+        ("nonsense", "model.safetensors has no checksum: it is damaged"),
         ("extra", r"more should be absent, not \(2,\)"),
         ("nan", "head.bias holds NaN"),
     ],
 )
-def test_spoiled_folders_are_said_in_one_line(tmp_path: Path, case: str, message: str) -> None:
+def test_spoiled_folders_are_refused_in_one_line(tmp_path: Path, case: str, message: str) -> None:
     save_native(_model(), tmp_path)
     _spoil(tmp_path, case)
-    with pytest.raises(LoadError, match=message) as error:
+    with pytest.raises(InputError, match=message) as error:
         load_model(str(tmp_path), max_tokens=256)
     assert "\n" not in str(error.value)
 

@@ -1,7 +1,10 @@
 """The training loop: it learns, it is a function of its recipe, and it continues where it was killed."""
 
 import dataclasses
-import json
+import errno
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clearhead.errors import InputError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead.training.augmentation import shifted_and_mirrored
+from clearhead.storage import DamagedFileError, WriteError, lock_folder, write_lines
+from clearhead.training.augmentation import random_shift_and_flip
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Recipe, read_log, train
+from tests.faults.damage import DAMAGES, damage
 from tests.once import once
 
 CONFIG = VisionTransformerConfig(
@@ -48,7 +54,7 @@ def _run(folder: Path, *, recipe: Recipe = RECIPE, die_at: int | None = None, **
         return {"right": accuracy.right}
 
     train(model, images, labels, recipe=recipe, folder=folder, evaluate=evaluate,
-          **{"augment": shifted_and_mirrored, "checkpoint_every": 2, "progress": progress, **options})  # fmt: skip
+          **{"augment": random_shift_and_flip, "checkpoint_every": 2, "progress": progress, **options})  # fmt: skip
     return model
 
 
@@ -132,35 +138,89 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 def test_another_recipe_does_not_continue_the_run(tmp_path: Path) -> None:
     _run(tmp_path, describe={"sizes": (2, 3)})
     _run(tmp_path, describe={"sizes": (2, 3)})
-    with pytest.raises(ValueError, match="of another run, of which learning_rate, seed differ; name another folder"):
+    with pytest.raises(
+        ValueError, match=r"run with other settings \(learning_rate, seed\); choose another folder"
+    ):
         _run(tmp_path, recipe=dataclasses.replace(RECIPE, seed=6, learning_rate=1.0), describe={"sizes": (2, 3)})
-    with pytest.raises(ValueError, match="of which sizes differ"):
+    with pytest.raises(ValueError, match=r"other settings \(sizes\)"):
         _run(tmp_path, describe={"sizes": (2, 5)})
 
 
-def test_a_broken_checkpoint_is_said_in_one_line(tmp_path: Path) -> None:
-    _run(tmp_path)
-    (tmp_path / "checkpoint.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match=r"cannot continue from .*checkpoint.safetensors: .*; delete it to begin"):
-        _run(tmp_path)
+@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("file", ["checkpoint.safetensors", "log.jsonl"])
+def test_damaged_files_are_not_used(tmp_path: Path, whole: Whole, file: str, kind: str) -> None:
+    shutil.copytree(whole.folder, tmp_path / "run")
+    intact = (tmp_path / "run" / file).read_bytes()
+    for seed in range(10):
+        (tmp_path / "run" / file).write_bytes(intact)
+        damage(tmp_path / "run" / file, kind, seed)
+        with pytest.raises(DamagedFileError, match="damaged"):
+            _run(tmp_path / "run")
+        if file == "log.jsonl":
+            with pytest.raises(DamagedFileError, match=r"log.jsonl does not match its checksum"):
+                read_log(tmp_path / "run")
 
 
-def test_a_half_written_log_line_is_dropped(tmp_path: Path, whole: Whole) -> None:
+def test_a_log_that_cannot_be_true_is_refused(tmp_path: Path) -> None:
+    entries = [{"epoch": 1, "test accuracy": 0.7}, {"epoch": 2, "test accuracy": 7.2556}]
+    write_lines(tmp_path / "log.jsonl", entries)
+    with pytest.raises(InputError, match=r"test accuracy 7.2556 at epoch 2, outside 0 to 1"):
+        read_log(tmp_path)
+    write_lines(tmp_path / "log.jsonl", [{"epoch": 1}, {"epoch": 3}])
+    with pytest.raises(InputError, match="no entry for epoch 2"):
+        read_log(tmp_path)
+
+
+def test_a_checkpoint_without_its_log_is_refused(tmp_path: Path, whole: Whole) -> None:
+    shutil.copytree(whole.folder, tmp_path / "run")
+    (tmp_path / "run" / "log.jsonl").unlink()
+    with pytest.raises(InputError, match=r"log.jsonl has 0 epochs, but checkpoint.safetensors is at epoch 3"):
+        _run(tmp_path / "run")
+
+
+def test_what_is_logged_after_the_checkpoint_is_logged_again(tmp_path: Path, whole: Whole) -> None:
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", die_at=12)
-    with (tmp_path / "killed" / "log.jsonl").open("a") as file:
-        file.write('{"epoch": 3, "st')
-    assert _same(whole.model, _run(tmp_path / "killed"))
-    lines = (tmp_path / "killed" / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+    write_lines(tmp_path / "killed" / "log.jsonl", [*read_log(tmp_path / "killed"), {"epoch": 3}])
+    seen: list[int] = []
+
+    def progress(*_: Any) -> None:
+        seen.append(len(read_log(tmp_path / "killed")))
+
+    assert _same(whole.model, _run(tmp_path / "killed", progress=progress))
+    assert seen[0] == 2
+    assert _facts(tmp_path / "killed") == _facts(whole.folder)
+
+
+def test_the_log_is_replaced_and_never_rewritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk at the end of an epoch leaves log and checkpoint as they were."""
+    with pytest.raises(KilledError):
+        _run(tmp_path, die_at=12)
+    before = {name: (tmp_path / name).read_bytes() for name in ("log.jsonl", "checkpoint.safetensors")}
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteError, match=r"cannot write .*: No space left on device; free space"):
+        _run(tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert {path.name for path in tmp_path.iterdir()} == {*before, ".lock"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    with lock_folder(tmp_path), pytest.raises(InputError, match="is in use by another run"):
+        _run(tmp_path)
+    _run(tmp_path)
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"the loss is (nan|inf) at step \d+; take a lower learning rate"):
+    with pytest.raises(ValueError, match=r"the loss is (nan|inf) at step \d+; use a lower learning rate"):
         _run(tmp_path, recipe=dataclasses.replace(RECIPE, learning_rate=1e30, epochs=9, clip=1e30))
 
 
 @pytest.mark.parametrize(("field", "value"), [("epochs", 0), ("batch_size", 0), ("warmup", 3.0), ("warmup", -1.0)])
 def test_recipes_that_are_none(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match="expected a"):
+    with pytest.raises(ValueError, match=r"expected (a warmup|epochs and batch_size) of at least"):
         dataclasses.replace(RECIPE, **{field: value})

@@ -11,30 +11,30 @@ from scipy import stats
 from torch import nn
 
 from clearhead.numerics.proportion import wilson_interval
-from clearhead.training.augmentation import shifted, shifted_and_mirrored
+from clearhead.training.augmentation import random_shift, random_shift_and_flip
 from clearhead.training.evaluation import measure_accuracy
-from clearhead.training.schedule import warmed_cosine
+from clearhead.training.loop import learning_rate_factor
 
 
 def test_the_schedule_rises_then_falls() -> None:
-    factors = [warmed_cosine(step, steps=23, warmup=5) for step in range(23)]
+    factors = [learning_rate_factor(step, steps=23, warmup=5) for step in range(23)]
     assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert factors[5] == 1.0
     assert factors[14] == pytest.approx(0.5)
     assert all(a > b > 0 for a, b in itertools.pairwise(factors[5:]))
-    assert warmed_cosine(0, steps=1, warmup=0) == 1
+    assert learning_rate_factor(0, steps=1, warmup=0) == 1
 
 
 @pytest.mark.parametrize(("step", "steps", "warmup"), [(23, 23, 5), (-1, 23, 5), (0, 5, 5), (0, 5, -1)])
 def test_schedules_that_are_none(step: int, steps: int, warmup: int) -> None:
     with pytest.raises(ValueError, match="expected 0 <= step < steps"):
-        warmed_cosine(step, steps=steps, warmup=warmup)
+        learning_rate_factor(step, steps=steps, warmup=warmup)
 
 
 def test_every_shift_is_a_shift_and_all_occur() -> None:
     image = torch.arange(1.0, 36.0).view(1, 1, 5, 7)
     images = image + 100 * torch.arange(601.0).view(601, 1, 1, 1)
-    moved = shifted(torch.cat([images, -images], dim=1), torch.Generator().manual_seed(0), most=2)
+    moved = random_shift(torch.cat([images, -images], dim=1), torch.Generator().manual_seed(0), max_pixels=2)
     seen = set()
     for one, image in zip(moved, images, strict=True):
         wide = torch.nn.functional.pad(image[0], (2, 2, 2, 2))
@@ -49,11 +49,11 @@ def test_every_shift_is_a_shift_and_all_occur() -> None:
 def test_half_of_the_images_are_mirrored() -> None:
     images = torch.zeros(400, 1, 7, 11)
     images[..., 3, 2] = 1
-    changed = shifted_and_mirrored(images, torch.Generator().manual_seed(0))
+    changed = random_shift_and_flip(images, torch.Generator().manual_seed(0))
     mirrored = int((changed[..., 5:].sum(dim=(1, 2, 3)) > 0).sum())
     low, high = stats.binom.interval(0.9999, 400, 0.5)
     assert low <= mirrored <= high
-    again = shifted_and_mirrored(images, torch.Generator().manual_seed(0))
+    again = random_shift_and_flip(images, torch.Generator().manual_seed(0))
     assert torch.equal(changed, again)
 
 

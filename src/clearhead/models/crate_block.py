@@ -5,7 +5,7 @@ bias in attention's output map.
 """
 
 import dataclasses
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +37,9 @@ class Form(StrEnum):
     """(1 - t) Z + t MSSA, tied: with the shrinking term of the derivation."""
 
 
+LARGEST = sys.float_info.max
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockConfig:
     """The sizes of the blocks of a CRATE.
@@ -60,7 +63,7 @@ class BlockConfig:
     def __post_init__(self) -> None:
         check_sizes(width=self.width, layers=self.layers, heads=self.heads)
         check_divides(whole="width", part="heads", sizes=(self.width, self.heads))
-        if not 0 < self.step < math.inf or not 0 <= self.penalty < math.inf or not 0 < self.shrink <= 1:
+        if not 0 < self.step <= LARGEST or not 0 <= self.penalty <= LARGEST or not 0 < self.shrink <= 1:
             raise InputError(
                 "expected step above 0, penalty of at least 0 and shrink above 0 up to 1; "
                 f"got {self.step}, {self.penalty}, {self.shrink}"

@@ -22,6 +22,7 @@ from clearhead.models.encoding import Encode, encoder
 from clearhead.models.native import is_native, load_native, untrained
 from clearhead.models.objects import SWAP_FILE, SWAP_KEY, LoadError, first_line, is_object_path, load_object
 from clearhead.models.untrained import Draw, offline, quiet, untrained_twin
+from clearhead.storage import check_checksums
 
 __all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "load_model"]
 
@@ -93,6 +94,7 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
         native = load_native(folder)
         return LoadedModel(model=native, name=name, untrained=functools.partial(untrained, native))
     _check_folder(folder)
+    check_checksums(folder)
     try:
         import transformers
     except ImportError:

@@ -1,14 +1,14 @@
-"""Models of Clearhead's own as folders: config.json, which says so, and model.safetensors. Nothing in it is code."""
+"""Folders of Clearhead's own models: config.json, which names the kind, and model.safetensors. They hold no code.
 
-import json
+Both files carry a checksum and are refused if they do not match it.
+"""
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from clearhead.errors import InputError
@@ -22,18 +22,20 @@ from clearhead.models.vit import (
     config_from_json,
 )
 from clearhead.operators.placing import CHILD
+from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
+from clearhead.stored_json import read_json, write_json
 
 __all__ = ["KINDS", "MARKER", "is_native", "load_native", "save_native", "untrained"]
 
 MARKER = "clearhead_model"
-"""The key of config.json that only models of Clearhead's own have. Its value names the kind."""
+"""The key of config.json that only Clearhead's own models have. Its value names the kind."""
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of model: its class, called with a config and a generator, and its config as plain values and back."""
+    """A kind of model: its class, called with a config and a generator, and the conversion of its config."""
 
     model: Callable[..., Any]
     as_json: Callable[[Any], dict[str, Any]]
@@ -48,75 +50,90 @@ KINDS = {
         model=CrateAutoencoder, as_json=CrateAutoencoderConfig.as_json, from_json=autoencoder_from_json
     ),
 }
-"""Every kind by the name that it has in a folder."""
+"""Every kind by the name that config.json gives it."""
 
 
 def save_native(model: nn.Module, folder: Path) -> None:
-    """Write the folder; each file is complete or as it was before."""
+    """Write the folder. Each file is replaced atomically. Operators of a swap are not saved."""
     name = _kind_of(model)
     folder.mkdir(parents=True, exist_ok=True)
-    config = {MARKER: name, **KINDS[name].as_json(model.config)}
-    started = folder / f".{CONFIG_FILE}"
-    started.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    own = {name: tensor for name, tensor in model.state_dict().items() if CHILD not in name.split(".")}  # no swap's
-    weights = {name: tensor.detach().contiguous().clone() for name, tensor in own.items()}
-    save_file(weights, folder / f".{WEIGHTS_FILE}", metadata={"format": "pt"})
-    (folder / f".{WEIGHTS_FILE}").replace(folder / WEIGHTS_FILE)
-    started.replace(folder / CONFIG_FILE)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if CHILD not in name.split(".")}
+    write_tensors(folder / WEIGHTS_FILE, weights, metadata={"format": "pt"})
+    write_json(folder / CONFIG_FILE, {MARKER: name, **KINDS[name].as_json(model.config)})
 
 
 def is_native(folder: Path) -> bool:
-    """Whether the folder says that it holds a model of Clearhead's own."""
+    """Return whether config.json says that the folder holds one of Clearhead's own models."""
+    path = folder / CONFIG_FILE
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = parse_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path)
+    except (OSError, InputError):
         return False
     return isinstance(config, dict) and MARKER in config
 
 
 def load_native(folder: Path) -> nn.Module:
-    """The model that the folder holds, on the CPU."""
-    with torch.device("meta"):  # so that a file of sizes that its weights do not have takes no memory
-        wanted = {name: tuple(tensor.shape) for name, tensor in _empty(folder).state_dict().items()}
+    """Return the model of the folder, on the CPU.
+
+    Raise DamagedFileError if a file does not match its checksum, and LoadError if weights and config do not fit.
+    """
+    kind, config = _read_config(folder)
     try:
-        weights = load_file(folder / WEIGHTS_FILE)
+        weights, _ = read_tensors(folder / WEIGHTS_FILE)
     except FileNotFoundError:
         raise LoadError(f"{folder} has no {WEIGHTS_FILE}; give the whole folder that the training wrote") from None
-    except (OSError, SafetensorError) as error:
-        raise LoadError(f"cannot read {folder / WEIGHTS_FILE}: {first_line(error)}") from None
-    got = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    wrong = sorted(name for name in {*wanted, *got} if wanted.get(name) != got.get(name))
+    _check_layers(folder, config, len(weights))
+    with torch.device("meta"):  # sizes that the weights do not have take no memory
+        shapes = {name: tuple(tensor.shape) for name, tensor in _build(folder, kind, config).state_dict().items()}
+    stored = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    wrong = sorted(name for name in {*shapes, *stored} if shapes.get(name) != stored.get(name))
     if wrong:
         raise LoadError(
             f"the weights in {folder} do not fit its {CONFIG_FILE}: {wrong[0]} should be "
-            f"{wanted.get(wrong[0], 'absent')}, not {got.get(wrong[0], 'absent')}"
+            f"{shapes.get(wrong[0], 'absent')}, not {stored.get(wrong[0], 'absent')}"
         )
-    model = _empty(folder)
+    model = _build(folder, kind, config)
     model.load_state_dict(weights)
     return model
 
 
 def untrained(model: nn.Module, seed: int) -> nn.Module:
-    """A model of the same sizes as it was before any training, drawn by `seed`: the control of initialisation."""
-    drawn: nn.Module = KINDS[_kind_of(model)].model(model.config, generator=torch.Generator().manual_seed(seed))
-    return drawn.eval()
+    """Return a model of the same config with fresh random weights drawn from `seed`: the baseline."""
+    baseline: nn.Module = KINDS[_kind_of(model)].model(model.config, generator=torch.Generator().manual_seed(seed))
+    return baseline.eval()
 
 
 def _kind_of(model: nn.Module) -> str:
     for name, kind in KINDS.items():
         if type(model) is kind.model:
             return name
-    raise InputError(f"expected a model of Clearhead's own; got a {type(model).__name__}")
+    raise InputError(f"expected one of Clearhead's own models; got a {type(model).__name__}")
 
 
-def _empty(folder: Path) -> nn.Module:
-    """A model of the folder's sizes."""
-    stored: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    name = stored.pop(MARKER)
-    if not isinstance(name, str) or name not in KINDS:
-        raise LoadError(f"{folder} holds a {name}, which this version does not know; it knows {', '.join(KINDS)}")
+def _read_config(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the kind of the model and its config."""
+    config = read_json(folder / CONFIG_FILE)
+    kind = config.pop(MARKER)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise LoadError(f"{folder} holds a {kind}, which this version does not know; it knows {', '.join(KINDS)}")
+    return kind, config
+
+
+def _check_layers(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
+    """Refuse more layers than the weights file has tensors: building millions of layers takes hours."""
+    for name in ("layers", "decoder_layers"):
+        layers = config.get(name, 0)
+        if isinstance(layers, int) and layers > tensors:
+            raise LoadError(
+                f"the weights in {folder} do not fit its {CONFIG_FILE}: it has {name} of {layers}, "
+                f"but there are only {tensors} tensors"
+            )
+
+
+def _build(folder: Path, kind: str, config: Mapping[str, Any]) -> nn.Module:
+    """Return a model of the config with arbitrary weights."""
     try:
-        made: nn.Module = KINDS[name].model(KINDS[name].from_json(stored))
+        model: nn.Module = KINDS[kind].model(KINDS[kind].from_json(config))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise LoadError(f"{folder / CONFIG_FILE} is no {name}: {first_line(error)}") from None
-    return made
+        raise LoadError(f"{folder / CONFIG_FILE} does not describe a {kind}: {first_line(error)}") from None
+    return model

@@ -1,1 +1,1 @@
-"""Train a model: one loop, its schedule, its checkpoints, its evaluation."""
+"""Training an image classifier: the loop, its checkpoints, augmentation and evaluation."""

@@ -1,23 +1,23 @@
-"""Images as they might also have been: shifted by a few pixels, and mirrored."""
+"""Random augmentation of images: shifts by a few pixels and horizontal flips."""
 
 import torch
 from torch import Tensor
 
-__all__ = ["shifted", "shifted_and_mirrored"]
+__all__ = ["random_shift", "random_shift_and_flip"]
 
 
-def shifted(images: Tensor, generator: torch.Generator, *, most: int = 2) -> Tensor:
-    """Each image (b, c, y, x) moved by up to `most` pixels on either axis, by chance of its own; zeros come in."""
+def random_shift(images: Tensor, generator: torch.Generator, *, max_pixels: int = 2) -> Tensor:
+    """Shift each image (b, c, y, x) by up to `max_pixels` along both axes, independently; pad with zeros."""
     b, _, height, width = images.shape
-    wide = torch.nn.functional.pad(images, (most, most, most, most))
-    down = torch.randint(0, 2 * most + 1, (b, 1), generator=generator) + torch.arange(height)
-    right = torch.randint(0, 2 * most + 1, (b, 1), generator=generator) + torch.arange(width)
-    rows = wide.gather(2, down[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
-    return rows.gather(3, right[:, None, None, :].expand(-1, wide.shape[1], height, -1))
+    padded = torch.nn.functional.pad(images, (max_pixels,) * 4)
+    rows = torch.randint(0, 2 * max_pixels + 1, (b, 1), generator=generator) + torch.arange(height)
+    columns = torch.randint(0, 2 * max_pixels + 1, (b, 1), generator=generator) + torch.arange(width)
+    shifted = padded.gather(2, rows[:, None, :, None].expand(-1, padded.shape[1], -1, padded.shape[3]))
+    return shifted.gather(3, columns[:, None, None, :].expand(-1, padded.shape[1], height, -1))
 
 
-def shifted_and_mirrored(images: Tensor, generator: torch.Generator) -> Tensor:
-    """As `shifted`, and each image mirrored with probability one half."""
-    moved = shifted(images, generator)
-    mirrored = torch.rand(len(images), generator=generator) < 0.5
-    return torch.where(mirrored[:, None, None, None], moved.flip(-1), moved)
+def random_shift_and_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Apply `random_shift`, and flip each image horizontally with probability 1/2."""
+    shifted = random_shift(images, generator)
+    flip = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(flip[:, None, None, None], shifted.flip(-1), shifted)

@@ -1,26 +1,25 @@
-"""Where a run stands, on disk: weights, the optimizer's memory and the step, without pickles.
+"""The state of a training run on disk: weights, optimizer state and position, in one safetensors file with a checksum.
 
-One safetensors file holds all of it, so that a run that is killed while it writes finds the file before.
+It is one file and is replaced atomically, so a run that is killed while it writes finds the checkpoint before.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clearhead.errors import InputError
+from clearhead.storage import DamagedFileError, read_tensors, write_tensors
 
 __all__ = ["Progress", "load_checkpoint", "save_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is: steps done, epochs done, the sum of the losses and the seconds of the epoch under way."""
+    """The position of a run: finished steps and epochs; loss sum and seconds of the current epoch."""
 
     step: int = 0
     epoch: int = 0
@@ -31,45 +30,39 @@ class Progress:
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, *, run: dict[str, Any]
 ) -> None:
-    """Write the state. `run` says which run it belongs to; another run will not continue it."""
+    """Write the state. `run` identifies the run: a run with other settings does not continue from this checkpoint."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for place, memory in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{place}.{name}": tensor for name, tensor in memory.items()}
-    state = {name: getattr(progress, name) for name in Progress.__dataclass_fields__}
-    started = path.with_name(f".{path.name}")
-    save_file(
-        {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()},
-        started,
-        metadata={"progress": json.dumps(state), "run": json.dumps(run, sort_keys=True)},
-    )
-    started.replace(path)
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in state.items()}
+    metadata = {"progress": json.dumps(asdict(progress)), "run": json.dumps(run, sort_keys=True)}
+    write_tensors(path, tensors, metadata=metadata)
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, *, run: dict[str, Any]) -> Progress | None:
-    """Put the state into model and optimizer; None, and both as they are, where there is no checkpoint."""
-    if not path.exists():
-        return None
+    """Load the state into model and optimizer. Return None, and change neither, if there is no checkpoint.
+
+    Raise DamagedFileError if the file does not match its checksum, and InputError if it belongs to another run.
+    """
     try:
-        with safe_open(path, framework="pt") as stored:
-            metadata = stored.metadata() or {}
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-        written, progress = json.loads(metadata["run"]), Progress(**json.loads(metadata["progress"]))
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"cannot continue from {path}: {error}; delete it to begin again") from None
-    wanted = json.loads(json.dumps(run))
-    if written != wanted:
-        differing = sorted(name for name in {*written, *wanted} if written.get(name) != wanted.get(name))
+        tensors, metadata = read_tensors(path)
+    except FileNotFoundError:
+        return None
+    except DamagedFileError as error:
+        raise DamagedFileError(f"cannot continue the training: {error}") from None
+    stored, expected = json.loads(metadata["run"]), json.loads(json.dumps(run))
+    if stored != expected:
+        different = sorted(name for name in {*stored, *expected} if stored.get(name) != expected.get(name))
         raise InputError(
-            f"{path} is of another run, of which {', '.join(differing)} differ; name another folder, or delete it"
+            f"{path} belongs to a run with other settings ({', '.join(different)}); choose another folder, or delete it"
         )
-    model.load_state_dict(_part(tensors, "model."))
-    memory: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in _part(tensors, "optimizer.").items():
-        place, _, key = name.partition(".")
-        memory.setdefault(int(place), {})[key] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": memory})
-    return progress
+    model.load_state_dict(_with_prefix(tensors, "model."))
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in _with_prefix(tensors, "optimizer.").items():
+        index, _, key = name.partition(".")
+        states.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
+    return Progress(**json.loads(metadata["progress"]))
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,11 +1,10 @@
-"""The one training loop: AdamW (Loshchilov and Hutter 2019) on batches in an order that the seed and the epoch give.
+"""The training loop: AdamW (Loshchilov and Hutter 2019), a cosine schedule, resumable checkpoints.
 
-Every chance is drawn from a generator of its own, seeded by the run's seed, the epoch and the step, so a run is a
-function of its recipe: one that was killed and continued ends with the same bits as one that was not.
+Every random draw comes from its own generator, seeded by the run's seed and the epoch or step. A run is therefore a
+function of its recipe: a run that was killed and continued ends with the same bits as one that was not.
 """
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -17,27 +16,27 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.storage import lock_folder, read_lines, write_lines
 from clearhead.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from clearhead.training.evaluation import as_pixels
-from clearhead.training.schedule import warmed_cosine
 
-__all__ = ["Augment", "DivergedError", "Recipe", "Stepper", "read_log", "train"]
+__all__ = ["Augment", "DivergedError", "Recipe", "Stepper", "learning_rate_factor", "read_log", "train"]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""Changes a batch of images (b, c, y, x) by chance."""
+"""A random change of a batch of images (b, c, y, x)."""
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
-MIX = 1_000_003
-"""Parts the seeds of one run from each other."""
+SEED_STRIDE = 1_000_003
+"""Distance between the generator seeds of consecutive run seeds."""
 
 
 class DivergedError(InputError):
-    """A run whose loss is no number any more."""
+    """A training run whose loss became NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to train. `warmup` counts epochs; `clip` bounds the norm of the gradient."""
+    """Settings of a training run. `warmup` is in epochs; `clip` is the maximum norm of the gradient."""
 
     epochs: int
     batch_size: int = 128
@@ -50,26 +49,26 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
-            raise InputError(f"expected an epoch and a batch; got {self.epochs} epochs of batches of {self.batch_size}")
+            raise InputError(f"expected epochs and batch_size of at least 1; got {self.epochs} and {self.batch_size}")
         if not 0 <= self.warmup < self.epochs:
-            raise InputError(f"expected a warm-up shorter than the {self.epochs} epochs; got {self.warmup}")
+            raise InputError(f"expected a warmup of at least 0 and less than {self.epochs} epochs; got {self.warmup}")
 
 
 class Stepper:
-    """A model, its optimizer and its loss: what one step of training is."""
+    """A model with its optimizer and loss; calling it does one training step."""
 
     def __init__(self, model: nn.Module, recipe: Recipe) -> None:
         self.model, self.clip = model, recipe.clip
         self.optimizer = _optimizer(model, recipe)
-        self._loss_of = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        self._loss = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
 
     def __call__(self, pixels: Tensor, labels: Tensor, *, learning_rate: float) -> float:
-        """Learn from one batch and return the loss before it."""
+        """Take one step on a batch. Return the loss before the step."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._loss_of(self.model(pixels), labels)
+        loss = self._loss(self.model(pixels), labels)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
@@ -89,71 +88,105 @@ def train(
     describe: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Train the model in place and return the log: one entry per epoch, with what `evaluate` says of the model.
+    """Train the model in place and return the log: one entry per epoch, with the results of `evaluate`.
 
-    images are bytes (n, c, y, x). Under `folder` go the log, a line as soon as an epoch ends, and the checkpoint, every
-    so many steps and at the end of an epoch; a run with the same recipe and `describe` that finds them continues there.
-    `progress` is told the steps done, all steps, and the last loss.
+    images: bytes (n, c, y, x)
+    folder: gets the log and the checkpoint. A run with the same recipe and `describe` continues from them.
+    checkpoint_every: steps between checkpoints; there is one at the end of each epoch too
+    progress: called with the finished steps, the total steps and the last loss
+
+    Raise InputError if another process trains in `folder`, and DamagedFileError if checkpoint or log is damaged.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    per_epoch = len(images) // min(recipe.batch_size, len(images))
-    steps, warmup = recipe.epochs * per_epoch, int(recipe.warmup * per_epoch)
-    run = {**dataclasses.asdict(recipe), "images": len(images), **(describe or {})}
-    take_step = Stepper(model, recipe)
-    at = load_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, run=run) or Progress()
-    log = _kept_log(folder / LOG, at.epoch)
-    began, step, loss_sum, order = time.perf_counter() - at.seconds, at.step, at.loss_sum, None
-    while step < steps:
-        epoch, nth = divmod(step, per_epoch)
-        if order is None:
-            order = torch.randperm(len(images), generator=_chance(recipe.seed, 2 * epoch))
-        chosen = order[nth * recipe.batch_size : (nth + 1) * recipe.batch_size]
-        batch = as_pixels(images[chosen])
-        if augment is not None:
-            batch = augment(batch, _chance(recipe.seed, 2 * step + 1))
-        rate = recipe.learning_rate * warmed_cosine(step, steps=steps, warmup=warmup)
-        now = take_step(batch, labels[chosen], learning_rate=rate)
-        step, loss_sum = step + 1, loss_sum + now
-        if not math.isfinite(now):
-            raise DivergedError(f"the loss is {now} at step {step}; take a lower learning rate")
-        if progress is not None:
-            progress(step, steps, now)
-        seconds = time.perf_counter() - began
-        if step % per_epoch == 0:
-            entry = {"epoch": epoch + 1, "step": step, "loss": loss_sum / per_epoch, **evaluate(model)}
-            log.append({**entry, "seconds": round(seconds, 1)})
-            with (folder / LOG).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(log[-1]) + "\n")
-            began, loss_sum, order, seconds = time.perf_counter(), 0.0, None, 0.0
-        if step % per_epoch == 0 or step % checkpoint_every == 0:
-            at = Progress(step=step, epoch=step // per_epoch, loss_sum=loss_sum, seconds=seconds)
-            save_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, at, run=run)
-    return log
+    with lock_folder(folder):
+        per_epoch = len(images) // min(recipe.batch_size, len(images))
+        steps, warmup = recipe.epochs * per_epoch, int(recipe.warmup * per_epoch)
+        run = {**dataclasses.asdict(recipe), "images": len(images), **(describe or {})}
+        take_step = Stepper(model, recipe)
+        start = load_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, run=run) or Progress()
+        log = _log_until(folder, start.epoch)
+        start_time, step, loss_sum, order = time.perf_counter() - start.seconds, start.step, start.loss_sum, None
+        while step < steps:
+            epoch, index = divmod(step, per_epoch)
+            if order is None:
+                order = torch.randperm(len(images), generator=_generator(recipe.seed, 2 * epoch))
+            chosen = order[index * recipe.batch_size : (index + 1) * recipe.batch_size]
+            batch = as_pixels(images[chosen])
+            if augment is not None:
+                batch = augment(batch, _generator(recipe.seed, 2 * step + 1))
+            rate = recipe.learning_rate * learning_rate_factor(step, steps=steps, warmup=warmup)
+            loss = take_step(batch, labels[chosen], learning_rate=rate)
+            step, loss_sum = step + 1, loss_sum + loss
+            if not math.isfinite(loss):
+                raise DivergedError(f"the loss is {loss} at step {step}; use a lower learning rate")
+            if progress is not None:
+                progress(step, steps, loss)
+            seconds = time.perf_counter() - start_time
+            if step % per_epoch == 0:
+                entry = {"epoch": epoch + 1, "step": step, "loss": loss_sum / per_epoch, **evaluate(model)}
+                log.append({**entry, "seconds": round(seconds, 1)})
+                write_lines(folder / LOG, log)
+                start_time, loss_sum, order, seconds = time.perf_counter(), 0.0, None, 0.0
+            if step % per_epoch == 0 or step % checkpoint_every == 0:
+                now = Progress(step=step, epoch=step // per_epoch, loss_sum=loss_sum, seconds=seconds)
+                save_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, now, run=run)
+        return log
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The log of a run, empty where there is none."""
+    """Return the log of a run, empty if there is none.
+
+    Raise DamagedFileError if it does not match its checksum, and InputError if an entry is impossible.
+    """
     path = folder / LOG
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    log = read_lines(path)
+    for number, entry in enumerate(log, start=1):
+        if entry.get("epoch") != number:
+            raise InputError(f"{path} has no entry for epoch {number}; delete the folder to train again")
+        for name, value in entry.items():
+            if name.endswith("accuracy") and not 0 <= value <= 1:
+                raise InputError(f"{path} has {name} {value} at epoch {number}, outside 0 to 1; delete the folder")
+    return log
 
 
-def _kept_log(path: Path, epochs: int) -> list[dict[str, Any]]:
-    """The log up to the checkpoint; what was written after it comes again."""
-    kept = [entry for entry in read_log(path.parent) if entry["epoch"] <= epochs]
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
-    return kept
+def learning_rate_factor(step: int, *, steps: int, warmup: int) -> float:
+    r"""Return the factor of the learning rate at `step`: a linear warmup, then half a cosine to zero.
+
+    .. math:: \frac{t + 1}{w} \text{ for } t < w, \qquad \frac{1 + \cos(\pi (t - w) / (T - w))}{2} \text{ after}
+
+    with t = `step` in 0 to T - 1, w = `warmup` and T = `steps` (Loshchilov and Hutter 2017).
+    """
+    if not 0 <= step < steps or not 0 <= warmup < steps:
+        raise InputError(f"expected 0 <= step < steps and 0 <= warmup < steps; got {step}, {warmup} and {steps}")
+    if step < warmup:
+        return (step + 1) / warmup
+    return (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+
+
+def _log_until(folder: Path, epochs: int) -> list[dict[str, Any]]:
+    """Return the log up to the checkpoint. Later epochs run again and are logged again."""
+    stored = read_log(folder)
+    log = stored[:epochs]
+    if len(log) < epochs:
+        raise InputError(
+            f"{folder / LOG} has {len(log)} epochs, but {CHECKPOINT} is at epoch {epochs}; restore the log, or delete "
+            f"{CHECKPOINT} to train again"
+        )
+    if len(stored) > epochs:
+        write_lines(folder / LOG, log)
+    return log
 
 
 def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """Decay on matrices alone: biases, norms, tokens and positions are no maps."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    maps = [p for name, p in named if p.ndim == 2]
-    others = [p for name, p in named if p.ndim != 2]
-    groups = [{"params": maps, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    """Return AdamW with weight decay on matrices only, not on biases, norms, tokens and positions."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim == 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.99))
 
 
-def _chance(seed: int, nth: int) -> torch.Generator:
-    return torch.Generator().manual_seed((seed * MIX + nth) % 2**63)
+def _generator(seed: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed((seed * SEED_STRIDE + number) % 2**63)

