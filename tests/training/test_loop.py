@@ -138,9 +138,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 def test_another_recipe_does_not_continue_the_run(tmp_path: Path) -> None:
     _run(tmp_path, describe={"sizes": (2, 3)})
     _run(tmp_path, describe={"sizes": (2, 3)})
-    with pytest.raises(
-        ValueError, match=r"run with other settings \(learning_rate, seed\); choose another folder"
-    ):
+    with pytest.raises(ValueError, match=r"run with other settings \(learning_rate, seed\); choose another folder"):
         _run(tmp_path, recipe=dataclasses.replace(RECIPE, seed=6, learning_rate=1.0), describe={"sizes": (2, 3)})
     with pytest.raises(ValueError, match=r"other settings \(sizes\)"):
         _run(tmp_path, describe={"sizes": (2, 5)})
