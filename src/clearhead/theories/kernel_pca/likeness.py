@@ -1,14 +1,13 @@
-r"""Centred kernel alignment of two sets of vectors on the same tokens, as published and without bias.
+r"""Centred kernel alignment (CKA) of two sets of vectors on the same tokens, biased as published and unbiased.
 
     CKA(X, Y) = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y))
 
-(Kornblith et al. 2019). The usual estimate of HSIC, tr(K H L H), is above zero for unrelated sets, the more the columns
-near the tokens in number; that of Song et al. 2012 has no bias:
+(Kornblith et al. 2019). The usual estimate of HSIC, tr(K H L H), is positive for unrelated sets, and more so if there
+are nearly as many columns as tokens. The estimate of Song et al. 2012 is unbiased:
 
     HSIC_u(K, L) = [tr(K L) + 1^T K 1 1^T L 1 / ((n-1)(n-2)) - 2 1^T K L 1 / (n-2)] / (n (n-3)),  diagonals set to zero.
 
-Both follow from the entries' products, the sums of rows and the diagonals, so neither centred nor hollow matrices are
-formed.
+Both follow from inner products, row sums and diagonals, so no centred or zero-diagonal matrix is formed.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ FEWEST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gram:
-    """A Gram matrix with what every alignment needs of it: sums of its rows, its diagonal, and its square."""
+    """A Gram matrix with its row sums, its diagonal and its squared Frobenius norm, which every alignment uses."""
 
     entries: Float[Tensor, "*t m m"]
     rows: Float[Tensor, "*t m"]
@@ -35,7 +34,7 @@ class Gram:
 
     @classmethod
     def of(cls, entries: Float[Tensor, "*t m m"]) -> "Gram":
-        """The same matrix with its sums."""
+        """Compute the sums of a Gram matrix."""
         return cls(
             entries=entries,
             rows=entries.sum(dim=-1),
@@ -45,25 +44,26 @@ class Gram:
 
 
 def linear_gram(x: Float[Tensor, "*t m e"]) -> Gram:
-    """Inner products of the rows, in units of the largest entry."""
+    """Return inner products of the rows after dividing by the largest entry."""
     return Gram.of(_inner_products(x))
 
 
 def gaussian_gram(x: Float[Tensor, "*t m e"]) -> Gram:
-    """exp(-|x_i - x_j|^2 / 2 sigma^2), sigma^2 the median of the squared distances that are not zero."""
+    """Return exp(-|x_i - x_j|^2 / (2 sigma^2)), sigma^2 the median of the nonzero squared distances."""
     inner = _inner_products(x)
     square = inner.diagonal(dim1=-2, dim2=-1)
-    apart = (square.unsqueeze(-1) + square.unsqueeze(-2) - 2 * inner).clamp_min(0)
-    return Gram.of((-apart / (2 * _median_of_positive(apart.flatten(-2))[..., None, None])).exp())
+    distance = (square.unsqueeze(-1) + square.unsqueeze(-2) - 2 * inner).clamp_min(0)
+    return Gram.of((-distance / (2 * _median_of_positive(distance.flatten(-2))[..., None, None])).exp())
 
 
 def _median_of_positive(x: Float[Tensor, "*t n"]) -> Float[Tensor, "*t"]:
-    """The lower median of the entries that are not zero; NaN where all are."""
+    """Return the lower median of the nonzero entries; NaN if all are zero."""
     zeros = (x == 0).sum(dim=-1)
     n = x.shape[-1]
-    if bool((zeros == zeros.flatten()[0]).all()) and int(zeros.flatten()[0]) < n:
-        none = int(zeros.flatten()[0])
-        return x.kthvalue(none + (n - none + 1) // 2, dim=-1).values
+    count = int(zeros.flatten()[0])
+    # kthvalue is faster than nanmedian, and fits if all rows have the same number of zeros.
+    if bool((zeros == count).all()) and count < n:
+        return x.kthvalue(count + (n - count + 1) // 2, dim=-1).values
     return torch.where(x > 0, x, torch.nan).nanmedian(dim=-1).values
 
 
@@ -74,7 +74,7 @@ def _inner_products(x: Tensor) -> Tensor:
 
 
 def biased_cka(a: Gram, b: Gram) -> Float[Tensor, "*t"]:
-    """CKA by tr(K H L H); NaN where one of the sets does not vary."""
+    """Return CKA with HSIC estimated by tr(K H L H); NaN if one of the sets has no variance."""
     n = a.rows.shape[-1]
 
     def centred(cross: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
@@ -88,11 +88,11 @@ def biased_cka(a: Gram, b: Gram) -> Float[Tensor, "*t"]:
 
 
 def unbiased_cka(a: Gram, b: Gram) -> Float[Tensor, "*t"]:
-    """CKA by the estimate without bias; NaN for fewer than four tokens, or where a set does not seem to vary."""
+    """Return CKA with the unbiased estimate of HSIC; NaN for fewer than four tokens or a nonpositive HSIC(X, X)."""
     n = a.rows.shape[-1]
     of_a, of_b = a.rows - a.diagonal, b.rows - b.diagonal
 
-    def hollow(products: Tensor, x: Gram, y: Gram, of_x: Tensor, of_y: Tensor) -> Tensor:
+    def without_diagonal(products: Tensor, x: Gram, y: Gram, of_x: Tensor, of_y: Tensor) -> Tensor:
         trace = products - (x.diagonal * y.diagonal).sum(dim=-1)
         both = of_x.sum(dim=-1) * of_y.sum(dim=-1) / ((n - 1) * (n - 2))
         return trace + both - 2 / (n - 2) * (of_x * of_y).sum(dim=-1)
@@ -101,7 +101,9 @@ def unbiased_cka(a: Gram, b: Gram) -> Float[Tensor, "*t"]:
     if n < FEWEST:
         return torch.full_like(cross, torch.nan)
     return _ratio(
-        hollow(cross, a, b, of_a, of_b), hollow(a.square, a, a, of_a, of_a), hollow(b.square, b, b, of_b, of_b)
+        without_diagonal(cross, a, b, of_a, of_b),
+        without_diagonal(a.square, a, a, of_a, of_a),
+        without_diagonal(b.square, b, b, of_b, of_b),
     )
 
 
@@ -111,5 +113,5 @@ def _products(k: Tensor, other: Tensor) -> Tensor:
 
 
 def _ratio(cross: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    known = (first > 0) & (second > 0)
-    return torch.where(known, cross / torch.where(known, first * second, 1).sqrt(), torch.nan)
+    defined = (first > 0) & (second > 0)
+    return torch.where(defined, cross / torch.where(defined, first * second, 1).sqrt(), torch.nan)

@@ -1,11 +1,11 @@
-r"""The loss of projecting queries on a head's axes: as published, and the residual that holds for any values.
+r"""The loss of projecting queries on a head's axes: as published, and the true residual for any values.
 
     log |phi(q)|^2 = s |q|^2 - 2 log sum_j exp(s q.k_j)
-    J_paper = mean_i [|phi(q_i)|^2 - |h_i|^2]                              a residual only if the axes are orthonormal
-    J_true  = mean_i [|phi(q_i)|^2 - h_i^T (V^T K V)^+ h_i] >= 0           for any values; U^T U = V^T K V of their axes
+    J_published = mean_i [|phi(q_i)|^2 - |h_i|^2]                   a residual only if the axes are orthonormal
+    J_true      = mean_i [|phi(q_i)|^2 - h_i^T (V^T K V)^+ h_i]     >= 0 for any values; V^T K V = U^T U of their axes U
 
-J_true is what is left of phi(q) outside the span of the axes, so it is computed from the angles between phi(q) and the
-span, each at most 1, and not as a difference of large numbers.
+h_i is the output of query i. J_true is the part of phi(q) outside the span of the axes. It is computed from the cosines
+between phi(q) and the span, which are at most 1, and not as a difference of large numbers.
 """
 
 import math
@@ -22,9 +22,9 @@ __all__ = ["Queries", "explained_fraction", "log_output_square", "log_true_loss"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """Queries that see all keys of a space: their weights on the keys, lengths, and directions within its span.
+    """Queries over all keys of a space: attention weights, log |phi(q)|^2, and directions within the keys' span.
 
-    g query heads may share the keys of one head.
+    Axis g is for query heads that share the keys of one head.
     """
 
     weights: Float[Tensor, "*b g n m"]
@@ -33,12 +33,12 @@ class Queries:
 
     @property
     def log_mean_square(self) -> Float[Tensor, "*b g"]:
-        """log of mean_i |phi(q_i)|^2."""
+        """Logarithm of mean_i |phi(q_i)|^2."""
         return torch.logsumexp(self.log_square, dim=-1) - math.log(self.log_square.shape[-1])
 
 
 def seen_queries(space: KeySpace, q: Float[Tensor, "*b g n d"]) -> Queries:
-    """Place queries in the space of the keys they see. Their number may be any but zero."""
+    """Return the queries in the space of the keys; there must be at least one query."""
     *lead, g, n, _ = q.shape
     q = q.double().flatten(-3, -2)
     scores = space.scale * q @ space.k.mT
@@ -53,17 +53,17 @@ def seen_queries(space: KeySpace, q: Float[Tensor, "*b g n d"]) -> Queries:
 
 
 def explained_fraction(queries: Queries, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s g"]:
-    """1 - J_true / mean |phi(q)|^2: the share of the queries that lies in the span of orthonormal columns."""
+    """Return 1 - J_true / mean |phi(q)|^2, the share of the queries within the span of orthonormal columns."""
     share = (queries.log_square - torch.logsumexp(queries.log_square, dim=-1, keepdim=True)).exp()
     inside = (queries.directions @ span.unsqueeze(-3)).square().sum(dim=-1)
     return (share * inside).sum(dim=-1).clamp(0, 1)
 
 
 def log_true_loss(queries: Queries, explained: Float[Tensor, "*s g"]) -> Float[Tensor, "*s g"]:
-    """log of J_true, given the explained fraction; minus infinity where nothing is left."""
+    """Return log J_true from the explained fraction; minus infinity if that is 1."""
     return queries.log_mean_square + torch.log1p(-explained)
 
 
 def log_output_square(queries: Queries, v: Float[Tensor, "*t m e"]) -> Float[Tensor, "*s g"]:
-    """log of mean_i |h_i|^2, h the attention of the queries over values V."""
+    """Return log mean_i |h_i|^2, h_i the output of query i for values V."""
     return (queries.weights @ v.double().unsqueeze(-3)).square().sum(dim=-1).mean(dim=-1).log()

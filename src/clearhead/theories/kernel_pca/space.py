@@ -1,8 +1,8 @@
 r"""The keys of attention heads in coordinates of their feature space, and their principal axes there.
 
-With the source's symbols: k(x, y) = exp(s x.y), g(x) = sum_j k(x, k_j), phi(x) = phi0(x) / g(x); K is the Gram matrix
-of phi on the keys, H the centring. g spreads over many orders of magnitude between the tokens of one input, so every
-vector is kept as a direction with the logarithm of its length; only ratios within one sum are ever taken.
+Symbols of Teo and Nguyen 2024: k(x, y) = exp(s x.y), g(x) = sum_j k(x, k_j), phi(x) = phi_0(x) / g(x). K is the Gram
+matrix of phi on the keys and H the centring matrix. g varies over many orders of magnitude between the tokens of one
+input, so every vector is stored as a direction and the logarithm of its length; only ratios within a sum are formed.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,19 @@ from clearhead.shapes import Bool, Float, Int
 __all__ = ["KeySpace", "Principal", "key_space", "principal_axes", "query_directions"]
 
 EMPTY = 100.0
-"""How far below the shortest key a coordinate of no key is put, in logarithms: behind all that have any."""
+"""Log-length of an empty coordinate below that of the shortest key, so that it is sorted last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySpace:
     """Keys in coordinates of their feature space, the largest coordinate of the axes first.
 
-    The axes of values V are diag(exp(log_size)) @ axes @ V; the centred phi(k_j) are the rows times exp(log_unit). Keys
-    without variance, a single one or all equal, have rows of zeros.
+    axes, log_size: the axes of values V are diag(exp(log_size)) @ axes @ V
+    rows, log_unit: the centred phi(k_j) are rows * exp(log_unit); zero if the keys have no variance (one key, or all
+        equal)
+    factor: directions of the phi_0(k_j) that introduce a coordinate, triangular
+    begun_by: the key that introduces each coordinate, before sorting
+    largest_first: the order that sorts the coordinates
     """
 
     k: Float[Tensor, "*b m d"]
@@ -37,20 +41,18 @@ class KeySpace:
     rows: Float[Tensor, "*b m r"]
     log_unit: Float[Tensor, "*b"]
     factor: Float[Tensor, "*b r r"]
-    """Directions of the phi0(k_j) that begin a coordinate, triangular."""
     begun_by: Int[Tensor, "*b r"]
-    """The key that begins each coordinate, before the largest come first."""
     largest_first: Int[Tensor, "*b r"]
 
 
 def key_space(k: Float[Tensor, "*b m d"], *, scale: float, sinks: Float[Tensor, "*b"] | None = None) -> KeySpace:
-    """Coordinates in float64, whatever comes in. A sink adds to g as a key without a value.
+    """Return the keys in feature space, computed in float64. A sink adds to g like a key without a value.
 
-    Keys begin coordinates longest first, so that few coordinates hold the long ones.
+    The longest keys introduce the first coordinates, so that few coordinates represent them.
     """
     k = k.double()
     longest_first = k.square().sum(dim=-1).argsort(dim=-1, descending=True, stable=True)
-    as_given = longest_first.argsort(dim=-1)
+    original_order = longest_first.argsort(dim=-1)
     sorted_k = k.gather(-2, longest_first.unsqueeze(-1).expand_as(k))
     log_kernel = scale * sorted_k @ sorted_k.mT
     log_g = torch.logsumexp(log_kernel, dim=-1)
@@ -68,15 +70,15 @@ def key_space(k: Float[Tensor, "*b m d"], *, scale: float, sinks: Float[Tensor, 
     size = torch.where(empty, 1, axes.norm(dim=-1))
     log_size, order = (log_size + size.log()).sort(dim=-1, descending=True, stable=True)
     axes = (axes / size.unsqueeze(-1)).gather(-2, order.unsqueeze(-1).expand_as(axes))
-    rows = _without_rounding(centred(rows), rows).gather(-1, order.unsqueeze(-2).expand_as(rows))
+    rows = _zero_if_rounding(centred(rows), rows).gather(-1, order.unsqueeze(-2).expand_as(rows))
     return KeySpace(
         k=k,
         scale=scale,
         sinks=None if sinks is None else sinks.double(),
-        log_g=log_g.gather(-1, as_given),
-        axes=axes.gather(-1, as_given.unsqueeze(-2).expand_as(axes)),
+        log_g=log_g.gather(-1, original_order),
+        axes=axes.gather(-1, original_order.unsqueeze(-2).expand_as(axes)),
         log_size=log_size,
-        rows=rows.gather(-2, as_given.unsqueeze(-1).expand_as(rows)),
+        rows=rows.gather(-2, original_order.unsqueeze(-1).expand_as(rows)),
         log_unit=log_unit,
         factor=features.direction.gather(-2, features.begun_by.unsqueeze(-1).expand_as(features.direction)),
         begun_by=longest_first.gather(-1, features.begun_by),
@@ -84,19 +86,22 @@ def key_space(k: Float[Tensor, "*b m d"], *, scale: float, sinks: Float[Tensor, 
     )
 
 
-def _without_rounding(centred_rows: Tensor, rows: Tensor) -> Tensor:
-    """Zero where the variance is no more than what rounding makes of equal keys: there is none to capture."""
-    least = 8 * rows.shape[-2] ** 2 * machine_epsilon(rows.dtype)
+def _zero_if_rounding(centred_rows: Tensor, rows: Tensor) -> Tensor:
+    """Return the centred rows, or zeros if their variance is within the rounding error of equal keys."""
+    threshold = 8 * rows.shape[-2] ** 2 * machine_epsilon(rows.dtype)
     energy, total = (x.square().sum(dim=(-2, -1), keepdim=True) for x in (centred_rows, rows))
-    return torch.where(energy > least * total, centred_rows, 0)
+    return torch.where(energy > threshold * total, centred_rows, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """The first axes: eigenvalues and unit eigenvectors a_d of the centred Gram matrix, largest first.
+    """The first principal axes: eigenvalues and unit eigenvectors a_d of the centred Gram matrix, largest first.
 
-    `energy` is N lambda_d over exp(2 log_unit). Axes whose energy is rounding beside the first are not `known`: their
-    energy, eigenvector, direction and value are zero. The eigenvector's largest entry is positive.
+    energy: N lambda_d / exp(2 log_unit)
+    vectors: a_d, with the sign that makes the entry of largest magnitude positive
+    directions: unit axes u_d in the coordinates of the space
+    known: False for axes whose eigenvalue is rounding error relative to the first; all their entries are zero
+    values, log_values: the theorem's V for unit axes, a_dj / (g_j sqrt(N lambda_d)), is values * exp(log_values)
     """
 
     energy: Float[Tensor, "*b e"]
@@ -104,13 +109,11 @@ class Principal:
     directions: Float[Tensor, "*b r e"]
     known: Bool[Tensor, "*b e"]
     values: Float[Tensor, "*b m e"]
-    """The theorem's V for unit axes, a_dj / (g_j sqrt(N lambda_d)), up to a factor that all entries of a head share."""
     log_values: Float[Tensor, "*b"]
-    """The logarithm of that factor."""
 
 
 def principal_axes(space: KeySpace, count: int) -> Principal:
-    """The first `count` principal axes of the keys, in feature space and as values of the theorem."""
+    """Return the first `count` principal axes of the keys, in feature space and as the theorem's values."""
     energy, vectors = torch.linalg.eigh(space.rows @ space.rows.mT)
     m = energy.shape[-1]
     count = min(count, m)
@@ -120,31 +123,31 @@ def principal_axes(space: KeySpace, count: int) -> Principal:
     vectors = vectors * torch.where(largest < 0, -1, 1) * known.unsqueeze(-2)
     energy = torch.where(known, energy, 0)
     root = torch.where(known, energy, 1).sqrt()
-    lightest = space.log_g.amin(dim=-1)
+    smallest = space.log_g.amin(dim=-1)
     scaled = vectors / root.unsqueeze(-2)
     return Principal(
         energy=energy,
         vectors=vectors,
         directions=space.rows.mT @ scaled,
         known=known,
-        values=scaled * (lightest.unsqueeze(-1) - space.log_g).exp().unsqueeze(-1),
-        log_values=-lightest - space.log_unit,
+        values=scaled * (smallest.unsqueeze(-1) - space.log_g).exp().unsqueeze(-1),
+        log_values=-smallest - space.log_unit,
     )
 
 
 def query_directions(space: KeySpace, q: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n r"]:
-    """The part of every phi(q) / |phi(q)| that lies in the span of the keys, in the coordinates of the space.
+    """Return the projection of every phi(q) / |phi(q)| on the span of the keys, in the coordinates of the space.
 
-    Its inner products with the directions of the keys are exp(-s |q - k_j|^2 / 2), which no length can overflow.
+    Its inner products with the directions of the keys are exp(-s |q - k_j|^2 / 2), which cannot overflow.
     """
     k = space.k.gather(-2, space.begun_by.unsqueeze(-1).expand_as(space.k))
     q = q.double()
-    half = -space.scale / 2
-    apart = (
+    distance = (
         k.square().sum(dim=-1).unsqueeze(-1) + q.square().sum(dim=-1).unsqueeze(-2) - 2 * k @ q.mT
-    )  # |q - k_j|^2, m by n
-    own = space.factor.diagonal(dim1=-2, dim2=-1) > 0
-    factor = space.factor + torch.diag_embed((~own).to(space.factor.dtype))
-    solved = torch.linalg.solve_triangular(factor, (half * apart.clamp_min(0)).exp(), upper=False)
-    coordinates: Tensor = (solved * own.unsqueeze(-1)).mT
+    )  # squared, m by n
+    products = (-space.scale / 2 * distance.clamp_min(0)).exp()
+    nonempty = space.factor.diagonal(dim1=-2, dim2=-1) > 0
+    factor = space.factor + torch.diag_embed((~nonempty).to(space.factor.dtype))
+    solved = torch.linalg.solve_triangular(factor, products, upper=False)
+    coordinates: Tensor = (solved * nonempty.unsqueeze(-1)).mT
     return coordinates.gather(-1, space.largest_first.unsqueeze(-2).expand_as(coordinates))

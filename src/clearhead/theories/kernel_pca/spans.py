@@ -1,11 +1,11 @@
-r"""What the span of a head's axes holds: statistics that no mix of the values changes.
+r"""Statistics of the span of a head's axes, which do not change when the values are mixed linearly.
 
-Measured is, first,
+The captured variance is
 
     EV(V) = tr[(W^T K W)^+ W^T K H K W] / (sum of the e largest eigenvalues of H K H),    W = G^-1 V,
 
-the share of the keys' centred variance that lies in the span of the axes u_d = sum_j g(k_j) v_dj phi(k_j), over the
-most that e axes can hold. It is 1 iff the span is the principal subspace.
+the variance of the centred keys within the span of the axes u_d = sum_j g(k_j) v_dj phi(k_j), relative to the largest
+variance that e axes can capture. It is 1 if and only if the span is the principal subspace.
 """
 
 import torch
@@ -25,28 +25,28 @@ def captured_variance(
     scale: float,
     sinks: Float[Tensor, "*b"] | None = None,
 ) -> Float[Tensor, "*b"]:
-    """EV(V) of the module's docstring, for keys that all can be seen; computed in float64 whatever comes in.
+    """Return EV(V) for keys that are all visible, computed in float64.
 
-    NaN where the keys have no variance: a single one, or all equal.
+    NaN if the keys have no variance: a single key, or all equal.
     """
     space = key_space(k, scale=scale, sinks=sinks)
     return captured_fraction(space.rows, span_of(space, v))
 
 
 def span_of(space: KeySpace, v: Float[Tensor, "*t m e"]) -> Float[Tensor, "*t r e"]:
-    """Orthonormal columns that span the axes of values V."""
+    """Return orthonormal columns that span the axes of values V."""
     return orthonormal_basis((space.axes @ v.double()).contiguous(), space.log_size)
 
 
 def held_variance(space: KeySpace, principal: Principal, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s"]:
-    """EV(V) from the span of the axes, where the principal axes are known already."""
-    most = principal.energy.sum(dim=-1)
-    held = (space.rows @ span).square().sum(dim=(-2, -1))
-    return torch.where(most > 0, held / most, torch.nan)
+    """Return EV(V) from the span of the axes and the principal axes."""
+    largest = principal.energy.sum(dim=-1)
+    captured = (space.rows @ span).square().sum(dim=(-2, -1))
+    return torch.where(largest > 0, captured / largest, torch.nan)
 
 
 def subspace_overlap(principal: Principal, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s"]:
-    """Mean square cosine of the angles between the principal subspace and the span; NaN where no axis is known."""
+    """Return the mean squared cosine between the principal subspace and the span; NaN if no axis is known."""
     shared = (principal.directions.mT @ span).square().sum(dim=(-2, -1))
     axes = principal.known.sum(dim=-1)
     return torch.where(axes > 0, shared / axes, torch.nan)
