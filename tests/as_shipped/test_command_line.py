@@ -121,7 +121,7 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     }
     assert "clearhead-report/index.html" in done.stdout
     findings = json.loads((here / "clearhead-report" / "findings.json").read_text())["findings"]
-    kinds = [(f["theory"], f["statistic"], f["exact"]) for f in findings if f["interval"]]
+    kinds = [(f["theory"], f["statistic"], f["predicted"]) for f in findings if f["interval"]]
     assert kinds[:8] == [("kernel PCA", "captured variance", 1)] * 8
     assert kinds[-8:] == [("symmetry", "permutation error", 0)] * 8
     assert len(kinds) == 8 * CLAIMS + 2 * len(coding_rate.LAYER_CLAIMS)
@@ -208,7 +208,7 @@ def test_verify_prints_each_theorem_and_exits_with_zero(here: Path, warm: WarmCo
     assert all(row["holds"] and row["control_residual"] > row["tolerance"] for row in rows)
     assert sum(row["source"] == "kernel PCA" for row in rows) == 25
     assert sum(row["source"] == "general attention" for row in rows) >= 28
-    assert done.stdout.endswith(f"\n{len(rows)} hold, 0 do not\n")
+    assert done.stdout.endswith(f"\n{len(rows)} hold, 0 do not hold\n")
     assert files(here) == {"small.py"}
 
 
@@ -227,7 +227,7 @@ def test_verify_exits_with_one_if_a_theorem_fails(here: Path) -> None:
     command = _with_a_theorem_that_fails(here)
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 1
-    assert done.stdout.endswith(" hold, 1 do not\n")
+    assert done.stdout.endswith(" hold, 1 do not hold\n")
 
 
 def _folder(here: Path, **files: bytes | str) -> str:

@@ -12,9 +12,9 @@ from scipy import stats
 from clearhead.audit.findings import Chance, Finding, Verdict
 from clearhead.audit.judging import UNTRAINED, beside_untrained, judge, summarise
 from clearhead.numerics.moments import Interval
-from clearhead.report.grid import arrange, heads_above_chance
+from clearhead.report.grid import arrange, beyond_controls
 from clearhead.report.head_table import print_head_table
-from clearhead.report.wording import MARKS, RULES, hardest, place, sentence
+from clearhead.report.wording import MARKS, RULES, closest_control, evidence, headline, position
 from clearhead.theories.theory import Direction, Unit
 from tests.audit.made_findings import CLAIM, control, finding
 
@@ -41,8 +41,8 @@ def test_a_head_beyond_every_control_agrees_on_the_side_that_the_theory_tells(cl
     assert [f.verdict for f in judged] == expected
     assert [f.chance.control for f in judged] == ["low" if claim is LESS else "high"] * 3
     (summary,) = summarise(judged)
-    assert hardest(summary) == ("low" if claim is LESS else "high")
-    assert heads_above_chance(summary) == 1
+    assert closest_control(summary) == ("low" if claim is LESS else "high")
+    assert beyond_controls(summary) == 1
 
 
 def test_a_direction_has_no_scale() -> None:
@@ -127,16 +127,20 @@ def test_words_say_the_side_and_the_unit() -> None:
     down, up = one_sided(-0.5, LOW, HIGH), one_sided(0.5, LOW, HIGH, head=1)
     (agreeing,) = summarise(judge([down]))
     (against,) = summarise(judge([up]))
-    assert "lower than every control, as the theory says, in the only head" in sentence(agreeing)
-    assert "higher than every control, against the theory, in the only head" in sentence(against)
-    assert "if the theory were exact" not in sentence(agreeing)
+    assert headline(agreeing) == "Theory is supported in the only head."
+    assert headline(against) == "Theory is contradicted in the only head."
+    for summary, value in ((agreeing, "-0.50"), (against, "0.50")):
+        assert evidence(summary) == (
+            f"Change is {value} in the median head and -0.20 for low; the theory predicts a lower value than every "
+            "control."
+        )
     layers = [one_sided(-0.5, LOW, claim=BY_LAYER, layer=layer) for layer in range(3)]
     (summary,) = summarise(judge([*layers, one_sided(0.5, LOW, claim=BY_LAYER, layer=3)]))
     assert summary.verdict == f"{Verdict.SUPPORTED} in 3 of 4 layers"
-    assert "in the median layer" in sentence(summary)
-    assert "in 3 of 4 layers" in sentence(summary)
-    assert "head" not in sentence(summary)
-    assert (place(layers[2]), place(up)) == ("Layer 2", "Layer 0, head 1")
+    assert headline(summary) == "Theory is supported in 3 of 4 layers; contradicted in 1."
+    assert "in the median layer" in evidence(summary)
+    assert "head" not in evidence(summary)
+    assert (position(layers[2]), position(up)) == ("Layer 2", "Layer 0, head 1")
     assert set(MARKS) == set(RULES) == set(Verdict)
 
 
@@ -147,5 +151,5 @@ def test_the_table_of_heads_shows_values_where_there_is_no_scale() -> None:
     text = stream.getvalue()
     assert "-.51*" in text
     assert ".52!" in text
-    assert "change: lower is the theory" in text
+    assert "change: the theory predicts lower values than every control" in text
     assert "agreement" not in text

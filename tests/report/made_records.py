@@ -1,4 +1,4 @@
-"""Audits made up from a seed, with every kind of verdict among their heads."""
+"""Synthetic audits with every kind of verdict."""
 
 import dataclasses
 import math
@@ -20,6 +20,7 @@ KERNEL_PCA = Claim(
     formula=r"\rho = \sum_k \lambda_k(P K_\varphi P) / \sum_{k \le d} \lambda_k(K_\varphi)",
     citation="Teo and Nguyen 2024, Unveiling the Hidden Structure of Self-Attention, section 2.2",
     exact=1.0,
+    percent=True,
 )
 MAX_MARGIN = Claim(
     theory="max margin",
@@ -43,6 +44,7 @@ LOSS = dataclasses.replace(
     exact=None,
     role=Role.PUBLISHED,
     note="falls when values grow",
+    percent=False,
 )
 EIGENVALUE = dataclasses.replace(
     LOSS, statistic="max eigenvalue", statement="The spectrum is that of the keys.", note="values do not enter"
@@ -65,9 +67,9 @@ NOTHING = Interval(math.nan, math.nan)
 
 
 def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) -> Finding:
-    """One head, of a kind by its number: agreeing, above, at or below chance, undecided, or not applicable.
+    """Return one head whose verdict follows from its number.
 
-    Its second control is the harder one; statistics as published have the first only.
+    Its second control is the closer one; statistics as published have the first only.
     """
     exact = EXACT_BY_INPUT[claim.statistic] if claim.exact is None else claim.exact
     toward = -1 if exact < 0.5 else 1
@@ -128,7 +130,7 @@ def record_of(
     name: str = NAMES,
     disputes: tuple[Dispute, ...] = (),
 ) -> AuditRecord:
-    """An audit of layers with so many heads each, with every kind of verdict."""
+    """Return an audit of layers with these numbers of heads, with every kind of verdict."""
     rng = np.random.default_rng(seed)
     findings = [
         dataclasses.replace(finding_of(claim, layer, head, rng), name=name.format(layer))

@@ -16,7 +16,7 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.record import DepthCurve, DepthLine
 from clearhead.numerics.moments import Interval
 from clearhead.report import render_html
-from clearhead.report.drawing import text_of
+from clearhead.report.head_map import square_text
 from clearhead.report.wording import number
 from clearhead.theories.theory import Direction, Role
 from tests.report.made_records import EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
@@ -197,7 +197,7 @@ def test_a_click_opens_everything_behind_a_head(browser, show, record):
     assert "Benjamini and Hochberg" in drawer.text
     assert str(finding.verdict) in drawer.text.lower()
     marks = {m.get_attribute("data-part"): m for m in drawer.find_elements(By.CSS_SELECTOR, "[data-part]")}
-    places = (("chance", "x1"), ("value", "cx"), ("exact", "x1"))
+    places = (("closest", "x1"), ("value", "cx"), ("predicted", "x1"))
     at = [float(marks[part].get_attribute(name).removesuffix("%")) for part, name in places]
     share = (at[1] - at[0]) / (at[2] - at[0])
     assert abs(share - finding.agreement) < 0.01
@@ -206,7 +206,7 @@ def test_a_click_opens_everything_behind_a_head(browser, show, record):
     for chance, row in zip(finding.controls, rows, strict=True):
         expected = [chance.control, *map(number, (chance.value, chance.range.low, chance.range.high, chance.p_value))]
         assert all(text in row for text in (*expected, str(chance.draws)))
-    assert ["hardest" in row for row in rows] == [False, True]
+    assert ["(closest)" in row for row in rows] == [False, True]
     ActionChains(browser).send_keys(Keys.ESCAPE).perform()
     assert not drawer.is_displayed()
     assert not box(browser, "tip").is_displayed()
@@ -218,7 +218,7 @@ def test_a_head_that_was_skipped_says_why(browser, show, record):
     cell_at(browser, finding).click()
     drawer = box(browser, "drawer")
     assert "keys are all equal" in drawer.text
-    assert "nothing could be measured" in drawer.text
+    assert "could not be measured" in drawer.text
     assert "NaN" not in drawer.get_attribute("innerHTML").replace("nan", "NaN").split("<dl>")[1]
     drawer.find_element(By.CSS_SELECTOR, ".close").click()
     assert not drawer.is_displayed()
@@ -276,7 +276,7 @@ def test_one_map_takes_the_colours_of_any_claim(browser, show, disputed, claim):
     assert ([cell.value_of_css_property("fill") for cell in cells] == before) == (claim is KERNEL_PCA)
     for cell, finding in zip(cells, findings, strict=True):
         text = cell.find_element(By.CSS_SELECTOR, ".number").text
-        assert text == ("" if finding.verdict is Verdict.NOT_APPLICABLE else text_of(finding))
+        assert text == ("" if finding.verdict is Verdict.NOT_APPLICABLE else square_text(finding))
         assert f"Layer {finding.layer}, head {finding.head}: {finding.verdict}." in cell.get_attribute("aria-label")
         assert cell.find_element(By.TAG_NAME, "use").get_attribute("href") == f"#mark-{finding.verdict.name.lower()}"
     cells[3].click()
@@ -291,9 +291,9 @@ def test_tables_of_the_other_claims_are_made_when_opened(browser, show, disputed
     show(disputed)
     for details in browser.find_elements(By.TAG_NAME, "details"):
         browser.execute_script("arguments[0].open = true", details)
-    (room,) = [d for d in browser.find_elements(By.CSS_SELECTOR, ".later") if OVERLAP.statistic in d.text]
-    until(browser, lambda: room.find_elements(By.TAG_NAME, "td"))
-    rows = room.find_elements(By.CSS_SELECTOR, "tbody tr")
+    (table,) = [d for d in browser.find_elements(By.CSS_SELECTOR, ".on-demand") if OVERLAP.statistic in d.text]
+    until(browser, lambda: table.find_elements(By.TAG_NAME, "td"))
+    rows = table.find_elements(By.CSS_SELECTOR, "tbody tr")
     findings = [f for f in disputed.findings if f.claim == OVERLAP]
     assert len(rows) == len(findings)
     for row, finding in zip(rows, findings, strict=True):
@@ -311,7 +311,7 @@ def test_the_dispute_is_a_click_away(browser, show, disputed):
         "Teo and Nguyen 2024",
         "Saritas and Yildiz 2025",
         "not measured in this audit",
-        "What this model says",
+        "What this model shows",
     ):
         assert text in section.text
 
@@ -365,7 +365,7 @@ def test_without_scripts_the_primary_maps_and_every_claim_still_stand(browser, s
         assert len(cells_in(browser)) == sum(f.claim.role is Role.PRIMARY for f in disputed.findings)
         assert box(browser, "dispute-1").is_displayed()
         assert all(not d.is_displayed() for d in browser.find_elements(By.CSS_SELECTOR, ".group"))
-        details = browser.find_element(By.CSS_SELECTOR, ".claims-in-short")
+        details = browser.find_element(By.CSS_SELECTOR, ".all-claims")
         details.find_element(By.TAG_NAME, "summary").click()
         assert len([r for r in details.find_elements(By.CSS_SELECTOR, "tbody tr") if r.is_displayed()]) == 5
         assert not browser.find_element(By.CSS_SELECTOR, ".switch").is_displayed()
@@ -378,15 +378,17 @@ def test_curves_over_depth_are_drawn_and_fit(browser, show, record, width, schem
     line = DepthLine(name="this model", values=(3.0, 2.0, 1.0), intervals=(Interval(2.9, 3.1),) * 3)
     curve = DepthCurve(theory="theory", title="A rate", quantity="nats", layers=(0, 1, 2), lines=(line,))
     show(dataclasses.replace(record, curves=(curve,) * 3), width=width, scheme=scheme)
-    pictures = browser.execute_script(
-        "return [...document.querySelectorAll('#depth img')].map((image) => "
-        "({drawn: image.complete && image.naturalWidth, right: image.getBoundingClientRect().right,"
-        " width: image.getBoundingClientRect().width}));"
+    charts = browser.execute_script(
+        "return [...document.querySelectorAll('#depth svg.lines')].map((chart) => "
+        "({line: chart.querySelector('path.line').getBoundingClientRect().width,"
+        " colour: getComputedStyle(chart.querySelector('path.line')).stroke,"
+        " right: chart.getBoundingClientRect().right, width: chart.getBoundingClientRect().width}));"
     )
-    assert len(pictures) == 3
-    for picture in pictures:
-        assert picture["drawn"] > 300
-        assert picture["right"] <= width
-        # Smaller, and the words of 12 pixels in it could not be read.
-        assert picture["width"] > 0.75 * picture["drawn"]
+    assert len(charts) == 3
+    for chart in charts:
+        assert chart["line"] > 200
+        assert chart["colour"] != "none"
+        assert chart["right"] <= width
+        # In a narrower chart its labels of 12 pixels could not be read.
+        assert chart["width"] > 0.75 * 360
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width

@@ -1,12 +1,10 @@
 """Curves over depth, notes, and claims of a direction or of whole layers, in the terminal, the file and the page."""
 
-import base64
 import dataclasses
 import io
 import json
 import math
 import re
-from html import unescape
 from xml.etree import ElementTree
 
 import pytest
@@ -17,7 +15,7 @@ from clearhead.audit.judging import judge
 from clearhead.audit.record import AuditRecord, DepthCurve, DepthLine
 from clearhead.numerics.moments import Interval
 from clearhead.report import audit_as_json, print_audit, render_html, write_json
-from clearhead.report.chart_axis import axis_over
+from clearhead.report.depth import depth_chart
 from clearhead.theories.theory import Direction, Role, Unit
 from tests.audit.made_findings import control, finding
 from tests.report.made_records import KERNEL_PCA, record_of
@@ -67,9 +65,8 @@ def printed(record: AuditRecord, width: int = 120) -> str:
     return buffer.getvalue()
 
 
-def pictures(page: str) -> list[str]:
-    found = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', page)
-    return [base64.b64decode(text).decode("utf-8") for text in found]
+def charts(page: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(text) for text in re.findall(r'<svg class="lines".*?</svg>', page, re.S)]
 
 
 def test_the_terminal_has_a_line_for_each_curve_and_note(curved: AuditRecord) -> None:
@@ -91,7 +88,7 @@ def test_the_file_reads_back(curved: AuditRecord, tmp_path) -> None:
     assert first["lines"][1]["intervals"][0] == {"low": 29.5, "high": 30.5}
     assert back["notes"] == ["not compared with that"]
     (claim,) = [c for c in back["claims"] if c["statistic"] == "density"]
-    assert (claim["direction"], claim["unit"], claim["exact"]) == ("lower", "layer", None)
+    assert (claim["direction"], claim["unit"], claim["predicted"]) == ("lower", "layer", None)
     verdicts = [f["verdict"] for f in back["findings"] if f["statistic"] == "compression"][:3]
     assert verdicts == [str(Verdict.SUPPORTED), str(Verdict.NO_EVIDENCE), str(Verdict.CONTRADICTED)]
 
@@ -99,24 +96,31 @@ def test_the_file_reads_back(curved: AuditRecord, tmp_path) -> None:
 def test_the_page_draws_every_curve_and_gives_its_numbers(curved: AuditRecord) -> None:
     page = render_html(curved)
     section = page[page.index('id="depth"') : page.index("fidelity-title")]
-    assert len(pictures(page)) == 2
-    for drawing in pictures(page):
-        root = ElementTree.fromstring(drawing)
-        words = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
-        assert {"Coding rate after attention", "layer", "nats", "this model", "before training", "0", "3"} <= set(words)
-        assert drawing.count('class="band') == 2
-        assert "prefers-color-scheme:dark" in drawing
-        assert float(root.attrib["width"]) < 400
-    for text in ("31.2", "28.5", "29.8", "it grows with the tokens"):
+    assert len(charts(page)) == 2
+    for chart in charts(page):
+        labels = ["".join(text.itertext()) for text in chart.iter("text")]
+        assert {"layer", "0", "2", "3"} <= set(labels)
+        paths = {kind: [p.attrib["d"] for p in chart.iter("path") if kind in p.attrib["class"].split()]
+                 for kind in ("line", "band")}  # fmt: skip
+        assert [len(d.split(" L")) for d in paths["line"]] == [3, 2], "controls are drawn first, without the NaN"
+        assert [d.count("Z") for d in paths["band"]] == [1, 1]
+        assert "this model 31 28 -" in chart.attrib["aria-label"]
+    for text in (
+        "Coding rate after attention (nats)",
+        "this model",
+        "31.2",
+        "28.5",
+        "29.8",
+        "it grows with the tokens",
+    ):
         assert text in section
-    assert "this model 31 28 -" in unescape(re.search(r'alt="([^"]*)"', section).group(1))
     assert '<p class="warning">not compared with that</p>' in page
 
 
 def test_a_page_without_curves_has_no_place_for_them(record: AuditRecord) -> None:
     page = render_html(record)
     assert 'id="depth"' not in page
-    assert not pictures(page)
+    assert not charts(page)
     assert "by layer:" not in printed(record)
     assert audit_as_json(record)["curves"] == audit_as_json(record)["notes"] == []
 
@@ -127,9 +131,8 @@ def test_names_are_escaped(curved: AuditRecord) -> None:
     )
     page = render_html(dataclasses.replace(curved, curves=(curve,), notes=(HOSTILE,)))
     assert "<script>alert" not in page
-    (drawing,) = pictures(page)
-    assert "<script>" not in drawing
-    ElementTree.fromstring(drawing)
+    (chart,) = charts(page)
+    assert HOSTILE in chart.attrib["aria-label"]
 
 
 def test_the_page_says_layers_where_it_means_them_and_values_where_there_is_no_scale(curved: AuditRecord) -> None:
@@ -144,13 +147,32 @@ def test_the_page_says_layers_where_it_means_them_and_values_where_there_is_no_s
     assert claims["compression"]["columns"]["shade"].split()[:3] == ["a50", "a0", "a-50"]
     assert 'data-agreement="nan"' not in page
     assert claims["compression"]["columns"]["text"].split()[:3] == ["-.40", ".050", ".60"]
-    assert "lower than every control, as the theory says, in 3 of 9 heads" in claims["compression"]["sentence"]
-    assert "1 of 3 layers" in claims["density"]["sentence"]
+    assert "the theory predicts a lower value than every control" in claims["compression"]["evidence"]
+    assert "1 of 3 layers" in claims["density"]["headline"]
 
 
-def test_places_are_whole_numbers() -> None:
-    for last in (1, 3, 11, 47):
-        labels = [text for _, text in axis_over(range(last + 1), whole=True).labels()]
-        assert all(text.isdigit() for text in labels)
-        assert len(labels) > 1
-    assert not all(text.isdigit() for _, text in axis_over(range(2)).labels())
+def test_points_are_in_proportion_to_their_values() -> None:
+    chart = depth_chart(dataclasses.replace(CURVE, lines=(line("this model", 31.0, 27.0, 29.0),)))
+    left, top, right, bottom = chart.plot
+    points = [tuple(map(float, step.split())) for step in chart.lines[0].path.removeprefix("M").split(" L")]
+    assert [x for x, _ in points] == pytest.approx([left, left + (right - left) * 2 / 3, right], abs=0.1)
+    (_, first), (_, second), (_, third) = points
+    assert top < first < third < second < bottom
+    assert third - first == pytest.approx(second - third, abs=0.2)
+    ticks = {float(tick.text): tick.at for tick in chart.y_ticks}
+    assert ticks[31] == pytest.approx(first, abs=0.1)
+    assert 3 <= len(ticks) <= 6
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0, 1.0), (math.nan, math.nan, 2.0), (math.nan,) * 3, (-3e-9, 0.0, 3e-9)])
+def test_charts_of_equal_missing_and_tiny_numbers_are_drawn(values: tuple[float, ...]) -> None:
+    chart = depth_chart(dataclasses.replace(CURVE, lines=(dataclasses.replace(line("x", *values)),)))
+    assert "nan" not in chart.lines[0].path + chart.lines[0].band
+    assert bool(chart.lines[0].path) == any(map(math.isfinite, values))
+    assert len(chart.y_ticks) >= 1
+
+
+def test_a_deep_model_has_few_labels() -> None:
+    layers = tuple(range(96))
+    deep = dataclasses.replace(CURVE, layers=layers, lines=(line("this model", *map(float, layers)),))
+    assert len(depth_chart(deep).x_ticks) == 12

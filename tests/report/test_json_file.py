@@ -32,49 +32,49 @@ def test_infinities_become_null(record):
     assert made["findings"][0]["controls"]["values of other heads"]["value"] is None
 
 
-def close(value):
-    return None if math.isnan(value) else pytest.approx(value, rel=1e-6)
+def plain(value):
+    return None if math.isnan(value) else value
 
 
 def test_findings_keep_their_order_and_numbers(disputed):
     made = audit_as_json(disputed)
-    assert made["format"] == "clearhead-audit/2"
+    assert made["format"] == "clearhead-audit/3"
     assert len(made["findings"]) == len(disputed.findings)
     for entry, f in zip(made["findings"], disputed.findings, strict=True):
         assert (entry["layer"], entry["head"], entry["name"]) == (f.layer, f.head, f.name)
         assert (entry["theory"], entry["statistic"]) == (f.claim.theory, f.claim.statistic)
         assert entry["verdict"] == str(f.verdict)
         assert entry["reason"] == f.reason
-        assert (entry["value"], entry["exact"], entry["agreement"]) == tuple(
-            map(close, (f.value, f.exact, f.agreement))
+        assert (entry["value"], entry["predicted"], entry["agreement"]) == tuple(
+            map(plain, (f.value, f.exact, f.agreement))
         )
-        assert entry["interval"]["low"] == close(f.interval.low)
-        assert entry["p_value"] == close(f.p_value)
+        assert entry["interval"]["low"] == plain(f.interval.low)
+        assert entry["p_value"] == plain(f.p_value)
         if not math.isnan(f.p_value):
-            assert entry["agreement_interval"]["high"] == close(f.agreement_interval.high)
+            assert entry["agreement_interval"]["high"] == plain(f.agreement_interval.high)
             assert entry["p_value"] <= entry["p_value_adjusted"] <= 1
-        assert entry["chance"] == f.chance.control
+        assert entry["closest_control"] == f.chance.control
         assert list(entry["controls"]) == [c.control for c in f.controls]
         for c in f.controls:
             assert entry["controls"][c.control] == {
-                "value": close(c.value),
-                "range": {"low": close(c.range.low), "high": close(c.range.high)},
+                "value": plain(c.value),
+                "range": {"low": plain(c.range.low), "high": plain(c.range.high)},
                 "draws": c.draws,
                 "seed": c.seed,
-                "p_value": close(c.p_value),
+                "p_value": plain(c.p_value),
             }
 
 
 def test_claims_are_listed_once_and_disputes_name_them(disputed):
     made = audit_as_json(disputed)
     claims = list(dict.fromkeys(f.claim for f in disputed.findings))
-    assert [(c["statistic"], c["role"], c["note"], c["exact"]) for c in made["claims"]] == [
+    assert [(c["statistic"], c["role"], c["note"], c["predicted"]) for c in made["claims"]] == [
         (c.statistic, str(c.role), c.note, c.exact) for c in claims
     ]
     assert [s["statistic"] for s in made["summaries"]] == [c.statistic for c in claims]
     assert made["summaries"][0]["controls"]["values of other heads"] == pytest.approx(0.32)
-    assert made["summaries"][0]["hardest_control"] == "values of other heads"
-    assert made["summaries"][3]["exact"] is None
+    assert made["summaries"][0]["closest_control"] == "values of other heads"
+    assert made["summaries"][3]["predicted"] is None
     (dispute,) = made["disputes"]
     assert dispute["question"] == DISPUTE.question
     assert [side["rests_on"] for side in dispute["positions"]] == [list(side.rests_on) for side in DISPUTE.positions]
@@ -83,10 +83,16 @@ def test_claims_are_listed_once_and_disputes_name_them(disputed):
 def test_summaries_fidelity_and_timing(record):
     made = audit_as_json(record)
     (summary,) = made["summaries"]
-    assert (summary["heads"], summary["measured"], summary["above_chance"]) == (72, 70, 52)
+    assert (summary["heads"], summary["measured"], summary["beyond_controls"]) == (72, 70, 52)
     assert sum(summary["verdicts"].values()) == 72
     assert summary["verdicts"]["not applicable"] == 2
     assert summary["verdict"] == "partly supported in 43 of 70 heads"
+    assert summary["headline"].startswith("Kernel PCA is partly supported in 43 of 70 heads judged; ")
+    assert summary["control"] == summary["controls"]["values of other heads"]
+    assert summary["control_ranges"]["values of other heads"] == {
+        "low": pytest.approx(0.31),
+        "high": pytest.approx(0.33),
+    }
     assert len(made["fidelity"]["layers"]) == 6
     assert made["fidelity"]["control_change"] == 0.83
     assert made["timing"]["theory"] == {"kernel PCA": 31.0}
@@ -108,14 +114,14 @@ def test_a_file_without_findings_reads_back(record):
 
 def test_theorems_are_counted(theorems):
     made = theorems_as_json(theorems)
-    assert (made["hold"], made["do_not"]) == (7, 1)
+    assert (made["hold"], made["do_not_hold"]) == (7, 1)
     assert [t["holds"] for t in made["theorems"]] == [True] * 7 + [False]
     assert made["not_checked"] == 0
 
 
 def test_a_theorem_that_was_not_checked_neither_holds_nor_fails(unchecked):
     made = theorems_as_json(unchecked)
-    assert (made["hold"], made["do_not"], made["not_checked"]) == (7, 1, 1)
+    assert (made["hold"], made["do_not_hold"], made["not_checked"]) == (7, 1, 1)
     assert made["theorems"][-1]["holds"] is None
     assert made["theorems"][-1]["missing"] == "scikit-learn"
     assert made["theorems"][-1]["residual"] is None

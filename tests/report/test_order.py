@@ -1,4 +1,4 @@
-"""What is said of a whole model on permuted tokens, in the terminal, the file and the page."""
+"""The effect of permuted tokens on a whole model, in the terminal, the file and the page."""
 
 import dataclasses
 import io
@@ -27,7 +27,7 @@ def _printed(record: AuditRecord) -> str:
 def test_the_numbers_are_everywhere(record: AuditRecord) -> None:
     with_order = dataclasses.replace(record, symmetry=BROKEN)
     printed = _printed(with_order)
-    assert "by layer, .12 .46; the whole model by .79 (an unrelated order: 1.4)" in printed
+    assert "by layer .12 .46; whole model .79 (an unrelated order 1.4)" in printed
     assert audit_as_json(with_order)["symmetry"]["layers"] == [0.123, 0.456]
     page = render_html(with_order)
     section = page[page.index('id="order"') :]
@@ -46,7 +46,7 @@ def test_what_is_missing_has_its_reason(record: AuditRecord, symmetry: ModelSymm
     assert json.loads(json.dumps(audit_as_json(without), allow_nan=False))["symmetry"]["whole"] is None
 
 
-def test_nothing_is_said_where_nothing_was_measured(record: AuditRecord) -> None:
+def test_nothing_is_shown_where_nothing_was_measured(record: AuditRecord) -> None:
     assert record.symmetry is None
     assert 'id="order"' not in render_html(record)
     assert "permut" not in _printed(record)

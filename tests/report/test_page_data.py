@@ -1,4 +1,4 @@
-"""What the page's script is given."""
+"""The data block that the page's script reads."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def test_the_data_block_has_every_number_of_every_claim(disputed):
         assert columns["value"] == [number(f.value) for f in findings]
         assert columns["p"] == [number(f.p_value) for f in findings]
         assert [facts["verdicts"][int(v)]["words"] for v in columns["verdict"]] == [str(f.verdict) for f in findings]
-        assert [facts["controls"][int(c)] for c in columns["hardest"]] == [f.chance.control for f in findings]
+        assert [facts["controls"][int(c)] for c in columns["closest"]] == [f.chance.control for f in findings]
         assert entry["role"] == str(claim.role)
         assert entry["map"] == ["kernel PCA", "max margin"].index(claim.theory)
         for i, control in enumerate(entry["controls"]):
@@ -46,14 +46,14 @@ def test_a_head_without_some_control_has_no_draws_of_it(record):
     easy, hard = facts["claims"][0]["controls"]
     assert easy["draws"].split(" ")[:3] == ["999", "0", "999"]
     assert hard["draws"].split(" ")[:3] == ["0", "0", "5"]
-    assert facts["claims"][0]["columns"]["hardest"].split(" ")[:3] == ["0", "-", "1"]
+    assert facts["claims"][0]["columns"]["closest"].split(" ")[:3] == ["0", "-", "1"]
 
 
 def test_skipped_inputs_come_with_their_reason(record):
     facts = facts_of(render_html(record))
     columns = {name: column.split(" ") for name, column in facts["claims"][0]["columns"].items()}
-    told = {(n, facts["reasons"][int(r)]) for n, r in zip(columns["skipped"], columns["reason"], strict=True)}
-    assert told == {("0", ""), ("199", "too few tokens"), ("200", "keys are all equal")}
+    skipped = {(n, facts["reasons"][int(r)]) for n, r in zip(columns["skipped"], columns["reason"], strict=True)}
+    assert skipped == {("0", ""), ("199", "too few tokens"), ("200", "keys are all equal")}
 
 
 def test_claims_on_other_heads_have_a_map_of_their_own(disputed):

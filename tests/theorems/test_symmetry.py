@@ -12,7 +12,7 @@ from torch import Tensor
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.general import dot_product, embedded_gaussian, general_attention
 from clearhead.report.json_file import theorems_as_json
-from clearhead.report.terminal import print_theorems
+from clearhead.report.theorem_table import print_theorems
 from clearhead.theories.theory import TheoremCheck
 from tests.theorems.conftest import Verification
 

@@ -4,7 +4,7 @@ import json as json_format
 
 from clearhead.cli.console import printing
 from clearhead.report.json_file import theorems_as_json
-from clearhead.report.terminal import print_theorems
+from clearhead.report.theorem_table import print_theorems
 from clearhead.theories.catalogue import all_theorems
 
 __all__ = ["verify_command"]

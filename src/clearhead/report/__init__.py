@@ -1,7 +1,8 @@
-"""An audit in a terminal, in a JSON file, and as one self-contained page."""
+"""An audit in a terminal, as JSON, as one self-contained HTML page, and in a notebook."""
 
 from clearhead.report.html import render_html
 from clearhead.report.json_file import audit_as_json, theorems_as_json, write_json
-from clearhead.report.terminal import print_audit, print_theorems
+from clearhead.report.terminal import print_audit
+from clearhead.report.theorem_table import print_theorems
 
 __all__ = ["audit_as_json", "print_audit", "print_theorems", "render_html", "theorems_as_json", "write_json"]

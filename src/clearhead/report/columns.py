@@ -1,4 +1,4 @@
-"""Plain columns of text that know how wide they are, so that a narrow terminal gets fewer of them."""
+"""Plain columns of text with a known width, so that a narrow terminal gets fewer of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ GAP = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A title over cells; numbers stand to the right."""
+    """A title and its cells, aligned to the right if `right` (numbers)."""
 
     title: str
     cells: tuple[Text, ...]
@@ -27,7 +27,7 @@ class Column:
         return max(Text(self.title).cell_len, *(cell.cell_len for cell in self.cells), 0)
 
     def entry(self, text: Text) -> Text:
-        """Pad one entry to the width of the column."""
+        """Return one entry padded to the width of the column."""
         text = text.copy()
         missing = self.width - text.cell_len
         if self.right:
@@ -38,12 +38,12 @@ class Column:
 
 
 def text_column(title: str, cells: Sequence[str], *, right: bool = True) -> Column:
-    """A column of words that may come from outside."""
+    """Return a column of texts that may come from outside: characters that do not print are replaced."""
     return Column(title=title, cells=tuple(Text(clean(cell)) for cell in cells), right=right)
 
 
 def first_that_fits(candidates: Iterable[Sequence[Column]], *, width: int) -> Sequence[Column]:
-    """Return the first set of columns that fits into the width, and the last where none does."""
+    """Return the first set of columns that fits into the width, or the last if none does."""
     columns: Sequence[Column] = ()
     for columns in candidates:
         if sum(column.width for column in columns) + GAP * (len(columns) - 1) <= width:
@@ -52,7 +52,7 @@ def first_that_fits(candidates: Iterable[Sequence[Column]], *, width: int) -> Se
 
 
 def print_columns(columns: Sequence[Column], console: Console, *, beneath: Sequence[Text] = ()) -> None:
-    """Print a header and the rows; `beneath` holds one indented paragraph to print under each row."""
+    """Print a header and the rows; `beneath` has one indented paragraph to print under each row."""
     gap = Text(" " * GAP)
     print_line(gap.join(column.entry(Text(column.title, style="dim")) for column in columns), console)
     for i in range(len(columns[0].cells)):
@@ -62,12 +62,13 @@ def print_columns(columns: Sequence[Column], console: Console, *, beneath: Seque
 
 
 def print_line(line: Text, console: Console) -> None:
-    """Print one line, cut where the terminal ends."""
+    """Print one line, without spaces at its end, cut at the width of the terminal."""
+    line = line.copy()
+    line.rstrip()
     console.print(line, no_wrap=True, overflow="crop", crop=True)
 
 
 def print_paragraph(label: str, text: Text, console: Console, *, indent: int = 11) -> None:
-    """Print words beside a label, broken between words and indented to stay beside it."""
+    """Print a label and a paragraph to its right, wrapped between words."""
     for i, line in enumerate(text.wrap(console, max(console.width - indent, 1))):
-        line.rstrip()
         print_line(Text().append(f"{label if i == 0 else '':<{indent}}", style="bold").append_text(line), console)

@@ -1,64 +1,18 @@
-"""A dispute between publications, as one model lets it be seen: what each rests on, and what the heads say."""
+"""A dispute between publications on one model: the statistics each position rests on, and the verdicts of the heads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import Summary
-from clearhead.report.grid import ClaimGrid, leading, others
+from clearhead.report.grid import ClaimGrid, further_claims, leading
 from clearhead.theories.theory import Dispute, Position, Role
 
-__all__ = ["DisputeView", "PositionView", "SummaryTable", "conclusion", "summary_table", "view_dispute"]
-
-
-def conclusion(summary: Summary) -> str:
-    """Say in one sentence what the verdicts on a claim that decides come to, by rule and without taking sides.
-
-    Whether any head agrees with the theory comes first, then how the heads that do not are spread. Heads that could
-    not be measured, or had too few inputs, count for neither side.
-    """
-    of = {verdict: summary.verdicts.get(verdict, 0) for verdict in Verdict}
-    judged = sum(of[verdict] for verdict in _TOLD)
-    if not summary.measured:
-        return "This model says nothing on it: no head could be measured."
-    if of[Verdict.TRUE_BY_CONSTRUCTION]:
-        return "This model cannot decide it: the statement holds by the way it is computed."
-    if not judged:
-        return "This audit leaves it open: there were too few inputs to judge any head."
-    agree = of[Verdict.SUPPORTED]
-    left = judged - agree
-    if not left:
-        return f"On this model {_all(judged)} judged {'agree' if judged > 1 else 'agrees'} with the theory."
-    first = f"{agree} of {judged} heads judged {'agree' if agree > 1 else 'agrees'}" if agree else "no head agrees"
-    spread = [f"{of[verdict]} {words}" for verdict, words in _TOLD.items() if words and of[verdict]]
-    if len(spread) == 1:
-        others = ("the others" if left > 1 else "the other") if agree else f"{_all(judged)} judged"
-        rest = f"{others} {'are' if left > 1 else 'is'} {spread[0].removeprefix(f'{left} ')}"
-    else:
-        rest = f"of {'the others' if agree else f'{judged} judged'}, {_listed(spread)}"
-    return f"On this model {first} with the theory; {rest}."
-
-
-_TOLD = {
-    Verdict.SUPPORTED: "",
-    Verdict.PARTLY_SUPPORTED: "partly supported",
-    Verdict.NO_EVIDENCE: "without evidence",
-    Verdict.CONTRADICTED: "contradicted",
-}
-
-
-def _all(count: int) -> str:
-    return f"all {count} heads" if count > 1 else "the one head"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    *most, last = parts
-    return f"{', '.join(most)} and {last}" if most else last
+__all__ = ["DisputeView", "PositionView", "SummaryTable", "summary_table", "view_dispute"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryTable:
-    """Claims beside every control that any of them has."""
+    """Claims in rows, and in columns every control that any of them has."""
 
     controls: tuple[str, ...]
     summaries: tuple[Summary, ...]
@@ -76,7 +30,7 @@ class PositionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisputeView:
-    """Everything that the page shows of a dispute: positions, the claims that decide, and the conditions for them."""
+    """A dispute as the page shows it: positions, the claims that decide, and the conditions for them."""
 
     dispute: Dispute
     positions: tuple[PositionView, ...]
@@ -85,15 +39,15 @@ class DisputeView:
 
 
 def summary_table(summaries: Sequence[Summary], *, absent: Sequence[str] = ()) -> SummaryTable:
-    """Put claims into one table."""
+    """Return a table of claims."""
     controls = dict.fromkeys(name for summary in summaries for name in summary.controls)
     return SummaryTable(controls=tuple(controls), summaries=tuple(summaries), absent=tuple(absent))
 
 
 def view_dispute(dispute: Dispute, grids: Sequence[ClaimGrid]) -> DisputeView:
-    """Find what a dispute speaks of among the claims that were measured."""
+    """Look up the claims of a dispute among those that were measured."""
     measured = {grid.claim.statistic: grid.summary for grid in grids if grid.claim.theory == dispute.theory}
-    conditions = [grid.summary for grid in others(grids, dispute.theory, Role.SECONDARY)]
+    conditions = [grid.summary for grid in further_claims(grids, dispute.theory, Role.SECONDARY)]
     return DisputeView(
         dispute=dispute,
         positions=tuple(

@@ -1,4 +1,4 @@
-"""The report on disk: written whole, or not at all."""
+"""The report on disk: written completely, or not at all."""
 
 import shutil
 import tempfile
@@ -17,49 +17,49 @@ __all__ = ["ReportFolder", "WrittenReport", "report_folder", "write_report"]
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """Where the files of a report are."""
+    """Paths of the files of a report."""
 
     page: Path
     findings: Path
 
 
 class ReportFolder:
-    """A folder that will hold a report: files are made in a workshop inside it and take their places once complete."""
+    """A folder for a report. Files are written to a temporary folder inside it and moved when they are complete."""
 
-    def __init__(self, target: Path, workshop: Path) -> None:
+    def __init__(self, target: Path, temporary: Path) -> None:
         self._target = target
-        self._workshop = workshop
+        self._temporary = temporary
 
     def write(self, record: AuditRecord) -> WrittenReport:
-        """Render the record and put its files into the folder. Other files there are left alone."""
+        """Render the record and write its files. Other files in the folder are left alone."""
         names = ("findings.json", "index.html")
-        write_json(record, self._workshop / names[0])
-        (self._workshop / names[1]).write_text(render_html(record), encoding="utf-8")
+        write_json(record, self._temporary / names[0])
+        (self._temporary / names[1]).write_text(render_html(record), encoding="utf-8")
         for name in names:
-            (self._workshop / name).replace(self._target / name)
+            (self._temporary / name).replace(self._target / name)
         return WrittenReport(page=self._target / "index.html", findings=self._target / "findings.json")
 
 
 @contextmanager
 def report_folder(target: Path) -> Iterator[ReportFolder]:
-    """Make sure before the work begins that a report can be written, and leave nothing behind if none is."""
+    """Check before the audit runs that a report can be written, and remove created folders that stay empty."""
     if target.exists() and not target.is_dir():
         raise InputError(f"{target} is a file; choose a folder for the report with --out")
-    made = [folder for folder in (target, *target.parents) if not folder.exists()]
+    created = [folder for folder in (target, *target.parents) if not folder.exists()]
     try:
         try:
             target.mkdir(parents=True, exist_ok=True)
-            workshop = Path(tempfile.mkdtemp(prefix=".clearhead-", dir=target))
+            temporary = Path(tempfile.mkdtemp(prefix=".clearhead-", dir=target))
         except OSError as error:
             reason = error.strerror or str(error)
             raise InputError(f"cannot write a report to {target}: {reason}; choose another folder with --out") from None
         try:
-            yield ReportFolder(target, workshop)
+            yield ReportFolder(target, temporary)
         finally:
-            shutil.rmtree(workshop, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
     finally:
-        for folder in made:
-            # A folder made for a report that never came is empty, and one that holds a report is not.
+        for folder in created:
+            # rmdir removes only empty folders: those of a report that was never written.
             with suppress(OSError):
                 folder.rmdir()
 

@@ -1,5 +1,7 @@
 """The findings of a record, arranged as layers x heads for each claim."""
 
+import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,16 +10,16 @@ import numpy as np
 
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import Summary, summarise
-from clearhead.numerics.moments import false_discovery_rate
-from clearhead.report.wording import reason
+from clearhead.numerics.moments import Interval, false_discovery_rate
+from clearhead.report.wording import skip_reason
 from clearhead.theories.theory import Claim, Role
 
-__all__ = ["Cell", "ClaimGrid", "Row", "arrange", "heads_above_chance", "leading", "others", "skipped_heads"]
+__all__ = ["Cell", "ClaimGrid", "Row", "arrange", "beyond_controls", "further_claims", "leading", "skipped_heads"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One finding, its place in the record, and its p-value adjusted among the heads of its claim."""
+    """One finding, its index in the record, and its p-value adjusted over the heads of its claim."""
 
     index: int
     finding: Finding
@@ -35,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimGrid:
-    """One claim: its summary, and one row per layer on which it was asked."""
+    """One claim: its summary, and one row per layer on which it was measured."""
 
     summary: Summary
     rows: tuple[Row, ...]
@@ -51,18 +53,31 @@ class ClaimGrid:
         return tuple(cell for row in self.rows for cell in row.cells)
 
     @property
-    def places(self) -> tuple[tuple[int, str, int], ...]:
+    def heads(self) -> tuple[tuple[int, str, int], ...]:
         """Layer, module and head of every cell."""
         return tuple((cell.finding.layer, cell.finding.name, cell.finding.head) for cell in self.cells)
 
     @property
     def width(self) -> int:
-        """One more than the largest head number."""
+        """The largest head number plus one."""
         return max((cell.finding.head + 1 for cell in self.cells), default=0)
+
+    def control_range(self, control: str) -> Interval:
+        """Return the middle 95% of a control's draws: medians of the two ends over the measured heads."""
+        ranges = [
+            drawn.range
+            for cell in self.cells
+            if math.isfinite(cell.finding.value)
+            for drawn in cell.finding.controls
+            if drawn.control == control and math.isfinite(drawn.range.low) and math.isfinite(drawn.range.high)
+        ]
+        if not ranges:
+            return Interval(math.nan, math.nan)
+        return Interval(statistics.median(r.low for r in ranges), statistics.median(r.high for r in ranges))
 
 
 def arrange(findings: Iterable[Finding]) -> list[ClaimGrid]:
-    """One grid per claim, in the order in which the claims appear; layers and heads in ascending order."""
+    """Return one grid per claim, in the order in which the claims appear; layers and heads in ascending order."""
     findings = list(findings)
     families: dict[Claim, list[int]] = defaultdict(list)
     for i, finding in enumerate(findings):
@@ -86,28 +101,29 @@ def _rows(findings: list[Finding], members: list[int]) -> tuple[Row, ...]:
 
 
 def leading(grids: Sequence[ClaimGrid]) -> list[ClaimGrid]:
-    """The primary claims; of a theory that has none, its first claim."""
-    decided = {grid.claim.theory for grid in grids if grid.claim.role is Role.PRIMARY}
+    """Return the primary claims; of a theory without one, its first claim."""
+    with_primary = {grid.claim.theory for grid in grids if grid.claim.role is Role.PRIMARY}
     first = {grid.claim.theory: grid for grid in reversed(grids)}
     return [
         grid
         for grid in grids
-        if grid.claim.role is Role.PRIMARY or (grid.claim.theory not in decided and first[grid.claim.theory] is grid)
+        if grid.claim.role is Role.PRIMARY
+        or (grid.claim.theory not in with_primary and first[grid.claim.theory] is grid)
     ]
 
 
-def others(grids: Sequence[ClaimGrid], theory: str, role: Role) -> list[ClaimGrid]:
-    """The claims of a theory with this role that do not lead."""
-    ahead = [grid.claim for grid in leading(grids)]
-    return [g for g in grids if g.claim.theory == theory and g.claim.role is role and g.claim not in ahead]
+def further_claims(grids: Sequence[ClaimGrid], theory: str, role: Role) -> list[ClaimGrid]:
+    """Return the claims of a theory with this role that do not lead."""
+    leads = [grid.claim for grid in leading(grids)]
+    return [g for g in grids if g.claim.theory == theory and g.claim.role is role and g.claim not in leads]
 
 
-def heads_above_chance(summary: Summary) -> int:
-    """How many heads lie on the theory's side of chance with false discoveries held to the rate of the verdicts."""
+def beyond_controls(summary: Summary) -> int:
+    """Count the heads that lie beyond every control on the theory's side, at the false discovery rate of 5%."""
     return summary.verdicts.get(Verdict.SUPPORTED, 0) + summary.verdicts.get(Verdict.PARTLY_SUPPORTED, 0)
 
 
 def skipped_heads(grid: ClaimGrid) -> dict[str, int]:
-    """How many heads the claim could not be measured on, by reason."""
-    missing = (c.finding for c in grid.cells if c.finding.verdict is Verdict.NOT_APPLICABLE)
-    return dict(Counter(reason(finding) for finding in missing))
+    """Count by reason the heads that the claim does not apply to or could not be measured on."""
+    skipped = (cell.finding for cell in grid.cells if cell.finding.verdict is Verdict.NOT_APPLICABLE)
+    return dict(Counter(skip_reason(finding) for finding in skipped))

@@ -1,4 +1,4 @@
-"""The head table of the terminal: one number per head, rows are layers, in blocks of heads that fit the width."""
+"""The head table of the terminal: one number per head, one row per layer, in blocks of heads that fit the width."""
 
 import math
 from collections.abc import Iterator
@@ -16,14 +16,15 @@ from clearhead.report.wording import MARKS, agreement, clean, short
 __all__ = ["print_head_table"]
 
 LABEL = "layer"
-BESIDE = 2
+GAP = 2
+DIM = (Verdict.NO_EVIDENCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED)
 
 
 def print_head_table(grid: ClaimGrid, console: Console) -> None:
-    """Print the agreement of every head, or its value where the theory tells a direction only, and what marks mean.
+    """Print the agreement of every head, or its value where the theory predicts only a direction, and a legend.
 
-    A cell's background is the colour of its agreement; heads without evidence have none and are
-    dim. Names of the modules stand at the end of the rows if all of them fit.
+    The background of a cell is the colour of its agreement. Heads without evidence are dim and have no background. The
+    names of the modules follow the rows if all of them fit.
     """
     digits = max(*(len(_number(cell.finding)) for cell in grid.cells), len(str(grid.width - 1)))
     for heads in _blocks(grid, digits=digits, width=console.width):
@@ -39,17 +40,17 @@ def _blocks(grid: ClaimGrid, *, digits: int, width: int) -> Iterator[range]:
 
 
 def _print_block(grid: ClaimGrid, heads: range, digits: int, console: Console) -> None:
-    used = len(LABEL) + len(heads) * (digits + 2) + BESIDE
+    width = len(LABEL) + len(heads) * (digits + 2) + GAP
     rows = [row for row in grid.rows if any(cell.finding.head in heads for cell in row.cells)]
-    names = all(used + Text(clean(row.name)).cell_len <= console.width for row in rows)
+    names_fit = all(width + Text(clean(row.name)).cell_len <= console.width for row in rows)
     print_line(Text(LABEL, style="dim") + Text("".join(f" {head:>{digits}} " for head in heads), style="dim"), console)
     for row in rows:
         line = Text().append(f"{row.layer:>{len(LABEL)}}", style="dim")
-        at_head = {cell.finding.head: cell.finding for cell in row.cells}
+        findings = {cell.finding.head: cell.finding for cell in row.cells}
         for head in heads:
             line.append(" ")
-            line.append(_cell(at_head[head], digits) if head in at_head else Text(" " * (digits + 1)))
-        print_line(line.append(" " * BESIDE).append(clean(row.name), style="dim") if names else line, console)
+            line.append(_cell(findings[head], digits) if head in findings else Text(" " * (digits + 1)))
+        print_line(line.append(" " * GAP).append(clean(row.name), style="dim") if names_fit else line, console)
 
 
 def _number(finding: Finding) -> str:
@@ -63,10 +64,9 @@ def _cell(finding: Finding, digits: int) -> Text:
 
 
 def _style(finding: Finding) -> Style:
-    dull = (Verdict.NO_EVIDENCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED)
-    if finding.verdict not in dull and finding.claim.direction is not None:
+    if finding.verdict not in DIM and finding.claim.direction is not None:
         return Style(bold=finding.verdict is Verdict.SUPPORTED)
-    if finding.verdict in dull or not math.isfinite(finding.agreement):
+    if finding.verdict in DIM or not math.isfinite(finding.agreement):
         return Style(dim=True)
     return Style(color=LIGHT.ink(finding.agreement), bgcolor=as_hex(LIGHT.rgb(finding.agreement)))
 
@@ -76,8 +76,8 @@ def _legend(grid: ClaimGrid) -> str:
     marks = [f"{MARKS[v]} {v}" for v in verdicts if MARKS[v]]
     if any(_number(cell.finding) == "-" for cell in grid.cells):
         marks.append(f"- {Verdict.NOT_APPLICABLE}")
-    told = grid.claim.direction
-    scale = (
-        "agreement: 0 is chance, 1 is the theory" if told is None else f"{grid.claim.statistic}: {told} is the theory"
-    )
+    if grid.claim.direction is None:
+        scale = "agreement: 0 is the closest control, 1 is the theory"
+    else:
+        scale = f"{clean(grid.claim.statistic)}: the theory predicts {grid.claim.direction} values than every control"
     return "; ".join([scale, *marks])

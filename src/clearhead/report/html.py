@@ -1,4 +1,4 @@
-"""An audit as one page: no network, no outside file, and nothing in it can run but the page's own script."""
+"""An audit as one HTML page: no network, no other file, and no script but the page's own can run."""
 
 import base64
 import hashlib
@@ -10,21 +10,24 @@ from markupsafe import Markup
 
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
-from clearhead.report.depth import depth_figure
-from clearhead.report.dispute import conclusion, summary_table, view_dispute
-from clearhead.report.drawing import colour_bar, maps_of_heads, styles_of_shades
-from clearhead.report.grid import Cell, arrange, heads_above_chance, leading, others
+from clearhead.report.depth import depth_chart
+from clearhead.report.dispute import summary_table, view_dispute
+from clearhead.report.grid import Cell, arrange, beyond_controls, further_claims, leading, skipped_heads
+from clearhead.report.head_map import head_maps, legend_shades, shade_styles
 from clearhead.report.page_data import page_data
-from clearhead.report.picture import picture_of_summary
+from clearhead.report.value_chart import value_chart
 from clearhead.report.wording import (
     amount_of_memory,
+    capitalised,
     clean,
+    closest_control,
     duration,
-    hardest,
+    evidence,
+    headline,
+    interval_in_prose,
     number,
-    place,
-    reason,
-    sentence,
+    position,
+    skip_reason,
     span,
 )
 from clearhead.theories.theory import Role
@@ -32,16 +35,19 @@ from clearhead.theories.theory import Role
 __all__ = ["render_html"]
 
 _FILTERS = {
-    "above": heads_above_chance,
+    "beyond": beyond_controls,
+    "capitalised": capitalised,
     "clean": clean,
-    "conclusion": conclusion,
+    "closest": closest_control,
     "duration": duration,
-    "hardest": hardest,
+    "evidence": evidence,
+    "finite": lambda value: value if math.isfinite(value) else 0.0,
+    "headline": headline,
+    "interval": lambda interval, claim: interval_in_prose(claim, interval),
     "memory": amount_of_memory,
     "number": number,
-    "sentence": sentence,
+    "skipped": skipped_heads,
     "span": span,
-    "finite": lambda value: value if math.isfinite(value) else 0.0,
 }
 
 
@@ -49,13 +55,13 @@ def render_html(record: AuditRecord) -> str:
     """Return the report as the text of an HTML file.
 
     Every string of the record is escaped. The content security policy admits one script and one style sheet, by their
-    hashes, and no address at all; without scripts the maps, the dispute and the tables of the primary claims still
-    show, and a row for every claim.
+    hashes, and no address at all. Without scripts the page still shows the maps, the disputes, the tables of the
+    primary claims, and a row for every claim.
     """
     grids = arrange(record.findings)
-    maps, hosts = maps_of_heads(grids)
-    ahead = leading(grids)
-    style = f"\n{_file('report.css')}{styles_of_shades()}\n"
+    maps, map_of = head_maps(grids)
+    leads = leading(grids)
+    style = f"\n{_file('report.css')}{shade_styles()}\n"
     script = f"\n{_file('report.js')}"
     environment = Environment(
         autoescape=True,
@@ -68,27 +74,27 @@ def render_html(record: AuditRecord) -> str:
     return environment.get_template("template.html.j2").render(
         record=record,
         grids=grids,
-        at={grid.claim: i for i, grid in enumerate(grids)},
-        leading=ahead,
+        claim_index={grid.claim: i for i, grid in enumerate(grids)},
+        leading=leads,
         maps=maps,
-        pictures=[picture_of_summary(grid) for grid in ahead],
+        charts=[value_chart(grid) for grid in leads],
         disputes=[view_dispute(dispute, grids) for dispute in record.disputes],
         groups=[
-            (theory, role, found)
+            (theory, role, claims)
             for theory in dict.fromkeys(grid.claim.theory for grid in grids)
             for role in Role
-            if (found := others(grids, theory, role))
+            if (claims := further_claims(grids, theory, role))
         ],
-        figures=[depth_figure(curve) for curve in record.curves],
-        everything=summary_table([grid.summary for grid in grids]),
-        facts={cell.index: _facts(cell) for heat in maps for cell in heat.grid.cells},
+        depth_charts=[depth_chart(curve) for curve in record.curves],
+        all_claims=summary_table([grid.summary for grid in grids]),
+        facts={cell.index: _facts(cell) for head_map in maps for cell in head_map.grid.cells},
         verdicts=list(Verdict),
         present={cell.finding.verdict for grid in grids for cell in grid.cells},
-        colours=colour_bar(),
+        shades=legend_shades(),
         style=Markup(style),
         script=Markup(script),
         policy=_policy(script=script, style=style),
-        data=page_data(grids, maps, hosts),
+        data=page_data(grids, maps, map_of),
     )
 
 
@@ -108,21 +114,21 @@ def _hash(text: str) -> str:
 
 
 def _facts(cell: Cell) -> dict[str, str]:
-    """What the map and the table say of one head without a script, by the names that the page gives them."""
+    """Return the facts of one head that the map and the table show without a script."""
     finding = cell.finding
     return {
-        "place": place(finding),
+        "position": position(finding),
         "name": clean(finding.name),
         "value": number(finding.value),
         "interval": span(finding.interval),
-        "chance": number(finding.chance.value),
-        "range": span(finding.chance.range),
         "control": clean(finding.chance.control),
-        "exact": number(finding.exact),
+        "control_value": number(finding.chance.value),
+        "control_range": span(finding.chance.range),
+        "predicted": number(finding.exact),
         "agreement": number(finding.agreement),
         "p": number(finding.p_value),
         "adjusted": number(cell.adjusted),
         "inputs": f"{finding.inputs:,}",
-        "skipped": f"{finding.skipped:,}" + (f" ({reason(finding)})" if reason(finding) else ""),
+        "skipped": f"{finding.skipped:,}" + (f" ({skip_reason(finding)})" if skip_reason(finding) else ""),
         "verdict": str(finding.verdict),
     }

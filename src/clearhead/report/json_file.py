@@ -1,4 +1,4 @@
-"""An audit, or a list of checked theorems, as plain JSON values: the facts that the terminal and the page show."""
+"""An audit, or a list of theorem checks, as plain JSON values: the facts that the terminal and the page show."""
 
 import dataclasses
 import json
@@ -9,35 +9,34 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.audit.findings import Chance, Finding
-from clearhead.audit.judging import Summary
 from clearhead.audit.record import AuditRecord
-from clearhead.report.grid import Cell, arrange, heads_above_chance
-from clearhead.report.wording import hardest
+from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
+from clearhead.report.wording import closest_control, evidence, headline
 from clearhead.theories.theory import Claim, TheoremCheck
 
 __all__ = ["AUDIT_FORMAT", "THEOREMS_FORMAT", "audit_as_json", "audit_as_text", "theorems_as_json", "write_json"]
 
-AUDIT_FORMAT = "clearhead-audit/2"
-THEOREMS_FORMAT = "clearhead-theorems/1"
+AUDIT_FORMAT = "clearhead-audit/3"
+THEOREMS_FORMAT = "clearhead-theorems/2"
 
 
 def audit_as_json(record: AuditRecord) -> dict[str, Any]:
-    """Return the whole record as values that any JSON reader takes.
+    """Return the whole record as values that any JSON reader accepts, at full precision.
 
     NaN and infinities become null, verdicts and roles their text, intervals {"low", "high"}. Claims are listed once;
-    summaries and findings name theirs by theory and statistic. Findings keep the record's order and carry what the
-    record only implies: the hardest control (`chance`), the combined p-value and the same adjusted among the claim's
-    heads, the agreement and its interval. Summaries name the controls that are `decisive`. Numbers of findings have
-    the seven digits of single precision. Curves over depth have their model's line first.
+    summaries and findings name theirs by theory and statistic. Findings keep the order of the record. Each has its
+    closest control, the combined p-value and the same adjusted over the heads of its claim, the agreement and its
+    interval. In summaries, `control` is the median of the closest control over heads. Curves over depth have the line
+    of the model first.
     """
     grids = arrange(record.findings)
     cells = sorted((cell for grid in grids for cell in grid.cells), key=lambda cell: cell.index)
     return {
         "format": AUDIT_FORMAT,
         **{name: _plain(getattr(record, name)) for name in _SCALARS},
-        "claims": [_plain(grid.claim) for grid in grids],
+        "claims": [_claim(grid.claim) for grid in grids],
         "disputes": _plain(record.disputes),
-        "summaries": [_summary(grid.summary) for grid in grids],
+        "summaries": [_summary(grid) for grid in grids],
         "fidelity": _plain(record.fidelity),
         "symmetry": _plain(record.symmetry),
         "curves": _plain(record.curves),
@@ -50,18 +49,49 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
 _SCALARS = ("model", "data", "version", "created", "seed", "inputs", "tokens")
 
 
+def _claim(claim: Claim) -> dict[str, Any]:
+    return {"predicted" if name == "exact" else name: value for name, value in _plain(claim).items()}
+
+
+def _claim_name(claim: Claim) -> dict[str, Any]:
+    return {"theory": claim.theory, "statistic": claim.statistic}
+
+
+def _summary(grid: ClaimGrid) -> dict[str, Any]:
+    summary = grid.summary
+    closest = closest_control(summary)
+    return {
+        **_claim_name(summary.claim),
+        "headline": headline(summary),
+        "evidence": evidence(summary),
+        "verdict": summary.verdict,
+        "verdicts": _plain(summary.verdicts),
+        "heads": summary.heads,
+        "measured": summary.measured,
+        "beyond_controls": beyond_controls(summary),
+        "median": _plain(summary.median),
+        "interval": _plain(summary.interval),
+        "predicted": _plain(summary.exact),
+        "closest_control": closest or None,
+        "control": _plain(summary.controls.get(closest)),
+        "controls": _plain(summary.controls),
+        "control_ranges": {name: _plain(grid.control_range(name)) for name in summary.controls},
+        "decisive": list(summary.decisive),
+    }
+
+
 def _finding(cell: Cell) -> dict[str, Any]:
     finding: Finding = cell.finding
-    entry = {
-        **_name(finding.claim),
+    return {
+        **_claim_name(finding.claim),
         "layer": finding.layer,
         "name": finding.name,
         "head": finding.head,
         "value": _plain(finding.value),
         "interval": _plain(finding.interval),
-        "exact": _plain(finding.exact),
-        "chance": finding.chance.control if finding.chance.draws else None,
-        "controls": {chance.control: _control(chance) for chance in finding.controls},
+        "predicted": _plain(finding.exact),
+        "closest_control": finding.chance.control if finding.chance.draws else None,
+        "controls": {control.control: _control(control) for control in finding.controls},
         "p_value": _plain(finding.p_value),
         "p_value_adjusted": _plain(cell.adjusted),
         "agreement": _plain(finding.agreement),
@@ -71,49 +101,27 @@ def _finding(cell: Cell) -> dict[str, Any]:
         "reason": finding.reason,
         "verdict": str(finding.verdict),
     }
-    return {name: _rounded(value) for name, value in entry.items()}
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(entry) for name, entry in value.items()}
-    return float(f"{value:.7g}") if isinstance(value, float) else value
-
-
-def _control(chance: Chance) -> dict[str, Any]:
-    return {name: entry for name, entry in _plain(chance).items() if name not in ("control", "decisive")}
-
-
-def _name(claim: Claim) -> dict[str, Any]:
-    return {"theory": claim.theory, "statistic": claim.statistic}
-
-
-def _summary(summary: Summary) -> dict[str, Any]:
-    return {
-        **_name(summary.claim),
-        **{name: entry for name, entry in _plain(summary).items() if name != "claim"},
-        "hardest_control": hardest(summary) or None,
-        "measured": summary.measured,
-        "above_chance": heads_above_chance(summary),
-        "verdict": summary.verdict,
-    }
+def _control(control: Chance) -> dict[str, Any]:
+    return {name: value for name, value in _plain(control).items() if name not in ("control", "decisive")}
 
 
 def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:
-    """Return the theorems, whether each holds, and how many do; one that could not be checked is neither."""
+    """Return the theorem checks and how many hold, do not hold, and could not be checked."""
     hold = sum(theorem.holds for theorem in theorems)
-    unchecked = sum(bool(theorem.missing) for theorem in theorems)
+    not_checked = sum(bool(theorem.missing) for theorem in theorems)
     return {
         "format": THEOREMS_FORMAT,
         "hold": hold,
-        "do_not": len(theorems) - hold - unchecked,
-        "not_checked": unchecked,
+        "do_not_hold": len(theorems) - hold - not_checked,
+        "not_checked": not_checked,
         "theorems": [{**_plain(theorem), "holds": None if theorem.missing else theorem.holds} for theorem in theorems],
     }
 
 
 def audit_as_text(record: AuditRecord) -> str:
-    """Return the record as JSON text: indented, but with one line for each finding, of which there are many."""
+    """Return the record as JSON text: indented, with one line for each of the many findings."""
     values = audit_as_json(record)
     findings = values.pop("findings")
     head = json.dumps(values, indent=1, allow_nan=False).removesuffix("\n}")
@@ -122,7 +130,7 @@ def audit_as_text(record: AuditRecord) -> str:
 
 
 def write_json(record: AuditRecord, path: str | Path) -> None:
-    """Write the record to a file that ends in a line break."""
+    """Write the record to a JSON file that ends in a line break."""
     Path(path).write_text(audit_as_text(record) + "\n", encoding="utf-8")
 
 

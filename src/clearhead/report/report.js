@@ -7,48 +7,48 @@
   let opened = null;
   let pointed = null;
 
-  // Columns are strings of entries with spaces between them; they are taken apart when first asked for.
-  const apart = new Map();
+  // Columns are strings of entries separated by spaces; each is split once.
+  const split = new Map();
   const entry = (column, i) => {
-    if (!apart.has(column)) apart.set(column, column.split(" "));
-    return apart.get(column)[i];
+    if (!split.has(column)) split.set(column, column.split(" "));
+    return split.get(column)[i];
   };
   const span = (low, high) => (low === "-" || high === "-" ? "-" : `${low} to ${high}`);
   const controlsOf = (claim, i) => claim.controls
-    .filter((one) => entry(one.draws, i) !== "0")
-    .map((one) => ({
-      name: controls[one.control], hardest: entry(claim.columns.hardest, i) === String(one.control), seed: one.seed,
-      value: entry(one.value, i), low: entry(one.low, i), high: entry(one.high, i), p: entry(one.p, i), draws: entry(one.draws, i),
+    .filter((control) => entry(control.draws, i) !== "0")
+    .map((control) => ({
+      name: controls[control.control], closest: entry(claim.columns.closest, i) === String(control.control), seed: control.seed,
+      value: entry(control.value, i), low: entry(control.low, i), high: entry(control.high, i), p: entry(control.p, i), draws: entry(control.draws, i),
     }));
   const factsOf = (claim, i) => {
     const at = (name) => entry(claim.columns[name], i);
     const map = maps[claim.map];
-    const beside = controlsOf(claim, i);
-    const chance = beside.find((one) => one.hardest) || { name: "none", value: "-", low: "-", high: "-" };
+    const ofHead = controlsOf(claim, i);
+    const closest = ofHead.find((control) => control.closest) || { name: "none", value: "-", low: "-", high: "-" };
     const verdict = verdicts[at("verdict")];
-    const why = reasons[at("reason")];
+    const reason = reasons[at("reason")];
     return {
       theory: claim.theory, statistic: claim.statistic, statement: claim.statement, formula: claim.formula,
       citation: claim.citation, note: claim.note, unit: claim.unit, layer: entry(map.layer, i), head: entry(map.head, i),
-      place: `Layer ${entry(map.layer, i)}` + (claim.unit === "layer" ? "" : `, head ${entry(map.head, i)}`), name: map.names[entry(map.row, i)],
-      value: at("value"), low: at("low"), high: at("high"), interval: span(at("low"), at("high")), exact: at("exact"),
-      chance: chance.value, range: span(chance.low, chance.high), control: chance.name, controls: beside,
-      seed: [...new Set(beside.map((one) => one.seed))].join(", ") || "-",
+      position: `Layer ${entry(map.layer, i)}` + (claim.unit === "layer" ? "" : `, head ${entry(map.head, i)}`), name: map.names[entry(map.row, i)],
+      value: at("value"), low: at("low"), high: at("high"), interval: span(at("low"), at("high")), predicted: at("predicted"),
+      control: closest.name, control_value: closest.value, control_range: span(closest.low, closest.high), controls: ofHead,
+      seed: [...new Set(ofHead.map((control) => control.seed))].join(", ") || "-",
       agreement: at("agreement"), agreement_interval: span(at("agreement_low"), at("agreement_high")),
-      p: at("p"), adjusted: at("adjusted"), inputs: at("inputs"), skipped: at("skipped") + (why ? ` (${why})` : ""),
+      p: at("p"), adjusted: at("adjusted"), inputs: at("inputs"), skipped: at("skipped") + (reason ? ` (${reason})` : ""),
       kind: verdict.name, verdict: verdict.words, rule: verdict.rule,
     };
   };
   const claimOn = (box) => claims[box.dataset.claim];
   const factsAt = (cell) => factsOf(claimOn(cell.closest(".map")), cell.dataset.index);
   const fill = (box, facts) => {
-    for (const place of box.querySelectorAll("[data-f]")) place.textContent = facts[place.dataset.f];
+    for (const element of box.querySelectorAll("[data-f]")) element.textContent = facts[element.dataset.f];
   };
 
-  const drawn = document.querySelector(".patterns").namespaceURI;
+  const svgNamespace = document.querySelector(".patterns").namespaceURI;
   const make = (tag, attributes = {}, ...children) => {
     const svg = ["svg", "line", "circle", "path"].includes(tag);
-    const element = svg ? document.createElementNS(drawn, tag) : document.createElement(tag);
+    const element = svg ? document.createElementNS(svgNamespace, tag) : document.createElement(tag);
     for (const [name, text] of Object.entries(attributes)) element.setAttribute(name, text);
     element.append(...children);
     return element;
@@ -58,37 +58,37 @@
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((text) => make("td", {}, text))))),
   ];
 
-  // A line for the theory, one for the head and one for each control, on one axis in percent of the width.
+  // One row for the prediction, one for the head and one for each control, on one axis in percent of the width.
   const draw = (facts) => {
     const lines = [
-      ...(facts.exact === "-" ? [] : [{ kind: "theory", name: "theory", value: facts.exact, low: "-", high: "-" }]),
+      ...(facts.predicted === "-" ? [] : [{ kind: "theory", name: "theory predicts", value: facts.predicted, low: "-", high: "-" }]),
       { kind: "value", name: `this ${facts.unit}`, value: facts.value, low: facts.low, high: facts.high },
-      ...facts.controls.map((one) => ({ ...one, kind: "control" })),
+      ...facts.controls.map((control) => ({ ...control, kind: "control" })),
     ];
     const points = lines.flatMap((line) => [line.value, line.low, line.high]).map(parseFloat).filter(Number.isFinite);
     const least = Math.min(...points);
     const width = Math.max(...points) - least || 1;
-    const place = (text) => {
+    const percent = (text) => {
       const point = parseFloat(text);
       return Number.isFinite(point) ? `${3 + ((point - least) / width) * 94}%` : null;
     };
-    const upright = (part, text) => {
-      const x = place(text);
+    const vertical = (part, text) => {
+      const x = percent(text);
       return x ? [make("line", { class: part, "data-part": part, x1: x, x2: x, y1: 0, y2: 24 })] : [];
     };
     const row = (line) => {
-      const [at, low, high] = [place(line.value), place(line.low), place(line.high)];
+      const [at, low, high] = [percent(line.value), percent(line.low), percent(line.high)];
       const track = make("svg", { height: 24, "aria-hidden": "true" }, make("line", { class: "axis", x1: 0, x2: "100%", y1: 12, y2: 12 }));
-      track.append(...upright("chance", facts.chance), ...upright("exact", facts.exact));
+      track.append(...vertical("closest", facts.control_value), ...vertical("predicted", facts.predicted));
       if (low && high) track.append(make("line", { class: "bar", x1: low, x2: high, y1: 12, y2: 12 }));
       if (at && line.kind === "theory") track.append(make("svg", { x: at, y: 12 }, make("path", { class: "mark", d: "M0-6 6 0 0 6-6 0z" })));
       if (at && line.kind !== "theory") track.append(make("circle", { class: "mark", "data-part": line.kind, cx: at, cy: 12, r: line.kind === "value" ? 5 : 4 }));
       return make("tr", { class: line.kind }, make("th", { scope: "row" }, line.name), make("td", {}, track), make("td", { class: "figure" }, line.value));
     };
-    drawer.querySelector(".picture").replaceChildren(...lines.map(row));
+    drawer.querySelector(".chart").replaceChildren(...lines.map(row));
   };
 
-  const label = (facts) => `${facts.place}: ${facts.verdict}. Value ${facts.value} (${facts.interval}), ${facts.control} ${facts.chance} (${facts.range}), exact ${facts.exact}, agreement ${facts.agreement}, p ${facts.p}, inputs ${facts.inputs}`;
+  const label = (facts) => `${facts.position}: ${facts.verdict}. Value ${facts.value} (${facts.interval}), ${facts.control} ${facts.control_value} (${facts.control_range}), predicted ${facts.predicted}, agreement ${facts.agreement}, p ${facts.p}, inputs ${facts.inputs}`;
   const colour = (box) => {
     const claim = claimOn(box);
     for (const cell of box.querySelectorAll(".head")) {
@@ -126,15 +126,15 @@
     fill(drawer, facts);
     draw(facts);
     drawer.querySelector(".controls").replaceChildren(...tableOf(
-      ["Control", "Value", "95 % range", "Draws", "p"],
-      facts.controls.map((one) => [one.name + (one.hardest && facts.controls.length > 1 ? " (hardest)" : ""), one.value, span(one.low, one.high), one.draws, one.p]),
+      ["Control", "Value", "95% of draws", "Draws", "p"],
+      facts.controls.map((control) => [control.name + (control.closest && facts.controls.length > 1 ? " (closest)" : ""), control.value, span(control.low, control.high), control.draws, control.p]),
     ));
     drawer.querySelector(".note").hidden = !facts.note;
     const siblings = claims.filter((other) => other !== claim && other.theory === claim.theory && other.map === claim.map);
     drawer.querySelector(".siblings").hidden = !siblings.length;
     drawer.querySelector(".siblings table").replaceChildren(...tableOf(
-      ["Statistic", "Value", "Chance", "Exact", "Verdict"],
-      siblings.map((other) => factsOf(other, i)).map((one) => [one.statistic, one.value, one.chance, one.exact, one.verdict]),
+      ["Statistic", "Value", "Control", "Predicted", "Verdict"],
+      siblings.map((other) => factsOf(other, i)).map((f) => [f.statistic, f.value, f.control_value, f.predicted, f.verdict]),
     ));
     hideTip();
     if (opened) opened.classList.remove("opened");
@@ -154,7 +154,7 @@
     hideTip();
   };
 
-  // One stop for the Tab key per map; arrows move among its heads.
+  // The Tab key stops once per map; arrow keys move among its heads.
   const stopAt = (cell) => {
     for (const other of cell.closest("svg").querySelectorAll(".head[tabindex='0']")) other.setAttribute("tabindex", "-1");
     cell.setAttribute("tabindex", "0");
@@ -176,12 +176,12 @@
   const MOVES = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
 
   for (const box of boxes) {
-    // The browser's own tooltip would cover ours; its words stay as the cell's name for screen readers.
+    // The browser's own tooltip would cover ours; its text stays as the cell's name for screen readers.
     for (const title of box.querySelectorAll(".head title")) title.remove();
     colour(box);
     const first = box.querySelector(".head");
     if (first) stopAt(first);
-    // Listeners stand on the box around the picture: an svg element that listens to focus becomes a tab stop itself.
+    // Listeners are on the box around the map: an svg element that listens to focus becomes a tab stop itself.
     const on = (event, act) => box.addEventListener(event, (e) => {
       const cell = e.target.closest(".head");
       if (cell) act(cell, e);
@@ -214,9 +214,9 @@
       box.dataset.claim = index;
       colour(box);
     }
-    // Colours of a claim that tells only a direction are verdicts, not places on a scale.
-    document.querySelector(".legend .colours").style.display = claim.sided ? "none" : "";
-    fill(chosen, { sentence: claim.sentence, statement: claim.statement, note: claim.note ? ` (${claim.note})` : "" });
+    // The colours of a claim that predicts only a direction are verdicts, not values on the scale of agreement.
+    document.querySelector(".legend .colours").style.display = claim.direction ? "none" : "";
+    fill(chosen, { headline: claim.headline, evidence: claim.evidence, statement: claim.statement, note: claim.note ? ` (${claim.note})` : "" });
   };
   for (const box of document.querySelectorAll(".switch, .hint, .group")) box.hidden = false;
   if (select) {
@@ -226,16 +226,16 @@
     choose(select.value);
   }
 
-  // Tables of the claims that do not lead are long, so they are made when they are opened.
-  for (const details of document.querySelectorAll(".later")) {
+  // Tables of the claims that do not lead are long, so each is built when it is opened.
+  for (const details of document.querySelectorAll(".on-demand")) {
     details.addEventListener("toggle", () => {
-      const room = details.querySelector(".scroll");
-      if (room.firstChild) return;
+      const box = details.querySelector(".scroll");
+      if (box.firstChild) return;
       const claim = claims[details.dataset.claim];
       const rows = claim.columns.value.split(" ").map((_, i) => factsOf(claim, i));
-      room.append(make("table", {}, ...tableOf(
-        ["Layer", "Head", "Value", "95 % interval", "Hardest control", "Chance", "Exact", "Agreement", "p adjusted", "Inputs", "Skipped", "Verdict"],
-        rows.map((f) => [f.layer, f.head, f.value, f.interval, f.control, f.chance, f.exact, f.agreement, f.adjusted, f.inputs, f.skipped, f.verdict]),
+      box.append(make("table", {}, ...tableOf(
+        ["Layer", "Head", "Value", "95% interval", "Closest control", "Control value", "Predicted", "Agreement", "p adjusted", "Inputs", "Skipped", "Verdict"],
+        rows.map((f) => [f.layer, f.head, f.value, f.interval, f.control, f.control_value, f.predicted, f.agreement, f.adjusted, f.inputs, f.skipped, f.verdict]),
       )));
     });
   }

@@ -1,4 +1,4 @@
-"""Numbers, durations and verdicts as people read them: the same words in the terminal and in the report."""
+"""Numbers, headlines and verdict rules in words, the same in the terminal, the page and a notebook."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,122 +6,164 @@ from collections.abc import Iterable, Sequence
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import SUPPORT, Summary
 from clearhead.numerics.moments import Interval
-from clearhead.theories.theory import Direction, TheoremCheck, Unit
+from clearhead.theories.theory import Claim, Role, TheoremCheck, Unit
 
 __all__ = [
     "MARKS",
     "RULES",
     "agreement",
     "amount_of_memory",
+    "capitalised",
     "clean",
+    "closest_control",
+    "control_draws",
     "count_theorems",
-    "drawn",
     "duration",
-    "hardest",
+    "evidence",
+    "headline",
+    "in_prose",
+    "interval_in_prose",
     "number",
-    "place",
-    "reason",
-    "sentence",
+    "position",
     "short",
+    "skip_reason",
     "span",
 ]
 
 MARKS = {
     Verdict.SUPPORTED: "*",
-    Verdict.PARTLY_SUPPORTED: "",
+    Verdict.PARTLY_SUPPORTED: "+",
     Verdict.NO_EVIDENCE: "~",
     Verdict.CONTRADICTED: "!",
     Verdict.NOT_APPLICABLE: "",
     Verdict.UNDECIDED: "?",
     Verdict.TRUE_BY_CONSTRUCTION: "=",
 }
-"""One character beside a head's number, so that no verdict is told by colour alone."""
+"""One character next to a head's number, so that no verdict is shown by colour alone."""
 
 _ADJUSTED = (
-    "The p-value of lying beyond every control, adjusted among the heads of this claim (Benjamini and Hochberg), is "
+    "The p-value for lying beyond every control, adjusted over the heads of this claim (Benjamini and Hochberg), is "
 )
-_DIFFERS = _ADJUSTED + "at most 5 %, "
+_SIGNIFICANT = _ADJUSTED + "at most 5%"
 
 RULES = {
-    Verdict.SUPPORTED: _DIFFERS
-    + f"the value lies on the theory's side of chance, and the whole interval of the agreement is at least {SUPPORT}, "
-    f"and at most {2 - SUPPORT} where a value may pass the theory's. Where the theory tells only in which direction "
-    "from chance the value lies, it lies there.",
-    Verdict.PARTLY_SUPPORTED: _DIFFERS
-    + "and the value lies on the theory's side of chance, but the interval of the agreement reaches below "
-    f"{SUPPORT}, or above {2 - SUPPORT} where a value may pass the theory's.",
-    Verdict.NO_EVIDENCE: _ADJUSTED
-    + "above 5 %: at least one control cannot be told from the head; or the theory's value lies among the controls.",
-    Verdict.CONTRADICTED: _DIFFERS + "and the value does not lie on the theory's side of the controls.",
-    Verdict.NOT_APPLICABLE: "The theory does not speak of this head, or nothing could be measured on it: no input was "
-    "usable, or a value is not finite.",
+    Verdict.SUPPORTED: f"{_SIGNIFICANT}, the value lies on the theory's side of the controls, and the whole 95% "
+    f"interval of the agreement is at least {SUPPORT} (and at most {2 - SUPPORT} where a value can exceed the "
+    "prediction). A claim that predicts only a direction needs no more than the right side.",
+    Verdict.PARTLY_SUPPORTED: f"{_SIGNIFICANT} and the value lies on the theory's side of the controls, but the 95% "
+    f"interval of the agreement reaches below {SUPPORT} (or above {2 - SUPPORT} where a value can exceed the "
+    "prediction).",
+    Verdict.NO_EVIDENCE: f"{_ADJUSTED}above 5%: the head cannot be distinguished from at least one control. Or the "
+    "predicted value itself lies among the controls.",
+    Verdict.CONTRADICTED: f"{_SIGNIFICANT}, but the value lies on the side of the controls away from the theory.",
+    Verdict.NOT_APPLICABLE: "The theory makes no statement about this head, or the statistic could not be measured: "
+    "no input was usable, or a value is not finite.",
     Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
-    Verdict.TRUE_BY_CONSTRUCTION: "The statement holds for every head by the way it is computed, so it is not tested.",
+    Verdict.TRUE_BY_CONSTRUCTION: "The statement holds for every head because of how it is computed, so it is not "
+    "tested.",
 }
 """The rule of `clearhead.audit.judging.judge` that leads to each verdict, in words."""
 
-
-def sentence(summary: Summary) -> str:
-    """Say in one sentence what the median head gives, beside the hardest control, and what most heads show."""
-    statistic, unit = clean(summary.claim.statistic), summary.claim.unit
-    if not math.isfinite(summary.median) and not summary.measured:
-        return f"In no {unit} could {statistic} be measured."
-    control = hardest(summary)
-    spread = summary.spreads.get(control, math.nan)
-    around = f" ± {number(spread)}" if math.isfinite(spread) else ""
-    beside = [f"{number(summary.controls[control])}{around} for {clean(control)}"] if control else []
-    if math.isfinite(summary.exact):
-        beside.append(f"{number(summary.exact)} if the theory were exact")
-    against = f", beside {' and '.join(beside)}" if beside else ""
-    said = f"{statistic[:1].upper()}{statistic[1:]} is {number(summary.median)} in the median {unit}{against}"
-    return f"{said}: {_judged(summary)}."
+_HEADLINES = {
+    Verdict.SUPPORTED: "{subject} is supported {where}",
+    Verdict.PARTLY_SUPPORTED: "{subject} is partly supported {where}",
+    Verdict.NO_EVIDENCE: "no evidence for {subject} {where}",
+    Verdict.CONTRADICTED: "{subject} is contradicted {where}",
+    Verdict.UNDECIDED: "{subject} is undecided {where}: too few inputs",
+    Verdict.TRUE_BY_CONSTRUCTION: "{subject} is true by construction {where}",
+}
 
 
-def _judged(summary: Summary) -> str:
-    """The verdict that most heads share, and how many do, of those that the theory speaks of."""
-    unit = summary.claim.unit
-    counts = {v: c for v, c in summary.verdicts.items() if v is not Verdict.NOT_APPLICABLE and c}
+def headline(summary: Summary) -> str:
+    """Return the answer in one sentence: the most frequent verdict, then the others, with their numbers of heads.
+
+    Example: "No evidence for kernel PCA in 70 of 72 heads; supported in 2."
+    """
+    claim, unit = summary.claim, summary.claim.unit
+    subject = clean(claim.theory if claim.role is Role.PRIMARY else f"{claim.theory} by {claim.statistic}")
+    counts = {v: summary.verdicts[v] for v in _HEADLINES if summary.verdicts.get(v)}
     if not counts:
-        return f"the theory speaks of none of the {summary.heads} {unit}s"
-    verdict, count = max(counts.items(), key=lambda item: item[1])
-    if summary.measured == 1:
-        heads = f"the only {unit} judged"
-    else:
-        shared = f"all {count}" if count == summary.measured else f"{count} of {summary.measured}"
-        heads = f"{shared} {unit}s" + (" judged" if summary.measured < summary.heads else "")
-    return f"{_said(verdict, summary.claim.direction)} in {heads}"
+        return capitalised(f"{subject} applies to none of the {summary.heads} {unit}s.")
+    (verdict, count), *others = sorted(counts.items(), key=lambda item: -item[1])
+    text = _HEADLINES[verdict].format(subject=subject, where=_where(verdict, count, summary))
+    rest = ", ".join(f"{other} in {n}" for other, n in others)
+    return capitalised(f"{text}; {rest}." if rest else f"{text}.")
 
 
-def _said(verdict: Verdict, direction: Direction | None) -> str:
-    """A verdict without its reason; where the theory tells a direction only, on which side of the controls it is."""
-    if direction is None or verdict not in (Verdict.SUPPORTED, Verdict.CONTRADICTED):
-        return str(verdict).split(":")[0]
-    if verdict is Verdict.SUPPORTED:
-        return f"{direction} than every control, as the theory says,"
-    other = Direction.HIGHER if direction is Direction.LOWER else Direction.LOWER
-    return f"{other} than every control, against the theory,"
+def _where(verdict: Verdict, count: int, summary: Summary) -> str:
+    judged = summary.measured
+    heads = f"{summary.claim.unit}" + ("s" if judged > 1 else "") + (" judged" if judged < summary.heads else "")
+    if judged == 1:
+        return f"in the only {heads}"
+    if count < judged:
+        return f"in {count} of {judged} {heads}"
+    return f"in any of {judged} {heads}" if verdict is Verdict.NO_EVIDENCE else f"in all {judged} {heads}"
 
 
-def hardest(summary: Summary) -> str:
-    """Name the decisive control whose median comes nearest to the theory, or the first if nobody knows; "" without."""
+def evidence(summary: Summary) -> str:
+    """Return the numbers behind a headline in one sentence: the median, the closest control and the prediction.
+
+    Example: "Captured variance is 29% in the median head and 32% for a random value map; the theory predicts 100%."
+    """
+    claim = summary.claim
+    statistic = capitalised(clean(claim.statistic))
+    if not math.isfinite(summary.median):
+        return f"{statistic} could not be measured in any {claim.unit}."
+    control = closest_control(summary)
+    text = f"{statistic} is {in_prose(claim, summary.median)} in the median {claim.unit}"
+    if control:
+        text += f" and {in_prose(claim, summary.controls[control])} for {clean(control)}"
+    if claim.direction is not None:
+        return f"{text}; the theory predicts a {claim.direction} value than every control."
+    if math.isfinite(summary.exact):
+        text += f"; the theory predicts {in_prose(claim, summary.exact)}"
+    return f"{text}."
+
+
+def in_prose(claim: Claim, value: float) -> str:
+    """Write a value of a claim with two significant digits, as a percentage where the statistic is a share."""
+    if not claim.percent or not math.isfinite(value):
+        return number(value, digits=2)
+    # Two digits would round 99.6% to 100%, which says that nothing is missing.
+    digits = 3 if 0.9 <= abs(value) < 1 else 2
+    return f"{number(100 * value, digits=digits)}%"
+
+
+def interval_in_prose(claim: Claim, interval: Interval) -> str:
+    """Write an interval of a claim's values, as in "27% to 30%"; "-" where an end is NaN."""
+    if math.isnan(interval.low) or math.isnan(interval.high):
+        return "-"
+    return f"{in_prose(claim, interval.low)} to {in_prose(claim, interval.high)}"
+
+
+def capitalised(text: str) -> str:
+    """Return the text with its first letter in upper case and the others unchanged."""
+    return text[:1].upper() + text[1:]
+
+
+def closest_control(summary: Summary) -> str:
+    """Return the name of the decisive control whose median is closest to the theory; "" without one.
+
+    Where no prediction is known this is the first decisive control.
+    """
     return summary.claim.hardest({name: summary.controls[name] for name in summary.decisive}, summary.exact)
 
 
-def place(finding: Finding) -> str:
-    """Where a finding is of, as in "Layer 3, head 5"."""
+def position(finding: Finding) -> str:
+    """Return the layer and head of a finding, as in "Layer 3, head 5"."""
     head = f", head {finding.head}" if finding.claim.unit is Unit.HEAD else ""
     return f"Layer {finding.layer}{head}"
 
 
-def drawn(findings: Iterable[Finding]) -> list[str]:
-    """Name every control of some findings with its draws, as in "random values, 6 draws"."""
+def control_draws(findings: Iterable[Finding]) -> list[str]:
+    """Return every control of some findings with its number of draws, as in "random values, 6 draws"."""
     draws: dict[str, set[int]] = {}
-    for chance in (chance for finding in findings for chance in finding.controls):
-        draws.setdefault(chance.control, set()).add(chance.draws)
-    return [f"{clean(name)}, {_counted(counts)}" for name, counts in draws.items()]
+    for control in (control for finding in findings for control in finding.controls):
+        draws.setdefault(control.control, set()).add(control.draws)
+    return [f"{clean(name)}, {_draws(counts)}" for name, counts in draws.items()]
 
 
-def _counted(counts: set[int]) -> str:
+def _draws(counts: set[int]) -> str:
     least, most = min(counts), max(counts)
     if least != most:
         return f"{least:,} to {most:,} draws"
@@ -129,7 +171,7 @@ def _counted(counts: set[int]) -> str:
 
 
 def number(value: float, *, digits: int = 3) -> str:
-    """Write a number with so many significant digits; "-" where there is none."""
+    """Write a number with `digits` significant digits; "-" for NaN."""
     if math.isnan(value):
         return "-"
     if math.isinf(value):
@@ -149,7 +191,7 @@ def short(value: float) -> str:
 
 
 def span(interval: Interval) -> str:
-    """Write a range in words, as in "0.29 to 0.33"; "-" where it has no ends."""
+    """Write an interval in words, as in "0.29 to 0.33"; "-" where an end is NaN."""
     if math.isnan(interval.low) or math.isnan(interval.high):
         return "-"
     low, high = sorted((interval.low, interval.high))
@@ -157,7 +199,7 @@ def span(interval: Interval) -> str:
 
 
 def agreement(value: float) -> str:
-    """Write an agreement with two decimals, as in .31; fewer where it is far off the scale, "-" where there is none."""
+    """Write an agreement with two decimals, as in .31; with fewer where it is large, "-" where it is not finite."""
     if not math.isfinite(value):
         return "-"
     if abs(value) >= 999.5:
@@ -179,27 +221,27 @@ def duration(seconds: float) -> str:
 
 
 def amount_of_memory(size: int | None) -> str:
-    """Write bytes, as in 812 MB or 1.9 GB; "unknown" where the system does not tell."""
+    """Write bytes, as in 812 MB or 1.9 GB; "unknown" where the operating system does not report it."""
     if size is None:
         return "unknown"
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def clean(text: str) -> str:
-    """Replace what does not print (escape codes, line breaks, direction marks) in a name that came from outside."""
+    """Replace characters that do not print (escape codes, line breaks, direction marks) in a name from outside."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
-def reason(finding: Finding) -> str:
-    """Say why a head, or some of its inputs, could not be measured; empty where all were."""
+def skip_reason(finding: Finding) -> str:
+    """Return why a head, or some of its inputs, could not be measured; "" where all were."""
     if finding.verdict is not Verdict.NOT_APPLICABLE and not finding.skipped:
         return ""
     return clean(finding.reason) or "no reason was recorded"
 
 
 def count_theorems(theorems: Sequence[TheoremCheck]) -> str:
-    """Count the statements that hold, those that do not, and apart from both those that could not be checked."""
+    """Count the statements that hold, those that do not and those that could not be checked."""
     hold = sum(theorem.holds for theorem in theorems)
     unchecked = sum(bool(theorem.missing) for theorem in theorems)
-    counts = f"{hold} hold, {len(theorems) - hold - unchecked} do not"
+    counts = f"{hold} hold, {len(theorems) - hold - unchecked} do not hold"
     return f"{counts}, {unchecked} not checked" if unchecked else counts

@@ -63,6 +63,8 @@ class Claim:
     note: str = ""
     direction: Direction | None = None
     unit: Unit = Unit.HEAD
+    percent: bool = False
+    """Whether the statistic is a share of a whole, which people read as a percentage."""
 
     def __post_init__(self) -> None:
         if self.direction is not None and self.exact is not None:

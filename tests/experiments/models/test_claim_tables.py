@@ -207,7 +207,7 @@ def test_other_statistics_stand_in_rows_beside_chance(record: AuditRecord) -> No
         assert missing == "-"
         summary = by_name[claim["statistic"]]
         numbers = [float(n) for n in re.findall(r"-?[\d.]+(?:e[-+]?\d+)?", cell)]
-        expected = [summary["median"], summary["chance"], summary["exact"]]
+        expected = [summary["median"], summary["control"], summary["predicted"]]
         if claim["role"] == "as published":
             expected = [summary["median"], summary["controls"]["random values"]]
         assert numbers == pytest.approx(expected, rel=0.06, abs=1e-12), claim["statistic"]

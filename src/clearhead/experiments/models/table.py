@@ -27,7 +27,7 @@ def as_markdown(measured: Sequence[Measured], *, title: str, command: str, seed:
     for statistic in _statistics(shown, Role.PRIMARY):
         parts += [f"## {statistic[:1].upper()}{statistic[1:]}", _primary_table(shown, statistic)]
     for role, title, beside in (
-        (Role.SECONDARY, "Other consequences of the theory", "(hardest control; exact)"),
+        (Role.SECONDARY, "Other consequences of the theory", "(closest control; predicted)"),
         (Role.PUBLISHED, "As published", "(random values)"),
     ):
         statistics = _statistics(shown, role)
@@ -138,7 +138,7 @@ def _beside_chance(summary: dict[str, Any] | None, role: Role) -> str:
     if role is Role.PUBLISHED:
         beside = _number(summary["controls"].get(RANDOM_VALUES))
     else:
-        beside = f"{_number(summary['chance'])}; {_number(summary['exact'])}"
+        beside = f"{_number(summary['control'])}; {_number(summary['predicted'])}"
     return f"{_number(summary['median'])} ({beside})"
 
 

@@ -32,6 +32,7 @@ def _claim(
     role: Role = Role.SECONDARY,
     note: str = "",
     unit: Unit = Unit.HEAD,
+    percent: bool = False,
 ) -> Claim:
     return Claim(
         theory="coding rate",
@@ -44,6 +45,7 @@ def _claim(
         note=note,
         direction=Direction.LOWER if exact is None else None,
         unit=unit,
+        percent=percent,
     )
 
 
@@ -112,6 +114,7 @@ DENSITY = _claim(
     f"{PAPER}, section 2.4, for features without exact zeros",
     note="depends on the coordinates: a rotation of the features changes it",
     unit=Unit.LAYER,
+    percent=True,
 )
 NONZERO = _claim(
     "non-zero entries after the MLP",
@@ -120,6 +123,7 @@ NONZERO = _claim(
     f"{PAPER}, section 2.4 and figure on sparsity by layer",
     note="most transformers have no exact zeros, before or after. In CRATE it falls with depth before training too",
     unit=Unit.LAYER,
+    percent=True,
 )
 RAW_MAP = _claim(
     "rate change by the map itself",

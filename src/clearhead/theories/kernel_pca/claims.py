@@ -22,10 +22,11 @@ def _claim(
     exact: float | None,
     role: Role = Role.SECONDARY,
     note: str = "",
+    percent: bool = False,
 ) -> Claim:
     return Claim(
         theory="kernel PCA", statistic=statistic, statement=statement, formula=formula, citation=where, exact=exact,
-        role=role, note=note,
+        role=role, note=note, percent=percent,
     )  # fmt: skip
 
 
@@ -36,6 +37,7 @@ CAPTURED = _claim(
     f"{PAPER}, theorem 1; disputed by {REPRODUCTION}",
     1.0,
     Role.PRIMARY,
+    percent=True,
 )
 OVERLAP = _claim(
     "subspace overlap",
@@ -103,6 +105,7 @@ EXPLAINED = _claim(
     "1 − J_true / mean_i ‖φ(q_i)‖²; exact: the same of the theorem's values",
     f"{PAPER}, section 2.3, with the residual that holds for any values",
     None,
+    percent=True,
 )
 TRUE_LOSS = _claim(
     "true loss, log10",

@@ -46,7 +46,14 @@ ANY_TOKENS = Control(name="as many random tokens")
 
 
 def _claim(
-    statistic: str, statement: str, formula: str, where: str, *, role: Role = Role.SECONDARY, note: str = ""
+    statistic: str,
+    statement: str,
+    formula: str,
+    where: str,
+    *,
+    role: Role = Role.SECONDARY,
+    note: str = "",
+    percent: bool = False,
 ) -> Claim:
     return Claim(
         theory="max margin",
@@ -57,6 +64,7 @@ def _claim(
         exact=1.0,
         role=role,
         note=note,
+        percent=percent,
     )
 
 
@@ -73,6 +81,7 @@ SATURATION = _claim(
     "queries give one token nearly all of their attention, the limit in which the theory speaks",
     "share of queries with max_t softmax(X W z)_t > .99",
     "problem (Att-SVM)",
+    percent=True,
     note="a condition: the other claims are judged only in heads in which most queries are saturated",
 )
 SEPARABLE = _claim(
@@ -80,6 +89,7 @@ SEPARABLE = _claim(
     "a matrix separates the selected tokens from all others: the head's own does",
     "share of groups with min ⟨A_it, W⟩ > 0",
     "problem (Att-SVM)",
+    percent=True,
     note="true of any head and its own argmax, trained or not. Random tokens are separable too while constraints are "
     "fewer than some four times the entries of W",
 )
@@ -119,12 +129,14 @@ HELD_OUT = _claim(
     "the SVM of some inputs selects the tokens that the head selects in others",
     "share of queries of the group before in which argmax_t x_tᵀ Wᵐᵐ z is the head's own token, of those drawn",
     "problem (Att-SVM)",
+    percent=True,
 )
 LOCAL = _claim(
     "local optimality",
     "the loss falls more towards the selected token than towards the tokens that support the margin",
     "share of support tokens t with γ_α > γ_t,  γ_t = −⟨∂L/∂o, v_t⟩",
     "locally optimal tokens",
+    percent=True,
     note="needs the gradient of a loss at the head's output",
 )
 

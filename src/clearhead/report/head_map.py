@@ -1,4 +1,4 @@
-"""Where the heads stand in the report's map, and what colours them."""
+"""The page's map of heads: positions, colours and numbers of its squares."""
 
 import math
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ from clearhead.report.grid import Cell, ClaimGrid, Row, leading
 from clearhead.report.wording import agreement, short
 from clearhead.theories.theory import Claim
 
-__all__ = ["HeatMap", "Square", "colour_bar", "maps_of_heads", "shade_of", "styles_of_shades", "text_of"]
+__all__ = ["HeadMap", "Square", "head_maps", "legend_shades", "shade_of", "shade_styles", "square_text"]
 
 MAP_WIDTH = 1040
 LABEL_WIDTH = 44
 HEADER_HEIGHT = 22
 UNMEASURED, WITHOUT_SCALE = "unmeasured", "plain"
-BEYOND = {Verdict.SUPPORTED: 0.5, Verdict.CONTRADICTED: -0.5}
-"""The agreement whose colour a verdict has where there is no agreement."""
+VERDICT_SHADES = {Verdict.SUPPORTED: 0.5, Verdict.CONTRADICTED: -0.5}
+"""For claims that predict only a direction: the agreement whose colour stands for a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Square:
-    """One head of the map: its corner, the class that colours it, and its number."""
+    """One head of the map: its corner, the CSS class of its colour, and its number."""
 
     cell: Cell
-    place: int
+    index: int
     x: float
     y: float
     shade: str
@@ -33,13 +33,13 @@ class Square:
 
     @property
     def agreement(self) -> str:
-        """The agreement as a number for programs; empty where there is none."""
+        """The agreement at full precision; "" where it is undefined."""
         known = self.shade != UNMEASURED and math.isfinite(self.cell.finding.agreement)
         return repr(self.cell.finding.agreement) if known else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
+class HeadMap:
     """Layers x heads: sizes in pixels, and the squares row by row."""
 
     grid: ClaimGrid
@@ -49,7 +49,7 @@ class HeatMap:
 
     @property
     def numbered(self) -> bool:
-        """Whether a number has room in a square."""
+        """Whether squares are wide enough for a number."""
         return self.side >= 30
 
     @property
@@ -60,66 +60,66 @@ class HeatMap:
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height of the whole picture."""
+        """Width and height of the whole map."""
         return LABEL_WIDTH + self.grid.width * self.side, HEADER_HEIGHT + len(self.rows) * self.height
 
 
-def maps_of_heads(grids: Sequence[ClaimGrid]) -> tuple[list[HeatMap], list[int]]:
-    """A map for every claim that leads, and the map that each claim is shown on.
+def head_maps(grids: Sequence[ClaimGrid]) -> tuple[list[HeadMap], list[int]]:
+    """Return a map for every leading claim, and for each claim the index of the map that shows it.
 
-    Claims of one theory on the same heads share a map; a claim on other heads has one of its own.
+    Claims of one theory on the same heads share a map; a claim on other heads has its own.
     """
-    ahead = {grid.claim for grid in leading(grids)}
-    maps: list[HeatMap] = []
-    own: dict[Claim, int] = {}
+    leads = {grid.claim for grid in leading(grids)}
+    maps: list[HeadMap] = []
+    map_of: dict[Claim, int] = {}
     shared: dict[tuple[str, tuple[tuple[int, str, int], ...]], int] = {}
-    for grid in sorted(grids, key=lambda grid: grid.claim not in ahead):
-        heads = (grid.claim.theory, grid.places)
-        if grid.claim in ahead or heads not in shared:
+    for grid in sorted(grids, key=lambda grid: grid.claim not in leads):
+        heads = (grid.claim.theory, grid.heads)
+        if grid.claim in leads or heads not in shared:
             shared.setdefault(heads, len(maps))
-            own[grid.claim] = len(maps)
+            map_of[grid.claim] = len(maps)
             maps.append(_map(grid))
         else:
-            own[grid.claim] = shared[heads]
-    return maps, [own[grid.claim] for grid in grids]
+            map_of[grid.claim] = shared[heads]
+    return maps, [map_of[grid.claim] for grid in grids]
 
 
-def _map(grid: ClaimGrid) -> HeatMap:
-    """Place every head; squares shrink as heads and layers become many, and lose their numbers below 30 pixels."""
+def _map(grid: ClaimGrid) -> HeadMap:
+    """Lay out every head. Squares shrink with the number of heads and have no numbers below 30 pixels."""
     side = float(min(max((MAP_WIDTH - LABEL_WIDTH) // max(grid.width, 1), 15), 72))
     height = 34.0 if len(grid.rows) <= 24 else 22.0
-    rows, place = [], 0
+    rows, index = [], 0
     for i, row in enumerate(grid.rows):
         squares = [
             Square(
                 cell=cell,
-                place=place + j,
+                index=index + j,
                 x=LABEL_WIDTH + cell.finding.head * side,
                 y=HEADER_HEIGHT + i * height,
                 shade=shade_of(cell.finding),
-                text=text_of(cell.finding),
+                text=square_text(cell.finding),
             )
             for j, cell in enumerate(row.cells)
         ]
         rows.append((row, tuple(squares)))
-        place += len(squares)
-    return HeatMap(grid=grid, side=side, height=height, rows=tuple(rows))
+        index += len(squares)
+    return HeadMap(grid=grid, side=side, height=height, rows=tuple(rows))
 
 
 def shade_of(finding: Finding) -> str:
-    """Name of the class that colours a head; a value on which theory and chance set no scale has a plain one.
+    """Return the CSS class that colours a head: by its agreement, or plain where the agreement is undefined.
 
-    Where a theory tells a direction only, there are three colours: beyond chance on either side, and neither.
+    A theory that predicts only a direction has three colours: supported, contradicted, and neither.
     """
     if finding.verdict is Verdict.NOT_APPLICABLE or not math.isfinite(finding.value):
         return UNMEASURED
     if finding.claim.direction is not None:
-        return _shade(BEYOND.get(finding.verdict, 0.0))
+        return _shade(VERDICT_SHADES.get(finding.verdict, 0.0))
     return _shade(finding.agreement) if math.isfinite(finding.agreement) else WITHOUT_SCALE
 
 
-def text_of(finding: Finding) -> str:
-    """The number in a square: the agreement, or the value itself where there is no scale."""
+def square_text(finding: Finding) -> str:
+    """Return the number in a square: the agreement, or the value where the agreement is undefined."""
     if shade_of(finding) == UNMEASURED:
         return ""
     return agreement(finding.agreement) if math.isfinite(finding.agreement) else short(finding.value)
@@ -129,13 +129,13 @@ def _shade(value: float) -> str:
     return f"a{round(min(max(value, -1.0), 1.0) * 100):d}"
 
 
-def colour_bar() -> list[str]:
-    """Classes of the legend's steps from -1 to 1."""
+def legend_shades() -> list[str]:
+    """Return the CSS classes of the legend's steps from -1 to 1."""
     return [_shade(step / 20) for step in range(-20, 21)]
 
 
-def styles_of_shades() -> str:
-    """Style rules for every shade there can be, on light pages and on dark ones."""
+def shade_styles() -> str:
+    """Return the CSS rules of all shades, for light and dark pages."""
     return f"{_rules(LIGHT)}@media (prefers-color-scheme: dark) {{{_rules(DARK)}}}"
 
 
