@@ -198,8 +198,8 @@ CRATE_FAULTS = (
     Fault(
         "TSSA: it looks ahead",
         TOKENS,
-        "(counted.cumsum(dim=-1) + _ADDED)",
-        "(counted.sum(dim=-1, keepdim=True) + _ADDED)",
+        "(counted.cumsum(dim=-1) + ADDED)",
+        "(counted.sum(dim=-1, keepdim=True) + ADDED)",
         STATISTICS,
     ),
     Fault("TSSA: the bias counted once", TOKENS, "logits + w.shape[-1] * bias", "logits + bias", STATISTICS),

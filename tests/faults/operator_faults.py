@@ -21,8 +21,8 @@ OPERATOR_FAULTS = (
     Fault(
         "softmax: scale given is ignored by the kernel",
         "operators/softmax.py",
-        "attn_mask=added, scale=scale)",
-        "attn_mask=added)",
+        "attn_mask=mask, dropout_p=dropout, scale=scale)",
+        "attn_mask=mask, dropout_p=dropout)",
         SOFTMAX,
     ),
     Fault(
@@ -70,8 +70,8 @@ OPERATOR_FAULTS = (
     Fault(
         "softmax: half precision scores",
         "operators/softmax.py",
-        "wide = torch.promote_types(q.dtype, torch.float32)",
-        "wide = q.dtype",
+        "wide = torch.promote_types(q.dtype, torch.float32)  # half",
+        "wide = q.dtype  # half",
         SOFTMAX,
     ),
     Fault(

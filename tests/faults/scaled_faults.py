@@ -22,8 +22,8 @@ SCALED_FAULTS = (
     Fault(
         "scaled: asymmetric is symmetric",
         "operators/scaled.py",
-        "less = _by_head(s.alpha, v) * softmax_attention(q, k, v, mask=among_keys",
-        "less = _by_head(s.alpha, v) * softmax_attention(k, k, v, mask=among_keys",
+        "less = expand_alpha(s.alpha, v) * softmax_attention(q, k, v, mask=among_keys",
+        "less = expand_alpha(s.alpha, v) * softmax_attention(k, k, v, mask=among_keys",
         SCALED,
     ),
     Fault(

@@ -9,7 +9,7 @@ import torch
 from clearhead.kernels.calls import Schedule, attend, attend_backward, pursue, pursue_backward
 from clearhead.kernels.library import INSTRUCTIONS, Kernel
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.softmax import softmax_attention_slow
+from clearhead.operators import reference
 
 BIT = math.log(2)
 """A scale that makes half of a key's squared length an exponent of 2."""
@@ -29,13 +29,13 @@ def test_a_row_that_sees_only_what_is_below_the_floor_of_exponentials(
     k, v, seen = far_row(distance)
     attended = attend(compiled, k, v, seen=seen, scale=BIT)
     assert attended.plain.item() is plain
-    exact = softmax_attention_slow(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
     torch.testing.assert_close(attended.out.double(), exact, rtol=tolerance(torch.float32), atol=0)
 
 
 def test_the_control_weights_at_the_floor_would_prefer_the_longer_key() -> None:
     k, v, seen = far_row(30.0)
-    exact = softmax_attention_slow(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
     weights = torch.exp2(k.square().sum(-1) / 2)[0, 0, :2]
     at_floor = (weights * v[0, 0, :2, 0]).sum() / weights.sum()
     assert exact[0, 0, 2, 0].item() == pytest.approx(1)
@@ -99,7 +99,7 @@ def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel,
     k, v, gradient = (torch.randn(1, 1, 7, 5) for _ in range(3))
     t = torch.full((1, 1), threshold, dtype=torch.float64, requires_grad=True)
     q = k.double().clamp(-t, t)
-    (softmax_attention_slow(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
+    (reference.softmax_attention(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
     schedule = Schedule(iterations=1, pull=2.0, scale=BIT, seen=None)
     thresholds = t.detach().float()
     pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
@@ -114,7 +114,7 @@ def test_every_set_of_instructions_that_this_processor_has_gives_the_same(compil
     torch.manual_seed(0)
     k, v = torch.randn(2, 3, 131, 23), torch.randn(2, 3, 131, 17)
     k[1, 2] *= 20  # row by row
-    exact = softmax_attention_slow(k.double(), k.double(), v.double(), scale=0.2)
+    exact = reference.softmax_attention(k.double(), k.double(), v.double(), scale=0.2)
     mask = compiled.handle.clearhead_instructions()
     for name, bit in INSTRUCTIONS.items():
         if mask & bit:

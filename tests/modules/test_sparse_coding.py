@@ -8,7 +8,7 @@ import torch
 
 from clearhead.modules import OvercompleteStep, SparseCodingStep
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import StepSizeWarning, ista_step_slow, largest_step, overcomplete_step_slow
+from clearhead.operators import StepSizeWarning, largest_step, reference
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import differ, normal, require_same
 
@@ -18,11 +18,11 @@ MAKE = {"one step": SparseCodingStep, "overcomplete": OvercompleteStep}
 def test_they_call_their_operators_with_their_own_numbers() -> None:
     x = normal(2, 7, 11)
     one = SparseCodingStep(11, step=0.2, penalty=0.3).double()
-    require_same(one(x), ista_step_slow(x, one.dictionary, step=0.2, penalty=0.3))
-    assert differ(one(x), ista_step_slow(x, one.dictionary, step=0.1, penalty=0.3))
+    require_same(one(x), reference.ista_step(x, one.dictionary, step=0.2, penalty=0.3))
+    assert differ(one(x), reference.ista_step(x, one.dictionary, step=0.1, penalty=0.3))
     two = OvercompleteStep(11, num_atoms=13, step=0.2, penalty=0.3).double()
-    require_same(two(x), overcomplete_step_slow(x, two.dictionary, two.decoder, step=0.2, penalty=0.3))
-    assert differ(two(x), overcomplete_step_slow(x, two.dictionary, two.decoder, step=0.2, penalty=0.1))
+    require_same(two(x), reference.overcomplete_step(x, two.dictionary, two.decoder, step=0.2, penalty=0.3))
+    assert differ(two(x), reference.overcomplete_step(x, two.dictionary, two.decoder, step=0.2, penalty=0.1))
     assert OvercompleteStep(11).dictionary.shape == OvercompleteStep(11).decoder.shape == (11, 44)
 
 

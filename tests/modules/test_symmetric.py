@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
-from clearhead.operators import principal_attention_pursuit, softmax_attention_slow
+from clearhead.operators import principal_attention_pursuit, reference
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
@@ -17,7 +17,7 @@ def test_each_head_attends_with_its_own_keys_for_queries() -> None:
     k, v = layer.key(x), layer.value(x)
     for mask in (None, boolean(2, 3, 6, 6)):
         heads = [
-            softmax_attention_slow(
+            reference.softmax_attention(
                 k[..., 5 * i : 5 * i + 5],
                 k[..., 5 * i : 5 * i + 5],
                 v[..., 2 * i : 2 * i + 2],

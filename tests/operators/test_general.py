@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
+from clearhead.operators import reference
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -17,7 +18,6 @@ from clearhead.operators.general import (
     embedded_gaussian,
     gaussian_distance,
     general_attention,
-    general_attention_slow,
 )
 from clearhead.shapes import ShapeError
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject, require_close
@@ -29,7 +29,7 @@ from tests.operators.similarities import COUNTED, EXPONENTIAL, SIMILARITIES, VAL
 def subject(similarity: Similarity, **options) -> OperatorSubject:
     return OperatorSubject(
         operator=functools.partial(general_attention, similarity=similarity, **options),
-        reference=functools.partial(general_attention_slow, similarity=similarity, **options),
+        reference=functools.partial(reference.general_attention, similarity=similarity, **options),
     )
 
 
@@ -97,7 +97,7 @@ def calls(draw):
 def test_is_its_twin_forward_and_backward(call) -> None:
     operands, options = call
     results = []
-    for attention in (general_attention, general_attention_slow):
+    for attention in (general_attention, reference.general_attention):
         leaves = [x.clone().requires_grad_() for x in operands]
         bias = {"bias": options["bias"].clone().requires_grad_()} if "bias" in options else {}
         out = attention(*leaves, **options | bias)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import pursuit_steps
-from clearhead.operators.clamped import clamped_key_attention, clamped_key_attention_slow
+from clearhead.operators import pursuit_steps, reference
+from clearhead.operators.clamped import clamped_key_attention
 from clearhead.operators.key_bound import KeyBound, Scope, Threshold
 from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
 from clearhead.operators.pursuit_trace import trace_pursuit
-from clearhead.operators.rpc import rpc_attention, rpc_attention_slow
+from clearhead.operators.rpc import rpc_attention
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from clearhead.testing.operator_checks import MASK_CHECKS
@@ -38,12 +38,12 @@ def subject(fast, slow, **options) -> OperatorSubject:
     return OperatorSubject(operator=operator, reference=twin, square=True, terms=4096 * WIDTH)
 
 
-rpc = functools.partial(subject, rpc_attention, rpc_attention_slow)
+rpc = functools.partial(subject, rpc_attention, reference.rpc_attention)
 VARIANTS = {
     **{name: rpc(pursuit=preset(name, strength=0.7)) for name in PRESETS},
     "hard": rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, shrink=Shrink.HARD), scale=0.4),
     "centred": dataclasses.replace(rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, centred=True)), masks=False),
-    "clamped": subject(clamped_key_attention, clamped_key_attention_slow, bound=TIGHT),
+    "clamped": subject(clamped_key_attention, reference.clamped_key_attention, bound=TIGHT),
 }
 LEFT_OUT = {"hidden_keys": "loud keys at 2^20 are clamped, so they would not be loud"}
 """Checks that no variant is held to, with the reason; a test of its own is below."""
@@ -73,7 +73,7 @@ def test_every_step_is_as_written(order: Order, sign: int, shrink: Shrink, inner
             return rpc_attention(k, v, queries=q if asking else None, **options) + 0 * q
 
         def slow(k: Tensor, v: Tensor, q: Tensor, options: dict = options) -> Tensor:
-            return rpc_attention_slow(k, v, queries=q if asking else None, **options) + 0 * q
+            return reference.rpc_attention(k, v, queries=q if asking else None, **options) + 0 * q
 
         within = 4096 * tolerance(torch.float64)
         assert relative(fast(k, v, q), slow(k, v, q)) <= within

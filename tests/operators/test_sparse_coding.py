@@ -12,10 +12,9 @@ from clearhead.numerics.precision import tolerance
 from clearhead.operators import (
     StepSizeWarning,
     ista_step,
-    ista_step_slow,
     largest_step,
     overcomplete_step,
-    overcomplete_step_slow,
+    reference,
     warn_of_step,
 )
 from clearhead.shapes import ShapeError
@@ -54,7 +53,7 @@ def test_the_step_and_its_twin_agree_forward_and_backward(dtype: torch.dtype, si
     b, n, d = sizes
     leaves = [drawn(b, n, d, seed=seed, dtype=dtype), drawn(d, d, seed=seed + 1, dtype=dtype) / d**0.5]
     along = drawn(b, n, d, seed=seed + 2, dtype=dtype)
-    got, want = both_ways((ista_step, ista_step_slow), leaves, along, step=0.2, penalty=0.3)
+    got, want = both_ways((ista_step, reference.ista_step), leaves, along, step=0.2, penalty=0.3)
     for x, y in zip(got, want, strict=True):
         assert relative(x, y) <= tolerance(dtype, terms=max(b * n, d))
 
@@ -67,7 +66,7 @@ def test_the_overcomplete_step_and_its_twin_agree(dtype: torch.dtype, sizes: lis
     shapes = ((b, n, d), (d, m), (d, m))
     leaves = [drawn(*shape, seed=seed + i, dtype=dtype) / shape[-1] ** 0.5 for i, shape in enumerate(shapes)]
     along = drawn(b, n, d, seed=seed + 3, dtype=dtype)
-    got, want = both_ways((overcomplete_step, overcomplete_step_slow), leaves, along, step=0.3, penalty=0.1)
+    got, want = both_ways((overcomplete_step, reference.overcomplete_step), leaves, along, step=0.3, penalty=0.1)
     for x, y in zip(got, want, strict=True):
         assert relative(x, y) <= tolerance(dtype, terms=max(b * n, d, m))
 
@@ -170,7 +169,7 @@ def test_the_longest_step_is_that_of_the_largest_singular_value() -> None:
         warn_of_step(dictionary, step=0.06)
 
 
-@pytest.mark.parametrize("step", [ista_step, ista_step_slow])
+@pytest.mark.parametrize("step", [ista_step, reference.ista_step])
 def test_what_does_not_fit_is_refused_in_words(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
@@ -181,7 +180,7 @@ def test_what_does_not_fit_is_refused_in_words(step, typechecked: bool) -> None:
         step(drawn(3, 5), drawn(5, 5).float())
 
 
-@pytest.mark.parametrize("step", [overcomplete_step, overcomplete_step_slow])
+@pytest.mark.parametrize("step", [overcomplete_step, reference.overcomplete_step])
 def test_dictionaries_that_do_not_fit_each_other(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses these before the function can")

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
+from clearhead.operators import reference
 from clearhead.operators.general import dot_product, general_attention
 from clearhead.operators.softmax import softmax_attention
-from clearhead.operators.spatial import fold, spatial_attention, spatial_attention_slow, spatial_size, unfold
+from clearhead.operators.spatial import fold, spatial_attention, spatial_size, unfold
 from clearhead.shapes import ShapeError
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject, require_close
 from tests.operators.contract import run_check
@@ -79,7 +80,7 @@ def calls(draw):
 def test_is_its_twin_forward_and_backward(call) -> None:
     operands, options = call
     results = []
-    for attention in (spatial_attention, spatial_attention_slow):
+    for attention in (spatial_attention, reference.spatial_attention):
         leaves = [x.clone().requires_grad_() for x in operands]
         out = attention(*leaves, **options)
         results.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
@@ -193,5 +194,5 @@ def _on_lines(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, op
 # The shapes that its errors show are those of the lines; they have tests of their own above.
 @pytest.mark.parametrize("name", sorted(OPERATOR_CHECKS.keys() - {"mismatched_shapes", "wrong_masks"}))
 def test_the_contract_of_every_operator(name: str, typechecked: bool) -> None:
-    operator, twin = (partial(_on_lines, operator=made) for made in (spatial_attention, spatial_attention_slow))
+    operator, twin = (partial(_on_lines, operator=made) for made in (spatial_attention, reference.spatial_attention))
     run_check(name, OperatorSubject(operator=operator, reference=twin), typechecked=typechecked)

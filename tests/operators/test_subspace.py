@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import subspace_attention, subspace_attention_slow, subspace_step, subspace_step_slow
-from clearhead.operators.softmax import softmax_attention_slow
+from clearhead.operators import reference, subspace_attention, subspace_step
 from clearhead.shapes import ShapeError, check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from tests.operators.contract import run_check
@@ -42,7 +41,7 @@ def within_values(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | 
 
 SUBJECT = OperatorSubject(
     operator=lambda *operands, **options: within_values(subspace_attention, *operands, **options),
-    reference=lambda *operands, **options: within_values(subspace_attention_slow, *operands, **options),
+    reference=lambda *operands, **options: within_values(reference.subspace_attention, *operands, **options),
     square=True,
     terms=13,
 )
@@ -60,8 +59,8 @@ def test_a_projected_token_is_query_key_and_value(path: str, scale: float | None
     with forced(path):
         got = subspace_attention(v, scale=scale)
     within = tolerance(torch.float32)
-    assert relative(got, softmax_attention_slow(v, v, v, scale=scale)) <= within
-    assert relative(got, softmax_attention_slow(-v, v, v, scale=scale)) > 100 * within  # a query of its own
+    assert relative(got, reference.softmax_attention(v, v, v, scale=scale)) <= within
+    assert relative(got, reference.softmax_attention(-v, v, v, scale=scale)) > 100 * within  # a query of its own
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -72,7 +71,7 @@ def test_the_step_and_its_twin_agree_forward_and_backward(dtype: torch.dtype, si
     tokens, bases = drawn(3, n, d, seed=seed, dtype=dtype), drawn(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5
     along = drawn(3, n, d, seed=seed + 2, dtype=dtype)
     results = []
-    for step in (subspace_step, subspace_step_slow):
+    for step in (subspace_step, reference.subspace_step):
         leaves = tokens.clone().requires_grad_(), bases.clone().requires_grad_()
         out = step(*leaves, length=0.3, eps=0.7, scale=0.5)
         results.append([out.detach(), *torch.autograd.grad((out * along).sum(), leaves)])
@@ -125,7 +124,7 @@ def test_one_token_alone_attends_to_itself() -> None:
     assert relative(subspace_step(z, bases, length=0.3), want) <= tolerance(torch.float64)
 
 
-@pytest.mark.parametrize("step", [subspace_step, subspace_step_slow])
+@pytest.mark.parametrize("step", [subspace_step, reference.subspace_step])
 def test_what_does_not_fit_is_refused_in_words(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")

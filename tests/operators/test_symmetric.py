@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.operators.softmax import softmax_attention_slow
-from clearhead.operators.symmetric import padding, symmetric_attention, symmetric_attention_slow
+from clearhead.operators import reference
+from clearhead.operators.symmetric import padding, symmetric_attention
 from clearhead.operators.symmetric_library import symmetric
 from clearhead.shapes import ShapeError, check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
@@ -30,7 +30,7 @@ def with_queries(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | N
 def subject(**options) -> OperatorSubject:
     return OperatorSubject(
         operator=functools.partial(with_queries, functools.partial(symmetric_attention, **options)),
-        reference=functools.partial(with_queries, functools.partial(symmetric_attention_slow, **options)),
+        reference=functools.partial(with_queries, functools.partial(reference.symmetric_attention, **options)),
         square=True,
     )
 
@@ -128,7 +128,7 @@ def test_unnormalised_weights_are_symmetric(path: str) -> None:
     kernel = weights * totals
     within = tolerance(torch.float32, terms=n)
     assert (kernel - kernel.mT).abs().max() <= within * kernel.abs().max()
-    other = softmax_attention_slow(drawn(n, 7, seed=5), k, torch.eye(n)).double() * totals
+    other = reference.softmax_attention(drawn(n, 7, seed=5), k, torch.eye(n)).double() * totals
     assert (other - other.mT).abs().max() > 100 * within * other.abs().max()
 
 
@@ -165,7 +165,7 @@ def test_more_leading_axes(path: str) -> None:
     mask = drawn(2, 3, 1, 1, 17, seed=2) > 0
     with forced(path):
         got = symmetric_attention(k, v, mask=mask)
-    assert (got - symmetric_attention_slow(k, v, mask=mask)).abs().max() <= tolerance(torch.float32)
+    assert (got - reference.symmetric_attention(k, v, mask=mask)).abs().max() <= tolerance(torch.float32)
 
 
 @pytest.mark.parametrize("path", PATHS)

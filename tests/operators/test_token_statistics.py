@@ -8,15 +8,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.operators import subspace_step
-from clearhead.operators.softmax import softmax_attention_slow
+from clearhead.operators import reference, subspace_step
 from clearhead.operators.token_statistics import (
     causal_token_statistics_attention,
-    causal_token_statistics_attention_slow,
     token_statistics_attention,
-    token_statistics_attention_slow,
     token_statistics_step,
-    token_statistics_step_slow,
     variational_rate,
 )
 from clearhead.shapes import ShapeError
@@ -55,7 +51,7 @@ def require_twins(operators, leaves: list[Tensor], names: list[str], *, within: 
 def test_the_step_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     k, n, d, p = sizes
     leaves = [drawn(3, n, d, seed=seed, dtype=dtype), drawn(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5]
-    steps = (token_statistics_step, token_statistics_step_slow)
+    steps = (token_statistics_step, reference.token_statistics_step)
     within = 4 * tolerance(dtype, terms=k * n * d)
     require_twins(steps, leaves, ["bases"], within=within, length=3.0, eps=0.7, temperature=0.8)
 
@@ -66,7 +62,7 @@ def test_the_step_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed:
 def test_the_vision_codes_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, h, n, p = sizes
     leaves = [drawn(b, h, n, p, seed=seed, dtype=dtype), drawn(h, seed=seed + 1, dtype=dtype)]
-    twins = (token_statistics_attention, token_statistics_attention_slow)
+    twins = (token_statistics_attention, reference.token_statistics_attention)
     require_twins(twins, leaves, ["sharpness"], within=4 * tolerance(dtype, terms=b * n * p))
 
 
@@ -77,7 +73,7 @@ def test_the_language_codes_and_its_twin_agree(dtype: torch.dtype, sizes: list[i
     b, h, n, p = sizes
     shapes = ((b, h, n, p), (h,), (h, n))
     leaves = [drawn(*shape, seed=seed + i, dtype=dtype) for i, shape in enumerate(shapes)]
-    twins = (causal_token_statistics_attention, causal_token_statistics_attention_slow)
+    twins = (causal_token_statistics_attention, reference.causal_token_statistics_attention)
     require_twins(twins, leaves, ["sharpness", "bias"], within=4 * tolerance(dtype, terms=b * n * p))
 
 
@@ -203,7 +199,7 @@ def test_no_tensor_is_larger_than_the_tokens(attend, typechecked: bool) -> None:
         attend(w)
     assert largest.numbers <= w.numel()
     with Largest() as pairs:
-        softmax_attention_slow(w, w, w)
+        reference.softmax_attention(w, w, w)
         _ = w @ w.mT
     assert pairs.numbers > 10 * w.numel()
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from clearhead.capturing import capture
 from clearhead.fidelity import FidelityError, check_fidelity, recompute_error
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.softmax import softmax_attention_slow
+from clearhead.operators import reference
 from tests.sockets.zoo import drawn_large
 
 BATCH, TOKENS, MEMORY, WIDTH, HEADS = 3, 11, 5, 24, 4
@@ -79,7 +79,9 @@ def test_encoder_and_decoder(name: str, training: bool, gradients: bool) -> None
     assert fidelity.output_difference == 0.0
     assert len(fidelity.layers) == len(tape.heads) == calls
     for heads in tape.heads:
-        slow = softmax_attention_slow(heads.q, heads.k, heads.v, mask=heads.mask, bias=heads.bias, scale=heads.scale)
+        slow = reference.softmax_attention(
+            heads.q, heads.k, heads.v, mask=heads.mask, bias=heads.bias, scale=heads.scale
+        )
         rows = torch.ones(1, 1, 1, 1, dtype=torch.bool) if heads.rows is None else heads.rows
         assert float(torch.where(rows, slow - heads.out, 0).abs().max()) <= 8 * tolerance(torch.float32)
         assert (heads.mask is not None) == (("padded" in name) or ("causal" in name))

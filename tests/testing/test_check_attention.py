@@ -14,10 +14,9 @@ from clearhead.operators import (
     AlphaSymmetric,
     Scaled,
     general_attention,
+    reference,
     scaled_attention,
-    scaled_attention_slow,
     softmax_attention,
-    softmax_attention_slow,
 )
 from clearhead.testing import OPERATOR_CHECKS as CHECKS
 from clearhead.testing import Check, ContractResult, NotChecked
@@ -42,7 +41,7 @@ def within_one_sequence(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None 
 
 OURS = {
     "softmax": (softmax_attention, {"strict_errors": True}),
-    "softmax with its twin": (softmax_attention, {"reference": softmax_attention_slow, "strict_errors": True}),
+    "softmax with its twin": (softmax_attention, {"reference": reference.softmax_attention, "strict_errors": True}),
     "general": (general_attention, {}),
     "scaled, learned": (Scaled(form="asymmetric").build(), {"square": True}),
     "scaled, one length": (
@@ -90,7 +89,7 @@ def test_broken_operators_are_found_without_a_twin(operator, typechecked: bool) 
 
 
 def test_another_formula_is_found_by_a_twin_and_not_called_right_without_one() -> None:
-    assert "reference_float64" in failures(check(operators.missing_scale, reference=softmax_attention_slow))
+    assert "reference_float64" in failures(check(operators.missing_scale, reference=reference.softmax_attention))
     alone = check(operators.missing_scale)
     assert alone.passed
     assert not_checked(alone) >= REFERENCE_CHECKS.keys()
@@ -286,7 +285,7 @@ def test_whatever_an_attention_raises_is_a_result() -> None:
 
 
 def test_scaled_attention_and_its_twin_within_one_sequence() -> None:
-    twin = functools.partial(scaled_attention_slow, s=AlphaSymmetric(0.5))
+    twin = functools.partial(reference.scaled_attention, s=AlphaSymmetric(0.5))
     result = check(within_one_sequence, reference=twin, square=True, skip=["mismatched_shapes"])
     assert result.passed
     assert not result.not_checked or not_checked(result) == {"compile", "mismatched_shapes"}

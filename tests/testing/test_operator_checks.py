@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators import reference
+from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS as CHECKS
 from clearhead.testing import Check, ContractResult, check_attention
@@ -224,7 +225,7 @@ def failures(result: ContractResult) -> set[str]:
 def test_a_broken_operator_is_caught_by_the_check_that_is_meant_for_it(operator, typechecked: bool) -> None:
     expected = BROKEN[operator]
     kept = expected - {"compile"} if typechecked else expected
-    result = check(operator, reference=softmax_attention_slow, skip=CHECKS.keys() - kept)
+    result = check(operator, reference=reference.softmax_attention, skip=CHECKS.keys() - kept)
     assert failures(result) == kept
     assert all(check.detail for check in result.checks)
 
@@ -234,12 +235,12 @@ def test_every_check_is_broken_by_some_operator() -> None:
 
 
 def test_a_flaw_is_not_seen_where_it_is_not() -> None:
-    flaws = failures(check(half_returns_single, reference=softmax_attention_slow, compile=False))
+    flaws = failures(check(half_returns_single, reference=reference.softmax_attention, compile=False))
     assert flaws == {"dtype_ladder"}
 
 
 def test_a_right_operator_passes_all(typechecked: bool) -> None:
-    checks = check(softmax_attention, reference=softmax_attention_slow, compile=not typechecked)
+    checks = check(softmax_attention, reference=reference.softmax_attention, compile=not typechecked)
     assert checks.passed
     assert {check.name for check in checks.checks} == CHECKS.keys() - ({"compile"} if typechecked else set())
 
@@ -263,13 +264,13 @@ def symmetric(attention):
 
 
 def test_operators_within_one_sequence_get_square_operands() -> None:
-    operator, twin = symmetric(softmax_attention), symmetric(softmax_attention_slow)
+    operator, twin = symmetric(softmax_attention), symmetric(reference.softmax_attention)
     assert failures(check(operator, reference=twin, square=True, compile=False)) == set()
     assert "output" in failures(check(operator, reference=twin, compile=False))
 
 
 def test_square_operators_must_refuse_other_lengths() -> None:
-    checks = check(softmax_attention, reference=softmax_attention_slow, square=True, compile=False)
+    checks = check(softmax_attention, reference=reference.softmax_attention, square=True, compile=False)
     assert failures(checks) == {"mismatched_shapes"}
 
 
@@ -277,14 +278,14 @@ def test_any_error_of_an_operator_is_a_failed_check() -> None:
     def raises(q, k, v, *, mask=None):
         raise NotImplementedError("not yet")
 
-    checks = check(raises, reference=softmax_attention_slow, compile=False)
+    checks = check(raises, reference=reference.softmax_attention, compile=False)
     assert failures(checks) == {check.name for check in checks.checks}
     assert checks.checks[0] == Check("output", passed=False, detail="NotImplementedError: not yet")
 
 
 def test_unknown_checks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"among output, .*got \['no_such_check'\]"):
-        check(softmax_attention, reference=softmax_attention_slow, skip=["no_such_check"])
+        check(softmax_attention, reference=reference.softmax_attention, skip=["no_such_check"])
 
 
 def test_checks_cannot_be_changed() -> None:

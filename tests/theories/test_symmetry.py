@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators import reference
+from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import ShapeError
 from clearhead.theories.symmetry import (
     GRID,
@@ -300,7 +301,7 @@ def test_the_value_is_the_mean_over_permutations() -> None:
     call = _call(**three, mask=mask, bias=bias, softcap=1.5, sinks=sinks)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return softmax_attention_slow(q, k, v, mask=mask, bias=bias, scale=SCALE, softcap=1.5, sinks=sinks)
+        return reference.softmax_attention(q, k, v, mask=mask, bias=bias, scale=SCALE, softcap=1.5, sinks=sinks)
 
     plain = attend(call.q, call.k, call.v)
     errors = []

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from clearhead.operators.key_bound import KeyBound
 from clearhead.operators.pursuit_options import PRESETS
-from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_library import as_given
 from clearhead.shapes import Bool, Float, check_attention_operands
 
-__all__ = ["clamped_key_attention", "clamped_key_attention_slow"]
+__all__ = ["clamped_key_attention"]
 
 _CODE = PRESETS["code-2024-10"].bound
 
@@ -43,18 +43,3 @@ def clamped_key_attention(
         if queries is None:
             return symmetric_attention(clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)
         return softmax_attention(queries.to(wide), clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)
-
-
-def clamped_key_attention_slow(
-    k: Float[Tensor, "*b n d"],
-    v: Float[Tensor, "*b n e"],
-    *,
-    bound: KeyBound = _CODE,
-    queries: Float[Tensor, "*b n d"] | None = None,
-    mask: Bool[Tensor, "..."] | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "*b n e"]:
-    """The twin of `clamped_key_attention`: entry by entry, then softmax attention one query at a time."""
-    t = bound.of(k, mask).to(k.dtype)
-    clamped = torch.where(k > t, t, torch.where(k < -t, -t, k))
-    return softmax_attention_slow(clamped if queries is None else queries, clamped, v, mask=mask, scale=scale)

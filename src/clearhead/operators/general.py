@@ -28,7 +28,6 @@ __all__ = [
     "gaussian",
     "gaussian_distance",
     "general_attention",
-    "general_attention_slow",
 ]
 
 Map = Callable[[Tensor], Tensor]
@@ -156,7 +155,7 @@ def _shown(q: Tensor, k: Tensor, v: Tensor) -> str:
     return ", ".join(f"{name} {tuple(x.shape)} {x.dtype}" for name, x in (("q", q), ("k", k), ("v", v)))
 
 
-def _mapped(
+def apply_maps(
     q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, value: Map | None, mask: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """theta(q), phi(k) and g(v), if they belong together, before the maps and after them."""
@@ -198,7 +197,7 @@ def general_attention(
     sees it. A mask is no shield (zero times infinity is not a number): put zeros where keys and values are hidden.
     """
     similarity = gaussian() if similarity is None else similarity
-    q, k, v = _mapped(q, k, v, similarity, value, mask, bias)
+    q, k, v = apply_maps(q, k, v, similarity, value, mask, bias)
     if similarity.fused is not None:
         q, k, scale = similarity.fused(q, k, mask)
         return softmax_attention(q, k, v.to(q.dtype), mask=mask, bias=bias, scale=scale).to(v.dtype)
@@ -219,34 +218,3 @@ def _divided_by_count(weights: Tensor, v: Tensor, mask: Tensor | None) -> Tensor
         weights = torch.where(mask, weights, 0)
         visible = mask.expand(*mask.shape[:-1], v.shape[-2]).sum(dim=-1, keepdim=True).clamp_min(1)
     return ((weights / visible) @ v.to(weights.dtype)).to(v.dtype)
-
-
-def general_attention_slow(
-    q: Float[Tensor, "*b n p"],
-    k: Float[Tensor, "*b m d"],
-    v: Float[Tensor, "*b m c"],
-    *,
-    similarity: Similarity | None = None,
-    value: Map | None = None,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-) -> Float[Tensor, "*b n e"]:
-    """The twin of `general_attention`: equation (1) read aloud, one query and one key at a time."""
-    similarity = gaussian() if similarity is None else similarity
-    q, k, v = _mapped(q, k, v, similarity, value, mask, bias)
-    *batch, n, m = *q.shape[:-1], k.shape[-2]
-    seen = torch.ones(1, 1, dtype=torch.bool, device=q.device) if mask is None else mask
-    seen = seen.expand(*batch, n, m)
-    added = None if bias is None else bias.expand(*batch, n, m)
-    rows = []
-    for j in range(n):
-        total, normaliser = torch.zeros_like(v[..., :1, :].sum(dim=-2)), torch.zeros_like(q[..., :1].sum(dim=-2))
-        for i in range(m):
-            weight = similarity.pair(q[..., j, :], k[..., i, :])
-            if added is not None:
-                weight = weight * added[..., j, i].exp() if similarity.exponential else weight + added[..., j, i]
-            weight = torch.where(seen[..., j, i], weight, 0).unsqueeze(-1)
-            total = total + weight * v[..., i, :]
-            normaliser = normaliser + (weight if similarity.exponential else seen[..., j, i].unsqueeze(-1).to(q.dtype))
-        rows.append(torch.where(normaliser != 0, total / torch.where(normaliser != 0, normaliser, 1), 0).to(v.dtype))
-    return torch.stack(rows, dim=-2) if rows else v.new_zeros(*batch, 0, v.shape[-1])

@@ -10,18 +10,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from clearhead.errors import InputError
-from clearhead.numerics.eigenpairs import same_sign
-from clearhead.numerics.precision import machine_epsilon
-from clearhead.numerics.spectrum import features_from_log_kernel
 from clearhead.operators.kernel_pca import PART, AxisNorm, kernel_pca
 from clearhead.operators.kernel_pca_solvers import Axes
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, check_attention_operands
 
-__all__ = ["kernel_pca_attention", "kernel_pca_attention_slow"]
+__all__ = ["kernel_pca_attention"]
 
 
 def kernel_pca_attention(
@@ -55,7 +51,7 @@ def kernel_pca_attention(
 
     The axes are computed in double precision whatever the dtype; the weights in single precision or better.
     """
-    scale = _checked_scale(q, k, axes, mask, scale)
+    scale = check_axes(q, k, axes, mask, scale)
     settings = _Settings(axes, scale, axis_norm, center_queries, learn_axes)
     if mask is None or mask.ndim < 2 or mask.shape[-2] == 1:
         keys = None if mask is None else mask.expand(*mask.shape[:-1], k.shape[-2])
@@ -75,7 +71,7 @@ class _Settings:
     learn_axes: bool
 
 
-def _checked_scale(q: Tensor, k: Tensor, axes: Axes, mask: Tensor | None, scale: float | None) -> float:
+def check_axes(q: Tensor, k: Tensor, axes: Axes, mask: Tensor | None, scale: float | None) -> float:
     """The scale, if the operands belong together; the values, which only have a width, stand in for themselves."""
     check_attention_operands(q, k, k, mask=mask)
     if isinstance(axes, int) and axes < 1:
@@ -132,58 +128,3 @@ def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, settings: _Settings, axes: i
         return q.new_zeros(*mask.shape[:-1], axes)
     # A query without keys sits in a set without keys: its values are zero, and centring takes zero away.
     return torch.cat(found)[torch.cat(rows).argsort()].reshape(*mask.shape[:-1], axes)
-
-
-def kernel_pca_attention_slow(
-    q: Float[Tensor, "*b n d"],
-    k: Float[Tensor, "*b m d"],
-    *,
-    axes: int,
-    scale: float | None = None,
-    mask: Bool[Tensor, "..."] | None = None,
-    axis_norm: AxisNorm = "unit",
-    center_queries: bool = False,
-) -> Float[Tensor, "*b n e"]:
-    """The twin of `kernel_pca_attention`, one query at a time and without Gram matrix, eigenvectors or values.
-
-    The query and the keys that it sees get coordinates in feature space, from the kernel of all of them together. The
-    axes are singular vectors of N - 1 orthonormal contrasts of the keys' coordinates, which have the covariance of the
-    centred coordinates, and projections are inner products of coordinates. Gradients flow through everything, the axes
-    too.
-    """
-    scale = _checked_scale(q, k, axes, mask, scale)
-    *leading, n, m = *q.shape[:-1], k.shape[-2]
-    visible = torch.ones(n, m, dtype=torch.bool, device=q.device) if mask is None else mask
-    visible = visible.expand(*leading, n, m).reshape(-1, n, m)
-    wide_q, wide_k = q.double().reshape(-1, n, q.shape[-1]), k.double().reshape(-1, m, k.shape[-1])
-    rows = [
-        _projected_row(wide_q[b, i], wide_k[b, visible[b, i]], axes, scale, axis_norm, center_queries)
-        for b in range(len(wide_q))
-        for i in range(n)
-    ]
-    return torch.stack(rows).to(q.dtype).reshape(*leading, n, axes) if rows else q.new_zeros(*leading, n, axes)
-
-
-def _projected_row(q: Tensor, k: Tensor, axes: int, scale: float, axis_norm: AxisNorm, center_queries: bool) -> Tensor:
-    if len(k) == 0:
-        return q.new_zeros(axes) + 0 * q.sum()
-    points = torch.cat([k, q.unsqueeze(0)])
-    log_kernel = scale * points @ points.mT
-    features = features_from_log_kernel(log_kernel)
-    log_size = features.log_norm - torch.logsumexp(log_kernel[:, :-1], dim=-1)
-    largest = log_size[:-1].max().detach()
-    phi = features.direction * (log_size - largest).exp().unsqueeze(-1)
-    of_keys, of_query = phi[:-1], phi[-1]
-    centred = of_keys - of_keys.mean(dim=0)
-    ones_first = torch.cat([of_keys.new_ones(len(k), 1), torch.eye(len(k)).to(of_keys)], dim=1)[:, :-1]
-    contrasts = torch.linalg.qr(ones_first).Q[:, 1:].mT
-    _, lengths, right = torch.linalg.svd(contrasts @ of_keys, full_matrices=False)
-    least = 4 * machine_epsilon(torch.float64) * (len(k) + log_kernel.detach().abs().max()) * of_keys.square().sum()
-    rank = min(int((lengths.square() > least).sum()), axes)
-    axis, length = right[:rank].mT, lengths[:rank]
-    axis = axis * same_sign(centred @ axis)
-    point = of_query - of_keys.mean(dim=0) if center_queries else of_query
-    projected = (point @ axis) * largest.exp()
-    if axis_norm == "eigenvector":
-        projected = projected * length * largest.exp()
-    return pad(projected, (0, axes - rank))

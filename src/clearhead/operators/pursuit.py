@@ -13,7 +13,6 @@ from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.pursuit_library import pursuit
 from clearhead.operators.pursuit_options import Pursuit
 from clearhead.operators.pursuit_steps import Attending, pursue_by_parts
-from clearhead.operators.softmax import softmax_attention_slow
 from clearhead.operators.symmetric import (
     checked_scale,
     four_axes,
@@ -23,7 +22,7 @@ from clearhead.operators.symmetric import (
 from clearhead.operators.symmetric_library import as_given
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
-__all__ = ["principal_attention_pursuit", "principal_attention_pursuit_slow"]
+__all__ = ["principal_attention_pursuit"]
 
 _STEPS: dict[int, Pursuit] = {-1: Pursuit(dual_sign=-1), 1: Pursuit(dual_sign=1)}
 
@@ -52,8 +51,8 @@ def principal_attention_pursuit(
     into the threshold. Where the compiled kernel serves `symmetric_attention`, it runs all iterations in one call and
     keeps l alone for the gradient.
     """
-    scale = _checked_scale(k, v, iterations, dual_sign, mask, scale)
-    t = _threshold_by_head(k, threshold)
+    scale = check_pursuit(k, v, iterations, dual_sign, mask, scale)
+    t = threshold_by_head(k, threshold)
     seen, pull = None, 1.0 - dual_sign
     fast = kernel_is_worth_it(k, scale, iterations=int(iterations))
     if fast and mask is not None:
@@ -74,7 +73,7 @@ def principal_attention_pursuit(
     return found.to(v.dtype).reshape(v.shape)
 
 
-def _checked_scale(
+def check_pursuit(
     k: Tensor, v: Tensor, iterations: int, dual_sign: int, mask: Tensor | None, scale: float | None
 ) -> float:
     check_attention_operands(k, k, v, mask=mask)
@@ -87,7 +86,7 @@ def _checked_scale(
     return checked_scale(k, scale)
 
 
-def _threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
+def threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
     """One for each leading index of k, in single precision or better."""
     wide = torch.promote_types(k.dtype, torch.float32)
     if not isinstance(threshold, Tensor):
@@ -104,26 +103,3 @@ def _threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
             f"got threshold {tuple(threshold.shape)}, k {tuple(k.shape)}"
         )
     return threshold.to(wide).expand(k.shape[:-2])
-
-
-def principal_attention_pursuit_slow(
-    k: Float[Tensor, "*b n d"],
-    v: Float[Tensor, "*b n d"],
-    *,
-    iterations: int,
-    threshold: Float[Tensor, "..."] | float,
-    dual_sign: DualSign = -1,
-    mask: Bool[Tensor, "..."] | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "*b n d"]:
-    """The twin of `principal_attention_pursuit`: the published lines one by one, sparse part and dual update formed."""
-    scale = _checked_scale(k, v, iterations, dual_sign, mask, scale)
-    t = _threshold_by_head(k, threshold)[..., None, None].to(k.dtype)
-    low_rank = dual = torch.zeros_like(k)
-    for _ in range(int(iterations)):
-        residual = k - low_rank + dual
-        sparse = residual.sign() * (residual.abs() - t).clamp_min(0)
-        keys = k - sparse + dual_sign * dual
-        low_rank = softmax_attention_slow(keys, keys, v, mask=mask, scale=scale)
-        dual = dual + (k - low_rank - sparse)
-    return low_rank

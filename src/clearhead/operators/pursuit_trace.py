@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
 from clearhead.operators.pursuit_steps import Attending, iterate
-from clearhead.operators.rpc import check_pursued
+from clearhead.operators.rpc import check_rpc
 from clearhead.operators.softmax import as_rows
 from clearhead.operators.symmetric import checked_scale
 from clearhead.operators.symmetric_library import as_given
@@ -58,7 +58,7 @@ def trace_pursuit(
     scale: float | None = None,
 ) -> PursuitTrace:
     """Run `rpc_attention` and keep what its iterations see. Padded tokens count in no number; n x n is stored here."""
-    check_pursued(k, v, pursuit, queries, mask)
+    check_rpc(k, v, pursuit, queries, mask)
     scale = checked_scale(k, scale)
     wide = torch.promote_types(k.dtype, torch.float32)
     k, v = k.to(wide), v.to(wide)

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.shrinkage import hard_threshold, soft_threshold
 from clearhead.operators.pursuit import principal_attention_pursuit
-from clearhead.operators.pursuit_options import PRESETS, Inner, Order, Pursuit, Shrink
+from clearhead.operators.pursuit_options import PRESETS, Pursuit
 from clearhead.operators.pursuit_steps import Attending, pursue_by_parts
-from clearhead.operators.softmax import as_rows, softmax_attention_slow
 from clearhead.operators.symmetric import checked_scale
 from clearhead.operators.symmetric_library import as_given
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["check_pursued", "rpc_attention", "rpc_attention_slow"]
+__all__ = ["check_rpc", "rpc_attention"]
 
 _CODE = PRESETS["code-2024-10"]
 
@@ -51,7 +49,7 @@ def rpc_attention(
     queries, no dropout and at most padding, it runs the published steps in one call; all else goes over torch's fused
     attention. Neither stores an n x n matrix, and gradients flow through all iterations.
     """
-    check_pursued(k, v, pursuit, queries, mask)
+    check_rpc(k, v, pursuit, queries, mask)
     scale = checked_scale(k, scale)
     bound = pursuit.bound.of(k, mask)
     if pursuit.fused and queries is None and dropout == 0 and bound.shape[-2] == 1:
@@ -71,7 +69,7 @@ def rpc_attention(
         return pursue_by_parts(k.to(wide), v.to(wide), bound, pursuit, attending).to(v.dtype)
 
 
-def check_pursued(k: Tensor, v: Tensor, pursuit: Pursuit, queries: Tensor | None, mask: Tensor | None) -> None:
+def check_rpc(k: Tensor, v: Tensor, pursuit: Pursuit, queries: Tensor | None, mask: Tensor | None) -> None:
     """Raise `ShapeError` or `ValueError` unless this can be pursued."""
     check_attention_operands(k if queries is None else queries, k, v, mask=mask)
     shapes = {"k": k, "v": v} | ({} if queries is None else {"queries": queries})
@@ -80,41 +78,3 @@ def check_pursued(k: Tensor, v: Tensor, pursuit: Pursuit, queries: Tensor | None
         raise ShapeError(f"expected keys, values and queries of one shape, as L is taken from K; got {got}")
     if pursuit.centred and mask is not None and mask.ndim > 1 and mask.shape[-2] > 1:
         raise InputError("centred queries need a mask that is the same for every query: their mean would leak")
-
-
-def rpc_attention_slow(
-    k: Float[Tensor, "*b n d"],
-    v: Float[Tensor, "*b n d"],
-    *,
-    pursuit: Pursuit = _CODE,
-    queries: Float[Tensor, "*b n d"] | None = None,
-    mask: Bool[Tensor, "..."] | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "*b n d"]:
-    """The twin of `rpc_attention`: the published lines one by one, S and Y formed, attention row by row."""
-    check_pursued(k, v, pursuit, queries, mask)
-    bound, mu = pursuit.bound.of(k, mask).to(k.dtype), pursuit.bound.mu_of(k, mask).to(k.dtype)
-    shrink = soft_threshold if pursuit.shrink is Shrink.SOFT else hard_threshold
-    low_rank = sparse = dual = torch.zeros_like(k)
-
-    def separated(i: int) -> Tensor:
-        left = k - low_rank + dual / mu
-        if i == pursuit.iterations - 1 or pursuit.inner is Inner.SHRINK:
-            return shrink(left, bound)
-        return left if pursuit.inner is Inner.ALL else left / 2
-
-    for i in range(pursuit.iterations):
-        if pursuit.order is Order.SPARSE_FIRST:
-            sparse = separated(i)
-        keys = k - sparse + pursuit.dual_sign * dual / mu
-        asking = keys if queries is None else queries
-        if pursuit.centred:
-            there = torch.ones_like(k[..., :1], dtype=torch.bool)
-            if mask is not None:
-                there = there & as_rows(mask).expand(*mask.shape[:-2], 1, k.shape[-2]).mT
-            asking = asking - (asking * there).sum(dim=-2, keepdim=True) / there.sum(dim=-2, keepdim=True).clamp_min(1)
-        low_rank = softmax_attention_slow(asking, keys, v, mask=mask, scale=scale)
-        if pursuit.order is Order.LOW_RANK_FIRST:
-            sparse = separated(i)
-        dual = dual + mu * (k - low_rank - sparse)
-    return low_rank

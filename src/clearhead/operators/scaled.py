@@ -15,11 +15,11 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.operators.resizing import Layout, resize_matrix
-from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
-__all__ = ["AlphaAsymmetric", "AlphaSymmetric", "SMatrix", "Scaling", "scaled_attention", "scaled_attention_slow"]
+__all__ = ["AlphaAsymmetric", "AlphaSymmetric", "SMatrix", "Scaling", "scaled_attention"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +76,13 @@ def scaled_attention(
     Both products run on the kernels of `softmax_attention` and `symmetric_attention`, which store no n x m matrix. A
     matrix S takes one product for the whole batch, unless a mask differs between inputs and between queries.
     """
-    among_keys = _checked(q, k, v, s, mask)
+    among_keys = check_scaling(q, k, v, s, mask)
     if isinstance(s, SMatrix):
-        less = _product(_for_keys(s, q, k, v), v, among_keys)
+        less = _product(matrix_for_keys(s, q, k, v), v, among_keys)
     elif isinstance(s, AlphaSymmetric):
-        less = _by_head(s.alpha, v) * symmetric_attention(k, v, mask=among_keys, scale=scale)
+        less = expand_alpha(s.alpha, v) * symmetric_attention(k, v, mask=among_keys, scale=scale)
     else:
-        less = _by_head(s.alpha, v) * softmax_attention(q, k, v, mask=among_keys, scale=scale)
+        less = expand_alpha(s.alpha, v) * softmax_attention(q, k, v, mask=among_keys, scale=scale)
     return softmax_attention(q, k, (v - less).to(v.dtype), mask=mask, scale=scale)
 
 
@@ -91,7 +91,7 @@ def _got(q: Tensor, k: Tensor, v: Tensor, **more: Tensor | None) -> str:
     return ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
 
 
-def _checked(q: Tensor, k: Tensor, v: Tensor, s: Scaling, mask: Tensor | None) -> Tensor | None:
+def check_scaling(q: Tensor, k: Tensor, v: Tensor, s: Scaling, mask: Tensor | None) -> Tensor | None:
     """What tokens may see of one another, as a mask (..., m, m)."""
     check_attention_operands(q, k, v, mask=mask)
     if not isinstance(s, SMatrix | AlphaSymmetric | AlphaAsymmetric):
@@ -110,7 +110,7 @@ def _checked(q: Tensor, k: Tensor, v: Tensor, s: Scaling, mask: Tensor | None) -
     return mask
 
 
-def _by_head(alpha: Tensor | float, v: Tensor) -> Tensor | float:
+def expand_alpha(alpha: Tensor | float, v: Tensor) -> Tensor | float:
     if not isinstance(alpha, Tensor):
         return alpha
     if not alpha.is_floating_point() or alpha.device != v.device:
@@ -125,7 +125,7 @@ def _by_head(alpha: Tensor | float, v: Tensor) -> Tensor | float:
     return alpha.to(torch.promote_types(v.dtype, torch.float32))[..., None, None]
 
 
-def _for_keys(s: SMatrix, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def matrix_for_keys(s: SMatrix, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """S for as many keys as there are, in the dtype of the values."""
     matrix, m = s.matrix, k.shape[-2]
     if not matrix.is_floating_point() or matrix.device != v.device:
@@ -165,27 +165,3 @@ def _folded(matrix: Tensor, v: Tensor) -> Tensor:
         columns = v.movedim(-2, 0)
         return (matrix @ columns.flatten(1)).reshape(columns.shape).movedim(0, -2)
     return matrix @ v
-
-
-def scaled_attention_slow(
-    q: Float[Tensor, "*b n d"],
-    k: Float[Tensor, "*b m d"],
-    v: Float[Tensor, "*b m e"],
-    *,
-    s: Scaling,
-    mask: Bool[Tensor, "..."] | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "*b n e"]:
-    """The twin of `scaled_attention`: S written out for every head, and values taken off one token at a time."""
-    among_keys = _checked(q, k, v, s, mask)
-    *batch, m, _ = v.shape
-    if isinstance(s, SMatrix):
-        whole = _for_keys(s, q, k, v).expand(*batch, m, m)
-        whole = whole if among_keys is None else torch.where(among_keys, whole, 0)
-    else:
-        ask = k if isinstance(s, AlphaSymmetric) else q
-        one_each = torch.eye(m, dtype=v.dtype, device=v.device).expand(*batch, m, m)
-        whole = _by_head(s.alpha, v) * softmax_attention_slow(ask, k, one_each, mask=among_keys, scale=scale)
-    rows = [v[..., j, :] - (whole[..., j, :, None] * v).sum(dim=-2) for j in range(m)]
-    left = torch.stack(rows, dim=-2).to(v.dtype) if rows else v
-    return softmax_attention_slow(q, k, left, mask=mask, scale=scale)

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["as_rows", "fused_attention", "softmax_attention", "softmax_attention_slow"]
+__all__ = ["as_rows", "fused_attention", "softmax_attention"]
 
 
 def softmax_attention(
@@ -45,7 +45,7 @@ def softmax_attention(
     may overflow. A mask does not stop them: put zeros where keys and values are hidden.
     """
     check_attention_operands(q, k, v, mask=mask, bias=bias)
-    _check_sinks(q, k, v, sinks)
+    check_sinks(q, k, v, sinks)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     bias = None if bias is None else as_rows(bias)
     attend = partial(_attend, q, k, v, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
@@ -62,7 +62,7 @@ def as_rows(added: Tensor) -> Tensor:
     return added if added.ndim > 1 else added.expand(1, -1 if added.ndim else 1)
 
 
-def _check_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
+def check_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
     if sinks is None or (q.ndim > 2 and sinks.shape == q.shape[-3:-2]):
         return
     got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks)))
@@ -158,42 +158,3 @@ def _dense(
     # A soft cap makes a finite score of one that overflows.
     done = softcap is not None or k.shape[-2] == 0 or _surely_finite(q, k, None, scale)
     return out if done else out + _not_finite(q, k, None, scale).to(out.dtype)
-
-
-def softmax_attention_slow(
-    q: Float[Tensor, "*b n d"],
-    k: Float[Tensor, "*b m d"],
-    v: Float[Tensor, "*b m e"],
-    *,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, "h"] | None = None,
-) -> Float[Tensor, "*b n e"]:
-    """The twin of `softmax_attention`: one query at a time, the definition read aloud."""
-    check_attention_operands(q, k, v, mask=mask, bias=bias)
-    _check_sinks(q, k, v, sinks)
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    *batch, n, m = *q.shape[:-1], k.shape[-2]
-    visible = torch.ones(n, m, dtype=torch.bool, device=q.device) if mask is None else mask
-    visible = visible.expand(*batch, n, m)
-    added = torch.zeros(n, m, dtype=q.dtype, device=q.device) if bias is None else bias.to(q.dtype)
-    added = added.expand(*batch, n, m)
-    rows = []
-    for i in range(n):
-        score = scale * (q[..., i, None, :] * k).sum(dim=-1)
-        if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
-        score = score + added[..., i, :]
-        if sinks is not None:
-            score = torch.cat([score, sinks.to(score.dtype).expand(*batch)[..., None]], dim=-1)
-        seen = visible[..., i, :]
-        if sinks is not None:
-            seen = torch.cat([seen, torch.ones_like(seen[..., :1])], dim=-1)
-        score = score.masked_fill(~seen, -torch.inf)
-        top = score.detach().amax(dim=-1, keepdim=True) if score.shape[-1] else torch.zeros_like(score.sum(-1, True))
-        weight = (score - torch.where(seen.any(dim=-1, keepdim=True), top, 0)).exp()
-        share = weight[..., :m] / weight.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
-        rows.append((share[..., None] * v).sum(dim=-2))
-    return torch.stack(rows, dim=-2) if rows else q.new_zeros(*batch, 0, v.shape[-1])

@@ -22,10 +22,8 @@ from clearhead.shapes import Float, ShapeError
 __all__ = [
     "StepSizeWarning",
     "ista_step",
-    "ista_step_slow",
     "largest_step",
     "overcomplete_step",
-    "overcomplete_step_slow",
     "warn_of_step",
 ]
 
@@ -64,7 +62,7 @@ def ista_step(
     It lowers the objective whenever eta is at most 1/|D|^2 (`largest_step`, `warn_of_step`) and z is not negative. From
     2 d tokens on the three products with D are one with I + eta (D - D^T D).
     """
-    _check(z, dictionary, square=True)
+    check_dictionary(z, dictionary, square=True)
     d = dictionary.shape[0]
     if z.numel() < 2 * d * d:
         return torch.relu(z + step * ((z - z @ dictionary.mT) @ dictionary) - step * penalty)
@@ -72,15 +70,6 @@ def ista_step(
     shift = z.new_full((d,), -step * penalty)
     flat = torch.addmm(shift, z.reshape(-1, d), once)
     return torch.relu(flat).reshape(z.shape)
-
-
-def ista_step_slow(
-    z: Float[Tensor, "*b n d"], dictionary: Float[Tensor, "d d"], *, step: float = 0.1, penalty: float = 0.1
-) -> Float[Tensor, "*b n d"]:
-    """The twin of `ista_step`: tokens as columns, product by product."""
-    _check(z, dictionary, square=True)
-    Z, D = z.mT, dictionary
-    return torch.relu(Z + step * (D.mT @ Z) - step * (D.mT @ (D @ Z)) - step * penalty).mT
 
 
 def overcomplete_step(
@@ -97,39 +86,23 @@ def overcomplete_step(
         a_1 = \mathrm{ReLU}(\eta D^T z - \eta\lambda), \qquad
         a_2 = \mathrm{ReLU}(a_1 - \eta D^T (D a_1 - z) - \eta\lambda), \qquad \text{out} = D_1 a_2
     """
-    _check_both(z, dictionary, decoder)
+    check_dictionaries(z, dictionary, decoder)
     toward = step * (z @ dictionary) - step * penalty
     first = torch.relu(toward)
     second = torch.relu(first + toward - step * ((first @ dictionary.mT) @ dictionary))
     return second @ decoder.mT
 
 
-def overcomplete_step_slow(
-    z: Float[Tensor, "*b n d"],
-    dictionary: Float[Tensor, "d m"],
-    decoder: Float[Tensor, "d m"],
-    *,
-    step: float = 0.1,
-    penalty: float = 0.1,
-) -> Float[Tensor, "*b n d"]:
-    """The twin of `overcomplete_step`: tokens as columns, as printed."""
-    _check_both(z, dictionary, decoder)
-    Z, D = z.mT, dictionary
-    first = torch.relu(step * D.mT @ Z - step * penalty)
-    second = torch.relu(first - step * D.mT @ (D @ first - Z) - step * penalty)
-    return (decoder @ second).mT
-
-
-def _check_both(z: Tensor, dictionary: Tensor, decoder: Tensor) -> None:
+def check_dictionaries(z: Tensor, dictionary: Tensor, decoder: Tensor) -> None:
     for each in (dictionary, decoder):
-        _check(z, each, square=False)
+        check_dictionary(z, each, square=False)
     if decoder.shape != dictionary.shape:
         raise ShapeError(
             f"expected two dictionaries of one shape; got {tuple(dictionary.shape)} and {tuple(decoder.shape)}"
         )
 
 
-def _check(z: Tensor, dictionary: Tensor, *, square: bool) -> None:
+def check_dictionary(z: Tensor, dictionary: Tensor, *, square: bool) -> None:
     fits = z.ndim >= 2 and dictionary.ndim == 2 and dictionary.shape[0] == z.shape[-1]
     if not fits or (square and dictionary.shape[0] != dictionary.shape[1]):
         atoms = "d" if square else "atoms"

@@ -10,16 +10,14 @@ This is not torch.nn.Unfold, which cuts out patches: here a patch is one positio
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clearhead.operators.softmax import softmax_attention
-from clearhead.shapes import Bool, Float, ShapeError
+from clearhead.shapes import Float, ShapeError
 
-__all__ = ["fold", "spatial_attention", "spatial_attention_slow", "spatial_size", "unfold"]
+__all__ = ["fold", "spatial_attention", "spatial_size", "unfold"]
 
 
 def spatial_size(x: Float[Tensor, "b ..."], channel_axis: int = 1) -> tuple[int, ...]:
@@ -90,35 +88,3 @@ def _checked_axis(ndim: int, channel_axis: int, got: str) -> int:
             f"got channel_axis {channel_axis}, {got}"
         )
     return axis
-
-
-def _places(size: tuple[int, ...]) -> list[tuple[slice | int, ...]]:
-    """The index of each position of a grid, with all of the batch, the last axis running fastest."""
-    return [(slice(None), *place) for place in product(*map(range, size))]
-
-
-def spatial_attention_slow(
-    q: Float[Tensor, "b ..."],
-    k: Float[Tensor, "b ..."],
-    v: Float[Tensor, "b ..."],
-    *,
-    channel_axis: int = 1,
-    mask: Bool[Tensor, "..."] | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "b ..."]:
-    """The twin of `spatial_attention` with softmax: one position at a time, without unfolding or folding anything."""
-    scale = 1 / math.sqrt(q.shape[channel_axis]) if scale is None else scale
-    here, there = _places(spatial_size(q, channel_axis)), _places(spatial_size(k, channel_axis))
-    seen = torch.ones(1, 1, 1, dtype=torch.bool) if mask is None else mask
-    seen = seen.to(q.device).expand(q.shape[0], len(here), len(there))
-    q, k, v = (x.movedim(channel_axis, -1) for x in (q, k, v))
-    out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
-    for j, place in enumerate(here):
-        total = torch.zeros_like(out[place])
-        normaliser = torch.zeros_like(total[:, :1])
-        for i, other in enumerate(there):
-            weight = (scale * (q[place] * k[other]).sum(dim=-1, keepdim=True)).exp()
-            weight = torch.where(seen[:, j, i, None], weight, 0)
-            total, normaliser = total + weight * v[other], normaliser + weight
-        out[place] = torch.where(normaliser > 0, total / torch.where(normaliser > 0, normaliser, 1), 0)
-    return out.movedim(-1, channel_axis)

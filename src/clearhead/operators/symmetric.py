@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.operators.softmax import softmax_attention, softmax_attention_slow
+from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric_library import as_given, kernel_takes, symmetric
 from clearhead.shapes import Bool, Float, check_attention_operands
 
@@ -20,7 +20,6 @@ __all__ = [
     "kernel_is_worth_it",
     "padding",
     "symmetric_attention",
-    "symmetric_attention_slow",
 ]
 
 # Below so many multiply-adds a call into the library costs more than the symmetry saves.
@@ -114,14 +113,3 @@ def _library_serves(scale: float) -> bool:
     # torch.func (vmap, grad, jvp) and forward-mode differentiation do not see into operators of torch's library.
     transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
     return not transformed and (scale == 0 or _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE)
-
-
-def symmetric_attention_slow(
-    k: Float[Tensor, "*b n d"],
-    v: Float[Tensor, "*b n e"],
-    *,
-    mask: Bool[Tensor, "..."] | None = None,
-    scale: float | None = None,
-) -> Float[Tensor, "*b n e"]:
-    """The twin of `symmetric_attention`: softmax attention, one query at a time, whose queries are the keys."""
-    return softmax_attention_slow(k, k, v, mask=mask, scale=scale)

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from clearhead.operators import reference
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -15,7 +16,6 @@ from clearhead.operators.general import (
     gaussian,
     gaussian_distance,
     general_attention,
-    general_attention_slow,
 )
 from clearhead.theories.symmetry.theorems.forms import (
     SLIDES,
@@ -71,7 +71,7 @@ def _unprojected(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 def _sum_and_matrix_form(dtype: torch.dtype) -> float:
     (q, k, v), w = _operands(dtype), _weights(dtype)
-    loop = general_attention_slow(q @ w.w_q, k @ w.w_k, v @ w.w_v)
+    loop = reference.general_attention(q @ w.w_q, k @ w.w_k, v @ w.w_v)
     return max(relative_residual(_equation_2(q, k, v, w), loop), relative_residual(attention(q, k, v, w), loop))
 
 
