@@ -104,7 +104,8 @@ def fused_attention(
 def _surely_finite(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> bool:
     """Return whether no score can be NaN or overflow. False where numbers may not be read: see below."""
     # torch.compile, torch.func and tracing do not let a branch depend on numbers; a GPU would have to wait for them.
-    abstract = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    abstract = traced or torch._C._are_functorch_transforms_active()
     if abstract or q.device.type != "cpu":
         return False
     wide = torch.promote_types(q.dtype, torch.float32)
