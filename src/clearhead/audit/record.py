@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 
@@ -127,3 +129,16 @@ class AuditRecord:
     curves: tuple[DepthCurve, ...] = ()
     notes: tuple[str, ...] = ()
     """What to know of this audit before trusting its verdicts."""
+
+    def __str__(self) -> str:
+        """Return what was audited and the verdicts."""
+        return str(_notebook().summary_text(self))
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return str(_notebook().notebook_html(self))
+
+
+def _notebook() -> ModuleType:
+    # By name at the call: the report is built on this module, and a record can be used without it.
+    return import_module("clearhead.report.notebook")
