@@ -1,4 +1,4 @@
-"""Groups are groups, the measures find what was planted, the claim tells which heads know positions."""
+"""Groups satisfy the group axioms, the measures find planted symmetries, the claim finds heads that use positions."""
 
 import dataclasses
 import math
@@ -40,7 +40,7 @@ BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 11, 5, 2
 SCALE = WIDTH**-0.5
 
 
-def _drawn(*shape: int, seed: int = 0) -> Tensor:
+def _normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
@@ -57,57 +57,57 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_groups_are_groups(name: str) -> None:
+def test_groups_satisfy_the_group_axioms(name: str) -> None:
     group, size, shape = GROUPS[name]
     assert len(group) == len(set(group)) == len({element.name for element in group}) == size
     assert sum(element.is_identity for element in group) == 1
     assert {element.inverse for element in group} == set(group)
     assert {a.then(b) for a in group for b in group} == set(group)
-    x = _drawn(*shape)
+    x = _normal(*shape)
     assert len({tuple(element(x).flatten().tolist()) for element in group}) == size
     for a, b in zip(group, reversed(group), strict=True):
         assert torch.equal(a.inverse(a(x)), x)
         assert torch.equal(b(a(x)), a.then(b)(x))
 
 
-def test_elements_do_what_torch_calls_by_their_names() -> None:
-    x = _drawn(2, 5, 5)
+def test_elements_agree_with_torch() -> None:
+    x = _normal(2, 5, 5)
     for turns, element in enumerate(rotations(5)):
         assert torch.equal(element(x), torch.rot90(x, turns, dims=GRID))
     assert torch.equal(transpositions(5)[1](x), x.mT)
-    assert [torch.equal(e(x), x.flip(over)) for e, over in zip(flips(5, 5), ((), (1,), (2,), (1, 2)), strict=True)] == [
+    assert [torch.equal(e(x), x.flip(dims)) for e, dims in zip(flips(5, 5), ((), (1,), (2,), (1, 2)), strict=True)] == [
         True
     ] * 4
     shifts = [(i, j) for i in range(5) for j in range(5)]
     for shift, element in zip(shifts, translations(5, 5), strict=True):
         assert torch.equal(element(x), x.roll(shift, dims=GRID))
         assert element.name == f"cyclic shift by {shift}"
-    tokens = _drawn(3, 4, 2)
+    tokens = _normal(3, 4, 2)
     for order, element in zip(orders(range(4)), permutations(4), strict=True):
         assert torch.equal(element(tokens), tokens[:, list(order)])
 
 
 def test_elements_are_exact_on_every_dtype_and_layout() -> None:
-    for x in (_drawn(3, 5, 7).transpose(0, 1)[..., ::2].bfloat16(), torch.arange(60).reshape(4, 5, 3)):
+    for x in (_normal(3, 5, 7).transpose(0, 1)[..., ::2].bfloat16(), torch.arange(60).reshape(4, 5, 3)):
         element = drawn_permutations(x.shape[-2], draws=1)[0]
         assert torch.equal(element(x), x[:, list(element.order)])
         assert element(x).dtype == x.dtype
 
 
-def test_drawn_permutations_differ_from_each_other_and_from_the_identity() -> None:
-    drawn = permutations(7, draws=29, seed=3)
-    assert len(set(drawn)) == 29
-    assert not any(element.is_identity for element in drawn)
-    assert drawn == permutations(7, draws=29, seed=3) != permutations(7, draws=29, seed=4)
+def test_random_permutations_differ_from_each_other_and_from_the_identity() -> None:
+    group = permutations(7, draws=29, seed=3)
+    assert len(set(group)) == 29
+    assert not any(element.is_identity for element in group)
+    assert group == permutations(7, draws=29, seed=3) != permutations(7, draws=29, seed=4)
     assert set(drawn_permutations(3, draws=11)) == set(permutations(3)) - {permutations(3)[0]}
 
 
-def test_bounded_translations_lose_what_leaves() -> None:
+def test_bounded_translations_lose_entries_beyond_the_border() -> None:
     group = bounded_translations(7, 5, reach=1)
     assert len(set(group)) == 9
     inside = torch.zeros(2, 7, 5, dtype=torch.float64)
-    inside[:, 1:-1, 1:-1] = _drawn(2, 5, 3)
-    full = _drawn(2, 7, 5)
+    inside[:, 1:-1, 1:-1] = _normal(2, 5, 3)
+    full = _normal(2, 7, 5)
     for element in group:
         assert torch.equal(element.inverse(element(inside)), inside)
         assert torch.equal(element.inverse(element(full)), full) == element.is_identity
@@ -116,13 +116,13 @@ def test_bounded_translations_lose_what_leaves() -> None:
     assert not bool(down(full)[:, 0].any())
 
 
-def test_elements_refuse_what_they_do_not_fit() -> None:
+def test_elements_refuse_other_shapes() -> None:
     with pytest.raises(ShapeError, match=r"expected sizes \(5, 5\) on the axes \(-2, -1\).*got \(5, 3\)"):
-        rotations(5)[1](_drawn(5, 3))
+        rotations(5)[1](_normal(5, 3))
     with pytest.raises(ShapeError, match=r"got \(4,\)"):
-        permutations(4)[1](_drawn(4))
+        permutations(4)[1](_normal(4))
     for axes in ((-1, -2), (-3, -1), (0, 1)):
-        with pytest.raises(ValueError, match="expected neighbouring axes"):
+        with pytest.raises(ValueError, match="expected consecutive axes"):
             Element(name="", order=(1, 0), sizes=(2, 1), axes=axes)
 
 
@@ -132,8 +132,8 @@ def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
         return make().double().eval()
 
 
-def test_the_error_by_hand() -> None:
-    """Running sums of (1, 2) are (1, 3), of (2, 1) are (2, 3) where (3, 1) was expected."""
+def test_the_error_of_a_small_example() -> None:
+    """Cumulative sums of (1, 2) are (1, 3), and of (2, 1) they are (2, 3) instead of (3, 1)."""
     x, swap = torch.tensor([[1.0], [2.0]]), permutations(2)[1:]
     found = equivariance(lambda x: x.cumsum(dim=0), x, swap)
     assert (found.kind, found.elements, found.worst) == ("equivariance", 1, "permutation (1 0)")
@@ -160,20 +160,20 @@ def test_the_error_by_hand() -> None:
         (_seeded(lambda: nn.TransformerEncoderLayer(3, 1, 7, batch_first=True)), True, False),
     ],
 )
-def test_planted_symmetries_and_breaks(operator: Callable[..., Tensor], equivariant: bool, invariant: bool) -> None:
-    x = _drawn(5, 3)
-    moved, kept = equivariance(operator, x, permutations(5)), invariance(operator, x, permutations(5))
+def test_planted_symmetries_are_found(operator: Callable[..., Tensor], equivariant: bool, invariant: bool) -> None:
+    x = _normal(5, 3)
+    moved, unmoved = equivariance(operator, x, permutations(5)), invariance(operator, x, permutations(5))
     assert (moved.largest < 1e-14) == equivariant
-    assert (kept.largest < 1e-14) == invariant
+    assert (unmoved.largest < 1e-14) == invariant
     assert (moved.largest > 0.05) != equivariant
-    assert (kept.largest > 0.05) != invariant
-    assert kept.control > 0.05
-    # Where all rows are equal, one order is as good as another, and the control says so.
+    assert (unmoved.largest > 0.05) != invariant
+    assert unmoved.control > 0.05
+    # If all rows of the output are equal, every order is right, and the control is small.
     assert (moved.control > 0.05) == (not (equivariant and invariant))
 
 
-def test_the_control_unmasks_a_constant() -> None:
-    x = _drawn(5, 3)
+def test_the_control_is_zero_for_a_constant_operator() -> None:
+    x = _normal(5, 3)
     for constant in (torch.zeros_like(x), torch.ones_like(x)):
         for report in (
             equivariance(lambda _, c=constant: c, x, permutations(5)),
@@ -184,32 +184,32 @@ def test_the_control_unmasks_a_constant() -> None:
 
 def test_the_worst_element_is_named() -> None:
     ramp = torch.arange(3.0)[:, None]
-    assert equivariance(lambda x: x + ramp, _drawn(2, 3, 5), flips(3, 5)[:3]).worst == "flip up-down"
-    assert equivariance(lambda x: x + ramp, _drawn(2, 3, 5), flips(3, 5)[::2]).largest < 1e-15
+    assert equivariance(lambda x: x + ramp, _normal(2, 3, 5), flips(3, 5)[:3]).worst == "flip up-down"
+    assert equivariance(lambda x: x + ramp, _normal(2, 3, 5), flips(3, 5)[::2]).largest < 1e-15
 
 
-def test_operands_may_be_moved_in_different_ways() -> None:
-    q, k, v = _drawn(7, WIDTH, seed=1), _drawn(11, WIDTH, seed=2), _drawn(11, VALUES, seed=3)
+def test_operands_may_have_different_actions() -> None:
+    q, k, v = _normal(7, WIDTH, seed=1), _normal(11, WIDTH, seed=2), _normal(11, VALUES, seed=3)
     p, r, s = permutations(7, seed=1)[0], permutations(11, seed=2)[0], permutations(11, seed=3)[0]
 
-    def moved(*operands: Element | None, output: Element | None) -> float:
+    def error(*operands: Element | None, output: Element | None) -> float:
         return equivariance(softmax_attention, (q, k, v), [Action(name="", operands=operands, output=output)]).largest
 
-    assert moved(p, r, r, output=p) < 1e-15
-    assert moved(p, None, None, output=p) < 1e-15
-    assert moved(None, r, r, output=None) < 1e-15
-    assert moved(p, r, s, output=p) > 0.1
-    assert moved(p, r, r, output=None) > 0.1
-    assert moved(None, r, None, output=None) > 0.1
+    assert error(p, r, r, output=p) < 1e-15
+    assert error(p, None, None, output=p) < 1e-15
+    assert error(None, r, r, output=None) < 1e-15
+    assert error(p, r, s, output=p) > 0.1
+    assert error(p, r, r, output=None) > 0.1
+    assert error(None, r, None, output=None) > 0.1
 
 
-def test_leading_axes_get_an_error_each() -> None:
-    x = _drawn(3, 5, 2)
+def test_each_index_of_the_leading_axes_has_an_error() -> None:
+    x = _normal(3, 5, 2)
 
-    def first_is_broken(x: Tensor) -> Tensor:
+    def first_not_equivariant(x: Tensor) -> Tensor:
         return torch.cat([x[:1].cumsum(dim=-2), x[1:]])
 
-    errors = equivariance_errors(first_is_broken, x, permutations(5)[1:], leading=1)
+    errors = equivariance_errors(first_not_equivariant, x, permutations(5)[1:], leading=1)
     assert errors.error.shape == errors.control.shape == (119, 3)
     assert bool((errors.error[:, 0] > 0.05).all())
     assert float(errors.error[:, 1:].max()) == 0
@@ -225,8 +225,8 @@ def test_relative_errors_at_zero() -> None:
     assert relative_error(one, torch.stack([one[0], 2 * one[0]]), leading=1).tolist() == [0, 0.5]
 
 
-def test_modules_are_left_as_they_were_and_numbers_of_actions_are_checked() -> None:
-    layer, x = nn.Linear(3, 3).double(), _drawn(5, 3)
+def test_modules_are_unchanged_and_operands_are_checked() -> None:
+    layer, x = nn.Linear(3, 3).double(), _normal(5, 3)
     equivariance(layer, x, permutations(5))
     assert all(p.grad is None and p.requires_grad for p in layer.parameters())
     with pytest.raises(ValueError, match="at least one element"):
@@ -234,15 +234,15 @@ def test_modules_are_left_as_they_were_and_numbers_of_actions_are_checked() -> N
     with pytest.raises(ValueError, match="act on 1 operands; got 2 actions"):
         invariance(layer, x, [Action(name="both", operands=(None, None))])
     embedding = nn.Embedding(13, 3)
-    with pytest.raises(ValueError, match=r"`other` operands for the control; got torch.int64"):
+    with pytest.raises(ValueError, match=r"expected floating operands.*got torch.int64. Pass `other`"):
         invariance(lambda ids: embedding(ids).sum(dim=0), torch.arange(5)[:, None], permutations(5))
     ids = torch.arange(5)[:, None]
     assert invariance(lambda ids: embedding(ids).sum(dim=0), ids, permutations(5), other=ids + 7).control > 0.1
 
 
 def _call(*, seed: int = 0, **changed: Any) -> Heads:
-    q, k = (_drawn(BATCH, HEADS, TOKENS, WIDTH, seed=seed + i) for i in range(2))
-    v = _drawn(BATCH, HEADS, TOKENS, VALUES, seed=seed + 2)
+    q, k = (_normal(BATCH, HEADS, TOKENS, WIDTH, seed=seed + i) for i in range(2))
+    v = _normal(BATCH, HEADS, TOKENS, VALUES, seed=seed + 2)
     return Heads(layer=0, name="layer", **({"q": q, "k": k, "v": v, "out": v, "scale": SCALE} | changed))
 
 
@@ -270,8 +270,8 @@ BREAKS = {
     "causal": {"mask": CAUSAL},
     "causal and padding": {"mask": CAUSAL & PADDED},
     "window": {"mask": CAUSAL.triu(-3) | CAUSAL.mT.tril(3)},
-    "bias of places": {"bias": _drawn(1, HEADS, TOKENS, TOKENS, seed=9)},
-    "bias of keys": {"bias": 3 * _drawn(1, 1, 1, TOKENS, seed=9)},
+    "bias of places": {"bias": _normal(1, HEADS, TOKENS, TOKENS, seed=9)},
+    "bias of keys": {"bias": 3 * _normal(1, 1, 1, TOKENS, seed=9)},
 }
 
 
@@ -296,7 +296,7 @@ def test_heads_that_know_positions_do_not(case: str) -> None:
 def test_the_value_is_the_mean_over_permutations() -> None:
     """Of three tokens all five permutations are taken, so nothing depends on the draws."""
     three = {name: getattr(_call(), name)[..., :3, :] for name in ("q", "k", "v", "out")}
-    mask, bias = CAUSAL[..., :3, :3], _drawn(1, HEADS, 3, 3, seed=9)
+    mask, bias = CAUSAL[..., :3, :3], _normal(1, HEADS, 3, 3, seed=9)
     sinks = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
     call = _call(**three, mask=mask, bias=bias, softcap=1.5, sinks=sinks)
 
@@ -354,7 +354,7 @@ def test_masks_and_biases_that_differ_between_heads_and_inputs() -> None:
     verdicts = [f.verdict for f in _found(_call(mask=mask))]
     assert verdicts == [Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED, Verdict.SUPPORTED]
     bias = torch.zeros(BATCH, HEADS, TOKENS, TOKENS, dtype=torch.float64)
-    bias[:, 2] = _drawn(TOKENS, TOKENS, seed=9)
+    bias[:, 2] = _normal(TOKENS, TOKENS, seed=9)
     values = [f.value > 0.1 for f in _found(_call(bias=bias))]
     assert values == [False, False, True]
     last_is_causal = torch.ones(BATCH, 1, TOKENS, TOKENS, dtype=torch.bool)
@@ -372,7 +372,7 @@ def test_every_input_has_permutations_of_its_own() -> None:
     ("changed", "reason"),
     [
         (
-            {name: _drawn(BATCH, HEADS, 13, width) for name, width in (("k", WIDTH), ("v", VALUES))},
+            {name: _normal(BATCH, HEADS, 13, width) for name, width in (("k", WIDTH), ("v", VALUES))},
             "cross-attention has two token sets",
         ),
         ({"mask": torch.arange(TOKENS).lt(2).expand(1, 1, 1, TOKENS)}, "fewer than 3 tokens"),
