@@ -81,7 +81,7 @@ $(VENV)/.ready-to-audit: $(INSTALLED) | $(VENV)/.created
 
 $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
 	@echo "installing clearhead with what its tests need"
-	@$(INSTALL) --editable ".[hf,timm,demo]" --group dev
+	@$(INSTALL) --editable ".[hf,timm,plots,demo]" --group dev
 	@$(TELL)
 	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed in place of the pinned one'"
 	@touch $@

@@ -304,7 +304,7 @@ BAD = {
     "out below a file": ((*SMALL_AUDIT, "--out", "small.py/report"), {}, "cannot write a report"),
     "out where nobody may write": ((*SMALL_AUDIT, "--out", "/proc/nobody/report"), {}, "cannot write a report"),
     "no experiment": (("reproduce",), {}, "name an experiment; clearhead reproduce --list shows them"),
-    "unknown experiment": (("reproduce", "vit/mars"), {}, "no experiment is called vit/mars; there is kernel-pca/mod"),
+    "unknown experiment": (("reproduce", "vit/mars"), {}, "there is no experiment vit/mars; choose one of kernel-pca"),
     "foreign option": (
         ("reproduce", "vit/digits", "--fetch"), {}, "does not take --fetch; it takes --epochs, --seed and --out",
     ),
@@ -443,7 +443,7 @@ def test_an_interrupted_experiment_goes_on(here: Path) -> None:
         out, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    message = "clearhead: interrupted; the same command goes on from what is in runs/vit-digits\n"
+    message = "clearhead: interrupted; the same command continues from runs/vit-digits\n"
     assert (running.returncode, out, err) == (130, "", message)
     assert checkpoint.exists()
 

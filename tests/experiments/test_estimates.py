@@ -1,4 +1,4 @@
-"""What several seeds say: against scipy's own intervals and tests, and over drawn runs without a difference."""
+"""Estimates over seeds: against the intervals and tests of scipy, and on random runs without a difference."""
 
 import numpy as np
 import pytest
@@ -48,10 +48,10 @@ def test_pairing_shows_what_the_spread_over_seeds_hides() -> None:
     assert (turned.verdict, turned.estimate.mean) == ("lower", -found.estimate.mean)
 
 
-def test_no_difference_is_seldom_told() -> None:
-    told = [differences(_measured(seed, shift=0), [("new", "old")])[0].verdict for seed in range(400)]
+def test_differences_of_nothing_are_rarely_significant() -> None:
+    verdicts = [differences(_measured(seed, shift=0), [("new", "old")])[0].verdict for seed in range(400)]
     # 20 of 400 are expected; 5 standard deviations above are 42.
-    assert 5 <= sum(verdict != "not distinguishable" for verdict in told) <= 42
+    assert 5 <= sum(verdict != "not distinguishable" for verdict in verdicts) <= 42
 
 
 def test_many_comparisons_are_held_to_one_rate() -> None:

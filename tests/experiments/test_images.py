@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -84,23 +85,23 @@ def test_the_digits_need_no_files() -> None:
 
 
 BAD = {
-    "nowhere": "there is no folder",
+    "nowhere": "does not exist; give one with IDX files",
     "empty": "holds neither IDX files",
-    "one file missing": "lacks t10k-labels-idx1-ubyte or",
-    "cut short": r"announces \(13, 5, 3\) bytes and holds",
-    "labels for images": "is no IDX file of bytes with 3 axes",
+    "one file missing": "has neither t10k-labels-idx1-ubyte nor",
+    "cut short": r"declares \(13, 5, 3\) bytes and holds 190; it is damaged",
+    "labels for images": "is not a complete IDX file of bytes with 3 axes",
     "broken packing": "cannot read .*train-images",
     "fewer labels": "has 13 training images and 12 labels",
-    "other sizes": "they must be of one size",
-    "unknown class": "has the test label 9, which is never trained",
-    "pickles": "could run code; take the binary version",
-    "cifar rows": "has 3074 bytes, which are no rows",
+    "other sizes": "they must have the same size",
+    "unknown class": "has the test label 9, which no training image has",
+    "pickles": "could run code; use the binary version",
+    "cifar rows": "has 3074 bytes, not rows",
     "cifar file missing": "CIFAR-10 has 5 . 1 files",
-    "npz without": "has no y_test; it needs x_train",
-    "npz of floats": "of float64; bytes",
+    "npz without": "has no y_test; expected x_train",
+    "npz of floats": "of float64; expected bytes",
     "npz pickled": "Object arrays cannot be loaded",
-    "no npz": "is no .npz file; it needs one with x_train",
-    "one array": "is no .npz file",
+    "no npz": "is not an .npz file; expected one with x_train",
+    "one array": "is not an .npz file",
 }
 
 
@@ -151,7 +152,53 @@ def _bad(folder: Path, case: str) -> Path:
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_wrong_files_are_said_in_one_line(tmp_path: Path, case: str) -> None:
+def test_wrong_files_give_one_line(tmp_path: Path, case: str) -> None:
     with pytest.raises(ValueError, match=BAD[case]) as error:
         read_images(_bad(tmp_path, case))
     assert "\n" not in str(error.value)
+
+
+def _npz(folder: Path, **changes: object) -> Path:
+    path = folder / "a.npz"
+    np.savez(path, **{**_arrays(), **changes})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (np.full(N, 0.9), "y_train of float64; expected integers from 0"),
+        (np.full(N, -1), r"labels \(13,\) from -1; expected \(n,\)"),
+        (np.zeros((N, 2), dtype=np.int64), r"labels \(13, 2\) from 0; expected \(n,\)"),
+        (np.full(N, 10**9), "labels up to 1000000000, but only 13 training images"),
+    ],
+)
+def test_labels_are_integers_from_zero(tmp_path: Path, labels: np.ndarray, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_images(_npz(tmp_path, y_train=labels))
+
+
+def test_a_compressed_file_cannot_expand_beyond_its_declared_size(tmp_path: Path) -> None:
+    _write_idx(tmp_path, _arrays(), packed=True)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    header = gzip.decompress(path.read_bytes())[:16]
+    path.write_bytes(gzip.compress(header + bytes(50_000_000)))
+    with pytest.raises(ValueError, match="and holds more; it is damaged"):
+        read_images(tmp_path)
+    path.write_bytes(gzip.compress(header[:4] + (2**31).to_bytes(4, "big") * 3))
+    with pytest.raises(ValueError, match="more than the limit of"):
+        read_images(tmp_path)
+
+
+def test_an_array_that_declares_more_than_its_file_holds_is_refused(tmp_path: Path) -> None:
+    path = _npz(tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    entries["x_train.npy"] = (
+        entries["x_train.npy"].replace(b"(13, 5, 3)", b"(13, 5000000, 3)").replace(b"      \n", b"\n")
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match=r"declares 195,000,000 bytes for x_train\.npy and holds fewer"):
+        read_images(path)

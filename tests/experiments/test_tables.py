@@ -7,27 +7,27 @@ from clearhead.experiments.tables import (
     Field,
     as_columns,
     as_markdown,
-    counted,
     decimals,
     mean_of,
     over_runs,
+    percentage,
     plus_minus,
 )
 from clearhead.report.columns import first_that_fits
 
 FIELDS = [
-    Field(title="way of training", short="trained", cells=["W", "K, Q"], words=True),
+    Field(title="way of training", short="trained", cells=["W", "K, Q"], text=True),
     Field(title="cosine", cells=[".993 ± .005", ".859 ± .022"], narrow=[".993", ".859"]),
     Field(title="at 100 steps", short="100", cells=[".724 ± .039", ".847 ± .033"], narrow=[".724", ".847"], rank=1),
-    Field(title="prototype", short="prot.", cells=[".996", ".861"], rank=2),
+    Field(title="reference", short="ref.", cells=[".996", ".861"], rank=2),
 ]
 
 
 @pytest.mark.parametrize(
     ("width", "titles", "cells"),
     [
-        (60, ["trained", "cosine", "100", "prot."], [".993 ± .005", ".724 ± .039"]),
-        (35, ["trained", "cosine", "100", "prot."], [".993 ± .005", ".724"]),
+        (60, ["trained", "cosine", "100", "ref."], [".993 ± .005", ".724 ± .039"]),
+        (35, ["trained", "cosine", "100", "ref."], [".993 ± .005", ".724"]),
         (28, ["trained", "cosine", "100"], [".993 ± .005", ".724"]),
         (26, ["trained", "cosine", "100"], [".993 ± .005", ".724"]),
         (25, ["trained", "cosine", "100"], [".993", ".724"]),
@@ -42,7 +42,7 @@ def test_narrow_terminals_lose_intervals_before_columns(width: int, titles: list
 
 
 def test_the_page_has_everything() -> None:
-    assert as_markdown(FIELDS).splitlines()[0] == "| way of training | cosine | at 100 steps | prototype |"
+    assert as_markdown(FIELDS).splitlines()[0] == "| way of training | cosine | at 100 steps | reference |"
     assert as_markdown(FIELDS).splitlines()[2] == "| W | .993 ± .005 | .724 ± .039 | .996 |"
 
 
@@ -50,8 +50,8 @@ def test_numbers_are_short_and_right() -> None:
     assert [decimals(v) for v in (0.9934, 1.0, 0.9999, -0.25, 12.3456, 0.0, None)] == [
         ".993", "1.000", "1.000", "-.250", "12.346", ".000", "-",
     ]  # fmt: skip
-    assert counted([True] * 3 + [False]) == "75 [30, 95]"
-    assert counted([]) == "-"
+    assert percentage([True] * 3 + [False]) == "75 [30, 95]"
+    assert percentage([]) == "-"
     assert over_runs([None, None]) is None
     found = over_runs([0.2, None, 0.4])
     assert found == estimate([0.2, 0.4])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crate_faults import CRATE_FAULTS
+from experiment_faults import EXPERIMENT_FAULTS
 from fault import Fault
 from map_faults import MAP_FAULTS
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
@@ -40,6 +41,7 @@ FAULTS = (
     + RATE_FAULTS
     + CRATE_FAULTS
     + MAP_FAULTS
+    + EXPERIMENT_FAULTS
 )
 
 

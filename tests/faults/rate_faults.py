@@ -205,7 +205,7 @@ RATE_FAULTS = (
     Fault(
         "signs: rounding counts",
         "experiments/crate/sign_table.py",
-        "sign * value > STILL for",
+        "sign * value > UNCHANGED for",
         "sign * value > 0 for",
         SIGNS,
     ),

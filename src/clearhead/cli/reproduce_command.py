@@ -1,6 +1,6 @@
-"""`clearhead reproduce`: find the experiment, walk its corridor, print what it found; and the list of experiments."""
+"""`clearhead reproduce`: run an experiment and print its result, or list the experiments."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,64 +12,61 @@ from rich.text import Text
 from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError, RunInterruptedError
 from clearhead.experiments.catalogue import EXPERIMENTS, find_experiment
-from clearhead.experiments.experiment import Request, last_outcome, write_outcome
-from clearhead.report.columns import Column, first_that_fits, print_columns, print_paragraph
+from clearhead.experiments.experiment import Request
+from clearhead.report.columns import first_that_fits, print_columns, print_paragraph, text_column
+from clearhead.report.wording import clean
 
 __all__ = ["list_experiments", "reproduce_command"]
 
 
 def reproduce_command(name: str, *, out: Path, seed: int, given: Mapping[str, Any]) -> None:
-    """Run the experiment; everything that it writes goes under `out`."""
+    """Run the experiment and print its result; everything is written below `out`."""
     experiment = find_experiment(name)
     options = {option: value for option, value in given.items() if value}
-    foreign = sorted(set(options) - experiment.options)
-    if foreign:
-        takes = ", ".join([*(f"--{option}" for option in sorted(experiment.options)), "--seed and --out"])
-        raise CommandError(f"{name} does not take --{foreign[0]}; it takes {takes}")
+    unknown = sorted(set(options) - experiment.options)
+    if unknown:
+        accepted = ", ".join([*(f"--{option}" for option in sorted(experiment.options)), "--seed and --out"])
+        raise CommandError(f"{name} does not take --{unknown[0]}; it takes {accepted}")
     folder = experiment.folder(out)
-    if any(place.exists() and not place.is_dir() for place in (folder, *folder.parents)):
+    if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
         raise CommandError(f"{out} is a file, or below one; choose a folder with --out")
-    with _progress() as tell:
-        request = Request(out=out, seed=seed, tell=tell, **options)
+    with _progress() as (progress, notice):
+        request = Request(out=out, seed=seed, progress=progress, notice=notice, **options)
         try:
-            outcome = experiment.run(request, folder)
+            outcome = experiment.run(request)
         except KeyboardInterrupt:
-            raise RunInterruptedError(f"interrupted; the same command goes on from what is in {folder}") from None
-    write_outcome(folder, experiment, outcome, request)
+            raise RunInterruptedError(f"interrupted; the same command continues from {folder}") from None
     with printing() as console:
-        for line in outcome.lines:
-            console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        plain: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False, "emoji": False}
+        if outcome.page:
+            console.print(outcome.page.rstrip("\n"), **plain)
         if outcome.tables:
             print_columns(first_that_fits(outcome.tables, width=console.width), console)
         for remark in outcome.remarks:
             print_paragraph("", Text(remark), console, indent=0)
-        console.print(f"{name}: {outcome.headline}", soft_wrap=True, highlight=False, markup=False, emoji=False)
+        console.print(f"{name}: {outcome.headline}", **plain)
         for file in outcome.files:
-            console.print(str(file), style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)
+            console.print(str(file), style="bold", **plain)
 
 
 def list_experiments(out: Path) -> None:
-    """Print every experiment: what it costs, what it gave last under `out`, and what it reproduces."""
-    last = [last_outcome(experiment.folder(out)) for experiment in EXPERIMENTS]
-    name = _column("experiment", [experiment.name for experiment in EXPERIMENTS])
-    cost = _column("time on one core", [experiment.cost for experiment in EXPERIMENTS])
-    day = _column("last run", ["-" if found is None else found.day for found in last])
-    result = _column("result", ["-" if found is None else found.headline for found in last])
+    """Print every experiment: its cost, its last result below `out`, and what it reproduces."""
+    last = [experiment.last_run(out) for experiment in EXPERIMENTS]
+    name = text_column("experiment", [experiment.name for experiment in EXPERIMENTS], right=False)
+    cost = text_column("time on one core", [experiment.cost for experiment in EXPERIMENTS], right=False)
+    day = text_column("last run", ["-" if run is None else run.day for run in last], right=False)
+    result = text_column("result", ["-" if run is None else run.headline for run in last], right=False)
     with printing() as console:
         columns = first_that_fits([(name, cost, day, result), (name, cost, day), (name, day)], width=console.width)
-        # Where there is no room for results beside the others, they stand beneath.
-        told = ["" if found is None or result in columns else f". Last: {found.headline}" for found in last]
-        beneath = [Text(experiment.reproduces + end) for experiment, end in zip(EXPERIMENTS, told, strict=True)]
-        print_columns(columns, console, beneath=beneath)
-
-
-def _column(title: str, cells: Sequence[str]) -> Column:
-    return Column(title=title, cells=tuple(Text(cell) for cell in cells))
+        # In a narrow terminal the results are printed below their rows.
+        ends = ["" if run is None or result in columns else f". Last: {clean(run.headline)}" for run in last]
+        below = [Text(experiment.reproduces + end) for experiment, end in zip(EXPERIMENTS, ends, strict=True)]
+        print_columns(columns, console, beneath=below)
 
 
 @contextmanager
-def _progress() -> Iterator[Any]:
-    """A bar on standard error, so that standard output holds the result alone."""
+def _progress() -> Iterator[tuple[Callable[[str, int, int | None], None], Callable[[str], None]]]:
+    """Show a progress bar and notices on standard error, so that standard output holds only the result."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -82,4 +79,11 @@ def _progress() -> Iterator[Any]:
         disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task("preparing", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+        def progress(what: str, done: int, total: int | None) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        def notice(line: str) -> None:
+            console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+        yield progress, notice

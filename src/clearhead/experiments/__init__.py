@@ -1,1 +1,1 @@
-"""The corridor from a recipe to published numbers: what can be reproduced, and how."""
+"""Reproductions of published results. Nothing but the command line imports this package."""

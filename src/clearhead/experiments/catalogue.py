@@ -1,4 +1,4 @@
-"""What can be reproduced."""
+"""The experiments that can be reproduced."""
 
 from clearhead.errors import InputError
 from clearhead.experiments.crate.segmentation import SEGMENTATION
@@ -47,8 +47,8 @@ EXPERIMENTS = (
 
 
 def find_experiment(name: str) -> Experiment:
-    """The experiment of that name."""
+    """Return the experiment with this name."""
     for experiment in EXPERIMENTS:
         if experiment.name == name:
             return experiment
-    raise InputError(f"no experiment is called {name}; there is {', '.join(e.name for e in EXPERIMENTS)}")
+    raise InputError(f"there is no experiment {name}; choose one of {', '.join(e.name for e in EXPERIMENTS)}")

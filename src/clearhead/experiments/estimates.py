@@ -1,4 +1,4 @@
-"""What several seeds say together: a mean with its interval, and differences of two that share their seeds."""
+"""Estimates over seeds: means with intervals, and paired differences between variants that share their seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The mean over `count` seeds, and Student's 95 % interval of it; None where there are fewer than two."""
+    """The mean over `count` seeds with its 95 % Student interval, which is None for fewer than two seeds."""
 
     mean: float
     interval: Interval | None
@@ -25,16 +25,16 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How much more of a measure one variant has than another, seed by seed.
+    """The difference of a measure between a variant and its baseline, paired by seed.
 
-    adjusted: the p-value of Student's paired test, adjusted among all differences of the same call
-    verdict: by that p-value at 5 %; the interval is that of this difference alone, so it may leave out zero and the
-        verdict not
+    adjusted: the p-value of the paired t-test, adjusted for all differences of the same call
+    verdict: by the adjusted p-value at 5 %; the interval is not adjusted, so it can exclude zero where the verdict does
+        not
     """
 
     measure: str
     variant: str
-    beside: str
+    baseline: str
     by_seed: tuple[float, ...]
     estimate: Estimate
     adjusted: float
@@ -42,7 +42,7 @@ class Difference:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """The mean of the values with its interval; None of no values."""
+    """Return the mean of the values with its interval; None without values."""
     if not values:
         return None
     moments = _moments(values)
@@ -55,33 +55,35 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 def differences(
     measured: Mapping[str, Mapping[str, Mapping[int, float]]], pairs: Sequence[tuple[str, str]]
 ) -> list[Difference]:
-    """Every pair (variant, beside) in every measure, over the seeds that both have; left out where those are under two.
+    """Compare every pair (variant, baseline) in every measure, over the seeds that both have.
+
+    A pair with fewer than two common seeds is left out.
 
     measured: values by measure, variant and seed
-    pairs: which to compare; false discoveries among all of them are held to 5 % (Benjamini and Hochberg 1995)
+    pairs: p-values are adjusted for all of them (Benjamini and Hochberg 1995)
     """
     paired = []
     for measure, by_variant in measured.items():
-        for variant, beside in pairs:
-            ours, theirs = by_variant.get(variant, {}), by_variant.get(beside, {})
+        for variant, baseline in pairs:
+            ours, theirs = by_variant.get(variant, {}), by_variant.get(baseline, {})
             by_seed = tuple(ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys()))
             if len(by_seed) > 1:
-                paired.append((measure, variant, beside, by_seed))
+                paired.append((measure, variant, baseline, by_seed))
     adjusted = false_discovery_rate(np.array([_moments(by_seed).p_value()[0] for *_, by_seed in paired]))
     return [
-        _difference(measure, variant, beside, by_seed, float(p))
-        for (measure, variant, beside, by_seed), p in zip(paired, adjusted, strict=True)
+        _difference(measure, variant, baseline, by_seed, float(p))
+        for (measure, variant, baseline, by_seed), p in zip(paired, adjusted, strict=True)
     ]
 
 
-def _difference(measure: str, variant: str, beside: str, by_seed: tuple[float, ...], adjusted: float) -> Difference:
-    found = estimate(by_seed)
-    assert found is not None, "there are two seeds at least"
+def _difference(measure: str, variant: str, baseline: str, by_seed: tuple[float, ...], adjusted: float) -> Difference:
+    mean = estimate(by_seed)
+    assert mean is not None, "pairs with fewer than two seeds are left out"
     verdict: Verdict = "not distinguishable"
     if adjusted <= LEVEL:
-        verdict = "higher" if found.mean > 0 else "lower"
+        verdict = "higher" if mean.mean > 0 else "lower"
     return Difference(
-        measure=measure, variant=variant, beside=beside, by_seed=by_seed, estimate=found, adjusted=adjusted,
+        measure=measure, variant=variant, baseline=baseline, by_seed=by_seed, estimate=mean, adjusted=adjusted,
         verdict=verdict,
     )  # fmt: skip
 

@@ -1,49 +1,48 @@
-"""What an experiment is, what it is asked, and what it leaves behind."""
+"""An experiment is settings, a measurement, tables and figures. `Experiment.run` writes what they give."""
 
-import json
 import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clearhead import __version__
+from clearhead.errors import InputError
+from clearhead.experiments.tables import Table, as_columns, as_markdown
 from clearhead.report.columns import Column
+from clearhead.stored_json import DamagedFileError, read_json, write_json, write_text
 
-__all__ = [
-    "RESULT",
-    "Experiment",
-    "LastOutcome",
-    "Outcome",
-    "Request",
-    "installed_version",
-    "installed_versions",
-    "last_outcome",
-    "write_json",
-    "write_outcome",
-    "write_text",
-]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-RESULT = "result.json"
+__all__ = ["Experiment", "LastRun", "Outcome", "Report", "Request", "installed_version", "installed_versions"]
 
-Tell = Callable[[str, int, int | None], None]
-"""Is told what is being done, how much of it is done, and of how much in all."""
+RESULT, TABLE = "result.json", "table.md"
+
+Progress = Callable[[str, int, int | None], None]
+"""Receives what is being done, how many steps are done, and the number of steps."""
 
 
-def _tell_nobody(what: str, done: int, total: int | None) -> None:
+def _no_progress(what: str, done: int, total: int | None) -> None:
     pass
+
+
+def _print_notice(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What an experiment is asked. What is None is left to the experiment.
+    """The options of a run; None leaves the choice to the experiment.
 
     out: the folder under which everything is written
-    data: the images, in a layout that `data.images` reads
-    models: the folder of prepared models; fetch: whether to fetch what it lacks
-    seed: of everything that is drawn; seeds: how many, from that one on, where runs are repeated
+    seed, seeds: the first seed, and the number of seeds where runs are repeated
+    data: the images, in a layout that `experiments.images` reads
+    models: the folder of prepared models; fetch: download those that are absent
+    progress, notice: receive the progress, and lines for the user
     """
 
     out: Path
@@ -54,21 +53,50 @@ class Request:
     fetch: bool = False
     inputs: int | None = None
     seeds: int | None = None
-    tell: Tell = _tell_nobody
+    progress: Progress = _no_progress
+    notice: Callable[[str], None] = _print_notice
+
+    def seed_list(self, default: int) -> list[int]:
+        """Return the seeds of repeated runs; `default` is the number if `seeds` is None."""
+        return list(range(self.seed, self.seed + (self.seeds or default)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The results of an experiment, ready to be written.
+
+    headline: the result in one line
+    setting: how the numbers were obtained, for the page
+    sections: headings with a table or text
+    terminal: the table that the terminal shows, by default the first of the sections; `print_page` shows all sections
+    remarks: paragraphs for the terminal
+    figures: functions that draw a figure, by file name
+    facts: plain values for result.json; json_files: plain values of further files
+    files: files and folders that the measurement wrote, to list for the user
+    """
+
+    headline: str
+    setting: str = ""
+    sections: Sequence[tuple[str, Table | str]] = ()
+    terminal: Table | None = None
+    remarks: Sequence[str] = ()
+    figures: Mapping[str, Callable[[], "Figure"]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    json_files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Sequence[Path] = ()
+    print_page: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an experiment found: a line to remember, what to print, and the files that hold it.
+    """What a run prints: the headline, a page or a table, remarks, and the files that were written.
 
-    lines: printed as they are
     tables: the same table in columns, the widest first; the first that fits the terminal is printed
-    remarks: paragraphs, broken where the terminal ends
-    facts: plain values for result.json
+    facts: plain values, as in result.json
     """
 
     headline: str
-    lines: tuple[str, ...] = ()
+    page: str = ""
     tables: tuple[Sequence[Column], ...] = ()
     remarks: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
@@ -76,78 +104,129 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """Something published that can be run again.
-
-    reproduces: the statement or the table; cost: what a run takes on one core
-    options: which of the request's optional fields it reads
-    """
-
-    name: str
-    reproduces: str
-    cost: str
-    run: Callable[[Request, Path], Outcome]
-    options: frozenset[str] = frozenset()
-
-    def folder(self, out: Path) -> Path:
-        """Where a run under `out` writes."""
-        return out / self.name.replace("/", "-")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file that is complete or as it was before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    started = path.with_name(f".{path.name}")
-    started.write_text(text, encoding="utf-8")
-    started.replace(path)
-
-
-def write_json(path: Path, facts: Any) -> None:
-    """Write plain values to a file that is complete or as it was before."""
-    write_text(path, json.dumps(facts, indent=1, allow_nan=False) + "\n")
-
-
-def write_outcome(folder: Path, experiment: Experiment, outcome: Outcome, request: Request) -> None:
-    """Leave the headline for the list, and the facts."""
-    write_json(
-        folder / RESULT,
-        {
-            "experiment": experiment.name,
-            "version": __version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seed": request.seed,
-            "headline": outcome.headline,
-            **({"facts": dict(outcome.facts)} if outcome.facts else {}),
-        },
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastOutcome:
-    """What the last run found, and on which day."""
+class LastRun:
+    """The headline of the last run and its day."""
 
     headline: str
     day: str
 
 
-def last_outcome(folder: Path) -> LastOutcome | None:
-    """What the last run in the folder found; None if there is none."""
-    try:
-        stored = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        return LastOutcome(headline=str(stored["headline"]), day=str(stored["created"])[:10])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A published result that can be computed again.
+
+    reproduces: the statement or table; cost: the time of a run on one core
+    measure: computes the results in a folder, or takes them from the cache there
+    report: turns the results into tables and figures
+    options: the optional fields of the request that it reads
+    """
+
+    name: str
+    title: str
+    reproduces: str
+    cost: str
+    measure: Callable[[Request, Path], Any]
+    report: Callable[[Any, Request], Report]
+    options: frozenset[str] = frozenset()
+
+    def folder(self, out: Path) -> Path:
+        """Return the folder below `out` that a run writes."""
+        return out / self.name.replace("/", "-")
+
+    def command(self, request: Request) -> str:
+        """Return the command that computes the same numbers. Paths do not change a number and are left out."""
+        options = [f"--data {request.data.name or '.'}"] if request.data is not None else []
+        options += ["--fetch"] if "fetch" in self.options else []
+        chosen = {"epochs": request.epochs, "inputs": request.inputs, "seeds": request.seeds, "seed": request.seed}
+        options += [f"--{name} {value}" for name, value in chosen.items() if value]
+        return " ".join([f"clearhead reproduce {self.name}", *options])
+
+    def run(self, request: Request) -> Outcome:
+        """Measure, and write the page of tables, the figures and result.json. Without matplotlib there are no figures.
+
+        A run that was interrupted continues from what its folder holds.
+        """
+        folder = self.folder(request.out)
+        report = self.report(self.measure(request, folder), request)
+        files, remarks = list(report.files), list(report.remarks)
+        page = self._page(report, request)
+        if page:
+            write_text(folder / TABLE, page)
+            files.append(folder / TABLE)
+        try:
+            for name, draw in report.figures.items():
+                from clearhead.experiments.figures import as_svg
+
+                write_text(folder / name, as_svg(draw()))
+                files.append(folder / name)
+        except MissingPackageError as error:
+            remarks.append(f"No figures: {error}")
+        for name, content in report.json_files.items():
+            write_json(folder / name, content)
+            files.append(folder / name)
+        facts = {"command": self.command(request), **report.facts}
+        write_json(
+            folder / RESULT,
+            {
+                "experiment": self.name,
+                "version": __version__,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "seed": request.seed,
+                "headline": report.headline,
+                "facts": facts,
+            },
+        )
+        tables = [table for _, table in report.sections if not isinstance(table, str)]
+        shown = report.terminal or next(iter(tables), None)
+        return Outcome(
+            headline=report.headline,
+            page=page if report.print_page else "",
+            tables=() if shown is None or report.print_page else as_columns(shown),
+            remarks=tuple(remarks),
+            files=(*files, folder / RESULT),
+            facts=facts,
+        )
+
+    def last_run(self, out: Path) -> LastRun | None:
+        """Return the headline of the last run below `out`; None if there is none. A damaged file says so."""
+        path = self.folder(out) / RESULT
+        try:
+            stored = read_json(path)
+            return LastRun(headline=str(stored["headline"]), day=str(stored["created"])[:10])
+        except (OSError, KeyError):
+            return None
+        except DamagedFileError:
+            return LastRun(headline=f"{path.name} is damaged; run the experiment again", day="unknown")
+
+    def _page(self, report: Report, request: Request) -> str:
+        """Return Markdown: the title, the command, the setting, and every section; "" without sections."""
+        if not report.sections:
+            return ""
+        versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
+        day = datetime.now(UTC).date().isoformat()
+        parts = [f"# {self.title}", f"Made by `{self.command(request)}` on {day}; {versions}. {report.setting}"]
+        for heading, content in report.sections:
+            parts += [f"## {heading}", content if isinstance(content, str) else as_markdown(content)]
+        return "\n\n".join(parts) + "\n"
+
+
+class MissingPackageError(InputError):
+    """A package of an optional extra that is not installed."""
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed package, or "none"."""
+    """Return the version of an installed package, or "none"."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "none"
 
 
-def installed_versions(*packages: str) -> dict[str, str]:
-    """The versions of clearhead, python and those packages."""
-    found = {"clearhead": __version__, "python": platform.python_version()}
-    return found | {name: installed_version(name) for name in packages}
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Clearhead, Python and the packages that compute the numbers."""
+    packages = ("torch", "transformers", "numpy", "scipy")
+    return {
+        "clearhead": __version__,
+        "python": platform.python_version(),
+        **{name: installed_version(name) for name in packages},
+    }

@@ -1,17 +1,18 @@
-"""Images with labels, from their standard layouts on disk. Nothing is unpickled.
+"""Images with labels, read from their standard layouts on disk. Nothing is unpickled.
 
 =========================  ==============================================================================
 layout                     files
 =========================  ==============================================================================
-IDX (MNIST and its kin)    train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...; each plain or .gz
+IDX (MNIST and similar)    train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...; each plain or .gz
 CIFAR-10, binary version   data_batch_1.bin to data_batch_5.bin, test_batch.bin
 arrays                     one .npz with x_train, y_train, x_test, y_test
 =========================  ==============================================================================
 
-Without files there are scikit-learn's digits, which come inside its wheel.
+Without files, there are scikit-learn's digits, which are part of its wheel.
 """
 
 import gzip
+import math
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -35,13 +36,15 @@ IDX = {
 CIFAR_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 CIFAR_TEST = "test_batch.bin"
 CIFAR_ROW = 1 + 3 * 32 * 32
+MAX_BYTES = 4 * 2**30
+"""The largest array that is read; the training images of CIFAR-10 have 0.15 GB."""
 DIGITS_TEST = 360
-"""The last fifth of the digits: other writers than the first ones."""
+"""The last fifth of the digits, by other writers than the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
-    """Images (n, channels, y, x) as bytes and their labels (n,) from 0 to classes - 1, in two parts."""
+    """Training and test images (n, channels, y, x) as bytes, and their labels (n,) from 0 to classes - 1."""
 
     name: str
     train_images: Tensor
@@ -61,40 +64,53 @@ class ImageSet:
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise InputError(
                 f"{self.name} has training images {tuple(self.train_images.shape[1:])} and "
-                f"test images {tuple(self.test_images.shape[1:])}; they must be of one size"
+                f"test images {tuple(self.test_images.shape[1:])}; they must have the same size"
+            )
+        for labels in (self.train_labels, self.test_labels):
+            if labels.ndim != 1 or int(labels.min()) < 0:
+                raise InputError(
+                    f"{self.name} has labels {tuple(labels.shape)} from {int(labels.min())}; expected (n,)"
+                )
+        if self.classes > len(self.train_images):
+            raise InputError(
+                f"{self.name} has labels up to {self.classes - 1}, but only {len(self.train_images)} training images"
             )
         if int(self.test_labels.max()) >= self.classes:
-            raise InputError(f"{self.name} has the test label {int(self.test_labels.max())}, which is never trained")
+            raise InputError(
+                f"{self.name} has the test label {int(self.test_labels.max())}, which no training image has"
+            )
 
     @property
     def classes(self) -> int:
-        """How many classes the labels name."""
+        """The number of classes."""
         return int(self.train_labels.max()) + 1
 
 
 def read_images(path: Path) -> ImageSet:
-    """The images of a folder in a layout above, or of one .npz file. The layout is told by the names of the files."""
+    """Read the images of a folder in one of the layouts above, recognised by its file names, or of an .npz file."""
     if path.is_file():
         return _read_arrays(path)
     if not path.is_dir():
         raise InputError(
-            f"there is no folder {path}; give one with IDX files or CIFAR-10's .bin files, or an .npz file"
+            f"the folder {path} does not exist; give one with IDX files or CIFAR-10's .bin files, or an .npz file"
         )
     if any(_idx_file(path, stem) is not None for stem in IDX.values()):
         return ImageSet(name=path.name, **{part: _read_idx(path, stem) for part, stem in IDX.items()})
     if any((path / name).exists() for name in (*CIFAR_TRAIN, CIFAR_TEST)):
         return _read_cifar(path)
     if any(path.glob("data_batch_*")):
-        raise InputError(f"{path} holds the pickled CIFAR-10, which could run code; take the binary version (.bin)")
+        raise InputError(f"{path} holds the pickled CIFAR-10, which could run code; use the binary version (.bin)")
     raise InputError(f"{path} holds neither IDX files (train-images-idx3-ubyte.gz ...) nor data_batch_1.bin ...")
 
 
 def digits() -> ImageSet:
-    """1,797 handwritten digits of 8 x 8 pixels (Alpaydin and Kaynak 1998), from scikit-learn's wheel."""
+    """Return 1,797 handwritten digits of 8 x 8 pixels (Alpaydin and Kaynak 1998), from scikit-learn's wheel."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise InputError("the digits come with scikit-learn; pip install scikit-learn, or name other images") from None
+        raise InputError(
+            "the digits are part of scikit-learn, which is not installed; pip install scikit-learn"
+        ) from None
     stored = load_digits()
     images = torch.from_numpy(np.rint(stored.images * (255 / 16)).astype(np.uint8))[:, None]
     labels = torch.from_numpy(stored.target.astype(np.int64))
@@ -112,23 +128,33 @@ def _idx_file(folder: Path, stem: str) -> Path | None:
 
 
 def _read_idx(folder: Path, stem: str) -> Tensor:
-    """One IDX file of bytes: two zeros, the type 8, how many axes, their lengths, and the entries."""
+    """Read one IDX file of bytes: two zeros, the type 8, the number of axes, their lengths, and the entries."""
     path = _idx_file(folder, stem)
     if path is None:
-        raise InputError(f"{folder} lacks {stem} or {stem}.gz; an IDX set has {', '.join(IDX.values())}")
+        raise InputError(f"{folder} has neither {stem} nor {stem}.gz; an IDX set has {', '.join(IDX.values())}")
+    axes = 3 if "idx3" in stem else 1
     try:
-        stored = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            header = file.read(4 + 4 * axes)
+            if header[:4] != bytes([0, 0, 8, axes]) or len(header) < 4 + 4 * axes:
+                raise InputError(f"{path} is not a complete IDX file of bytes with {axes} axes")
+            shape = tuple(int.from_bytes(header[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes))
+            size = math.prod(shape)
+            _check_size(path, size)
+            # One byte more than declared, so that a compressed file cannot expand without limit.
+            entries = np.frombuffer(file.read(size + 1), dtype=np.uint8)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot read {path}: {error}") from None
-    axes = 3 if "idx3" in stem else 1
-    if stored[:4] != bytes([0, 0, 8, axes]) or len(stored) < 4 + 4 * axes:
-        raise InputError(f"{path} is no IDX file of bytes with {axes} axes; is it complete, and the right one?")
-    shape = tuple(int.from_bytes(stored[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes))
-    entries = np.frombuffer(stored, dtype=np.uint8, offset=4 + 4 * axes)
-    if entries.size != int(np.prod(shape)):
-        raise InputError(f"{path} announces {shape} bytes and holds {entries.size}; it is not complete")
-    found = torch.from_numpy(entries.reshape(shape).copy())
-    return found[:, None] if axes == 3 else found.long()
+    if entries.size != size:
+        found = "more" if entries.size > size else str(entries.size)
+        raise InputError(f"{path} declares {shape} bytes and holds {found}; it is damaged")
+    values = torch.from_numpy(entries.reshape(shape).copy())
+    return values[:, None] if axes == 3 else values.long()
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > MAX_BYTES:
+        raise InputError(f"{path} holds {size:,} bytes of images or labels, more than the limit of {MAX_BYTES:,}")
 
 
 def _read_cifar(folder: Path) -> ImageSet:
@@ -150,34 +176,56 @@ def _cifar_rows(path: Path) -> Tensor:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; CIFAR-10 has {len(CIFAR_TRAIN)} + 1 files") from None
     if not stored or len(stored) % CIFAR_ROW:
-        raise InputError(f"{path} has {len(stored)} bytes, which are no rows of a label and 32 x 32 x 3 pixels")
+        raise InputError(f"{path} has {len(stored)} bytes, not rows of a label and 32 x 32 x 3 pixels")
     return torch.from_numpy(np.frombuffer(stored, dtype=np.uint8).reshape(-1, CIFAR_ROW).copy())
 
 
 def _read_arrays(path: Path) -> ImageSet:
     wanted = ("x_train", "y_train", "x_test", "y_test")
     if not zipfile.is_zipfile(path):
-        raise InputError(f"{path} is no .npz file; it needs one with {', '.join(wanted)}")
+        raise InputError(f"{path} is not an .npz file; expected one with {', '.join(wanted)}")
     try:
+        with zipfile.ZipFile(path) as archive:
+            for name in wanted:
+                if f"{name}.npy" in archive.namelist():
+                    _check_array(path, archive, f"{name}.npy")
         with np.load(path, allow_pickle=False) as stored:
-            lacking = [name for name in wanted if name not in stored]
-            arrays = {name: stored[name] for name in wanted if name not in lacking}
+            missing = [name for name in wanted if name not in stored]
+            arrays = {name: stored[name] for name in wanted if name not in missing}
     except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
-    if lacking:
-        raise InputError(f"{path} has no {lacking[0]}; it needs {', '.join(wanted)}")
+    if missing:
+        raise InputError(f"{path} has no {missing[0]}; expected {', '.join(wanted)}")
     return ImageSet(
         name=path.stem,
         train_images=_channels_first(path, arrays["x_train"]),
-        train_labels=torch.from_numpy(arrays["y_train"].astype(np.int64)),
+        train_labels=_integers(path, "y_train", arrays["y_train"]),
         test_images=_channels_first(path, arrays["x_test"]),
-        test_labels=torch.from_numpy(arrays["y_test"].astype(np.int64)),
+        test_labels=_integers(path, "y_test", arrays["y_test"]),
     )
 
 
+def _check_array(path: Path, archive: zipfile.ZipFile, name: str) -> None:
+    """Refuse an array whose declared size is beyond the limit or the file, before it is allocated."""
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+    size = math.prod(shape) * dtype.itemsize
+    _check_size(path, size)
+    if not dtype.hasobject and size > archive.getinfo(name).file_size:
+        raise InputError(f"{path} declares {size:,} bytes for {name} and holds fewer; it is damaged")
+
+
+def _integers(path: Path, name: str, labels: NDArray[np.generic]) -> Tensor:
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise InputError(f"{path} has {name} of {labels.dtype}; expected integers from 0")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
 def _channels_first(path: Path, images: NDArray[np.generic]) -> Tensor:
-    """(n, y, x) or (n, y, x, channels) bytes as (n, channels, y, x)."""
+    """Return (n, y, x) or (n, y, x, channels) bytes as (n, channels, y, x)."""
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise InputError(f"{path} has images {images.shape} of {images.dtype}; bytes (n, y, x) or (n, y, x, channels)")
-    found = torch.from_numpy(images)
-    return found[:, None] if images.ndim == 3 else found.permute(0, 3, 1, 2).contiguous()
+        raise InputError(f"{path} has images {images.shape} of {images.dtype}; expected bytes (n, y, x[, channels])")
+    pixels = torch.from_numpy(images)
+    return pixels[:, None] if images.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()

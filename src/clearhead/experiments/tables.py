@@ -1,22 +1,33 @@
-"""One table for the terminal and for a page: its columns, and in which order a narrow terminal loses them."""
+"""Tables of results, for a terminal and as Markdown, and the format of their numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clearhead.experiments.estimates import Estimate, estimate
-from clearhead.experiments.markdown import markdown_table
 from clearhead.numerics.proportion import wilson_interval
 from clearhead.report.columns import Column, text_column
 
-__all__ = ["Field", "as_columns", "as_markdown", "counted", "decimals", "mean_of", "over_runs", "plus_minus"]
+__all__ = [
+    "Field",
+    "Table",
+    "as_columns",
+    "as_markdown",
+    "decimals",
+    "mean_of",
+    "over_runs",
+    "percentage",
+    "plus_minus",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A column: its title on a page and, shorter, in the terminal.
+    """One column of a table.
 
-    rank: 0 is always printed; of the others, the highest go first where there is no room
-    narrow: what the cells say where the terminal has less room, if they can say it shorter
+    short: a shorter title for the terminal
+    rank: 0 is always printed; in a narrow terminal the columns of the highest rank are dropped first
+    narrow: shorter cells for a narrow terminal
+    text: align to the left, as words rather than numbers
     """
 
     title: str
@@ -24,63 +35,67 @@ class Field:
     short: str = ""
     rank: int = 0
     narrow: Sequence[str] = ()
-    words: bool = False
+    text: bool = False
 
 
-def as_columns(fields: Sequence[Field]) -> tuple[Sequence[Column], ...]:
-    """Sets of columns for the terminal, in the order in which they are tried.
+Table = Sequence[Field]
 
-    Cells of ranked columns become shorter first, then columns go, then those that are always printed become shorter.
+
+def as_columns(table: Table) -> tuple[Sequence[Column], ...]:
+    """Return column sets for the terminal, widest first.
+
+    Ranked columns are shortened first, then dropped; then the columns of rank 0 are shortened.
     """
-    ranks = range(max(field.rank for field in fields) + 1)
-    shown = {most: [field for field in fields if field.rank <= most] for most in reversed(ranks)}
+    ranks = range(max(field.rank for field in table) + 1)
+    by_rank = {most: [field for field in table if field.rank <= most] for most in reversed(ranks)}
     return (
-        _columns(fields, shortened=frozenset()),
-        *(_columns(kept, shortened=frozenset(ranks[1:])) for most, kept in shown.items() if most > 0),
-        *(_columns(kept, shortened=frozenset(ranks)) for kept in shown.values()),
+        _columns(table, shortened=frozenset()),
+        *(_columns(fields, shortened=frozenset(ranks[1:])) for most, fields in by_rank.items() if most > 0),
+        *(_columns(fields, shortened=frozenset(ranks)) for fields in by_rank.values()),
     )
 
 
-def _columns(fields: Sequence[Field], *, shortened: frozenset[int]) -> list[Column]:
+def _columns(table: Table, *, shortened: frozenset[int]) -> list[Column]:
     return [
-        text_column(f.short or f.title, f.narrow if f.rank in shortened and f.narrow else f.cells, right=not f.words)
-        for f in fields
+        text_column(f.short or f.title, f.narrow if f.rank in shortened and f.narrow else f.cells, right=not f.text)
+        for f in table
     ]
 
 
-def as_markdown(fields: Sequence[Field]) -> str:
-    """The whole table."""
-    rows = list(zip(*(field.cells for field in fields), strict=True))
-    return markdown_table([field.title for field in fields], rows)
+def as_markdown(table: Table) -> str:
+    """Return the table in Markdown; a bar inside a cell is escaped."""
+    rows = zip(*(field.cells for field in table), strict=True)
+    lines = [[field.title for field in table], ["---"] * len(table), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def over_runs(values: Sequence[float | int | None]) -> Estimate | None:
-    """The mean over the runs that have a value."""
+    """Return the mean over the runs that have a value, with its interval; None without values."""
     return estimate([float(value) for value in values if value is not None])
 
 
 def decimals(value: float | None, digits: int = 3) -> str:
-    """With so many digits after the point and none before it, as in .993; "-" where there is none."""
+    """Format a number with `digits` digits after the point and no leading zero, as in .993; "-" for None."""
     if value is None:
         return "-"
     text = f"{value:.{digits}f}"
     return text.replace("0.", ".", 1) if abs(value) < 1 and not text.endswith(f"1.{'0' * digits}") else text
 
 
-def mean_of(found: Estimate | None) -> str:
-    """The mean alone."""
-    return decimals(None if found is None else found.mean)
+def mean_of(value: Estimate | None) -> str:
+    """Format the mean of an estimate."""
+    return decimals(None if value is None else value.mean)
 
 
-def plus_minus(found: Estimate | None) -> str:
-    """The mean with half the width of its interval."""
-    if found is None or found.interval is None:
-        return mean_of(found)
-    return f"{decimals(found.mean)} ± {decimals((found.interval.high - found.interval.low) / 2)}"
+def plus_minus(value: Estimate | None) -> str:
+    """Format the mean of an estimate with half the width of its interval."""
+    if value is None or value.interval is None:
+        return mean_of(value)
+    return f"{decimals(value.mean)} ± {decimals((value.interval.high - value.interval.low) / 2)}"
 
 
-def counted(flags: Sequence[bool]) -> str:
-    """How many per cent, with Wilson's interval, as in "75 [53, 89]"; "-" of none."""
+def percentage(flags: Sequence[bool]) -> str:
+    """Format the percentage of true flags with its Wilson interval, as in "75 [53, 89]"; "-" without flags."""
     if not flags:
         return "-"
     bounds = wilson_interval(sum(flags), len(flags))

@@ -71,9 +71,9 @@ def test_the_mass_is_that_of_the_map(weights: tuple[int, ...], mass: float, kept
 
 
 def test_a_share_beyond_one_and_weights_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"above 0 up to 1; got 1\.5"):
+    with pytest.raises(ValueError, match=r"expected 0 < mass <= 1; got 1\.5"):
         foreground(torch.ones(2, 2), mass=1.5)
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="nonnegative"):
         foreground(-torch.ones(2, 2))
 
 

@@ -45,24 +45,24 @@ def test_images_labels_and_masks_are_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("damage", "reason"),
     [
-        (lambda f: (f / "images" / "pug_3.jpg").unlink(), r"pug_3\.jpg is not there"),
+        (lambda f: (f / "images" / "pug_3.jpg").unlink(), r"pug_3\.jpg does not exist"),
         (lambda f: (f / "images" / "pug_3.jpg").write_bytes(b"no image"), "cannot read"),
         (lambda f: (f / "annotations" / "test.txt").unlink(), "Oxford-IIIT Pet set with --data"),
         (lambda f: (f / "annotations" / "test.txt").write_text("Bengal_4 1 3 1\n"), "species"),
         (lambda f: (f / "annotations" / "test.txt").write_text("../secret 1 1 1\n"), "species"),
-        (lambda f: (f / "annotations" / "test.txt").write_text("# nothing\n"), "names no image"),
+        (lambda f: (f / "annotations" / "test.txt").write_text("# nothing\n"), "lists no image"),
         (
             lambda f: image_reader.fromarray(np.full((9, 9), 7, np.uint8)).save(
                 f / "annotations" / "trimaps" / "boxer_5.png"
             ),
-            "no mask of 1",
+            "is not a mask of 1",
         ),
     ],
     ids=["missing", "broken", "no list", "species", "outside", "empty", "mask"],
 )
-def test_what_cannot_be_read_is_said_in_words(folder: Path, spoil, says: str) -> None:
-    spoil(folder)
-    with pytest.raises(ValueError, match=says):
+def test_unreadable_files_give_the_reason(folder: Path, damage, reason: str) -> None:
+    damage(folder)
+    with pytest.raises(ValueError, match=reason):
         read_pets(folder, size=6)

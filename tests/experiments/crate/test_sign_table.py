@@ -1,13 +1,13 @@
-"""The table of signs, made small: what is counted, and that it is counted right."""
+"""The table of signs with small settings: the counts, and that they are right."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from clearhead.experiments.crate import sign_table as rate_signs
-from clearhead.experiments.crate.sign_table import ROWS, SIGN_TABLE, STEPS, counted_signs
-from clearhead.experiments.experiment import Outcome, Request, write_outcome
+from clearhead.experiments.crate import sign_table
+from clearhead.experiments.crate.sign_table import ROWS, SIGN_TABLE, STEPS, count_signs
+from clearhead.experiments.experiment import Outcome, Request
 from clearhead.experiments.tables import as_markdown
 
 
@@ -15,9 +15,7 @@ from clearhead.experiments.tables import as_markdown
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
     folder = tmp_path_factory.mktemp("signs")
     request = Request(out=folder, seeds=2)
-    found = SIGN_TABLE.run(request, folder)
-    write_outcome(folder, SIGN_TABLE, found, request)
-    return found, folder
+    return SIGN_TABLE.run(request), SIGN_TABLE.folder(folder)
 
 
 def signs(outcome: Outcome, title: str) -> dict[str, str]:
@@ -27,11 +25,11 @@ def signs(outcome: Outcome, title: str) -> dict[str, str]:
     return {str(column.title): str(column.cells[row]) for column in others}
 
 
-def test_signs_are_those_of_the_prototype(outcome: tuple[Outcome, Path]) -> None:
+def test_signs_are_those_of_the_reference(outcome: tuple[Outcome, Path]) -> None:
     found, _ = outcome
     for row in ROWS:
         cells = signs(found, row.title)
-        raw, unit = row.prototype.split(", ")
+        raw, unit = row.reference.split(", ")
         assert cells["raw"].endswith(raw), row
         if "released, Z + .1" not in row.title:  # there the change is small, and some trials go the other way
             assert cells["unit norm"].endswith(unit), row
@@ -40,20 +38,22 @@ def test_signs_are_those_of_the_prototype(outcome: tuple[Outcome, Path]) -> None
     assert "in 6 of 6 cells" in found.remarks[1].replace("\n", " ")
 
 
-def test_everything_is_written_and_kept(outcome: tuple[Outcome, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_file_is_written_and_measurements_are_cached(
+    outcome: tuple[Outcome, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, folder = outcome
     assert all(file.exists() for file in found.files)
     facts = json.loads((folder / "result.json").read_text())["facts"]
     assert set(facts["cells"]["isotropic, eps = 1"]["changes"]) == set(STEPS)
     assert "| released, Z + SSA | 36 of 36 up |" in (folder / "table.md").read_text()
-    monkeypatch.setitem(rate_signs.STEPS, "exact .1", lambda *_: pytest.fail("it was kept"))
-    again = SIGN_TABLE.run(Request(out=folder, seeds=2), folder)
+    monkeypatch.setitem(sign_table.STEPS, "exact .1", lambda *_: pytest.fail("it was cached"))
+    again = SIGN_TABLE.run(Request(out=folder.parent, seeds=2))
     assert again.headline == found.headline
 
 
 def test_counts() -> None:
-    assert counted_signs([1.0, 2.0]) == "2 of 2 up"
-    assert counted_signs([-1.0, -1.0, 3.0]) == "2 of 3 down, 1 up"
-    assert counted_signs([-1.0, 0.0]) == "1 of 2 down"
-    assert counted_signs([1e-13, -1e-13]) == "still"
-    assert as_markdown(rate_signs._cells({"a": {"ratio": [1.0], "changes": {s: {"raw": [0.5]} for s in STEPS}}}))
+    assert count_signs([1.0, 2.0]) == "2 of 2 up"
+    assert count_signs([-1.0, -1.0, 3.0]) == "2 of 3 down, 1 up"
+    assert count_signs([-1.0, 0.0]) == "1 of 2 down"
+    assert count_signs([1e-13, -1e-13]) == "unchanged"
+    assert as_markdown(sign_table.cell_table({"a": {"ratio": [1.0], "changes": {s: {"raw": [0.5]} for s in STEPS}}}))

@@ -1,29 +1,40 @@
-"""CRATE beside a vision transformer: the tables and curves of a run, and that nothing is measured twice."""
+"""CRATE compared with a vision transformer: the tables and curves of a run, and the cache of its audits."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from clearhead.experiments.crate import training as crate_training
-from clearhead.experiments.crate.runs import VIT
-from clearhead.experiments.experiment import Request
+from clearhead.experiments.crate import training
+from clearhead.experiments.crate.plans import VIT
+from clearhead.experiments.experiment import Experiment, Request
 from clearhead.models.crate import Form
-from tests.experiments.crate.test_runs import PLAN, drawn
+from tests.experiments.test_training_runs import PLAN, random_images
 
 SMALL = dataclasses.replace(PLAN, patch_size=2, forms=(Form.RELEASED,), seeds=2)
+EXPERIMENT = Experiment(
+    name="crate/small",
+    title="CRATE compared with a vision transformer: random",
+    reproduces="",
+    cost="",
+    measure=lambda request, folder: training.measure(random_images(), SMALL, request, folder),
+    report=training.report,
+)
 
 
-def test_a_run_shows_every_model_layer_by_layer_beside_itself_before_training(
+def test_a_run_shows_every_model_layer_by_layer_with_its_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = Request(out=tmp_path, epochs=1, inputs=5)
-    outcome = crate_training._run("crate/small", drawn(), SMALL, request, tmp_path)
+    notices: list[str] = []
+    request = Request(out=tmp_path, epochs=1, inputs=5, notice=notices.append)
+    outcome = EXPERIMENT.run(request)
     assert set(outcome.facts["accuracy"]) == {"CRATE, released", VIT}
     assert all(set(by_seed) == {"0", "1"} for by_seed in outcome.facts["accuracy"].values())
-    page = (tmp_path / "table.md").read_text()
+    folder = tmp_path / "crate-small"
+    page = (folder / "table.md").read_text()
     assert page.count("before training") >= 4
     for words in (
+        "--epochs 1 --inputs 5",
         "## Accuracy",
         "rate change",
         "non-zero entries after the MLP",
@@ -32,15 +43,20 @@ def test_a_run_shows_every_model_layer_by_layer_beside_itself_before_training(
         f"| {VIT}: the same model before training |",
     ):
         assert words in page
-    drawing = (tmp_path / "picture.svg").read_text()
+    drawing = (folder / "picture.svg").read_text()
     assert drawing.count("the same model before training") == 1  # once in the legend of all charts
     assert drawing.count(f">{VIT}: ") == drawing.count(">CRATE, released: ") == 4
 
-    def no_measurement(*args: object, **others: object) -> None:
-        raise AssertionError("it measures")
+    def refuse(*args: object, **options: object) -> None:
+        raise AssertionError("measured again")
 
-    monkeypatch.setattr(crate_training, "audit", no_measurement)
-    again = crate_training._run("crate/small", drawn(), SMALL, request, tmp_path)
-    assert again.headline == outcome.headline
-    with pytest.raises(AssertionError, match="it measures"):
-        crate_training._run("crate/small", drawn(), SMALL, dataclasses.replace(request, inputs=6), tmp_path)
+    monkeypatch.setattr(training, "audit", refuse)
+    assert EXPERIMENT.run(request).headline == outcome.headline
+    assert notices == []
+    with pytest.raises(AssertionError, match="measured again"):
+        EXPERIMENT.run(dataclasses.replace(request, inputs=6))
+    path = folder / "vit-1" / "layers.json"
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    with pytest.raises(AssertionError, match="measured again"):
+        EXPERIMENT.run(request)
+    assert notices == [f"{path} is damaged or has no checksum; measuring again"]

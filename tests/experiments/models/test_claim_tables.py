@@ -1,4 +1,4 @@
-"""Experiments: what is asked, what is kept, and the table of models."""
+"""The tables of published models: which audits are cached, and what the tables contain."""
 
 import dataclasses
 import json
@@ -13,14 +13,13 @@ from torch import Tensor
 
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
-from clearhead.experiments.catalogue import EXPERIMENTS, find_experiment
-from clearhead.experiments.experiment import Request, last_outcome, write_outcome
+from clearhead.experiments.experiment import Report, Request
 from clearhead.experiments.models import measuring, subjects, vision
-from clearhead.experiments.models.claim_tables import KERNEL_PCA_TABLE
+from clearhead.experiments.models.claim_tables import KERNEL_PCA_TABLE, report
 from clearhead.experiments.models.measuring import Measured, measure_all
 from clearhead.experiments.models.subjects import Ready, Subject
-from clearhead.experiments.models.table import as_facts, as_markdown
-from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
+from clearhead.experiments.models.vision import FASHION_MNIST
+from clearhead.experiments.tables import as_markdown
 from clearhead.models.native import save_native
 from clearhead.models.objects import LoadError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
@@ -57,34 +56,6 @@ def record() -> AuditRecord:
 
 def _lost() -> Ready:
     raise LoadError("not in models; pip download lost")
-
-
-def test_the_catalogue_has_each_once_and_knows_its_names() -> None:
-    assert [experiment.name for experiment in EXPERIMENTS] == [
-        "kernel-pca/models", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits", "rpc/step-time",
-        "svm/models", "svm/local-convergence", "svm/convergence-type", "svm/rank", "svm/multi-token",
-        "svm/trajectories", "svm/prompt", "svm/optimisers", "svm/regularisation-path", "svm/drift", "svm/training",
-        "coding-rate/sign-table", "crate/fashion-mnist", "crate/digits", "crate/segmentation",
-    ]  # fmt: skip
-    assert find_experiment("vit/digits") is DIGITS
-    fields = {field.name for field in dataclasses.fields(Request)}
-    assert all(experiment.options <= fields for experiment in EXPERIMENTS)
-    with pytest.raises(ValueError, match="no experiment is called vit; there is kernel-pca/models, vit/fashion"):
-        find_experiment("vit")
-
-
-def test_the_last_outcome_is_found_again(tmp_path: Path) -> None:
-    request = Request(out=tmp_path, epochs=1, seed=2)
-    folder = DIGITS.folder(tmp_path)
-    assert last_outcome(folder) is None
-    outcome = DIGITS.run(request, folder)
-    write_outcome(folder, DIGITS, outcome, request)
-    found = last_outcome(folder)
-    assert found is not None
-    assert found.headline == outcome.headline
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found.day)
-    (folder / "result.json").write_text("[]")
-    assert last_outcome(folder) is None
 
 
 def test_a_model_is_measured_once_for_the_same_inputs(
@@ -153,6 +124,17 @@ def _measured(record: AuditRecord, name: str = "small", **changes: Any) -> Measu
     return Measured(subject=_subject(name), source="drawn tokens", record={**audit_as_json(record), **changes})
 
 
+def _report(measured: list[Measured]) -> Report:
+    return report(measured, Request(out=Path("runs"), seed=3))
+
+
+def _text(measured: list[Measured]) -> str:
+    return "\n\n".join(
+        f"## {heading}\n\n{content if isinstance(content, str) else as_markdown(content)}"
+        for heading, content in _report(measured).sections
+    )
+
+
 def _cells(text: str, start: str) -> list[str]:
     [line] = [line for line in text.splitlines() if line.startswith(f"| {start} |")]
     return [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -161,9 +143,7 @@ def _cells(text: str, start: str) -> list[str]:
 def test_the_table_says_what_the_record_says(record: AuditRecord) -> None:
     row = _measured(record)
     assert row.record is not None
-    text = as_markdown(
-        [row, Measured(subject=_subject("lost"), reason="not here")], title="A theory", command="clearhead x", seed=3
-    )
+    text = _text([row, Measured(subject=_subject("lost"), reason="not here")])
     summary = row.record["summaries"][0]
     cells = _cells(text.split("## Other")[0], "small")
     assert cells[1:4] == ["2 x 4", "10", "190"]
@@ -181,8 +161,6 @@ def test_the_table_says_what_the_record_says(record: AuditRecord) -> None:
         verdicts.get("contradicted", 0),
     ]
     assert cells[-1] == summary["verdict"]
-    assert "Made by `clearhead x` on 20" in text
-    assert "seed 3; clearhead 0.1.0" in text
     assert "- lost: not here" in text
     assert _cells(text.split("## Models")[1], "small") == [
         "small",
@@ -197,7 +175,7 @@ def test_other_statistics_stand_in_rows_beside_chance(record: AuditRecord) -> No
     row, other = _measured(record), _measured(record, "other", summaries=[])
     assert row.record is not None
     by_name = {summary["statistic"]: summary for summary in row.record["summaries"]}
-    text = as_markdown([row, other], title="A theory", command="x", seed=0)
+    text = _text([row, other])
     following, published = text.split("## Other")[1].split("## As published")
     for claim in row.record["claims"]:
         part = {"secondary": following, "as published": published}.get(claim["role"])
@@ -219,13 +197,13 @@ def test_a_model_the_claim_does_not_apply_to_says_why(record: AuditRecord) -> No
     empty = {**row.record["summaries"][0], "median": None, "chance": None, "measured": 0, "verdict": "not applicable",
              "controls": {}, "verdicts": {"not applicable": 8}, "interval": {"low": None, "high": None}}  # fmt: skip
     findings = [{**finding, "inputs": 0, "reason": "scores have a | bias"} for finding in row.record["findings"]]
-    told = dataclasses.replace(row, record={**row.record, "summaries": [empty], "findings": findings})
-    text = as_markdown([told], title="A theory", command="x", seed=0)
+    inapplicable = dataclasses.replace(row, record={**row.record, "summaries": [empty], "findings": findings})
+    text = _text([inapplicable])
     assert "| - | - | not applicable: scores have a \\| bias |" in text
 
 
 def test_the_facts_are_plain_and_whole(record: AuditRecord) -> None:
-    facts = as_facts([_measured(record), Measured(subject=_subject("lost"), reason="not here")], command="x", seed=3)
+    facts = _report([_measured(record), Measured(subject=_subject("lost"), reason="not here")]).json_files["table.json"]
     stored = json.loads(json.dumps(facts, allow_nan=False))
     assert stored["format"] == "clearhead-model-table/1"
     assert stored["versions"]["clearhead"] == "0.1.0"
@@ -244,29 +222,29 @@ def test_the_experiment_writes_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(subjects, "fashion_mnist", lambda data: vision.digits())
     _small_vision(tmp_path)
     folder = tmp_path / "kernel-pca-models"
-    told: list[str] = []
-    request = Request(out=tmp_path, inputs=5, seed=2, tell=lambda what, done, total: told.append(what))
-    outcome = KERNEL_PCA_TABLE.run(request, folder)
+    reported: list[str] = []
+    request = Request(out=tmp_path, inputs=5, seed=2, progress=lambda what, done, total: reported.append(what))
+    outcome = KERNEL_PCA_TABLE.run(request)
     assert outcome.headline == "1 of 2 models measured"
     text = (folder / "table.md").read_text()
-    assert outcome.lines[0] == text.rstrip("\n")
-    assert "Made by `clearhead reproduce kernel-pca/models --fetch --seed 2 --inputs 5` on" in text
+    assert outcome.page == text
+    assert "Made by `clearhead reproduce kernel-pca/models --fetch --inputs 5 --seed 2` on" in text
     assert _cells(text.split("## Models")[0], "vit-fashion-mnist")[1:4] == ["2 x 3", "5", "85"]
     lost = "antiberty: not in the models folder; pip download --no-deps antiberty==0.1.3"
     assert f"- {lost}" in text
-    assert outcome.lines[1] == f"not measured: {lost}"
+    assert outcome.remarks == (f"not measured: {lost}",)
     assert str(tmp_path) not in text
     assert json.loads((folder / "table.json").read_text())["models"][1]["inputs"] == 5
-    assert "vit-fashion-mnist: measure 5" in told
+    assert "vit-fashion-mnist: measure 5" in reported
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
-        "config.json", "model.safetensors", "table.json", "table.md", "vit-fashion-mnist.json",
+        "config.json", "model.safetensors", "result.json", "table.json", "table.md", "vit-fashion-mnist.json",
     ]  # fmt: skip
 
 
 def test_a_table_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subjects, "PUBLISHED", [model for model in subjects.PUBLISHED if model.name == "antiberty"])
     with pytest.raises(ValueError, match="no model could be measured; antiberty: not in"):
-        KERNEL_PCA_TABLE.run(Request(out=tmp_path), tmp_path / "table")
+        KERNEL_PCA_TABLE.run(Request(out=tmp_path))
     assert list(tmp_path.rglob("*.md")) == []
 
 
@@ -296,5 +274,5 @@ def test_missing_models_are_fetched_when_asked(tmp_path: Path, monkeypatch: pyte
 
 def test_fashion_mnist_says_where_it_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vision, "DEBIAN_FASHION_MNIST", tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="Fashion-MNIST is not here; install Debian's package dataset-fashion-mnist"):
-        FASHION_MNIST.run(Request(out=tmp_path), tmp_path)
+    with pytest.raises(ValueError, match="Fashion-MNIST was not found; install Debian's package dataset-fashion-mnist"):
+        FASHION_MNIST.run(Request(out=tmp_path))

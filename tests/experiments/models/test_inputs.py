@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.experiments.models.inputs import KINDS, ModelInputs, make_inputs
-from clearhead.experiments.models.pieces import split_into_pieces
+from clearhead.experiments.models.inputs import KINDS, ModelInputs, make_inputs, split_into_pieces
 from clearhead.experiments.models.published import PUBLISHED
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
@@ -156,5 +155,5 @@ def test_pieces_join_by_score_and_fall_back_to_bytes() -> None:
 
 
 def test_a_lost_list_of_tokens_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no tokens.txt, the list of the model's tokens"):
+    with pytest.raises(ValueError, match=r"has no tokens.txt, the list of tokens of the model"):
         make_inputs("antibodies", tmp_path, None, count=3, seed=0)

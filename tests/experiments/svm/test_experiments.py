@@ -1,4 +1,4 @@
-"""The experiments on attention SVMs, made small: what they write, print and keep."""
+"""The experiments on attention SVMs with small settings: what they write, print and cache."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from clearhead.experiments.experiment import Experiment, Outcome, Request, write_outcome
+from clearhead.experiments.experiment import Experiment, Outcome, Request
 from clearhead.experiments.svm import (
     convergence_type,
     drift,
@@ -41,16 +41,18 @@ SMALL = {
     small.experiment.name: small
     for small in (
         Small(
-            local_convergence.LOCAL_CONVERGENCE, local_convergence, {"STEPS": 20, "KEPT": [10, 20], "SHOWN": (10, 20)}
+            local_convergence.LOCAL_CONVERGENCE,
+            local_convergence,
+            {"STEPS": 20, "RECORDED": [10, 20], "SHOWN": (10, 20)},
         ),
         Small(convergence_type.CONVERGENCE_TYPE, convergence_type, {"STEPS": 20}),
         Small(rank.RANK, rank, {"SIZES": ((5, 5), (10, 5)), "WIDTHS": (1, 3)}),
         Small(multi_token.MULTI_TOKEN, multi_token, {"STEPS": 60}),
-        Small(trajectories.TRAJECTORIES, trajectories, {"STEPS": 20, "KEPT": [0, 10, 20]}),
-        Small(prompt.PROMPT, prompt_cases, {"STEPS": 100, "KEPT": [0, 10, 100]}),
-        Small(optimisers.OPTIMISERS, optimisers, {"STEPS": 20, "KEPT": (10, 20)}),
+        Small(trajectories.TRAJECTORIES, trajectories, {"STEPS": 20, "RECORDED": [0, 10, 20]}),
+        Small(prompt.PROMPT, prompt_cases, {"STEPS": 100, "RECORDED": [0, 10, 100]}),
+        Small(optimisers.OPTIMISERS, optimisers, {"STEPS": 20, "RECORDED": (10, 20)}),
         Small(regularisation_path.REGULARISATION_PATH, regularisation_path, {"RADII": (1.0, 2.0)}),
-        Small(drift.DRIFT, drift, {"STEPS": 20, "KEPT": (5, 10, 20), "SHOWN": (10, 20)}),
+        Small(drift.DRIFT, drift, {"STEPS": 20, "RECORDED": (5, 10, 20), "SHOWN": (10, 20)}),
     )
 }
 SEEDS = {"svm/multi-token": 13}
@@ -59,7 +61,7 @@ SEEDS = {"svm/multi-token": 13}
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcome, Path]]:
     """Every experiment run once, and its folder."""
-    found = {}
+    results = {}
     with pytest.MonkeyPatch.context() as patched:
         for name, small in SMALL.items():
             for constant, value in small.constants.items():
@@ -67,10 +69,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
             out = tmp_path_factory.mktemp("runs")
             request = Request(out=out, seeds=_seeds(small.experiment))
             folder = small.experiment.folder(out)
-            outcome = small.experiment.run(request, folder)
-            write_outcome(folder, small.experiment, outcome, request)
-            found[name] = outcome, folder
-    return found
+            results[name] = small.experiment.run(request), folder
+    return results
 
 
 def _seeds(experiment: Experiment) -> int | None:
@@ -78,7 +78,7 @@ def _seeds(experiment: Experiment) -> int | None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_everything_that_is_named_is_written(name: str, outcomes: dict[str, tuple[Outcome, Path]]) -> None:
+def test_every_listed_file_is_written(name: str, outcomes: dict[str, tuple[Outcome, Path]]) -> None:
     outcome, folder = outcomes[name]
     assert all(file.is_file() for file in outcome.files)
     assert folder / "result.json" in outcome.files
@@ -87,7 +87,7 @@ def test_everything_that_is_named_is_written(name: str, outcomes: dict[str, tupl
     for picture in pictures:
         assert picture.stat().st_size < 100_000
         shown = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
-        assert "nan" not in " ".join(e.attrib.get("points", "") for e in shown.iter())
+        assert not re.search(r"\bnan\b", " ".join(e.attrib.get("d", "") for e in shown.iter()))
     stored = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert stored["headline"] == outcome.headline
     assert stored["facts"]["command"].startswith(f"clearhead reproduce {name}")
@@ -114,52 +114,64 @@ def test_the_printed_table_fits(name: str, width: int, outcomes: dict[str, tuple
 
 
 @pytest.mark.parametrize("name", ["svm/local-convergence", "svm/multi-token"])
-def test_what_is_measured_is_kept(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_are_cached(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = SMALL[name]
     for constant, value in small.constants.items():
         monkeypatch.setattr(small.module, constant, value)
     request = Request(out=tmp_path, seeds=_seeds(small.experiment))
-    told: list[str] = []
-    request = dataclasses.replace(request, tell=lambda what, done, total: told.append(what))
-    first = small.experiment.run(request, tmp_path / "here")
-    assert told
+    reported: list[str] = []
+    request = dataclasses.replace(request, progress=lambda what, done, total: reported.append(what))
+    first = small.experiment.run(request)
+    assert reported
 
     def refuse(*args: Any, **options: Any) -> None:
         raise AssertionError("trained again")
 
     monkeypatch.setattr(small.module, "train", refuse)
-    again = small.experiment.run(request, tmp_path / "here")
+    again = small.experiment.run(request)
     assert again.headline == first.headline
     with pytest.raises(AssertionError, match="trained again"):
-        small.experiment.run(dataclasses.replace(request, seed=1), tmp_path / "here")
+        small.experiment.run(dataclasses.replace(request, seed=1))
 
 
-def test_local_convergence_counts_the_bars_that_are_met(outcomes: dict[str, tuple[Outcome, Path]]) -> None:
+def test_local_convergence_counts_the_thresholds_that_are_met(outcomes: dict[str, tuple[Outcome, Path]]) -> None:
     outcome, folder = outcomes["svm/local-convergence"]
-    near = outcome.facts["runs"]["W"]["near"]["Frobenius"][-1]
+    near = outcome.facts["runs"]["W"]["cosines"]["Frobenius"][-1]
     mean = sum(near) / len(near)
     assert f"| W | Frobenius | {'.' if mean < 1 else ''}" in (folder / "table.md").read_text(encoding="utf-8")
     assert outcome.facts["met"]["W to Frobenius"] is (mean >= 0.99)
     assert mean < 0.99  # after twenty steps
-    assert f"{sum(outcome.facts['met'].values())} of 4 bars met" in outcome.headline
+    assert f"{sum(outcome.facts['met'].values())} of 4 thresholds met" in outcome.headline
 
 
-def test_a_loss_that_saturates_hides_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_cases, "STEPS", 300)
-    monkeypatch.setattr(prompt_cases, "KEPT", [0, 300])
-    losses = (prompt.LOGISTIC, prompt.CORRELATION)
-    logistic, correlation = (prompt_cases.by_loss(loss).facts()["near"] for loss in losses)
+    monkeypatch.setattr(prompt_cases, "RECORDED", [0, 300])
+
+
+def test_a_loss_that_saturates_hides_a_sequence(few_steps: None) -> None:
+    logistic, correlation = (
+        prompt_cases.by_loss(loss)["cosines"][-1] for loss in (prompt_cases.LOGISTIC, prompt_cases.CORRELATION)
+    )
     assert logistic[-1] < 0.8
     assert min(correlation) > 0.98
 
 
-def test_joint_training_leaves_out_what_does_not_support_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_cases, "STEPS", 300)
-    monkeypatch.setattr(prompt_cases, "KEPT", [0, 300])
-    every, some = (prompt_cases.jointly("", height) for height in (1.0, 1.5))
-    assert (every.support, some.support) == ([True] * 3, [True, True, False])
-    assert min(every.prompt[-1], some.prompt[-1], every.head[-1], some.head[-1]) > 0.99
-    assert every.prompt[0] < 0.5
+def test_joint_training_leaves_out_sequences_that_do_not_support_the_head(few_steps: None) -> None:
+    every, some = (prompt_cases.jointly(height) for height in (1.0, 1.5))
+    assert (every["support"], some["support"]) == ([True] * 3, [True, True, False])
+    assert min(each[key][-1] for each in (every, some) for key in ("prompt", "head")) > 0.99
+    assert every["prompt"][0] < 0.5
+
+
+def test_trajectories_draw_the_tokens_and_both_directions(outcomes: dict[str, tuple[Outcome, Path]]) -> None:
+    _, folder = outcomes["svm/trajectories"]
+    for name, trained in (("picture-W.svg", "W"), ("picture-KQ.svg", "K, Q")):
+        words = " ".join(ElementTree.fromstring((folder / name).read_text(encoding="utf-8")).itertext())
+        assert f"Training {trained} in the plane" in words
+        for label in ("sequence 1: selected token", "sequence 2: W z of the SVM", "bad tokens"):
+            assert words.count(label) == 1  # once, in the legend of all panels
 
 
 def test_the_page_has_every_experiment_and_small_pictures() -> None:

@@ -9,9 +9,9 @@ import torch
 
 from clearhead.experiments.experiment import Request
 from clearhead.experiments.images import digits
-from clearhead.experiments.models.vision import DIGITS_PLAN, vit_config
+from clearhead.experiments.models.vision import DIGITS_PLAN
 from clearhead.experiments.svm import training as svm_training
-from clearhead.experiments.svm.training import TRAINING, heads_now
+from clearhead.experiments.svm.training import TRAINING, measure_heads
 from clearhead.models.vit import VisionTransformer
 from clearhead.theories.max_margin.on_heads.choices import Sampling
 from clearhead.training.evaluation import as_pixels
@@ -29,10 +29,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_head_has_its_norm_and_its_numbers_and_the_model_stays_as_it_was() -> None:
     images = digits()
-    model = VisionTransformer(vit_config(images, DIGITS_PLAN), generator=torch.Generator().manual_seed(0))
+    model = VisionTransformer(DIGITS_PLAN.vit_for(images), generator=torch.Generator().manual_seed(0))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.train()
-    found = heads_now(model, as_pixels(images.test_images[:6]), seed=0)
+    found = measure_heads(model, as_pixels(images.test_images[:6]), seed=0)
     assert model.training
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     for measure in ("norm", "ratio", "random ratio", "cosine", "Hebbian cosine", "saturated", "held out"):
@@ -43,21 +43,21 @@ def test_every_head_has_its_norm_and_its_numbers_and_the_model_stays_as_it_was()
             if weight.ndim == 2 and "attention" in name:
                 weight.mul_(2)
     # W is a product of two of them.
-    larger = heads_now(model, as_pixels(images.test_images[:6]), seed=0)
+    larger = measure_heads(model, as_pixels(images.test_images[:6]), seed=0)
     assert np.median(np.array(larger["norm"]) / np.array(found["norm"])) == pytest.approx(4, rel=0.05)
 
 
 def test_a_run_measures_heads_at_some_epochs_and_is_not_made_twice(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    outcome = TRAINING.run(Request(out=tmp_path, epochs=3, seeds=2), folder)
+    folder = tmp_path / "svm-training"
+    outcome = TRAINING.run(Request(out=tmp_path, epochs=3, seeds=2))
     logs = outcome.facts["logs"]
     assert [[entry["epoch"] for entry in log] for log in logs["no decay"]] == [[1, 3], [1, 3]]
     assert all(len(entry["cosine"]) == HEADS for entry in logs["decay .05"][0])
     table = (folder / "table.md").read_text()
     assert "Rank correlation with |W|" in table
     assert table.count("| no decay |") == 3
-    assert (folder / "picture.svg").read_text().startswith("<svg")
+    assert (folder / "picture.svg").read_text().startswith("<?xml")
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("checkpoint.safetensors")}
-    again = TRAINING.run(Request(out=tmp_path, epochs=3, seeds=2), folder)
+    again = TRAINING.run(Request(out=tmp_path, epochs=3, seeds=2))
     assert json.dumps(again.facts) == json.dumps(outcome.facts)
     assert {path: path.stat().st_mtime_ns for path in written} == written

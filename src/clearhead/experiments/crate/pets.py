@@ -1,7 +1,7 @@
 """Images of cats and dogs with masks: the Oxford-IIIT Pet set (Parkhi et al. 2012) in its layout on disk.
 
 ================================  ===========================================================
-file                              what
+file                              content
 ================================  ===========================================================
 images/NAME.jpg                   an image of any size
 annotations/trimaps/NAME.png      1 where the animal is, 2 background, 3 border or unclear
@@ -30,7 +30,7 @@ ANIMAL, BACKGROUND, BORDER = 1, 2, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedImages:
-    """Images with labels, and for each test image (n, y, x) where the object is and which pixels count."""
+    """Images with labels, and for the test images masks (n, y, x) of the object and of the pixels that count."""
 
     images: ImageSet
     objects: Tensor
@@ -38,9 +38,9 @@ class MaskedImages:
 
 
 def read_pets(folder: Path, *, size: int, progress: Callable[[int, int], None] | None = None) -> MaskedImages:
-    """The set in squares of `size` pixels, labelled by species; its two lists are the two parts.
+    """Read the set as squares of `size` pixels, labelled by species; its two lists are the training and test sets.
 
-    Images are squeezed into the square, masks with them. An image or a mask that cannot be read is a ValueError.
+    Images and masks are rescaled without keeping their aspect ratio. An unreadable image or mask raises InputError.
     """
     reader = _image_reader()
     parts = {part: _listed(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")}
@@ -74,25 +74,27 @@ def _image_reader() -> Any:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError:
-        raise InputError("reading .jpg and .png files needs pillow; pip install pillow") from None
+        raise InputError(
+            "reading .jpg and .png files needs Pillow, which is not installed; pip install pillow"
+        ) from None
 
 
 def _listed(path: Path) -> list[tuple[str, int]]:
-    """Names and species, from 0."""
+    """Return names and species, from 0."""
     if not path.is_file():
-        raise InputError(f"there is no {path}; give the folder of the Oxford-IIIT Pet set with --data")
-    found = []
+        raise InputError(f"{path} does not exist; give the folder of the Oxford-IIIT Pet set with --data")
+    entries = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         fields = line.split()
         plain = "/" not in fields[0] and "\\" not in fields[0] and not fields[0].startswith(".")
         if len(fields) < 3 or fields[2] not in ("1", "2") or not plain:
-            raise InputError(f"{path} has a line that is no name, breed and species (1 or 2): {line[:60]!r}")
-        found.append((fields[0], int(fields[2]) - 1))
-    if not found:
-        raise InputError(f"{path} names no image")
-    return found
+            raise InputError(f"{path} has a line without name, breed and species (1 or 2): {line[:60]!r}")
+        entries.append((fields[0], int(fields[2]) - 1))
+    if not entries:
+        raise InputError(f"{path} lists no image")
+    return entries
 
 
 def _opened(reader: Any, path: Path) -> Any:
@@ -101,7 +103,7 @@ def _opened(reader: Any, path: Path) -> Any:
             image.load()
             return image.copy()
     except FileNotFoundError:
-        raise InputError(f"{path} is not there, though the lists name it; unpack the whole set") from None
+        raise InputError(f"{path} does not exist, but the lists name it; unpack the whole set") from None
     except (OSError, ValueError, SyntaxError, reader.DecompressionBombError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
 
@@ -115,5 +117,5 @@ def _trimap(reader: Any, path: Path, size: int) -> Tensor:
     image = _opened(reader, path).resize((size, size), reader.Resampling.NEAREST)
     values = torch.from_numpy(np.asarray(image, dtype=np.uint8).copy())
     if values.ndim != 2 or not bool(((values >= ANIMAL) & (values <= BORDER)).all()):
-        raise InputError(f"{path} is no mask of 1 (animal), 2 (background) and 3 (border)")
+        raise InputError(f"{path} is not a mask of 1 (animal), 2 (background) and 3 (border)")
     return values

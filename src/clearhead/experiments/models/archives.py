@@ -1,4 +1,4 @@
-"""Files inside wheels, zip files and source archives, by name. Nothing is unpacked that is not asked for."""
+"""Files inside wheels, zip files and source archives, by name. Only requested files are unpacked."""
 
 import tarfile
 import zipfile
@@ -12,44 +12,46 @@ __all__ = ["Archives", "unpack_folder"]
 
 
 class Archives:
-    """The files of several archives under one roof: `archives(name)` is a file's content."""
+    """The files of several archives: `archives(name)` returns the content of a file."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._home = {name: path for path in paths for name in _names(path)}
+        self._archive_of = {name: path for path in paths for name in _names(path)}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._home
+        return name in self._archive_of
 
     def __call__(self, name: str) -> bytes:
-        """The content of one file."""
-        if name not in self._home:
-            raise LoadError(f"the package has no {name}; is it the version that was asked for?")
-        if _is_zip(self._home[name]):
-            with zipfile.ZipFile(self._home[name]) as whole:
+        """Return the content of one file."""
+        if name not in self._archive_of:
+            raise LoadError(f"the package has no {name}; check its version")
+        if _is_zip(self._archive_of[name]):
+            with zipfile.ZipFile(self._archive_of[name]) as whole:
                 return whole.read(name)
-        with tarfile.open(self._home[name]) as packed:
+        with tarfile.open(self._archive_of[name]) as packed:
             opened = packed.extractfile(name)
             assert opened is not None, "only files are listed"
             return opened.read()
 
     def joined(self, name: str) -> bytes:
-        """The content of a file that came in parts, name.001, name.002 and so on, each in a folder of its own."""
-        parts = sorted((part for part in self._home if f"/{name}." in part), key=lambda part: part.rpartition("/")[2])
-        if not parts:
-            raise LoadError(f"the packages have no parts of {name}; are they the versions that were asked for?")
-        return b"".join(self(part) for part in parts)
+        """Return the content of a split file: name.001, name.002 and so on, each in its own folder."""
+        files = sorted(
+            (file for file in self._archive_of if f"/{name}." in file), key=lambda file: file.rpartition("/")[2]
+        )
+        if not files:
+            raise LoadError(f"the packages have no files {name}.001 ...; check their versions")
+        return b"".join(self(file) for file in files)
 
 
 def unpack_folder(content: bytes, into: Path, *, suffixes: Sequence[str]) -> None:
-    """Write those files of a zipped model folder that lie beside its config.json and end so."""
+    """Write the files of a zipped model folder that are next to its config.json and have one of the suffixes."""
     with zipfile.ZipFile(BytesIO(content)) as whole:
         names = [name for name in whole.namelist() if name.rpartition("/")[2] == "config.json"]
         if not names:
-            raise LoadError("the archive holds no config.json, so no model folder")
-        home = min(names, key=len).removesuffix("config.json")
+            raise LoadError("the archive has no config.json, so it is not a model folder")
+        folder = min(names, key=len).removesuffix("config.json")
         for name in whole.namelist():
-            inside = name.removeprefix(home)
-            if name.startswith(home) and "/" not in inside and inside.endswith(tuple(suffixes)):
+            inside = name.removeprefix(folder)
+            if name.startswith(folder) and "/" not in inside and inside.endswith(tuple(suffixes)):
                 (into / inside).write_bytes(whole.read(name))
 
 
@@ -58,7 +60,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _names(path: Path) -> list[str]:
-    """The names of the files in an archive."""
+    """Return the names of the files in an archive."""
     if _is_zip(path):
         with zipfile.ZipFile(path) as whole:
             return [name for name in whole.namelist() if not name.endswith("/")]

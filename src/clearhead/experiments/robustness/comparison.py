@@ -1,4 +1,4 @@
-"""What the runs of all variants say together."""
+"""Comparison of all variants: means over seeds, and paired differences from their baselines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ PRIMARY = (CLEAN, NOISE, OTHER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Estimates by measure and variant, and the differences between variants that share their seeds."""
+    """Estimates by measure and variant, and the differences between variants, paired by seed."""
 
     variants: tuple[Variant, ...]
     runs: tuple[Run, ...]
@@ -30,42 +30,42 @@ class Comparison:
 
     @property
     def baselines(self) -> list[str]:
-        """What variants are compared with."""
-        return list(dict.fromkeys(difference.beside for difference in self.differences))
+        """The variants that others are compared with."""
+        return list(dict.fromkeys(difference.baseline for difference in self.differences))
 
     @property
-    def told(self) -> list[Difference]:
-        """The differences that can be told from none."""
+    def significant(self) -> list[Difference]:
+        """The differences with an adjusted p-value of at most 5 %."""
         return [difference for difference in self.differences if difference.verdict != "not distinguishable"]
 
     @property
-    def lost(self) -> list[Run]:
-        """The runs that ended without a model."""
+    def failed(self) -> list[Run]:
+        """The runs whose training diverged."""
         return [run for run in self.runs if run.reason]
 
     def parameters(self, name: str) -> int:
-        """How many numbers the variant learns."""
+        """Return the number of parameters of a variant."""
         return next(run.parameters for run in self.runs if run.variant == name)
 
-    def beyond(self, name: str) -> list[float | None]:
-        """The share of entries of keys that a bound cuts, of every layer, mean over seeds; None where it has none."""
-        layers = zip(*(run.beyond for run in self.runs if run.variant == name and not run.reason), strict=True)
+    def clamped(self, name: str) -> list[float | None]:
+        """Return the share of key entries that a bound clamps, per layer, mean over seeds; None without a bound."""
+        layers = zip(*(run.clamped for run in self.runs if run.variant == name and not run.reason), strict=True)
         return [None if None in layer else float(np.mean(layer)) for layer in layers]
 
     def ratio(self, name: str) -> Ratio:
-        """The time of its training step beside that of the first variant."""
+        """Return the time of a training step relative to the first variant."""
         return self.times.ratio(name, to=self.variants[0].name)
 
 
 def compare(variants: Sequence[Variant], runs: Sequence[Run], times: StepTimes) -> Comparison:
-    """Estimate every measure of every variant, and the differences that the variants ask for."""
+    """Estimate every measure of every variant, and the differences from their baselines."""
     measured: dict[str, dict[str, dict[int, float]]] = {}
     for run in runs:
-        for measure, value in _measures(run).items():
+        for measure, value in _accuracies(run).items():
             measured.setdefault(measure, {}).setdefault(run.variant, {})[run.seed] = value
     names = [variant.name for variant in variants]
     measures = (*PRIMARY, *(corruption.name for corruption in CORRUPTIONS))
-    pairs = [(variant.name, beside) for variant in variants for beside in variant.beside if beside in names]
+    pairs = [(variant.name, baseline) for variant in variants for baseline in variant.baselines if baseline in names]
     return Comparison(
         variants=tuple(variants),
         runs=tuple(runs),
@@ -78,8 +78,8 @@ def compare(variants: Sequence[Variant], runs: Sequence[Run], times: StepTimes) 
     )
 
 
-def _measures(run: Run) -> dict[str, float]:
-    """Accuracies of one run: those that are compared, and under each corruption."""
+def _accuracies(run: Run) -> dict[str, float]:
+    """Return the accuracies of one run: those that are compared, and that of each corruption."""
     if run.reason:
         return {}
     each = {kind: sum(right) / len(right) / run.corrupted for kind, right in run.by_corruption.items()}

@@ -1,168 +1,187 @@
-"""A comparison as tables: in Markdown, in columns for a terminal, and as plain values."""
+"""The comparison of variants as tables, text and plain values."""
 
 import dataclasses
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from clearhead.experiments.estimates import Estimate
-from clearhead.experiments.experiment import installed_versions
-from clearhead.experiments.markdown import markdown_table
+from clearhead.experiments.experiment import Report, installed_versions
 from clearhead.experiments.robustness.comparison import CLEAN, NOISE, OTHER, PRIMARY, Comparison
-from clearhead.experiments.robustness.runs import Plan
-from clearhead.report.columns import Column, text_column
+from clearhead.experiments.tables import Field, Table
+from clearhead.experiments.training_runs import Plan
 from clearhead.robustness.corruptions import CORRUPTIONS
 
-__all__ = ["as_columns", "as_facts", "as_markdown", "headline", "remarks"]
+__all__ = ["as_report"]
 
-PACKAGES = ("torch", "numpy", "scipy")
 SHORT = {CLEAN: "clean", NOISE: "noise", OTHER: "other"}
 
 
-def headline(found: Comparison) -> str:
-    """How many runs, the range of clean accuracy, and how many differences can be told from none."""
-    clean = [estimate.mean for estimate in found.estimates[CLEAN].values() if estimate is not None]
-    accuracy = f"clean {min(clean):.3f} to {max(clean):.3f}" if clean else "none trained"
-    return f"{len(found.runs)} runs, {accuracy}; {len(found.told)} of {len(found.differences)} differences told"
-
-
-def as_columns(found: Comparison) -> tuple[Sequence[Column], ...]:
-    """For a terminal, the widest first."""
-    names = [variant.name for variant in found.variants]
-    first = text_column("variant", names, right=False)
-    wide = [text_column(SHORT[m], [_plus_minus(found.estimates[m][name]) for name in names]) for m in PRIMARY]
-    bare = [text_column(SHORT[m], [_mean(found.estimates[m][name]) for name in names]) for m in PRIMARY]
-    cost = [
-        text_column("weights", [f"{found.parameters(name):,}" for name in names]),
-        text_column("step", [f"{found.ratio(name).median:.2f}" for name in names]),
-    ]
-    return ((first, *wide, *cost), (first, *bare, *cost), (first, *bare), (first, *bare[:2]), (first, bare[0]))
-
-
-def remarks(found: Comparison) -> tuple[str, ...]:
-    """What the columns mean, and every difference that can be told, by what it is beside."""
-    legend = (
-        "Accuracy on clean images, under noise and under other corruptions, ± half of Student's 95 % interval over "
-        f"seeds; weights: how many; step: time of a training step, {found.variants[0].name} = 1."
-    )
-    lost = (f"{run.variant}, seed {run.seed}: {run.reason}" for run in found.lost)
-    return (legend, *(_beside(found, baseline) for baseline in found.baselines), *lost)
-
-
-def _beside(found: Comparison, baseline: str) -> str:
-    compared = sum(difference.beside == baseline for difference in found.differences)
-    told = [f"{d.variant} {d.verdict} ({d.measure}, {_signed(d.estimate)})" for d in found.told if d.beside == baseline]
-    rest = f"{compared - len(told)} of {compared} differences not distinguishable from none"
-    return f"Beside {baseline}: " + "; ".join([*told, rest]) + "."
-
-
-def as_markdown(found: Comparison, *, title: str, command: str, plan: Plan) -> str:
-    """Accuracy and cost, differences, every corruption by itself, and what each variant is."""
-    names = [variant.name for variant in found.variants]
+def as_report(comparison: Comparison, plan: Plan) -> Report:
+    """Report accuracy and cost, differences, every corruption, and the meaning of each variant."""
+    names = [variant.name for variant in comparison.variants]
     kinds = [corruption.name for corruption in CORRUPTIONS]
-    parts = [
-        f"# {title}",
-        _caption(found, command=command, plan=plan),
-        "## Accuracy and cost",
-        markdown_table(
-            ["variant", *PRIMARY, "parameters", "time of a step"], [_main_row(found, name) for name in names]
+    clamped = _clamped_table(comparison)
+    failed = [f"{run.variant}, seed {run.seed}: {run.reason}" for run in comparison.failed]
+    variants = "\n".join(f"- {variant.name}: {variant.meaning}" for variant in comparison.variants)
+    return Report(
+        headline=_headline(comparison),
+        setting=_setting(comparison, plan),
+        sections=[
+            ("Accuracy and cost", _main_table(comparison)),
+            ("Differences between variants, paired by seed", _difference_table(comparison)),
+            (
+                "Each corruption, mean over severities 1 to 5",
+                [
+                    Field(title="variant", cells=names, text=True),
+                    *(
+                        Field(title=kind, cells=[_mean(comparison.estimates[kind][name]) for name in names])
+                        for kind in kinds
+                    ),
+                ],
+            ),
+            *([("Key entries changed by the first clamping, in per cent", clamped)] if clamped else []),
+            ("Variants", variants),
+            *([("Not trained", "\n".join(f"- {line}" for line in failed))] if failed else []),
+        ],
+        terminal=_terminal_table(comparison),
+        remarks=(
+            "Accuracy on clean images, under noise and under other corruptions, ± half of the 95 % Student interval "
+            f"over seeds; weights: number of parameters; step: time of a training step, {names[0]} = 1.",
+            *(_compared_with(comparison, baseline) for baseline in comparison.baselines),
+            *failed,
         ),
-        "## Differences between variants, seed by seed",
-        markdown_table(
-            ["variant", "beside", "accuracy", "difference [95 % CI]", "adjusted p", "verdict"],
-            [
-                [d.variant, d.beside, d.measure, _signed(d.estimate), f"{d.adjusted:.2g}", d.verdict]
-                for d in found.differences
-            ],
-        ),
-        "## Each corruption, mean over severities 1 to 5",
-        markdown_table(
-            ["variant", *kinds], [[name, *(_mean(found.estimates[kind][name]) for kind in kinds)] for name in names]
-        ),
-        *_bounds(found),
-        "## Variants",
-        "\n".join(f"- {variant.name}: {variant.meaning}" for variant in found.variants),
-    ]
-    if found.lost:
-        parts += ["## Not trained", "\n".join(f"- {run.variant}, seed {run.seed}: {run.reason}" for run in found.lost)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _bounds(found: Comparison) -> list[str]:
-    """How many entries of keys are clamped, for the variants that clamp."""
-    by_name = {variant.name: found.beyond(variant.name) for variant in found.variants}
-    rows = [
-        [name, *("-" if share is None else f"{100 * share:.3g}" for share in shares)]
-        for name, shares in by_name.items()
-        if any(share is not None for share in shares)
-    ]
-    if not rows:
-        return []
-    head = ["variant", *(f"layer {place}" for place in range(1, len(rows[0])))]
-    return ["## Entries of keys that the first clamping cuts, per cent", markdown_table(head, rows)]
-
-
-def _main_row(found: Comparison, name: str) -> list[str]:
-    ratio = found.ratio(name)
-    accuracies = [_with_interval(found.estimates[measure][name]) for measure in PRIMARY]
-    time = f"{ratio.median:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
-    return [name, *accuracies, f"{found.parameters(name):,}", time]
-
-
-def _caption(found: Comparison, *, command: str, plan: Plan) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in installed_versions(*PACKAGES).items())
-    seeds = sorted({run.seed for run in found.runs})
-    images = max((run.images for run in found.runs), default=0)
-    return (
-        f"Made by `{command}` on {datetime.now(UTC).date().isoformat()}; {versions}. Seeds {seeds[0]} to {seeds[-1]}, "
-        f"{plan.recipe.epochs} epochs over {plan.trained_on:,} images. Clean accuracy is that on {images:,} test "
-        f"images, the others are those on the first {plan.corrupted:,}, the same for all. Means over seeds with "
-        "Student's 95 % intervals, which hold the chance of a run and not that of the test images. p-values are of "
-        "paired tests over seeds, adjusted among all differences; a verdict needs 5 %. The time of a step is the "
-        f"median of its ratio to {found.variants[0].name} in the same round, with quartiles, on one thread, of models "
-        "before training."
+        facts=_facts(comparison, plan),
     )
 
 
-def as_facts(found: Comparison, *, command: str, plan: Plan) -> dict[str, Any]:
-    """Every number, raw and as it is shown."""
+def _headline(comparison: Comparison) -> str:
+    clean = [estimate.mean for estimate in comparison.estimates[CLEAN].values() if estimate is not None]
+    accuracy = f"clean {min(clean):.3f} to {max(clean):.3f}" if clean else "none trained"
+    counts = f"{len(comparison.significant)} of {len(comparison.differences)} differences significant"
+    return f"{len(comparison.runs)} runs, {accuracy}; {counts}"
+
+
+def _compared_with(comparison: Comparison, baseline: str) -> str:
+    compared = sum(difference.baseline == baseline for difference in comparison.differences)
+    significant = [
+        f"{d.variant} {d.verdict} ({d.measure}, {_signed(d.estimate)})"
+        for d in comparison.significant
+        if d.baseline == baseline
+    ]
+    rest = f"{compared - len(significant)} of {compared} differences not significant"
+    return f"Compared with {baseline}: " + "; ".join([*significant, rest]) + "."
+
+
+def _terminal_table(comparison: Comparison) -> Table:
+    names = [variant.name for variant in comparison.variants]
+    return [
+        Field(title="variant", cells=names, text=True),
+        *(
+            Field(
+                title=SHORT[measure],
+                cells=[_plus_minus(comparison.estimates[measure][name]) for name in names],
+                narrow=[_mean(comparison.estimates[measure][name]) for name in names],
+                rank=rank,
+            )
+            for rank, measure in enumerate(PRIMARY)
+        ),
+        Field(title="weights", cells=[f"{comparison.parameters(name):,}" for name in names], rank=3),
+        Field(title="step", cells=[f"{comparison.ratio(name).median:.2f}" for name in names], rank=3),
+    ]
+
+
+def _main_table(comparison: Comparison) -> Table:
+    names = [variant.name for variant in comparison.variants]
+    ratios = [comparison.ratio(name) for name in names]
+    return [
+        Field(title="variant", cells=names, text=True),
+        *(
+            Field(title=measure, cells=[_with_interval(comparison.estimates[measure][name]) for name in names])
+            for measure in PRIMARY
+        ),
+        Field(title="parameters", cells=[f"{comparison.parameters(name):,}" for name in names]),
+        Field(title="time of a step", cells=[f"{r.median:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in ratios]),
+    ]
+
+
+def _difference_table(comparison: Comparison) -> Table:
+    each = comparison.differences
+    return [
+        Field(title="variant", cells=[d.variant for d in each], text=True),
+        Field(title="baseline", cells=[d.baseline for d in each], text=True),
+        Field(title="accuracy", cells=[d.measure for d in each], text=True),
+        Field(title="difference [95 % CI]", cells=[_signed(d.estimate) for d in each]),
+        Field(title="adjusted p", cells=[f"{d.adjusted:.2g}" for d in each]),
+        Field(title="verdict", cells=[d.verdict for d in each], text=True),
+    ]
+
+
+def _clamped_table(comparison: Comparison) -> Table:
+    """Tabulate the variants with a bound; empty if there are none."""
+    by_name = {variant.name: comparison.clamped(variant.name) for variant in comparison.variants}
+    bounded = {name: shares for name, shares in by_name.items() if any(share is not None for share in shares)}
+    if not bounded:
+        return []
+    return [
+        Field(title="variant", cells=list(bounded), text=True),
+        *(
+            Field(title=f"layer {layer}", cells=["-" if share is None else f"{100 * share:.3g}" for share in shares])
+            for layer, shares in enumerate(zip(*bounded.values(), strict=True), 1)
+        ),
+    ]
+
+
+def _setting(comparison: Comparison, plan: Plan) -> str:
+    seeds = sorted({run.seed for run in comparison.runs})
+    images = max((run.images for run in comparison.runs), default=0)
+    return (
+        f"Seeds {seeds[0]} to {seeds[-1]}, {plan.recipe.epochs} epochs over {plan.train_images or 0:,} images. Clean "
+        f"accuracy is on {images:,} test images, the others on the first {plan.corrupted:,}, the same for all. Means "
+        "over seeds with 95 % Student intervals, which reflect the variation of runs and not of test images. p-values "
+        "are from paired t-tests over seeds, adjusted for all differences; a verdict requires 5 %. The time of a step "
+        f"is the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on one "
+        "thread, for untrained models."
+    )
+
+
+def _facts(comparison: Comparison, plan: Plan) -> dict[str, Any]:
+    """Return every number as plain values."""
+    settings = {name: value for name, value in dataclasses.asdict(plan).items() if name != "augment"}
     return {
-        "format": "clearhead-robustness/1",
-        "command": command,
-        "versions": installed_versions(*PACKAGES),
-        "plan": dataclasses.asdict(plan),
+        "format": "clearhead-robustness/2",
+        "versions": installed_versions(),
+        "plan": settings,
         "corruptions": {corruption.name: corruption.amounts for corruption in CORRUPTIONS},
-        "variants": {variant.name: variant.meaning for variant in found.variants},
-        "runs": [dataclasses.asdict(run) for run in found.runs],
+        "variants": {variant.name: variant.meaning for variant in comparison.variants},
+        "runs": [dataclasses.asdict(run) for run in comparison.runs],
         "estimates": {
-            measure: {name: None if one is None else dataclasses.asdict(one) for name, one in by_name.items()}
-            for measure, by_name in found.estimates.items()
+            measure: {name: None if mean is None else dataclasses.asdict(mean) for name, mean in by_name.items()}
+            for measure, by_name in comparison.estimates.items()
         },
-        "differences": [dataclasses.asdict(difference) for difference in found.differences],
+        "differences": [dataclasses.asdict(difference) for difference in comparison.differences],
         "step_times": {
-            "key": found.times.key,
-            "seconds": found.times.seconds,
-            "ratios": {variant.name: dataclasses.asdict(found.ratio(variant.name)) for variant in found.variants},
+            "key": comparison.times.key,
+            "seconds": comparison.times.seconds,
+            "ratios": {v.name: dataclasses.asdict(comparison.ratio(v.name)) for v in comparison.variants},
         },
     }
 
 
-def _mean(found: Estimate | None) -> str:
-    return "-" if found is None else f"{found.mean:.3f}"
+def _mean(value: Estimate | None) -> str:
+    return "-" if value is None else f"{value.mean:.3f}"
 
 
-def _plus_minus(found: Estimate | None) -> str:
-    if found is None or found.interval is None:
-        return _mean(found)
-    return f"{found.mean:.3f} ± {(found.interval.high - found.interval.low) / 2:.3f}"
+def _plus_minus(value: Estimate | None) -> str:
+    if value is None or value.interval is None:
+        return _mean(value)
+    return f"{value.mean:.3f} ± {(value.interval.high - value.interval.low) / 2:.3f}"
 
 
-def _with_interval(found: Estimate | None) -> str:
-    if found is None or found.interval is None:
-        return _mean(found)
-    return f"{found.mean:.3f} [{found.interval.low:.3f}, {found.interval.high:.3f}]"
+def _with_interval(value: Estimate | None) -> str:
+    if value is None or value.interval is None:
+        return _mean(value)
+    return f"{value.mean:.3f} [{value.interval.low:.3f}, {value.interval.high:.3f}]"
 
 
-def _signed(found: Estimate) -> str:
-    assert found.interval is not None, "a difference has two seeds at least"
-    return f"{found.mean:+.3f} [{found.interval.low:+.3f}, {found.interval.high:+.3f}]"
+def _signed(value: Estimate) -> str:
+    assert value.interval is not None, "a difference has at least two seeds"
+    return f"{value.mean:+.3f} [{value.interval.low:+.3f}, {value.interval.high:+.3f}]"

@@ -1,7 +1,6 @@
-"""How long a step of training takes beside another's, measured so that the machine's moods fall on all alike."""
+"""Relative step time of variants, interleaved so that machine noise affects all equally."""
 
 import dataclasses
-import json
 import platform
 import random
 import time
@@ -14,22 +13,25 @@ import numpy as np
 import torch
 from torch import nn
 
-from clearhead.experiments.experiment import write_json
+from clearhead.experiments.cache import load_cached, store
+from clearhead.experiments.experiment import Request
 from clearhead.kernels.library import kernel
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
 from clearhead.numerics.threads import one_thread
 from clearhead.training.loop import Recipe, Stepper
 
-__all__ = ["TIMES", "Ratio", "StepTimes", "measure_step_times", "read_step_times", "write_step_times"]
+__all__ = ["TIMES", "Ratio", "StepTimes", "load_step_times", "measure_step_times", "store_step_times"]
 
 TIMES = "step-time.json"
 WARM_UP = 2
-"""Rounds that are thrown away."""
+"""Rounds that are not counted."""
+
+Configs = Mapping[str, VisionTransformerConfig]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """The median of the rounds' ratios, and their quartiles."""
+    """The median ratio over rounds, and its quartiles."""
 
     median: float
     low: float
@@ -38,29 +40,29 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Seconds of a step by name, one for each round, all on one thread. `key` says of what they were taken."""
+    """Seconds per step by variant, one per round, on one thread. `key` identifies the models and the machine."""
 
     key: Mapping[str, Any]
     seconds: Mapping[str, tuple[float, ...]]
 
     def ratio(self, name: str, *, to: str) -> Ratio:
-        """How many times as long as another one's a step takes, round by round."""
+        """Return the step time of one variant relative to another, over rounds."""
         ratios = np.array(self.seconds[name]) / np.array(self.seconds[to])
         low, median, high = (float(x) for x in np.quantile(ratios, (0.25, 0.5, 0.75)))
         return Ratio(median=median, low=low, high=high)
 
 
 def measure_step_times(
-    configs: Mapping[str, VisionTransformerConfig],
+    configs: Configs,
     recipe: Recipe,
     *,
     rounds: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> StepTimes:
-    """Take one step of every model in each round, in an order drawn anew, on one thread.
+    """Take one step of every model in each round, in random order, on one thread.
 
-    Models are as before training, on one drawn batch of the recipe's size. A step is `training.loop`'s own: forward,
-    backward, clipped, AdamW. `progress` is told the rounds done and all.
+    Models are untrained and see one random batch of the recipe's size. A step is that of `training.loop`: forward,
+    backward, clipping, AdamW. `progress` receives the number of rounds done and the total.
     """
     generator = torch.Generator().manual_seed(recipe.seed)
     sizes = next(iter(configs.values()))
@@ -72,45 +74,41 @@ def measure_step_times(
         for name, config in configs.items()
     }
     steppers = {name: Stepper(model, recipe) for name, model in models.items()}
-    taken: dict[str, list[float]] = {name: [] for name in configs}
+    seconds: dict[str, list[float]] = {name: [] for name in configs}
     with one_thread():
         for number in range(WARM_UP + rounds):
             for name in random.Random(number).sample(list(steppers), len(steppers)):
-                began = time.perf_counter()
+                start = time.perf_counter()
                 steppers[name](pixels, labels, learning_rate=recipe.learning_rate)
-                taken[name].append(time.perf_counter() - began)
+                seconds[name].append(time.perf_counter() - start)
             if progress is not None:
                 progress(number + 1, WARM_UP + rounds)
     return StepTimes(
-        key=_key(configs, recipe, rounds),
-        seconds={name: tuple(seconds[WARM_UP:]) for name, seconds in taken.items()},
+        key=_key(configs, recipe, rounds), seconds={name: tuple(each[WARM_UP:]) for name, each in seconds.items()}
     )
 
 
-def write_step_times(folder: Path, times: StepTimes) -> None:
-    """Keep the times in the folder."""
-    write_json(folder / TIMES, {"key": times.key, "seconds": times.seconds})
+def store_step_times(folder: Path, times: StepTimes) -> None:
+    """Write the times into the folder."""
+    store(folder / TIMES, times.key, times.seconds)
 
 
-def read_step_times(
-    folder: Path, configs: Mapping[str, VisionTransformerConfig], recipe: Recipe, *, rounds: int
+def load_step_times(
+    folder: Path, configs: Configs, recipe: Recipe, *, rounds: int, request: Request
 ) -> StepTimes | None:
-    """The times that the folder holds of these models on such a machine; None if it has none."""
+    """Return the times that the folder holds for these models on such a machine; None if there are none."""
     key = _key(configs, recipe, rounds)
-    try:
-        stored = json.loads((folder / TIMES).read_text(encoding="utf-8"))
-        if stored["key"] == key:
-            return StepTimes(key=key, seconds={name: tuple(times) for name, times in stored["seconds"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return None
+    stored = load_cached(folder / TIMES, key, notice=request.notice)
+    if stored is None:
+        return None
+    return StepTimes(key=key, seconds={name: tuple(seconds) for name, seconds in stored["result"].items()})
 
 
-def _key(configs: Mapping[str, VisionTransformerConfig], recipe: Recipe, rounds: int) -> dict[str, Any]:
-    """What the times depend on; what pixels are divided by is no part of it."""
+def _key(configs: Configs, recipe: Recipe, rounds: int) -> dict[str, Any]:
+    """Return what the times depend on; the normalisation of pixels does not matter."""
     compiled = kernel()
     plain = {name: dataclasses.replace(config, pixel_mean=(), pixel_spread=()) for name, config in configs.items()}
-    key = {
+    return {
         "models": {name: config_as_json(config) for name, config in plain.items()},
         "batch_size": recipe.batch_size,
         "rounds": rounds,
@@ -119,5 +117,3 @@ def _key(configs: Mapping[str, VisionTransformerConfig], recipe: Recipe, rounds:
         "processor": platform.machine(),
         "kernel": None if compiled is None else compiled.instructions,
     }
-    stored: dict[str, Any] = json.loads(json.dumps(key))
-    return stored

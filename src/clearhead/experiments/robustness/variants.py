@@ -1,4 +1,4 @@
-"""The vision transformers that are compared: the same in everything but how a layer attends."""
+"""The vision transformers that are compared: they differ only in the attention of their layers."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,27 +12,27 @@ __all__ = ["VARIANTS", "Variant", "configs_of"]
 
 SOFTMAX, SYMMETRIC = "softmax", "symmetric"
 STRENGTH = 4.0
-"""Lambda, as in the source's runs of tiny models; clamped keys have the same."""
+"""Lambda, as for the tiny models of the source; clamped keys use the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way to attend.
+    """One kind of attention.
 
-    name: short, of letters that a folder may have
-    meaning: in words
-    attention: what a config's `attention` is to be, given the sizes
-    beside: the variants that it is compared with, seed by seed
+    name: a valid name of a folder
+    meaning: a description
+    attention: returns the `attention` of a config
+    baselines: the variants that it is compared with, paired by seed
     """
 
     name: str
     meaning: str
     attention: Callable[[VisionTransformerConfig], Any]
-    beside: tuple[str, ...] = (SYMMETRIC,)
+    baselines: tuple[str, ...] = (SYMMETRIC,)
 
 
 def _first(operator: Any) -> Callable[[VisionTransformerConfig], Any]:
-    """The operator in the first layer, symmetric attention in the others, as published."""
+    """Use the operator in the first layer and symmetric attention in the others, as published."""
     return lambda config: (operator, *(Symmetric(),) * (config.layers - 1))
 
 
@@ -44,13 +44,13 @@ VARIANTS = (
     Variant(name=SOFTMAX, meaning="softmax attention in all layers", attention=_all(Softmax())),
     Variant(
         name=SYMMETRIC,
-        meaning="queries are keys, in all layers; the baseline as published",
+        meaning="queries equal keys, in all layers; the published baseline",
         attention=_all(Symmetric()),
-        beside=(),
+        baselines=(),
     ),
     Variant(
         name="clamped-first",
-        meaning="symmetric, keys clamped in the first layer as RPC-Attention's code would clamp them",
+        meaning="symmetric, keys clamped in the first layer as in the code of RPC-Attention",
         attention=_first(ClampedKeys(strength=STRENGTH)),
     ),
     Variant(name="clamped", meaning="the same in all layers", attention=_all(ClampedKeys(strength=STRENGTH))),
@@ -58,40 +58,40 @@ VARIANTS = (
         Variant(
             name=f"rpc{iterations}{end}",
             meaning=f"RPC-Attention, {iterations} iterations in {where}, threshold as in its code",
-            attention=place(RPC(iterations=iterations, strength=STRENGTH)),
-            beside=(SYMMETRIC, f"clamped{end}"),
+            attention=apply(RPC(iterations=iterations, strength=STRENGTH)),
+            baselines=(SYMMETRIC, f"clamped{end}"),
         )
         for iterations in (2, 4)
-        for end, where, place in (("-first", "the first layer, symmetric elsewhere", _first), ("", "all layers", _all))
+        for end, where, apply in (("-first", "the first layer, symmetric elsewhere", _first), ("", "all layers", _all))
     ),
     Variant(
         name="rpc4-first-paper",
-        meaning="as rpc4-first, with the paper's threshold, which hardly a key reaches",
+        meaning="as rpc4-first, with the paper's threshold, which few keys reach",
         attention=_first(RPC(pursuit="paper", iterations=4, strength=STRENGTH)),
-        beside=(SYMMETRIC, "rpc4-first"),
+        baselines=(SYMMETRIC, "rpc4-first"),
     ),
     Variant(
         name="scaled-matrix",
         meaning="softmax attention on (I - S) V in all layers, S a learned matrix for each head",
         attention=lambda config: Scaled(form="matrix", num_tokens=config.tokens, num_heads=config.heads),
-        beside=(SOFTMAX, SYMMETRIC),
+        baselines=(SOFTMAX, SYMMETRIC),
     ),
     Variant(
         name="scaled-symmetric",
         meaning="the same with S = alpha softmax(K K^T), one learned alpha for each layer",
         attention=_all(Scaled(form="symmetric")),
-        beside=(SOFTMAX, SYMMETRIC),
+        baselines=(SOFTMAX, SYMMETRIC),
     ),
     Variant(
         name="scaled-asymmetric",
         meaning="the same with S = alpha softmax(Q K^T)",
         attention=_all(Scaled(form="asymmetric")),
-        beside=(SOFTMAX, SYMMETRIC),
+        baselines=(SOFTMAX, SYMMETRIC),
     ),
 )
-"""In the order of the tables; times are relative to the first."""
+"""The variants in the order of the tables; times are relative to the first."""
 
 
 def configs_of(plain: VisionTransformerConfig, variants: Sequence[Variant]) -> dict[str, VisionTransformerConfig]:
-    """The same sizes for every variant, by name."""
+    """Return a config of the same sizes for every variant, by name."""
     return {variant.name: dataclasses.replace(plain, attention=variant.attention(plain)) for variant in variants}

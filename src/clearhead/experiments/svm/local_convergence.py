@@ -1,190 +1,167 @@
 """Where normalised descent leads: W to the SVM of least Frobenius norm, K and Q to that of least nuclear norm."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clearhead.experiments.cache import kept
-from clearhead.experiments.estimates import estimate
-from clearhead.experiments.experiment import RESULT, Experiment, Outcome, Request, write_text
-from clearhead.experiments.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
+from clearhead.experiments.cache import measure_cells
+from clearhead.experiments.experiment import Experiment, Report, Request
+from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.svm.descent.dynamics import train
 from clearhead.experiments.svm.descent.parameters import Direct, Factored, Parameterisation
+from clearhead.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
 from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead.experiments.svm.solutions import ROOMS, nearness, solve_all
-from clearhead.experiments.tables import (
-    Field,
-    as_columns,
-    as_markdown,
-    counted,
-    decimals,
-    mean_of,
-    over_runs,
-    plus_minus,
-)
-from clearhead.report.chart_axis import Axis
-from clearhead.report.line_chart import Panel, picture
+from clearhead.experiments.tables import Field, Table, decimals, mean_of, over_runs, percentage, plus_minus
 from clearhead.theories.max_margin import Norm
 from clearhead.theories.max_margin.optimality import globally_optimal, locally_optimal, saturated
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["LOCAL_CONVERGENCE"]
 
-NAME = "svm/local-convergence"
 N, T, D, STEPS = 6, 8, 10, 2000
 SHOWN = (100, 500, 1000, 2000)
-KEPT = sorted({*SHOWN, *(int(step) for step in np.geomspace(10, STEPS, 40))})
+RECORDED = sorted({*SHOWN, *(int(step) for step in np.geomspace(10, STEPS, 40))})
 PARAMETERS: dict[str, Parameterisation] = {"W": Direct(), "K, Q": Factored()}
-OWN = {"W": Norm.FROBENIUS, "K, Q": Norm.NUCLEAR}
-PROTOTYPE = {
+REFERENCE = {
     ("W", Norm.FROBENIUS): (0.745, 0.972, 0.989, 0.996),
     ("W", Norm.NUCLEAR): (None, None, None, 0.861),
     ("K, Q", Norm.NUCLEAR): (0.852, 0.980, 0.991, 0.996),
     ("K, Q", Norm.FROBENIUS): (None, None, None, 0.851),
 }
-"""Cosines at `SHOWN` of the prototype's run, 100 seeds."""
-PROTOTYPE_GLOBAL = {"W": 74, "K, Q": 78}
-BARS = {"own": 0.99, "crossed": 0.90}
-"""What the mean cosine to a parameterisation's own SVM reaches at least, and that to the other's at most."""
+"""Cosines at the steps `SHOWN` of an independent implementation, 100 seeds."""
+REFERENCE_GLOBAL = {"W": 74, "K, Q": 78}
+LEAST, MOST = 0.99, 0.90
+"""The mean cosine to the predicted SVM must be at least the first, that to the other SVM at most the second."""
+
+Results = Mapping[str, Mapping[str, Any]]
 
 
 def measure(*, trained: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Train one parameterisation from every seed, and compare it with both SVMs of what it selected in the end."""
+    """Train one parameterisation from every seed; compare it with both SVMs of the tokens selected at the end."""
     task = draw_tasks(seeds, n=N, t=T, d=D)
     start = draw_start(seeds, (D, D), (D, D))
-    found = train(task, start if trained != "W" else start[:1], steps=STEPS, keep=KEPT, parameters=PARAMETERS[trained])
-    selected = found.selected[-1]
-    solutions = {norm: solve_all(task.tokens, task.queries, selected, norm) for norm in OWN.values()}
-    scores = task.token_scores
+    run = train(
+        task, start if trained != "W" else start[:1], steps=STEPS, record=RECORDED, parameters=PARAMETERS[trained]
+    )
+    selected, scores = run.selected[-1], task.token_scores
+    solutions = {norm: solve_all(task.tokens, task.queries, selected, norm) for norm in PREDICTED.values()}
     return {
-        "steps": found.steps,
-        "near": {norm: [nearness(W, solved) for W in found.W] for norm, solved in solutions.items()},
+        "steps": run.steps,
+        "cosines": {norm: [cosines(W, solved) for W in run.W] for norm, solved in solutions.items()},
         "gap": {norm: max(solved.gap for solved in each) for norm, each in solutions.items()},
-        "saturated": saturated(found.attention[-1]).tolist(),
+        "saturated": saturated(run.attention[-1]).tolist(),
         "global": globally_optimal(scores, selected).tolist(),
         "local": [
-            bool(locally_optimal(scores[run], selected[run], solved.support))
-            for run, solved in enumerate(solutions[OWN[trained]])
+            bool(locally_optimal(scores[i], selected[i], solved.support))
+            for i, solved in enumerate(solutions[PREDICTED[trained]])
         ],
     }
 
 
-def _run(request: Request, folder: Path) -> Outcome:
-    seeds = seeds_of(request, 20)
-    found: dict[str, dict[str, Any]] = {}
-    for place, trained in enumerate(PARAMETERS):
-        request.tell(f"{trained}: {len(seeds)} runs", place, len(PARAMETERS))
-        path = folder / "measured" / f"{trained.replace(', ', '')}.json"
-        found[trained] = kept(path, measure, {"trained": trained, "seeds": seeds}, rooms=ROOMS)
-    cosines, selections = _cosines(found), _selections(found)
-    command = command_of(NAME, request)
-    setting = (
-        f"{len(seeds)} tasks drawn from seeds {seeds[0]} to {seeds[-1]}: n = {N}, T = {T}, d = {D}, cross-attention, "
-        "tokens and queries of length one, a fixed linear head, logistic loss. Normalised descent, rate 0.1, starts as "
-        "of a linear layer. Cosines to the SVM of the tokens selected in the end: means with Student's 95 % intervals."
-    )
-    page = write_page(
-        folder,
-        title="Where training attention leads",
-        command=command,
-        setting=setting,
-        tables=[
-            ("Cosine to the SVM, by the number of steps", as_markdown(cosines)),
-            (
-                "Runs that saturate, and select optimal tokens, per cent with Wilson's intervals",
-                as_markdown(selections),
-            ),
-        ],
-    )
-    write_text(folder / PICTURE, _picture(found))
-    last = {key: estimate([c for c in found[key[0]]["near"][key[1]][-1] if c is not None]) for key in PROTOTYPE}
+def report(results: Results, request: Request) -> Report:
+    """Tabulate the cosines by step, and the runs that saturate and select optimal tokens."""
+    seeds = request.seed_list(20)
+    last = {(trained, norm): over_runs(results[trained]["cosines"][norm][-1]) for trained, norm in REFERENCE}
     met = {
-        f"{trained} to {norm}": (one.mean >= BARS["own"] if OWN[trained] is norm else one.mean <= BARS["crossed"])
-        for (trained, norm), one in last.items()
-        if one is not None
+        f"{trained} to {norm}": mean.mean >= LEAST if PREDICTED[trained] is norm else mean.mean <= MOST
+        for (trained, norm), mean in last.items()
+        if mean is not None
     }
-    own, crossed = (
-        [mean_of(last[key]) for key in PROTOTYPE if (OWN[key[0]] is key[1]) is mine] for mine in (True, False)
+    predicted, other = (
+        [mean_of(mean) for (trained, norm), mean in last.items() if (PREDICTED[trained] is norm) is wanted]
+        for wanted in (True, False)
     )
-    return Outcome(
-        headline=f"own SVM {' and '.join(own)}, the other's {' and '.join(crossed)}; {sum(met.values())} of 4 bars met",
-        tables=as_columns(cosines),
+    return Report(
+        headline=f"cosine to the predicted SVM {' and '.join(predicted)}, to the other {' and '.join(other)}; "
+        f"{sum(met.values())} of 4 thresholds met",
+        setting=(
+            f"{len(seeds)} tasks drawn from seeds {seeds[0]} to {seeds[-1]}: n = {N}, T = {T}, d = {D}, "
+            "cross-attention, tokens and queries of length one, a fixed linear head, logistic loss. Normalised descent "
+            "with rate 0.1, initialised as a linear layer. Cosines to the SVM of the tokens selected at the end: means "
+            "with 95 % Student intervals."
+        ),
+        sections=[
+            ("Cosine to the SVM, by the number of steps", _cosine_table(results)),
+            ("Runs that saturate and select optimal tokens, in per cent with Wilson intervals", _token_table(results)),
+        ],
         remarks=(
-            "Mean cosine after so many steps, ± half of Student's 95 % interval over seeds; prot.: the same of the "
-            "prototype's run, 100 seeds, at the end.",
+            "Mean cosine by the number of steps, ± half of the 95 % Student interval over seeds; ref.: an independent "
+            "implementation, 100 seeds, at the end.",
             *(
-                f"{trained}: saturated {counted(one['saturated'])} %, global tokens {counted(one['global'])} % "
-                f"(prot. {PROTOTYPE_GLOBAL[trained]} %), local {counted(one['local'])} %."
-                for trained, one in found.items()
+                f"{trained}: saturated {percentage(result['saturated'])} %, globally optimal tokens "
+                f"{percentage(result['global'])} % (ref. {REFERENCE_GLOBAL[trained]} %), locally optimal "
+                f"{percentage(result['local'])} %."
+                for trained, result in results.items()
             ),
         ),
-        files=(page, folder / PICTURE, folder / RESULT),
-        facts={"command": command, "seeds": seeds, "bars": BARS, "met": met, "runs": found},
+        figures={"picture.svg": lambda: draw(results)},
+        facts={"seeds": seeds, "thresholds": {"predicted": LEAST, "other": MOST}, "met": met, "runs": dict(results)},
     )
 
 
-def _cosines(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
+def _cosine_table(results: Results) -> Table:
     fields = [
-        Field(title="trained", cells=[trained for trained, _ in PROTOTYPE], words=True),
-        Field(title="SVM of least", cells=[norm for _, norm in PROTOTYPE], short="SVM", words=True),
+        Field(title="trained", cells=[trained for trained, _ in REFERENCE], text=True),
+        Field(title="SVM of least", cells=[norm for _, norm in REFERENCE], short="SVM", text=True),
     ]
-    for place, step in enumerate(SHOWN):
-        each = [
-            over_runs(found[trained]["near"][norm][found[trained]["steps"].index(step)]) for trained, norm in PROTOTYPE
+    for step, rank in zip(SHOWN, (2, 3, 1, 0), strict=False):
+        means = [
+            over_runs(results[trained]["cosines"][norm][results[trained]["steps"].index(step)])
+            for trained, norm in REFERENCE
         ]
-        rank = (2, 3, 1, 0)[place]
-        shown = [plus_minus(one) for one in each]
-        fields.append(
-            Field(title=f"{step:,} steps", short=f"{step:,}", cells=shown, narrow=[mean_of(e) for e in each], rank=rank)
-        )
-    least = [min(c for c in found[trained]["near"][norm][-1] if c is not None) for trained, norm in PROTOTYPE]
-    fields.append(Field(title="least at the end", short="least", cells=[decimals(v) for v in least], rank=2))
-    told = [" / ".join(decimals(v) for v in values if v is not None) for values in PROTOTYPE.values()]
-    last = [decimals(values[-1]) for values in PROTOTYPE.values()]
-    return [*fields, Field(title="prototype", short="prot.", cells=told, narrow=last, rank=1)]
-
-
-def _selections(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
-    rows = list(found.items())
+        cells, narrow = [plus_minus(mean) for mean in means], [mean_of(mean) for mean in means]
+        fields.append(Field(title=f"{step:,} steps", short=f"{step:,}", cells=cells, narrow=narrow, rank=rank))
+    least = [min(c for c in results[trained]["cosines"][norm][-1] if c is not None) for trained, norm in REFERENCE]
+    reference = [" / ".join(decimals(v) for v in values if v is not None) for values in REFERENCE.values()]
     return [
-        Field(title="trained", cells=[trained for trained, _ in rows], words=True),
-        *(
-            Field(title=title, cells=[counted(one[name]) for _, one in rows])
-            for name, title in (
-                ("saturated", "saturated"),
-                ("global", "globally optimal"),
-                ("local", "locally optimal"),
-            )
+        *fields,
+        Field(title="least at the end", short="least", cells=[decimals(value) for value in least], rank=2),
+        Field(
+            title="reference", short="ref.", cells=reference, rank=1,
+            narrow=[decimals(values[-1]) for values in REFERENCE.values()],
         ),
-        Field(title="prototype, globally optimal", cells=[str(PROTOTYPE_GLOBAL[trained]) for trained, _ in rows]),
+    ]  # fmt: skip
+
+
+def _token_table(results: Results) -> Table:
+    titles = {"saturated": "saturated", "global": "globally optimal", "local": "locally optimal"}
+    return [
+        Field(title="trained", cells=list(results), text=True),
+        *(
+            Field(title=title, cells=[percentage(result[name]) for result in results.values()])
+            for name, title in titles.items()
+        ),
+        Field(title="reference, globally optimal", cells=[str(REFERENCE_GLOBAL[trained]) for trained in results]),
     ]
 
 
-def _picture(found: Mapping[str, Mapping[str, Any]]) -> str:
-    panels = []
-    for trained, one in found.items():
-        lines = [
-            line_over_runs(f"cosine to the SVM of least {norm} norm", one["steps"], one["near"][norm], colour=colour)
-            for colour, norm in enumerate((Norm.FROBENIUS, Norm.NUCLEAR))
-        ]
-        panels.append(
-            Panel(
-                title=f"{trained} trained by normalised descent",
-                x_label="steps",
-                y_label="cosine",
-                lines=lines,
-                x_log=True,
-                y_axis=Axis(low=0.0, high=1.02),
-            )
-        )
-    return picture(panels, title="Cosine of trained attention to attention SVMs, by the number of steps")
+def draw(results: Results) -> "Figure":
+    """Plot the mean cosine to both SVMs by the number of steps."""
+    figure, panels = make_panels(
+        len(results), title="Cosine of trained attention to attention SVMs, by the number of steps"
+    )
+    for axes, (trained, result) in zip(panels, results.items(), strict=True):
+        for colour, norm in enumerate((Norm.FROBENIUS, Norm.NUCLEAR)):
+            label = f"cosine to the SVM of least {norm} norm"
+            plot_mean(axes, result["steps"], result["cosines"][norm], label=label, colour=colour)
+        title = f"{trained} trained by normalised descent"
+        finish_panel(axes, title=title, x="steps", y="cosine", x_log=True, y_range=(0.0, 1.02))
+    return figure
 
 
 LOCAL_CONVERGENCE = Experiment(
-    name=NAME,
-    reproduces="training W leads to the Frobenius SVM, K and Q to the nuclear one (Tarzanagh et al. 2023)",
+    name="svm/local-convergence",
+    title="Where training attention leads",
+    reproduces="training W leads to the Frobenius SVM, training K and Q to the nuclear SVM (Tarzanagh et al. 2023)",
     cost="10 s",
-    run=_run,
+    measure=measure_cells(
+        measure,
+        lambda request: {trained: {"trained": trained, "seeds": request.seed_list(20)} for trained in PREDICTED},
+        packages=PACKAGES,
+    ),
+    report=report,
     options=frozenset({"seeds"}),
 )

@@ -1,170 +1,148 @@
-"""Which rule of training leads to which margin: cosines of what each rule makes to SVMs of three norms."""
+"""Which optimiser leads to which margin: cosines of the trained W to SVMs of three norms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clearhead.experiments.cache import kept
-from clearhead.experiments.experiment import RESULT, Experiment, Outcome, Request, write_text
-from clearhead.experiments.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
+from clearhead.experiments.cache import measure_cells
+from clearhead.experiments.experiment import Experiment, Report, Request
+from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.svm.descent.attention_task import evaluate, evaluate_by_autograd
 from clearhead.experiments.svm.descent.dynamics import train
 from clearhead.experiments.svm.descent.parameters import Direct, Factored, Parameterisation
 from clearhead.experiments.svm.descent.rules import Adam, GradientDescent, NormalisedDescent, Rule, SignDescent
+from clearhead.experiments.svm.descent.solutions import PACKAGES, cosines, solve_all
 from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead.experiments.svm.solutions import ROOMS, nearness, solve_all
-from clearhead.experiments.tables import (
-    Field,
-    as_columns,
-    as_markdown,
-    counted,
-    decimals,
-    mean_of,
-    over_runs,
-    plus_minus,
-)
-from clearhead.report.chart_axis import Axis
-from clearhead.report.line_chart import Panel, picture
+from clearhead.experiments.tables import Field, Table, decimals, mean_of, over_runs, percentage, plus_minus
 from clearhead.theories.max_margin import Norm
 from clearhead.theories.max_margin.optimality import saturated
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["OPTIMISERS"]
 
-NAME = "svm/optimisers"
 N, T, D, STEPS = 6, 8, 10, 3000
-KEPT = (30, 100, 300, 1000, 3000)
+RECORDED = (30, 100, 300, 1000, 3000)
 NORMS = (Norm.FROBENIUS, Norm.NUCLEAR, Norm.MAX_ENTRY)
 SHORT = {Norm.FROBENIUS: "Frob.", Norm.NUCLEAR: "nucl.", Norm.MAX_ENTRY: "max"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """A way to train, and the cosines of the prototype's run to SVMs of `NORMS`; none for what it does not have.
+class Method:
+    """An optimiser and what it trains.
 
-    autograd: with torch's own gradient, which is rounding alone once attention is saturated
+    autograd: use autograd's gradient, which is only rounding once attention is saturated
+    reference: cosines of an independent implementation to the SVMs of `NORMS`, if it has them
     """
 
     rule: Rule
     autograd: bool = False
     parameters: Parameterisation = field(default_factory=Direct)
-    of_prototype: tuple[float, ...] = ()
+    reference: tuple[float, ...] = ()
 
 
-WAYS = {
-    "W, normalised": _Way(rule=NormalisedDescent(0.1), of_prototype=(0.996, 0.864, 0.778)),
-    "W, plain, rate 5": _Way(rule=GradientDescent(5.0), of_prototype=(0.930, 0.839, 0.739)),
-    "W, sign": _Way(rule=SignDescent(0.01)),
-    "W, sign, autograd": _Way(rule=SignDescent(0.01), autograd=True, of_prototype=(0.781, 0.639, 0.898)),
-    "W, Adam": _Way(rule=Adam(0.01), of_prototype=(0.857, 0.719, 0.818)),
-    "W, AdamW": _Way(rule=Adam(0.01, decay=0.1), of_prototype=(0.854, 0.715, 0.840)),
-    "K Q, Adam": _Way(rule=Adam(0.01), parameters=Factored(0.0), of_prototype=(0.783, 0.818, 0.654)),
-    "K Q, normalised": _Way(rule=NormalisedDescent(0.1), parameters=Factored()),
+METHODS = {
+    "W, normalised": Method(rule=NormalisedDescent(0.1), reference=(0.996, 0.864, 0.778)),
+    "W, plain, rate 5": Method(rule=GradientDescent(5.0), reference=(0.930, 0.839, 0.739)),
+    "W, sign": Method(rule=SignDescent(0.01)),
+    "W, sign, autograd": Method(rule=SignDescent(0.01), autograd=True, reference=(0.781, 0.639, 0.898)),
+    "W, Adam": Method(rule=Adam(0.01), reference=(0.857, 0.719, 0.818)),
+    "W, AdamW": Method(rule=Adam(0.01, decay=0.1), reference=(0.854, 0.715, 0.840)),
+    "K Q, Adam": Method(rule=Adam(0.01), parameters=Factored(0.0), reference=(0.783, 0.818, 0.654)),
+    "K Q, normalised": Method(rule=NormalisedDescent(0.1), parameters=Factored()),
 }
 
+Results = Mapping[str, Mapping[str, Any]]
 
-def measure(*, way: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Train in one way from every seed, and compare with the SVMs of what was selected in the end."""
+
+def measure(*, method: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Train by one method from every seed; compare with the SVMs of the tokens selected at the end."""
     task = draw_tasks(seeds, n=N, t=T, d=D)
     start = draw_start(seeds, (D, D), (D, D))
-    chosen = WAYS[way]
-    first = start[:1] if isinstance(chosen.parameters, Direct) else start
-    found = train(
+    chosen = METHODS[method]
+    run = train(
         task,
-        first,
+        start[:1] if isinstance(chosen.parameters, Direct) else start,
         steps=STEPS,
-        keep=KEPT,
+        record=RECORDED,
         parameters=chosen.parameters,
         rule=chosen.rule,
         evaluation=evaluate_by_autograd if chosen.autograd else evaluate,
     )
-    selected = found.selected[-1]
-    near = {}
-    for norm in NORMS:
-        solutions = solve_all(task.tokens, task.queries, selected, norm)
-        near[norm] = [nearness(W, solutions) for W in found.W]
+    solutions = {norm: solve_all(task.tokens, task.queries, run.selected[-1], norm) for norm in NORMS}
     return {
-        "near": near,
-        "saturated": saturated(found.attention[-1]).tolist(),
-        "largest": found.largest[-1].mean(dim=-1).tolist(),
+        "cosines": {norm: [cosines(W, solved) for W in run.W] for norm, solved in solutions.items()},
+        "saturated": saturated(run.attention[-1]).tolist(),
+        "largest": run.largest[-1].mean(dim=-1).tolist(),
     }
 
 
-def _run(request: Request, folder: Path) -> Outcome:
-    seeds = seeds_of(request, 40)
-    found: dict[str, Mapping[str, Any]] = {}
-    for place, way in enumerate(WAYS):
-        request.tell(way, place, len(WAYS))
-        path = folder / "measured" / f"{way.replace(', ', '-').replace(' ', '-')}.json"
-        found[way] = kept(path, measure, {"way": way, "seeds": seeds}, rooms=ROOMS)
-    table, command = _table(found), command_of(NAME, request)
-    page = write_page(
-        folder,
-        title="Which rule of training leads to which margin",
-        command=command,
+def report(results: Results, request: Request) -> Report:
+    """Tabulate the cosines at the end, by optimiser and norm."""
+    seeds = request.seed_list(40)
+
+    def last(method: str, norm: Norm) -> str:
+        return mean_of(over_runs(results[method]["cosines"][norm][-1]))
+
+    return Report(
+        headline=f"W normalised {last('W, normalised', Norm.FROBENIUS)} to Frobenius, "
+        f"K Q {last('K Q, normalised', Norm.NUCLEAR)} to nuclear, sign {last('W, sign', Norm.MAX_ENTRY)} to max-entry",
         setting=(
             f"{len(seeds)} tasks drawn from seeds {seeds[0]} to {seeds[-1]}: n = {N}, T = {T}, d = {D}; {STEPS:,} "
             "steps. Rates: 0.1 for normalised descent, 5 for plain, 0.01 for the others; AdamW decays by 0.1; the "
-            "prototype does not say its rates. Gradients are exact however saturated attention is, but for the row "
-            "that names autograd. Cosines to the SVMs of the tokens selected in the end: means with "
-            "Student's 95 % intervals."
+            "rates of the reference are not known. Gradients are exact however saturated attention is, except in the "
+            "row that names autograd. Cosines to the SVMs of the tokens selected at the end: means with 95 % Student "
+            "intervals."
         ),
-        tables=[("Cosine to the SVM of least norm, by the norm", as_markdown(table))],
-    )
-    write_text(folder / PICTURE, _picture(found))
-    near = {way: {norm: mean_of(over_runs(one["near"][norm][-1])) for norm in NORMS} for way, one in found.items()}
-    return Outcome(
-        headline=f"W normalised {near['W, normalised'][Norm.FROBENIUS]} to Frobenius, "
-        f"K Q {near['K Q, normalised'][Norm.NUCLEAR]} to nuclear, sign {near['W, sign'][Norm.MAX_ENTRY]} to max-entry",
-        tables=as_columns(table),
+        sections=[("Cosine to the SVM of least norm, by the norm", _table(results))],
         remarks=(
-            "Mean cosine to the SVM of least Frobenius, nuclear and max-entry norm, ± half of Student's 95 % interval; "
-            "autograd: torch's gradient, rounding alone after saturation; prot.: the prototype's run.",
+            "Mean cosine to the SVM of least Frobenius, nuclear and max-entry norm, ± half of the 95 % Student "
+            "interval; autograd: gradients that are only rounding after saturation; ref.: an independent "
+            "implementation.",
         ),
-        files=(page, folder / PICTURE, folder / RESULT),
-        facts={"command": command, "seeds": seeds, "runs": found},
+        figures={"picture.svg": lambda: draw(results)},
+        facts={"seeds": seeds, "runs": dict(results)},
     )
 
 
-def _table(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
-    rows = list(found.items())
-    fields = [Field(title="trained", cells=[way for way, _ in rows], words=True)]
+def _table(results: Results) -> Table:
+    fields = [Field(title="trained", cells=list(results), text=True)]
     for norm in NORMS:
-        each = [over_runs(one["near"][norm][-1]) for _, one in rows]
-        cells, narrow = [plus_minus(e) for e in each], [mean_of(e) for e in each]
+        means = [over_runs(result["cosines"][norm][-1]) for result in results.values()]
+        cells, narrow = [plus_minus(mean) for mean in means], [mean_of(mean) for mean in means]
         fields.append(Field(title=str(norm), short=SHORT[norm], cells=cells, narrow=narrow))
-    told = [" / ".join(decimals(value) for value in WAYS[way].of_prototype) or "-" for way, _ in rows]
+    saturation = [percentage(result["saturated"]) for result in results.values()]
+    reference = [" / ".join(decimals(value) for value in METHODS[name].reference) or "-" for name in results]
     return [
         *fields,
-        Field(
-            title="saturated, per cent", short="saturated", cells=[counted(one["saturated"]) for _, one in rows], rank=2
-        ),
-        Field(title="prototype", short="prot.", cells=told, rank=1),
+        Field(title="saturated, per cent", short="saturated", cells=saturation, rank=2),
+        Field(title="reference", short="ref.", cells=reference, rank=1),
     ]
 
 
-def _picture(found: Mapping[str, Mapping[str, Any]]) -> str:
-    panels = [
-        Panel(
-            title=way,
-            x_label="steps",
-            y_label="cosine",
-            lines=[
-                line_over_runs(f"to the SVM of least {norm} norm", KEPT, found[way]["near"][norm], colour=colour)
-                for colour, norm in enumerate(NORMS)
-            ],
-            x_log=True,
-            y_axis=Axis(low=0.0, high=1.02),
-        )
-        for way in ("W, normalised", "K Q, normalised", "W, sign", "W, Adam")
-    ]
-    return picture(panels, title="Cosines of trained attention to attention SVMs of three norms")
+def draw(results: Results) -> "Figure":
+    """Plot the cosines by step, for four optimisers."""
+    names = ("W, normalised", "K Q, normalised", "W, sign", "W, Adam")
+    figure, panels = make_panels(len(names), title="Cosines of trained attention to attention SVMs of three norms")
+    for axes, name in zip(panels, names, strict=True):
+        for colour, norm in enumerate(NORMS):
+            label = f"to the SVM of least {norm} norm"
+            plot_mean(axes, RECORDED, results[name]["cosines"][norm], label=label, colour=colour)
+        finish_panel(axes, title=name, x="steps", y="cosine", x_log=True, y_range=(0.0, 1.02))
+    return figure
 
 
 OPTIMISERS = Experiment(
-    name=NAME,
-    reproduces="the rule of training decides which SVM it leads to: Frobenius, nuclear or max-entry norm",
+    name="svm/optimisers",
+    title="Which optimiser leads to which margin",
+    reproduces="the optimiser decides which SVM training leads to: Frobenius, nuclear or max-entry norm",
     cost="30 s",
-    run=_run,
+    measure=measure_cells(
+        measure,
+        lambda request: {name: {"method": name, "seeds": request.seed_list(40)} for name in METHODS},
+        packages=PACKAGES,
+    ),
+    report=report,
     options=frozenset({"seeds"}),
 )

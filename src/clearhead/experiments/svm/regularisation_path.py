@@ -1,135 +1,121 @@
-"""The regularisation path: least loss within growing balls, beside the SVM that it turns to."""
+"""The regularisation path: least loss within growing balls, compared with the SVM that it converges to."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clearhead.experiments.cache import kept
-from clearhead.experiments.experiment import RESULT, Experiment, Outcome, Request, write_text
-from clearhead.experiments.seed_runs import PICTURE, command_of, line_over_runs, seeds_of, write_page
+from clearhead.experiments.cache import measure_cells
+from clearhead.experiments.experiment import Experiment, Report, Request
+from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.svm.descent.parameters import Direct, Factored
 from clearhead.experiments.svm.descent.path import regularisation_path
+from clearhead.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
 from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead.experiments.svm.solutions import ROOMS, nearness, solve_all
-from clearhead.experiments.tables import Field, as_columns, as_markdown, mean_of, over_runs, plus_minus
-from clearhead.report.chart_axis import Axis
-from clearhead.report.line_chart import Panel, picture
+from clearhead.experiments.tables import Field, Table, mean_of, over_runs, plus_minus
 from clearhead.report.wording import short
 from clearhead.theories.max_margin import Norm
 from clearhead.theories.max_margin.optimality import globally_optimal
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["REGULARISATION_PATH"]
 
-NAME = "svm/regularisation-path"
 N, T, D = 6, 8, 10
 RADII = tuple(2.0**k for k in range(10))
-OWN = {"W": Norm.FROBENIUS, "K, Q": Norm.NUCLEAR}
+NORMS = (Norm.FROBENIUS, Norm.NUCLEAR)
+
+Results = Mapping[str, Mapping[str, Any]]
 
 
 def measure(*, trained: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Follow the path from every seed, and compare it with the SVMs of what is selected in the largest ball."""
+    """Follow the path from every seed; compare it with the SVMs of the tokens selected in the largest ball."""
     task = draw_tasks(seeds, n=N, t=T, d=D)
     start = draw_start(seeds, (D, D), (D, D))
-    found = regularisation_path(
+    path = regularisation_path(
         task,
         start[:1] if trained == "W" else start,
         radii=RADII,
         parameters=Direct() if trained == "W" else Factored(0.0),
     )
-    selected = found.attention[-1].argmax(dim=-1)
-    near = {}
-    for norm in OWN.values():
-        solutions = solve_all(task.tokens, task.queries, selected, norm)
-        near[norm] = [nearness(W, solutions) for W in found.W]
+    selected = path.attention[-1].argmax(dim=-1)
+    solutions = {norm: solve_all(task.tokens, task.queries, selected, norm) for norm in NORMS}
     return {
-        "near": near,
-        "slant": found.slant.tolist(),
+        "cosines": {norm: [cosines(W, solved) for W in path.W] for norm, solved in solutions.items()},
+        "residual": path.residual.tolist(),
         "global": globally_optimal(task.token_scores, selected).tolist(),
     }
 
 
-def _run(request: Request, folder: Path) -> Outcome:
-    seeds = seeds_of(request, 20)
-    found: dict[str, Mapping[str, Any]] = {}
-    for place, trained in enumerate(OWN):
-        request.tell(f"{trained}: {len(seeds)} paths", place, len(OWN))
-        path = folder / "measured" / f"{trained.replace(', ', '')}.json"
-        found[trained] = kept(path, measure, {"trained": trained, "seeds": seeds}, rooms=ROOMS)
-    table, command = _table(found), command_of(NAME, request)
-    page = write_page(
-        folder,
-        title="The regularisation path",
-        command=command,
+def report(results: Results, request: Request) -> Report:
+    """Tabulate the cosines to both SVMs, by the radius."""
+    seeds = request.seed_list(20)
+    last = {
+        (trained, norm): mean_of(over_runs(result["cosines"][norm][-1]))
+        for trained, result in results.items()
+        for norm in NORMS
+    }
+    return Report(
+        headline=f"R = {RADII[-1]:g}: cosine to the predicted SVM {last['W', Norm.FROBENIUS]} and "
+        f"{last['K, Q', Norm.NUCLEAR]}, to the other {last['W', Norm.NUCLEAR]} and {last['K, Q', Norm.FROBENIUS]}",
         setting=(
             f"{len(seeds)} tasks drawn from seeds {seeds[0]} to {seeds[-1]}: n = {N}, T = {T}, d = {D}. Least loss "
             "over |W|_F <= R, and over |K|^2 + |Q|^2 <= 2R, by projected steps from ball to ball. Cosines to the SVMs "
-            "of the tokens selected in the largest ball: means with Student's 95 % intervals. Slant: the largest sine "
-            "over runs of the angle between parameters and minus their gradient, 0 at a minimum. The prototype "
-            "has no figures for it."
+            "of the tokens selected in the largest ball: means with 95 % Student intervals. Residual: the largest sine "
+            "over runs of the angle between the parameters and the negative gradient, 0 at a minimum. There is no "
+            "reference for it."
         ),
-        tables=[("Cosine to the SVM, by the radius", as_markdown(table))],
-    )
-    write_text(folder / PICTURE, _picture(found))
-    last = {
-        (trained, norm): mean_of(over_runs(found[trained]["near"][norm][-1]))
-        for trained in OWN
-        for norm in OWN.values()
-    }
-    return Outcome(
-        headline=f"R = {RADII[-1]:g}: own SVM {last['W', Norm.FROBENIUS]} and {last['K, Q', Norm.NUCLEAR]}, "
-        f"the other's {last['W', Norm.NUCLEAR]} and {last['K, Q', Norm.FROBENIUS]}",
-        tables=as_columns(table),
+        sections=[("Cosine to the SVM, by the radius", _table(results))],
         remarks=(
-            "Mean cosine to the SVM of least Frobenius (F) and nuclear (N) norm, ± half of Student's 95 % interval; "
-            "slant: how far the worst run is from a minimum, as a sine.",
+            "Mean cosine to the SVM of least Frobenius (F) and nuclear (N) norm, ± half of the 95 % Student interval; "
+            "residual: the distance of the worst run from a minimum, as a sine.",
         ),
-        files=(page, folder / PICTURE, folder / RESULT),
-        facts={"command": command, "seeds": seeds, "radii": RADII, "runs": found},
+        figures={"picture.svg": lambda: draw(results)},
+        facts={"seeds": seeds, "radii": RADII, "runs": dict(results)},
     )
 
 
-def _table(found: Mapping[str, Mapping[str, Any]]) -> list[Field]:
+def _table(results: Results) -> Table:
     fields = [Field(title="R", cells=[f"{radius:g}" for radius in RADII])]
-    for trained, one in found.items():
-        for norm in (Norm.FROBENIUS, Norm.NUCLEAR):
-            each = [over_runs(cosines) for cosines in one["near"][norm]]
-            own = OWN[trained] is norm
+    for trained, result in results.items():
+        for norm in NORMS:
+            means = [over_runs(values) for values in result["cosines"][norm]]
             fields.append(
                 Field(
                     title=f"{trained} to {norm}",
                     short=f"{trained} to {norm[0].upper()}",
-                    cells=[plus_minus(e) for e in each],
-                    narrow=[mean_of(e) for e in each],
-                    rank=0 if own else 1,
+                    cells=[plus_minus(mean) for mean in means],
+                    narrow=[mean_of(mean) for mean in means],
+                    rank=0 if PREDICTED[trained] is norm else 1,
                 )
             )
-        slants = [short(max(at)) for at in one["slant"]]
-        fields.append(Field(title=f"slant of {trained}", short="slant", cells=slants, rank=2))
+        residuals = [short(max(values)) for values in result["residual"]]
+        fields.append(Field(title=f"residual of {trained}", short="residual", cells=residuals, rank=2))
     return fields
 
 
-def _picture(found: Mapping[str, Mapping[str, Any]]) -> str:
-    panels = [
-        Panel(
-            title=f"{trained}, least loss within R",
-            x_label="R",
-            y_label="cosine",
-            lines=[
-                line_over_runs(f"cosine to the SVM of least {norm} norm", RADII, one["near"][norm], colour=colour)
-                for colour, norm in enumerate((Norm.FROBENIUS, Norm.NUCLEAR))
-            ],
-            x_log=True,
-            y_axis=Axis(low=0.0, high=1.02),
-        )
-        for trained, one in found.items()
-    ]
-    return picture(panels, title="Cosine of the regularisation path to attention SVMs, by the radius")
+def draw(results: Results) -> "Figure":
+    """Plot the cosines by the radius."""
+    figure, panels = make_panels(
+        len(results), title="Cosine of the regularisation path to attention SVMs, by the radius"
+    )
+    for axes, (trained, result) in zip(panels, results.items(), strict=True):
+        for colour, norm in enumerate(NORMS):
+            label = f"cosine to the SVM of least {norm} norm"
+            plot_mean(axes, RADII, result["cosines"][norm], label=label, colour=colour)
+        finish_panel(axes, title=f"{trained}, least loss within R", x="R", y="cosine", x_log=True, y_range=(0.0, 1.02))
+    return figure
 
 
 REGULARISATION_PATH = Experiment(
-    name=NAME,
+    name="svm/regularisation-path",
+    title="The regularisation path",
     reproduces="least loss within growing balls leads to the same SVMs as descent (Tarzanagh et al. 2023)",
     cost="20 s",
-    run=_run,
+    measure=measure_cells(
+        measure,
+        lambda request: {trained: {"trained": trained, "seeds": request.seed_list(20)} for trained in PREDICTED},
+        packages=PACKAGES,
+    ),
+    report=report,
     options=frozenset({"seeds"}),
 )

@@ -29,9 +29,9 @@ def test_small_plain_steps_lower_the_loss(seed: int, factored: bool) -> None:
     start = (drawn(R, D, M, seed=seed), drawn(R, E, M, seed=seed + 1)) if factored else (drawn(R, D, E, seed=seed),)
     start = tuple(p / 10 for p in start)
     parameters = Factored() if factored else Direct()
-    found = train(task, start, steps=11, keep=range(12), parameters=parameters, rule=GradientDescent(1e-3))
+    found = train(task, start, steps=11, record=range(12), parameters=parameters, rule=GradientDescent(1e-3))
     assert bool((found.loss.diff(dim=0) <= 0).all())
-    uphill = train(task, start, steps=11, keep=range(12), parameters=parameters, rule=GradientDescent(-1e-3))
+    uphill = train(task, start, steps=11, record=range(12), parameters=parameters, rule=GradientDescent(-1e-3))
     assert bool((uphill.loss.diff(dim=0) >= 0).all())
 
 
@@ -87,7 +87,7 @@ def test_gradients_of_factors_are_autograds() -> None:
 
 def test_what_is_kept_is_what_was_there() -> None:
     task, start = made_task(2), (drawn(R, D, E, seed=1),)
-    found = train(task, start, steps=13, keep=[0, 5, 13])
+    found = train(task, start, steps=13, record=[0, 5, 13])
     assert found.steps == (0, 5, 13)
     assert torch.equal(found.W[0], start[0])
     assert torch.equal(found.W[1], train(task, start, steps=5).W[0])
@@ -96,8 +96,8 @@ def test_what_is_kept_is_what_was_there() -> None:
     assert torch.equal(found.largest[1], at.attention.amax(dim=-1))
     assert torch.equal(found.selected[1], task.logits(found.W[1]).argmax(dim=-1))
     assert train(task, start, steps=0).steps == (0,)
-    with pytest.raises(ValueError, match=r"expected steps to keep from 0 to 13; got \[5, 14\]"):
-        train(task, start, steps=13, keep=[14, 5])
+    with pytest.raises(ValueError, match=r"expected steps to record from 0 to 13; got \[5, 14\]"):
+        train(task, start, steps=13, record=[14, 5])
 
 
 def test_progress_is_told() -> None:
@@ -108,7 +108,7 @@ def test_progress_is_told() -> None:
 
 def test_w_turns_to_the_svm_of_least_frobenius_norm() -> None:
     task = draw_tasks(SEEDS, n=6, t=8, d=10)
-    found = train(task, draw_start(SEEDS, (10, 10)), steps=2000, keep=(100, 2000))
+    found = train(task, draw_start(SEEDS, (10, 10)), steps=2000, record=(100, 2000))
     svms = [attention_svm(task.tokens[r], task.queries[r], found.selected[-1, r]) for r in range(len(SEEDS))]
     solution = torch.stack([svm.W for svm in svms])
     early, late = (correlation(W, solution) for W in found.W)
@@ -147,10 +147,10 @@ def test_a_head_trained_together_follows_its_own_gradient() -> None:
     outputs = (task.logits(start).softmax(dim=-1).unsqueeze(-2) @ task.mixed).squeeze(-2)
     loss = task.loss.value(task.labels * LinearHead(v).value(outputs)).mean(dim=-1).sum()
     [slope] = torch.autograd.grad(loss, [v])
-    found = train_jointly(task, start, steps=1, keep=(0, 1), rule=GradientDescent(0.1))
+    found = train_jointly(task, start, steps=1, record=(0, 1), rule=GradientDescent(0.1))
     assert torch.equal(found.v[0], task.head.v)
     assert (found.v[1] - (task.head.v - 0.1 * slope)).abs().max() <= tolerance(torch.float64)
     alone = train(task, (start,), steps=1, rule=GradientDescent(0.1))
     assert torch.equal(found.attention.W[1], alone.W[0])
-    with pytest.raises(ValueError, match="only a linear head is trained together"):
+    with pytest.raises(ValueError, match="joint training needs a linear head"):
         train_jointly(made_task(4, relu=True), start, steps=1)

@@ -57,13 +57,13 @@ def test_each_ball_holds_a_minimum() -> None:
     task = draw_tasks([3], n=3, t=5, d=D)
     task = AttentionTask(tokens=task.tokens, queries=drawn(1, 3, E, seed=1), labels=task.labels, head=task.head)
     found = regularisation_path(task, (drawn(1, D, E, seed=4),), radii=RADII, tolerance=1e-6)
-    assert found.slant.max() <= 1e-6
+    assert found.residual.max() <= 1e-6
     for W, loss, radius in zip(found.W, found.loss, RADII, strict=True):
         theirs = _by_scipy(task, (W[0] + 0.1 * drawn(D, E, seed=5)).flatten().numpy(), radius)
         assert float(loss) <= float(evaluate(task, torch.from_numpy(theirs).view(1, D, E)).loss) + 1e-10
         assert np.abs(W.flatten().numpy() - theirs).max() <= 1e-4 * radius
     aside = regularisation_path(task, (drawn(1, D, E, seed=4),), radii=RADII, steps=1)
-    assert aside.slant.max() > 0.01
+    assert aside.residual.max() > 0.01
 
 
 @pytest.mark.parametrize("factored", [False, True])
@@ -90,5 +90,5 @@ def test_the_path_turns_to_the_svm_of_its_norm(factored: bool) -> None:
 
 def test_radii_must_grow() -> None:
     for radii in ([], [2.0, 1.0], [0.0, 1.0]):
-        with pytest.raises(ValueError, match="expected radii that are positive and grow; got"):
+        with pytest.raises(ValueError, match="expected positive, increasing radii; got"):
             regularisation_path(made_task(0), (drawn(R, D, E, seed=0),), radii=radii)

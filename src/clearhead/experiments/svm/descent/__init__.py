@@ -1,1 +1,1 @@
-"""Training one attention layer as the sources do, many runs at once, and what it leads to."""
+"""Training of one attention layer as in the sources, many runs at once."""

@@ -1,4 +1,4 @@
-r"""What is trained in Tarzanagh et al. 2023: one attention layer with a single query for each sequence.
+r"""The training problem of Tarzanagh et al. 2023: one attention layer with a single query per sequence.
 
 .. math:: L(W) = \frac1n \sum_i \ell(y_i\, h(o_i)), \qquad o_i = X_i^T a_i, \qquad a_i = \mathrm{softmax}(X_i W z_i).
 
@@ -8,9 +8,9 @@ With :math:`c_{it} = \nabla h(o_i) \cdot x_{it}`, the gradient is
           \bar c_i = \sum_t a_{it} c_{it}.
 
 As attention saturates, :math:`c_{it} - \bar c_i` of the selected token is a difference of nearly equal numbers: at a
-probability of 1 - 1e-16 what is left of its weight in the gradient is rounding, which normalised descent magnifies. The
-weights of a sequence sum to zero, so that of the selected token is taken as minus the sum of the others, which are
-exact to their last digits.
+probability of 1 - 1e-16 its weight in the gradient is only rounding, which normalised descent amplifies. The weights of
+a sequence sum to zero, so the weight of the selected token is computed as minus the sum of the others, which are exact
+to the last digit.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ __all__ = ["AttentionTask", "Evaluation", "evaluate", "evaluate_by_autograd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTask:
-    """As many tasks of one shape as there are runs, r; nothing passes between them.
+    """r independent tasks of one shape, one per run.
 
-    tokens: the x_it, by which tokens are scored; queries: the z_i, or ones of width 1 where the variable is a prompt
+    tokens: the x_it, by which tokens are scored; queries: the z_i, or ones of width 1 if the variable is a prompt
     labels: the y_i, 1 or -1
-    values: what attention mixes, where that is not the tokens themselves
+    values: the vectors that attention averages; by default the tokens
     """
 
     tokens: Float[Tensor, "r n t d"]
@@ -59,25 +59,25 @@ class AttentionTask:
 
     @property
     def mixed(self) -> Float[Tensor, "r n t c"]:
-        """What attention mixes."""
+        """The vectors that attention averages."""
         return self.tokens if self.values is None else self.values
 
     @property
     def token_scores(self) -> Float[Tensor, "r n t"]:
-        r""":math:`\gamma_{it} = y_i h(x_{it})`: what each token alone would make of the margin."""
+        r""":math:`\gamma_{it} = y_i h(x_{it})`: the margin if attention selected that token alone."""
         r, n, t, c = self.mixed.shape
         return self.labels.unsqueeze(-1) * self.head.value(self.mixed.reshape(r, n * t, c)).view(r, n, t)
 
     def logits(self, W: Float[Tensor, "r d e"]) -> Float[Tensor, "r n t"]:
-        """x_it^T W z_i."""
+        """Return x_it^T W z_i."""
         return (self.tokens @ (self.queries @ W.mT).unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The loss of every run at a W, its gradient, and the attention it makes.
+    """The loss, gradient and attention of every run at a W.
 
-    outputs: the o_i; slopes: the derivative of the loss by h(o_i), which is all that a gradient by the head needs
+    outputs: the o_i; slopes: the derivative of the loss by h(o_i), from which the gradient by the head follows
     """
 
     loss: Float[Tensor, "r"]
@@ -88,7 +88,7 @@ class Evaluation:
 
 
 def evaluate(task: AttentionTask, W: Float[Tensor, "r d e"]) -> Evaluation:
-    """The module's formulas, with a gradient that is right to rounding however saturated attention is."""
+    """Evaluate the formulas of this file; the gradient is exact to rounding however saturated attention is."""
     logits = task.logits(W)
     attention = logits.softmax(dim=-1)
     outputs = _mixed(attention, task.mixed)
@@ -110,7 +110,7 @@ def evaluate(task: AttentionTask, W: Float[Tensor, "r d e"]) -> Evaluation:
 
 @torch.enable_grad()
 def evaluate_by_autograd(task: AttentionTask, W: Float[Tensor, "r d e"]) -> Evaluation:
-    """The slow twin: the definition, and torch's own derivative, which is rounding alone once attention saturates."""
+    """Evaluate the definition with autograd, whose gradient is only rounding once attention saturates."""
     W = W.detach().requires_grad_()
     attention = torch.softmax(task.logits(W), dim=-1)
     outputs = _mixed(attention, task.mixed)
@@ -123,5 +123,5 @@ def evaluate_by_autograd(task: AttentionTask, W: Float[Tensor, "r d e"]) -> Eval
 
 
 def _mixed(weights: Tensor, tokens: Tensor) -> Tensor:
-    """(r, n, t) times (r, n, t, c)."""
+    """Return weights (r, n, t) times tokens (r, n, t, c)."""
     return (weights.unsqueeze(-2) @ tokens).squeeze(-2)

@@ -1,4 +1,4 @@
-"""Training attention, step by step, many runs at once: what W becomes, and which tokens it selects on the way."""
+"""Training of one attention layer, many runs at once: W and the selected tokens along the way."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ Progress = Callable[[int, int], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """What was kept of training r runs, k times.
+    """The state of r runs at k recorded steps.
 
-    steps: how many steps had been taken, 0 before the first
+    steps: the number of steps before each recording, 0 for the start
     """
 
     steps: tuple[int, ...]
@@ -39,13 +39,13 @@ class Trajectory:
 
     @property
     def largest(self) -> Float[Tensor, "k r n"]:
-        """Its probability."""
+        """The probability of the selected token."""
         return self.attention.amax(dim=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointTrajectory:
-    """The same where the linear head is trained too; `v` is the head."""
+    """A trajectory of W and of the linear head v, trained together."""
 
     attention: Trajectory
     v: Float[Tensor, "k r c"]
@@ -56,32 +56,32 @@ def train(
     start: Parameters,
     *,
     steps: int,
-    keep: Iterable[int] | None = None,
+    record: Iterable[int] | None = None,
     parameters: Parameterisation | None = None,
     rule: Rule | None = None,
     evaluation: Callable[[AttentionTask, Tensor], Evaluation] = evaluate,
     progress: Progress | None = None,
 ) -> Trajectory:
-    """Take so many steps from `start`, in every run alike.
+    """Take `steps` steps from `start` in every run.
 
-    start: what is trained, as `parameters` has it: W, or K and Q, a matrix for each run
-    keep: the steps after which to keep W and what it does; the last one if not given
-    parameters, rule: W itself by normalised descent, if not given
-    evaluation: how loss and gradient are computed
-    progress: is told the steps taken and all
+    start: the trained parameters, as `parameters` defines them: W, or K and Q, one matrix per run
+    record: the steps at which W, the loss and the attention are recorded; by default the last
+    parameters, rule: by default W itself, and normalised descent
+    evaluation: computes loss and gradient
+    progress: receives the number of steps taken and the total
     """
     parameters = Direct() if parameters is None else parameters
-    found = _Kept(steps, keep)
+    recorder = _Recorder(steps, record)
 
     def gradients(now: Parameters, number: int) -> Parameters:
         W = parameters.weights(now)
         at = evaluation(task, W)
-        found.add(number, (W, at.loss, at.attention))
+        recorder.add(number, (W, at.loss, at.attention))
         return parameters.gradients(now, at.gradient)
 
     _descend(start, gradients, NormalisedDescent() if rule is None else rule, steps, progress)
-    W, loss, attention = found.stacked()
-    return Trajectory(steps=found.steps, W=W, loss=loss, attention=attention)
+    W, loss, attention = recorder.stacked()
+    return Trajectory(steps=recorder.steps, W=W, loss=loss, attention=attention)
 
 
 def train_jointly(
@@ -89,24 +89,24 @@ def train_jointly(
     start: Float[Tensor, "r d e"],
     *,
     steps: int,
-    keep: Iterable[int] | None = None,
+    record: Iterable[int] | None = None,
     rule: Rule | None = None,
 ) -> JointTrajectory:
-    """Train W and the linear head v of the task together, v from where it is, each by the rule for itself."""
+    """Train W and the linear head v of the task together, each by its own step of the rule; v starts at the task's."""
     if not isinstance(task.head, LinearHead):
-        raise InputError("only a linear head is trained together with W; give the task a LinearHead")
-    found = _Kept(steps, keep)
+        raise InputError("joint training needs a linear head; give the task a LinearHead")
+    recorder = _Recorder(steps, record)
 
     def gradients(now: Parameters, number: int) -> Parameters:
         W, v = now[0], now[1].squeeze(-1)
         at = evaluate(_with_head(task, v), W)
-        found.add(number, (W, at.loss, at.attention, v))
+        recorder.add(number, (W, at.loss, at.attention, v))
         return at.gradient, (at.slopes.unsqueeze(-2) @ at.outputs).mT
 
     first = (start, task.head.v.unsqueeze(-1))
     _descend(first, gradients, NormalisedDescent() if rule is None else rule, steps, None)
-    W, loss, attention, v = found.stacked()
-    return JointTrajectory(attention=Trajectory(steps=found.steps, W=W, loss=loss, attention=attention), v=v)
+    W, loss, attention, v = recorder.stacked()
+    return JointTrajectory(attention=Trajectory(steps=recorder.steps, W=W, loss=loss, attention=attention), v=v)
 
 
 @torch.no_grad()
@@ -117,7 +117,7 @@ def _descend(
     steps: int,
     progress: Progress | None,
 ) -> None:
-    """The loop: `gradients` sees the parameters before every step and after the last."""
+    """Run the loop. `gradients` receives the parameters before every step and after the last."""
     now, memory = tuple(start), rule.start(start)
     with one_thread():
         for number in range(steps):
@@ -127,18 +127,18 @@ def _descend(
         gradients(now, steps)
 
 
-class _Kept:
+class _Recorder:
     """Copies of tensors at some of the steps."""
 
-    def __init__(self, steps: int, keep: Iterable[int] | None) -> None:
-        self.steps = tuple(sorted({steps} if keep is None else set(keep)))
+    def __init__(self, steps: int, record: Iterable[int] | None) -> None:
+        self.steps = tuple(sorted({steps} if record is None else set(record)))
         if not self.steps or self.steps[0] < 0 or self.steps[-1] > steps:
-            raise InputError(f"expected steps to keep from 0 to {steps}; got {list(self.steps)}")
-        self._wanted = frozenset(self.steps)
+            raise InputError(f"expected steps to record from 0 to {steps}; got {list(self.steps)}")
+        self._recorded = frozenset(self.steps)
         self._rows: list[tuple[Tensor, ...]] = []
 
     def add(self, number: int, row: tuple[Tensor, ...]) -> None:
-        if number in self._wanted:
+        if number in self._recorded:
             self._rows.append(tuple(tensor.clone() for tensor in row))
 
     def stacked(self) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-r"""From the output of attention to a loss: prediction heads and losses of the sources, with their derivatives.
+r"""Prediction heads and losses of the sources, with their derivatives.
 
-Tarzanagh et al. 2023 have a fixed linear head, :math:`h(o) = v^T o`, and in section 6 of arXiv 2308.16898 one that is
-not linear, :math:`h(o) = 1^T \mathrm{relu}(V^T o)`. Losses fall in the margin y h(o).
+Tarzanagh et al. 2023 use a fixed linear head, :math:`h(o) = v^T o`, and in section 6 of arXiv 2308.16898 a nonlinear
+one, :math:`h(o) = 1^T \mathrm{relu}(V^T o)`. Losses decrease in the margin y h(o).
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ __all__ = ["CORRELATION", "EXPONENTIAL", "LOGISTIC", "LinearHead", "Loss", "Pred
 
 @runtime_checkable
 class PredictionHead(Protocol):
-    """A number for every output o, and its derivative; r runs have a head each."""
+    """A scalar function of the output o with its derivative, one per run."""
 
     def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
-        """h(o)."""
+        """Return h(o)."""
 
     def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
-        """The gradient of h at o."""
+        """Return the gradient of h at o."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +34,26 @@ class LinearHead:
     v: Float[Tensor, "r c"]
 
     def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
-        """h(o)."""
+        """Return h(o)."""
         return (outputs @ self.v.unsqueeze(-1)).squeeze(-1)
 
     def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
-        """The vector v, whatever o is."""
+        """Return v for every o."""
         return self.v.unsqueeze(1).expand(outputs.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class ReluHead:
-    """h(o) = the sum of relu(V^T o), whose slope depends on the mixture of tokens, not on the tokens one by one."""
+    """h(o) = the sum of relu(V^T o). Its slope depends on the average of the tokens, not on single tokens."""
 
     V: Float[Tensor, "r c k"]
 
     def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
-        """h(o)."""
+        """Return h(o)."""
         return (outputs @ self.V).clamp(min=0).sum(dim=-1)
 
     def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
-        """The sum of the columns of V that o is on the positive side of."""
+        """Return the sum of the columns of V that have a positive product with o."""
         return ((outputs @ self.V) > 0).to(outputs.dtype) @ self.V.mT
 
 

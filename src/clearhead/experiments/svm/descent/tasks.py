@@ -1,7 +1,7 @@
-"""Tasks drawn from seeds as the sources' notebooks draw them, one run for each seed.
+"""Random tasks as the notebooks of the sources draw them, one run per seed.
 
-Every number is drawn in single precision, in the order that the docstrings name, and then doubled: the order fixes the
-task.
+All numbers are drawn in single precision, in the order of the docstrings, and converted to double: the order determines
+the task.
 """
 
 import math
@@ -17,13 +17,13 @@ from clearhead.shapes import Float
 __all__ = ["draw_relu_tasks", "draw_small_start", "draw_start", "draw_tasks"]
 
 START = 1 << 32
-"""Starts are drawn from generators of their own, so that they do not depend on the task's sizes."""
+"""Starts have their own generators, so that they do not depend on the sizes of the task."""
 
 
 def draw_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> AttentionTask:
-    """v (d) of length one, labels (n) by the signs of normal draws, tokens (n, t, d) and queries (n, d) of length one.
+    """Draw v (d) of length one, labels (n) as signs of normal draws, tokens (n, t, d) and queries (n, d) of length one.
 
-    The setting of the experiments on local convergence and on ranks of Tarzanagh et al. 2023 (arXiv 2308.16898).
+    This is the setting of the experiments on local convergence and ranks in Tarzanagh et al. 2023 (arXiv 2308.16898).
     """
     drawn = []
     for seed in seeds:
@@ -35,7 +35,7 @@ def draw_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> AttentionTask
 
 
 def draw_relu_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> AttentionTask:
-    """V (d, d) of norm one, tokens, labels and queries; as their experiment on several selected tokens has it."""
+    """Draw V (d, d) of norm one, tokens, labels and queries, as in the source's experiment on several tokens."""
     drawn = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
@@ -49,7 +49,7 @@ def draw_relu_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> Attentio
 
 
 def draw_start(seeds: Sequence[int], *shapes: tuple[int, int]) -> tuple[Float[Tensor, "r _ _"], ...]:
-    r"""Matrices with entries uniform within :math:`\pm 1/\sqrt{\text{rows}}`, as a linear layer of torch starts."""
+    r"""Draw matrices with entries uniform within :math:`\pm 1/\sqrt{\text{rows}}`, as in a linear layer."""
     starts = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(START + seed)
@@ -58,7 +58,7 @@ def draw_start(seeds: Sequence[int], *shapes: tuple[int, int]) -> tuple[Float[Te
 
 
 def draw_small_start(seeds: Sequence[int], shape: tuple[int, int]) -> tuple[Float[Tensor, "r _ _"], ...]:
-    """K with normal entries of spread 0.1 and Q of zeros, so that W begins at zero, as their pictures have it."""
+    """Draw K with normal entries of standard deviation 0.1; Q is zero, so that W starts at zero."""
     drawn = [
         torch.randn(shape, generator=torch.Generator().manual_seed(START + seed), dtype=torch.float64) for seed in seeds
     ]

@@ -1,0 +1,50 @@
+"""Bugs that the tests must find in the experiments: cache, runs, estimates, tables, readers and attention maps."""
+
+from fault import Fault
+
+HERE = "tests/experiments"
+MAPS, PETS, LAYERS = (f"{HERE}/crate/test_{name}.py" for name in ("attention_maps", "pets", "training"))
+CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES, IMAGES = (
+    f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates", "tables", "images")
+)
+ATTENTION_MAPS, PETS_FILE = "experiments/crate/attention_maps.py", "experiments/crate/pets.py"
+
+EXPERIMENT_FAULTS = (
+    Fault("maps: another token's", ATTENTION_MAPS, "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),
+    Fault("maps: the class token's own weight", ATTENTION_MAPS, "weights[..., first:]", "weights[..., : y * x]", (MAPS,)),
+    Fault("maps: mask ignored", ATTENTION_MAPS, "scores = scores.masked_fill(~visible, -torch.inf)", "pass", (MAPS,)),
+    Fault("maps: one patch too few", ATTENTION_MAPS, "selected = (before < mass", "selected = (share < mass", (MAPS,)),
+    Fault("maps: the smallest weights", ATTENTION_MAPS, "descending=True, stable=True", "descending=False, stable=True", (MAPS,)),
+    Fault("maps: patches mirrored", ATTENTION_MAPS, "repeat_interleave(size[0] // y, dim=-2)", "repeat_interleave(size[0] // y, dim=-2).flip(-1)", (MAPS,)),
+    Fault("maps: borders count", ATTENTION_MAPS, "keep = torch.ones_like(truth) if counted is None else counted", "keep = torch.ones_like(truth)", (MAPS,)),
+    Fault("maps: the object alone", ATTENTION_MAPS, "share(~predicted, ~truth)", "share(predicted, truth)", (MAPS,)),
+    Fault("maps: the worst head", ATTENTION_MAPS, "argmax())", "argmin())", (MAPS,)),
+    Fault("pets: species as breeds", PETS_FILE, "int(fields[2]) - 1", "int(fields[1]) - 1", (PETS,)),
+    Fault("pets: border is animal", PETS_FILE, "objects=masks == ANIMAL", "objects=masks != BACKGROUND", (PETS,)),
+    Fault("pets: names that lead outside", PETS_FILE, "or not plain:", "or False:", (PETS,)),
+    Fault("pets: masks of any numbers", PETS_FILE, "values.ndim != 2 or not bool", "values.ndim != 2 and not bool", (PETS,)),
+    Fault("segmentation: best head on the images of its score", "experiments/crate/segmentation.py", "chosen = best_head(heads[::2])", "chosen = best_head(heads[1::2])", (f"{HERE}/crate/test_segmentation.py",)),
+    Fault("layers: cached whatever the images", "experiments/crate/training.py", "images.test_images[:inputs])\n        # An audit", "images.test_images[:1])\n        # An audit", (LAYERS,)),
+    Fault("cache: key ignored", "experiments/cache.py", 'if "result" in stored and stored.get("key") == _plain(key)', 'if "result" in stored', (CACHE,)),
+    Fault("cache: code ignored", "experiments/cache.py", "code_fingerprint(package) for package in packages", "0 for package in packages", (CACHE,)),
+    Fault("cache: damage without a notice", "experiments/cache.py", 'notice(f"{path} is damaged or has no checksum; measuring again")', "pass", (CACHE,)),
+    Fault("cache: fingerprint without dtype", "experiments/cache.py", "str((tuple(tensor.shape), tensor.dtype))", "str(tuple(tensor.shape))", (CACHE,)),
+    Fault("checksum: not compared", "stored_json.py", "content.pop(CHECKSUM) != _checksum(content)", "not content.pop(CHECKSUM)", ("tests/test_stored_json.py", CACHE)),
+    Fault("runs: one seed for all", "experiments/training_runs.py", "generator = torch.Generator().manual_seed(recipe.seed)", "generator = torch.Generator().manual_seed(0)", (RUNS,)),
+    Fault("runs: images not identified", "experiments/training_runs.py", '"contents": contents, **(describe or {})', "**(describe or {})", (RUNS,)),
+    Fault("runs: any accuracy", "experiments/training_runs.py", "if not 0 <= right <= images:", "if False:", (RUNS,)),
+    Fault("runs: warm-up longer than training", "experiments/training_runs.py", "warmup = min(self.recipe.warmup, epochs / 4)", "warmup = self.recipe.warmup", (RUNS,)),
+    Fault("robustness: any count", "experiments/robustness/runs.py", "if not 0 <= self.clean <= self.images or any", "if False and any", (f"{HERE}/robustness/test_report.py",)),
+    Fault("estimates: unpaired seeds", "experiments/estimates.py", "ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())", "a - b for a, b in zip(ours.values(), theirs.values())", (ESTIMATES,)),
+    Fault("estimates: unadjusted", "experiments/estimates.py", "adjusted = false_discovery_rate(np.array(", "adjusted = (np.array(", (ESTIMATES,)),
+    Fault("tables: bars as they are", "experiments/tables.py", 'cell.replace("|", "\\\\|")', "cell", (EXPERIMENT,)),
+    Fault("tables: low ranks dropped first", "experiments/tables.py", "if field.rank <= most]", "if field.rank >= most]", (TABLES,)),
+    Fault("experiment: damage as a result", "experiments/experiment.py", 'headline=f"{path.name} is damaged; run the experiment again", day="unknown"', 'headline="", day=""', (EXPERIMENT,)),
+    Fault("experiment: a path in the command", "experiments/experiment.py", "request.data.name or '.'", "request.data", (EXPERIMENT,)),
+    Fault("figures: no fixed ids", "experiments/figures.py", '"svg.hashsalt": "clearhead",', '"svg.hashsalt": None,', (EXPERIMENT,)),
+    Fault("figures: dated", "experiments/figures.py", '"Date": None, ', "", (EXPERIMENT,)),
+    Fault("images: unlimited expansion", "experiments/images.py", "file.read(size + 1)", "file.read()[:size]", (IMAGES,)),
+    Fault("images: labels cut to integers", "experiments/images.py", "if not np.issubdtype(labels.dtype, np.integer):", "if False:", (IMAGES,)),
+    Fault("images: negative labels", "experiments/images.py", "if labels.ndim != 1 or int(labels.min()) < 0:", "if labels.ndim != 1:", (IMAGES,)),
+    Fault("images: any class", "experiments/images.py", "if self.classes > len(self.train_images):", "if False:", (IMAGES,)),
+)  # fmt: skip
