@@ -38,7 +38,7 @@ def report(measured: Sequence[Measured], request: Request) -> Report:
         for statistic in _statistics(rows, Role.PRIMARY)
     ]
     for role, title in (
-        (Role.SECONDARY, "Other consequences of the theory: median over heads (hardest control; predicted)"),
+        (Role.SECONDARY, "Other consequences of the theory: median over heads (closest control; predicted)"),
         (Role.PUBLISHED, "As published: median over heads (random values)"),
     ):
         statistics = _statistics(rows, role)
@@ -136,7 +136,7 @@ def _with_controls(summary: dict[str, Any] | None, role: Role) -> str:
     if role is Role.PUBLISHED:
         compared = _number(summary["controls"].get(RANDOM_VALUES))
     else:
-        compared = f"{_number(summary['chance'])}; {_number(summary['exact'])}"
+        compared = f"{_number(summary['control'])}; {_number(summary['predicted'])}"
     return f"{_number(summary['median'])} ({compared})"
 
 
