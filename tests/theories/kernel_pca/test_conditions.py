@@ -1,4 +1,4 @@
-"""Every consequence of the theory holds for the theorem's own values, and fails for others."""
+"""Every consequence of the theory holds for the theorem's values and fails for random ones."""
 
 from collections.abc import Callable
 
@@ -31,50 +31,50 @@ STATISTICS: dict[str, tuple[Statistic, float, bool]] = {
     "residual": (eigenvector_residual, 0.0, False),
     "matched": (lambda s, p, v: matched_cosine(p, v), 1.0, False),
 }
-"""The statistic, its value under the theory, and whether mixed values leave it as it is."""
+"""The statistic, its predicted value, and whether it is invariant to mixing the values."""
 
 
 @pytest.mark.parametrize("name", STATISTICS)
 @given(seed=st.integers(0, 2**31), size=st.sampled_from([0.3, 1.0, 2.0]))
 def test_exact_for_the_theorems_values_and_not_for_others(name: str, seed: int, size: float) -> None:
-    statistic, exact, _ = STATISTICS[name]
+    statistic, predicted, _ = STATISTICS[name]
     space, principal = space_of(seed, size=size)
     found = statistic(space, principal, principal.values)
     assert found.shape == (HEADS,)
-    assert (found - exact).abs().max() < 1e-9
+    assert (found - predicted).abs().max() < 1e-9
     other = statistic(space, principal, drawn(HEADS, TOKENS, VALUES, seed=seed + 1))
-    assert (other - exact).abs().min() > 1e-3
+    assert (other - predicted).abs().min() > 1e-3
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_mixes_change_only_what_looks_at_single_columns(name: str) -> None:
+def test_mixing_values_changes_only_statistics_of_single_columns(name: str) -> None:
     statistic, _, invariant = STATISTICS[name]
     space, principal = space_of()
     v = drawn(HEADS, TOKENS, VALUES, seed=1)
-    plain, mixed = (statistic(space, principal, x) for x in (v, v @ mixing(VALUES, 2)))
-    assert bool(torch.allclose(plain, mixed, rtol=1e-9)) is invariant
+    original, mixed = (statistic(space, principal, x) for x in (v, v @ mixing(VALUES, 2)))
+    assert bool(torch.allclose(original, mixed, rtol=1e-9)) is invariant
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_many_draws_at_once_are_the_draws_one_by_one(name: str) -> None:
+def test_a_batch_of_draws_equals_the_draws_one_by_one(name: str) -> None:
     statistic, _, _ = STATISTICS[name]
     space, principal = space_of()
     v = drawn(7, HEADS, TOKENS, VALUES, seed=1)
     together = statistic(space, principal, v)
     assert together.shape == (7, HEADS)
-    for one, found in zip(v, together, strict=True):
-        assert torch.allclose(statistic(space, principal, one), found, rtol=1e-9)
+    for draw, found in zip(v, together, strict=True):
+        assert torch.allclose(statistic(space, principal, draw), found, rtol=1e-9)
 
 
-def test_captured_variance_by_either_door() -> None:
+def test_both_functions_give_the_same_captured_variance() -> None:
     space, principal = space_of()
     v = drawn(HEADS, TOKENS, VALUES, seed=1)
-    by_key = captured_variance(space.k, v, scale=SCALE)
-    assert torch.allclose(held_variance(space, principal, span_of(space, v)), by_key, rtol=1e-12)
+    from_keys = captured_variance(space.k, v, scale=SCALE)
+    assert torch.allclose(held_variance(space, principal, span_of(space, v)), from_keys, rtol=1e-12)
 
 
-def test_principal_axes_are_the_gram_matrixs() -> None:
-    """Against the centred Gram matrix written out, whose numbers are moderate here."""
+def test_principal_axes_are_those_of_the_gram_matrix() -> None:
+    """The centred Gram matrix is computed directly; its entries are moderate here."""
     space, principal = space_of()
     kernel = (SCALE * space.k @ space.k.mT).exp()
     g = kernel.sum(-1)
@@ -92,15 +92,15 @@ def test_axes_beyond_the_rank_are_not_known() -> None:
     k = drawn(1, 4, 11, seed=0).repeat(1, 5, 1)
     principal = principal_axes(key_space(k, scale=SCALE), 7)
     assert principal.known.sum().item() == 3
-    for part in (principal.energy, principal.vectors, principal.directions, principal.values):
-        assert torch.isfinite(part).all()
-        assert not part[..., 3:].any()
-    nothing = principal_axes(key_space(torch.ones(1, 9, 11), scale=SCALE), 7)
-    assert not nothing.known.any()
-    assert torch.isnan(subspace_overlap(nothing, span_of(key_space(torch.ones(1, 9, 11), scale=SCALE), k[:, :9])))
+    for tensor in (principal.energy, principal.vectors, principal.directions, principal.values):
+        assert torch.isfinite(tensor).all()
+        assert not tensor[..., 3:].any()
+    of_equal_keys = principal_axes(key_space(torch.ones(1, 9, 11), scale=SCALE), 7)
+    assert not of_equal_keys.known.any()
+    assert torch.isnan(subspace_overlap(of_equal_keys, span_of(key_space(torch.ones(1, 9, 11), scale=SCALE), k[:, :9])))
 
 
-def test_the_weighted_mean_written_out() -> None:
+def test_the_weighted_mean_by_its_definition() -> None:
     space, _ = space_of()
     v = drawn(HEADS, TOKENS, VALUES, seed=1)
     w = v * space.log_g.exp().unsqueeze(-1)
@@ -110,7 +110,7 @@ def test_the_weighted_mean_written_out() -> None:
     assert torch.allclose(ratio, ratio[..., :1, :1].expand_as(ratio), rtol=1e-12)
 
 
-def test_the_eigenvector_residual_written_out() -> None:
+def test_the_eigenvector_residual_by_its_definition() -> None:
     space, principal = space_of()
     v = drawn(HEADS, TOKENS, VALUES, seed=1)
     kernel = (SCALE * space.k @ space.k.mT).exp()
@@ -120,8 +120,8 @@ def test_the_eigenvector_residual_written_out() -> None:
     energy = torch.linalg.eigvalsh(gram)
     b = centring @ (g.unsqueeze(-1) * v)
     b = b / b.norm(dim=-2, keepdim=True)
-    left = gram @ b - (b * (gram @ b)).sum(dim=-2, keepdim=True) * b
-    expected = left.norm(dim=-2).mean(dim=-1) / (energy[:, -1] - energy[:, -VALUES])
+    residual = gram @ b - (b * (gram @ b)).sum(dim=-2, keepdim=True) * b
+    expected = residual.norm(dim=-2).mean(dim=-1) / (energy[:, -1] - energy[:, -VALUES])
     assert torch.allclose(eigenvector_residual(space, principal, v), expected, rtol=1e-9)
 
 
@@ -135,7 +135,7 @@ def test_participation_counts_tokens() -> None:
     assert participation(torch.stack([v[:, 0], 0 * v[:, 0]], dim=-1)).item() == pytest.approx(1)
 
 
-def test_columns_of_zeros_are_left_out() -> None:
+def test_zero_columns_are_left_out() -> None:
     space, principal = space_of()
     v = drawn(HEADS, TOKENS, 3, seed=1)
     v[..., 1], wider = 2 * v[..., 0], torch.zeros(HEADS, TOKENS, 5, dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_columns_of_zeros_are_left_out() -> None:
         assert torch.isnan(statistic(0 * v)).all()
 
 
-def test_the_best_assignment_beats_every_order() -> None:
+def test_the_best_assignment_is_the_best_of_all_orders() -> None:
     gain = drawn(4, 4, seed=0)
     orders = torch.cartesian_prod(*[torch.arange(4)] * 4)
     orders = orders[(orders.sort(dim=-1).values == torch.arange(4)).all(dim=-1)]
@@ -161,7 +161,7 @@ def test_the_best_assignment_beats_every_order() -> None:
     assert torch.isnan(best_assignment(gain * torch.nan))
 
 
-def test_signs_and_order_do_not_matter_to_matched_columns() -> None:
+def test_the_matched_cosine_ignores_signs_and_order() -> None:
     _, principal = space_of()
     order = torch.randperm(VALUES, generator=torch.Generator().manual_seed(0))
     assert matched_cosine(principal, -3 * principal.values[..., order]).min() > 1 - 1e-12

@@ -1,4 +1,4 @@
-"""The projection loss: the residual for any values against its definition, and the published form's weakness."""
+"""The projection loss: the true residual by its definition, and the weakness of the published form."""
 
 import pytest
 import torch
@@ -24,15 +24,15 @@ def _seen(space: KeySpace, seed: int = 3, size: float = 1.0) -> Queries:
     return seen_queries(space, size * drawn(HEADS, 1, QUERIES, WIDTH, seed=seed))
 
 
-def _written_out(space: KeySpace, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """mean |phi(q)|^2 and J_true by h^T (V^T K V)^+ h."""
+def _by_definition(space: KeySpace, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean |phi(q)|^2 and J_true with h^T (V^T K V)^+ h."""
     scores = SCALE * q @ space.k.mT
     g = scores.exp().sum(-1)
     square = (SCALE * q.square().sum(-1)).exp() / g**2
     h = scores.softmax(-1) @ v
     kernel = (SCALE * space.k @ space.k.mT).exp()
-    inside = ((h @ torch.linalg.pinv(v.mT @ kernel @ v, hermitian=True)) * h).sum(-1)
-    return square.mean(-1), (square - inside).mean(-1)
+    explained = ((h @ torch.linalg.pinv(v.mT @ kernel @ v, hermitian=True)) * h).sum(-1)
+    return square.mean(-1), (square - explained).mean(-1)
 
 
 @given(st.integers(0, 2**31))
@@ -40,26 +40,26 @@ def test_the_true_loss_by_its_definition(seed: int) -> None:
     space, _ = space_of(seed)
     q, v = drawn(HEADS, QUERIES, WIDTH, seed=seed + 1), drawn(HEADS, TOKENS, VALUES, seed=seed + 2)
     queries = seen_queries(space, q.unsqueeze(1))
-    total, left = _written_out(space, q, v)
+    total, loss = _by_definition(space, q, v)
     explained = explained_fraction(queries, span_of(space, v)).squeeze(-1)
     assert torch.allclose(queries.log_mean_square.squeeze(-1).exp(), total, rtol=1e-9)
-    assert torch.allclose(1 - explained, left / total, rtol=1e-6)
-    assert torch.allclose(log_true_loss(queries, explained.unsqueeze(-1)).squeeze(-1).exp(), left, rtol=1e-6)
+    assert torch.allclose(1 - explained, loss / total, rtol=1e-6)
+    assert torch.allclose(log_true_loss(queries, explained.unsqueeze(-1)).squeeze(-1).exp(), loss, rtol=1e-6)
 
 
-def test_never_negative_and_the_same_for_mixed_values() -> None:
+def test_the_explained_fraction_is_between_0_and_1_and_invariant_to_mixing() -> None:
     space, _ = space_of()
     queries, v = _seen(space), drawn(HEADS, TOKENS, VALUES, seed=1)
-    plain = explained_fraction(queries, span_of(space, v))
-    assert ((plain > 0) & (plain < 1)).all()
-    assert torch.allclose(explained_fraction(queries, span_of(space, v @ mixing(VALUES, 2))), plain, rtol=1e-9)
-    # The published form is not: larger values make it smaller, below zero.
+    original = explained_fraction(queries, span_of(space, v))
+    assert ((original > 0) & (original < 1)).all()
+    assert torch.allclose(explained_fraction(queries, span_of(space, v @ mixing(VALUES, 2))), original, rtol=1e-9)
+    # The published form is not: larger values make it negative.
     published = [queries.log_mean_square.exp() - log_output_square(queries, x).exp() for x in (v, 10 * v)]
     assert (published[1] < published[0]).all()
     assert (published[1] < 0).all()
 
 
-def test_both_forms_agree_on_the_theorems_values_alone() -> None:
+def test_both_forms_agree_for_the_theorems_values_only() -> None:
     space, principal = space_of()
     queries = _seen(space)
     total = queries.log_mean_square.exp()
@@ -72,7 +72,7 @@ def test_both_forms_agree_on_the_theorems_values_alone() -> None:
     assert not torch.allclose(other, log_true_loss(queries, explained_fraction(queries, span_of(space, v))).exp())
 
 
-def test_the_keys_themselves_lie_in_their_span() -> None:
+def test_keys_as_queries_lie_in_the_span_of_the_keys() -> None:
     space, _ = space_of()
     queries = seen_queries(space, space.k.unsqueeze(1))
     whole = torch.eye(TOKENS, dtype=torch.float64).expand(HEADS, -1, -1)
@@ -81,7 +81,7 @@ def test_the_keys_themselves_lie_in_their_span() -> None:
     assert (explained_fraction(far, whole) < 0.5).all()
 
 
-def test_equal_keys_take_one_place() -> None:
+def test_equal_keys_share_a_coordinate() -> None:
     k = drawn(1, 11, WIDTH, seed=0)
     k[:, 7] = k[:, 2]
     q = drawn(1, 1, QUERIES, WIDTH, seed=1)
@@ -91,11 +91,11 @@ def test_equal_keys_take_one_place() -> None:
     assert torch.isfinite(whole).all()
     shares = [seen_queries(space, q).directions.square().sum(-1) for space in (double, single)]
     assert torch.allclose(shares[0], shares[1], rtol=1e-9)
-    assert not seen_queries(double, q).directions[..., -1].any(), "no key begins the last coordinate"
+    assert not seen_queries(double, q).directions[..., -1].any(), "no key introduces the last coordinate"
 
 
 @pytest.mark.parametrize("size", [3.0, 6.0, 40.0])
-def test_finite_where_the_exponentials_are_not(size: float) -> None:
+def test_finite_for_keys_whose_kernel_overflows(size: float) -> None:
     space, principal = space_of(size=size)
     queries = _seen(space, size=size)
     for span in (principal.directions, span_of(space, drawn(HEADS, TOKENS, VALUES, seed=1))):
@@ -105,22 +105,22 @@ def test_finite_where_the_exponentials_are_not(size: float) -> None:
     assert torch.isfinite(queries.log_mean_square).all()
 
 
-def test_query_heads_that_share_keys_keep_their_own_numbers() -> None:
+def test_query_heads_that_share_keys_are_measured_separately() -> None:
     space, _ = space_of()
     q, v = drawn(HEADS, 2, QUERIES, WIDTH, seed=3), drawn(HEADS, TOKENS, VALUES, seed=1)
     span = span_of(space, v)
     together = explained_fraction(seen_queries(space, q), span)
-    for one in range(2):
-        alone = explained_fraction(seen_queries(space, q[:, one : one + 1]), span)
-        assert torch.allclose(together[:, one], alone.squeeze(-1), rtol=1e-12)
+    for head in range(2):
+        alone = explained_fraction(seen_queries(space, q[:, head : head + 1]), span)
+        assert torch.allclose(together[:, head], alone.squeeze(-1), rtol=1e-12)
 
 
-def test_a_sink_takes_weight_from_the_output_and_the_length() -> None:
+def test_a_sink_reduces_weights_and_lengths() -> None:
     k, q = drawn(1, TOKENS, WIDTH, seed=0), drawn(1, 1, QUERIES, WIDTH, seed=1)
-    plain, sunk = (
+    without, with_sink = (
         seen_queries(key_space(k, scale=SCALE, sinks=s), q) for s in (None, torch.tensor([2.0], dtype=torch.float64))
     )
     g = (SCALE * q[0, 0] @ k[0].T).exp().sum(-1)
-    taken = (g / (g + torch.tensor(2.0, dtype=torch.float64).exp())).log()
-    assert torch.allclose(sunk.log_square[0, 0], plain.log_square[0, 0] + 2 * taken, rtol=1e-9)
-    assert torch.allclose(sunk.weights.sum(-1)[0, 0], taken.exp(), rtol=1e-9)
+    log_factor = (g / (g + torch.tensor(2.0, dtype=torch.float64).exp())).log()
+    assert torch.allclose(with_sink.log_square[0, 0], without.log_square[0, 0] + 2 * log_factor, rtol=1e-9)
+    assert torch.allclose(with_sink.weights.sum(-1)[0, 0], log_factor.exp(), rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Published statistics by their definitions, and what is weak about each."""
+"""Published statistics by their definitions, and the weakness of each."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, drawn, space_of
 
 
-def test_gammas_written_out_over_all_pairs() -> None:
+def test_gammas_by_their_definition_over_all_pairs() -> None:
     space, _ = space_of()
     v = drawn(HEADS, TOKENS, VALUES, seed=1)
     kernel = (SCALE * space.k @ space.k.mT).exp()
@@ -27,27 +27,27 @@ def test_gammas_written_out_over_all_pairs() -> None:
     a = centring @ (g.unsqueeze(-1) * v)
     gamma = gram @ a / (TOKENS * a)
     pairs = torch.tensor(list(itertools.combinations(range(TOKENS), 2)))
-    apart = (gamma[:, pairs[:, 0]] - gamma[:, pairs[:, 1]]).abs()
+    difference = (gamma[:, pairs[:, 0]] - gamma[:, pairs[:, 1]]).abs()
     found = gammas(space, v)
-    assert torch.allclose(found.difference, apart.mean(1), rtol=1e-9)
-    assert torch.allclose(found.deviation, apart.std(1, correction=0), rtol=1e-6)
-    middle = gamma.mean(1).abs()
-    assert torch.allclose(found.relative, apart.mean(1) / middle, rtol=1e-9)
-    assert torch.allclose(found.relative_deviation, apart.std(1, correction=0) / middle, rtol=1e-6)
+    assert torch.allclose(found.difference, difference.mean(1), rtol=1e-9)
+    assert torch.allclose(found.deviation, difference.std(1, correction=0), rtol=1e-6)
+    centre = gamma.mean(1).abs()
+    assert torch.allclose(found.relative, difference.mean(1) / centre, rtol=1e-9)
+    assert torch.allclose(found.relative_deviation, difference.std(1, correction=0) / centre, rtol=1e-6)
 
 
-def test_gammas_of_eigenvectors_are_constant_and_those_of_any_values_small() -> None:
+def test_gammas_are_constant_for_eigenvectors_and_small_for_any_values() -> None:
     space, principal = space_of()
     exact, other = gammas(space, principal.values), gammas(space, drawn(HEADS, TOKENS, VALUES, seed=1))
     largest = top_eigenvalues(principal.energy, space.log_unit)["max"]
     assert (exact.difference < 1e-9 * largest.unsqueeze(-1)).all()
     assert (exact.relative < 1e-9).all()
     assert (other.relative.mean(dim=-1) > 0.1).all()
-    # The weakness: in absolute terms random values pass for eigenvectors.
+    # The weakness: in absolute terms random values look like eigenvectors.
     assert (other.difference < 0.01).all()
 
 
-def test_token_cosine_is_destroyed_by_signs_that_do_not_matter() -> None:
+def test_the_token_cosine_depends_on_arbitrary_signs() -> None:
     space, principal = space_of()
     theorem = published_values(space, principal)
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_published_values_are_eigenvectors_over_g() -> None:
     assert torch.allclose(ratio, ratio[:, :1, :1].expand_as(ratio), rtol=1e-9)
 
 
-def test_eigenvalues_are_the_gram_matrixs_and_within_their_bound() -> None:
+def test_eigenvalues_are_those_of_the_gram_matrix_and_within_their_bound() -> None:
     space, principal = space_of()
     kernel = (SCALE * space.k @ space.k.mT).exp()
     g = kernel.sum(-1)
@@ -85,14 +85,14 @@ def test_eigenvalues_are_the_gram_matrixs_and_within_their_bound() -> None:
     assert (found["mean"] * VALUES <= bound).all()
 
 
-def test_standardised_keys_have_the_length_that_bounds_their_spectrum() -> None:
+def test_the_length_of_standardised_keys_bounds_their_spectrum() -> None:
     """|k|^2 = D - 1 for every token, so that the trace is at most N exp(-s (D - 1))."""
     width = 17
     k = 3 + 2 * drawn(HEADS, TOKENS, width, seed=0)
     found = standardised(k, scale=width**-0.5, sinks=None, count=VALUES)
     assert (found["mean"] * VALUES <= TOKENS * torch.tensor(-(width - 1) * width**-0.5).exp()).all()
-    by_hand = (k - k.mean(-1, keepdim=True)) / k.std(-1, keepdim=True)
-    for keys, same in ((by_hand, True), (k, False)):
+    expected_keys = (k - k.mean(-1, keepdim=True)) / k.std(-1, keepdim=True)
+    for keys, same in ((expected_keys, True), (k, False)):
         space = key_space(keys, scale=width**-0.5)
         expected = top_eigenvalues(principal_axes(space, VALUES).energy, space.log_unit)
         assert all(torch.allclose(found[name], expected[name], rtol=1e-9) for name in found) is same
