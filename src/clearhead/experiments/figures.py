@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +31,12 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "clearhead",
     "svg.fonttype": "none",
     "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#e3e5e9",
     "legend.frameon": False,
+    "legend.handlelength": 2.6,
 }
 WIDE = 1.4
 """The width of a plane relative to its height."""
@@ -93,16 +92,18 @@ def finish_panel(
     y_range: tuple[float, float] | None = None,
 ) -> None:
     """Set the title, the labels and the scales of a panel."""
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.set_title(title)
+    axes.set_title(textwrap.fill(title, 56), fontsize=10, fontweight="bold", loc="left")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_axisbelow(True)
     if x_log:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+        axes.minorticks_off()
+    elif all((np.asarray(line.get_xdata(), dtype=np.float64) % 1 == 0).all() for line in axes.lines):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if y_log:
         axes.set_yscale("log")
     if y_range is not None:
