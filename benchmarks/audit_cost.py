@@ -1,4 +1,4 @@
-"""What an audit of the default model costs beside the same forward passes alone.
+"""Cost of an audit of the default model relative to the same forward passes alone.
 
     python benchmarks/audit_cost.py [--rounds 7] [--threads 1]
 

@@ -1,10 +1,10 @@
-"""What a coding rate costs beside torch's determinant on the side of the tokens, and the memory of one over a stream.
+"""Cost of a coding rate relative to torch.logdet of the n x n Gram matrix, and memory of a rate over a stream.
 
     python benchmarks/coding_rate.py [--rounds 9] [--threads 1] [--only rate memory]
 
-Calls alternate in one process, in an order drawn anew each round. A ratio is that of two medians, theirs over ours; in
-brackets are the quartiles of the rounds' own ratios. Tokens are standard normal, float32. Each amount of memory is the
-peak of a fresh process over what it held after the imports and a small chunk.
+Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, theirs over ours,
+with the quartiles of the per-round ratios in brackets. Tokens are standard normal, float32. Memory is the peak of a
+fresh process above its peak after the imports and a small chunk.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import statistics
 import time
 
 import torch
-from timing import Calls, again, normal, ratio, state, timed
+from timing import Calls, normal, ratio, run_script, state, timed
 from torch import Tensor
 
 from clearhead.numerics.coding_rate import coding_rate
@@ -25,13 +25,13 @@ STREAMS = (20_000, 200_000)
 
 
 def by_tokens(z: Tensor) -> Tensor:
-    """The definition on the n x n side, as published code has it."""
+    """Compute the definition from the n x n matrix, as published code does."""
     n, d = z.shape[-2:]
     return torch.logdet(torch.eye(n) + d / (n * EPS**2) * z @ z.mT) / 2
 
 
 def by_features(z: Tensor) -> Tensor:
-    """The same on the d x d side: what plain torch gives at best."""
+    """Compute the same from the d x d matrix, the fastest form in plain torch."""
     n, d = z.shape[-2:]
     return torch.logdet(torch.eye(d) + d / (n * EPS**2) * z.mT @ z) / 2
 
@@ -58,7 +58,7 @@ def calls_of(z: Tensor) -> Calls:
 
 
 def rate_section(rounds: int) -> None:
-    print("\ncoding rate: how many times as long torch.logdet takes on the side of tokens, of features")
+    print("\ncoding rate: time of torch.logdet of the n x n and the d x d matrix, relative to ours")
     print(
         f"{'batch x heads x tokens x width':32s}{'ours, ms':>16s}" + "".join(f"{x:>28s}" for x in WAYS if x != "ours")
     )
@@ -77,16 +77,18 @@ def rate_section(rounds: int) -> None:
 def memory_section(threads: int) -> None:
     print(f"\nR of a stream of tokens of width {WIDTH} by RateAccumulator, {CHUNK} at a time")
     for tokens in STREAMS:
-        print(f"{tokens:>9,d} tokens: {again(__file__, ['--stream', tokens], threads=threads).strip()}", flush=True)
+        print(
+            f"{tokens:>9,d} tokens: {run_script(__file__, ['--stream', tokens], threads=threads).strip()}", flush=True
+        )
 
 
 def peak() -> float:
-    """MiB."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def stream(tokens: int) -> None:
-    """In this process: its peak of memory, its time, and its rate."""
+    """Print peak memory, time and rate of a stream of tokens in this process."""
     generator = torch.Generator().manual_seed(0)
     warm = RateAccumulator(WIDTH)
     warm.add(torch.randn(CHUNK, WIDTH, generator=generator))

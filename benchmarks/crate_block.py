@@ -1,8 +1,10 @@
-"""A CRATE block beside the published formulation: python benchmarks/crate_block.py [--rounds 15] [--threads 1]
+"""Cost of a CRATE block relative to the published formulation.
 
-The peer stores every n x n matrix of weights and multiplies by the dictionary three times, as the released code does;
-it is written out in `naive_block`. Ours uses the symmetric kernel where it is installed and one product for the sparse
-step. Ratios below one are in our favour; medians of alternating calls in one process, quartiles in brackets.
+    python benchmarks/crate_block.py [--rounds 15] [--threads 1]
+
+The reference stores every n x n matrix of weights and multiplies by the dictionary three times, as the released code
+does (`naive_block`). Ours uses the symmetric kernel if it is installed and one product for the sparse step. Ratios
+below one favour ours; they are ratios of medians of interleaved calls, with quartiles in brackets.
 """
 
 import argparse
@@ -18,7 +20,7 @@ SHAPES = ((16, 197, 384, 6), (4, 1025, 384, 6))
 
 
 def naive_block(block: CrateBlock, x: Tensor) -> Tensor:
-    """The released formulation with the block's own weights."""
+    """Compute the released formulation with the block's own weights."""
     heads, D = block.attention.num_heads, block.sparse.dictionary
     v = block.attention.subspaces(block.attention_norm(x))
     v = v.reshape(*x.shape[:2], heads, -1).transpose(1, 2)

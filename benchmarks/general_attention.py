@@ -1,10 +1,9 @@
-"""What general attention with the embedded Gaussian costs beside plain scaled_dot_product_attention.
+"""Cost of general attention with the embedded Gaussian relative to plain scaled_dot_product_attention.
 
     python benchmarks/general_attention.py [--rounds 41] [--threads 1]
 
-First on given tensors, so that the ratio is that of the operators alone; then with the embeddings inside, against the
-same two products followed by the kernel. Calls alternate in one process in an order drawn anew each round; medians are
-compared.
+First the operators alone on given tensors; then with the embeddings inside, compared with the same two products
+followed by SDPA. Calls are interleaved in one process, in a random order each round; medians are compared.
 """
 
 import argparse
@@ -26,7 +25,7 @@ SIZES = [(8, 3, 197, 64), (8, 12, 197, 64), (2, 12, 512, 64), (1, 12, 1024, 64),
 
 
 def ratio(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], rounds: int) -> float:
-    """Median time of ours over median time of theirs."""
+    """Return the median time of ours over the median time of theirs."""
     taken: dict[Callable[[], Tensor], list[float]] = {ours: [], theirs: []}
     ours(), theirs()
     for number in range(rounds):

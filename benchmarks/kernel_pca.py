@@ -1,24 +1,23 @@
-"""What kernel PCA of keys costs beside scikit-learn's KernelPCA, in time and in memory.
+"""Time and memory of kernel PCA of keys relative to scikit-learn's KernelPCA.
 
     python benchmarks/kernel_pca.py [--threads 1 2] [--rounds 6] [--large 16384] [--small-only]
 
-All 144 heads of a model of 12 layers of 12 heads, 64 wide, and their first 64 axes. We get all heads at once, and
-scikit-learn, which takes one after another, those of another layer in every round; the order within a round is drawn
-anew. Medians over rounds of the time a head are compared, with the quartiles of the ratio in brackets, and the fastest
-rounds, which other processes disturb least. Keys are single precision. scikit-learn gets the Gram matrix in double
-precision (its own arithmetic is that of what it gets). "from keys" has the Gram matrix on both sides, by the same few
-lines of torch for scikit-learn; "Gram given" has it on neither.
+The model has 12 layers of 12 heads of width 64; the first 64 axes are computed. Ours gets all 144 heads at once.
+scikit-learn takes one head at a time, the heads of another layer in every round. The order within a round is random.
+Medians over rounds of the time per head are compared, with the quartiles of the ratio in brackets; the fastest rounds,
+which other processes disturb least, are printed too. Keys are float32. scikit-learn gets a float64 Gram matrix. "from
+keys" includes the Gram matrix on both sides; "Gram given" includes it on neither.
 
-Both libraries may use as many threads as are given, and need not: beside ours on t threads stands the best of
-scikit-learn's two exact solvers on any number up to t, for a second thread often slows it down. Times are those of the
-clock; one during which another process ran is taken again, three times at most.
+Ours on t threads is compared with the faster of scikit-learn's two exact solvers on any number of threads up to t,
+because a second thread often slows scikit-learn down. Times are wall-clock. A measurement during which another process
+ran is repeated, at most three times.
 
-Structured keys are normal with standard deviations that fall as 1/i over 64 random directions, and of unit variance per
-feature on average; random keys are standard normal.
+Structured keys are normal with standard deviations proportional to 1/i over 64 random directions and unit average
+variance per feature; random keys are standard normal.
 
-Then one long sequence without a Gram matrix, beside ARPACK with one in double and in single precision: time, and how
-far the peak of memory rises above that of a small warm-up, each in processes of their own, in turn. Then the first 64
-eigenvalues of 4,096 keys beside a dense solver in double precision.
+The next section compares one long sequence without a Gram matrix with ARPACK on a float64 and a float32 Gram matrix:
+time, and the rise of peak memory above a small warm-up, each in its own process. The last section compares the first 64
+eigenvalues of 4,096 keys with a dense float64 solver.
 """
 
 import argparse
@@ -50,9 +49,9 @@ LAYERS, HEADS, WIDTH, AXES = 12, 12, 64, 64
 SCALE = WIDTH**-0.5
 LIBRARIES = ThreadpoolController()
 BARS = {197: 4.0, 512: 2.0}
-"""How many times as fast as scikit-learn we mean to be, by the number of keys."""
+"""Targeted speed-up over scikit-learn by number of keys."""
 LARGE_BAR, MEMORY_BAR = 5.0, 0.15
-"""The same for one long sequence, and the most memory, as a share of its Gram matrix."""
+"""Targeted speed-up for one long sequence, and targeted memory as a fraction of its Gram matrix."""
 
 
 @contextmanager
@@ -63,7 +62,7 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 def alone(*, patience: float = 0.0) -> bool:
-    """Whether nothing but this thread runs, for 50 ms: OpenBLAS' threads wait for work by spinning, half as long."""
+    """Return whether only this thread runs for 50 ms. Idle OpenBLAS threads spin for half as long."""
     end = time.perf_counter() + patience
     while True:
         time.sleep(0.04)
@@ -79,7 +78,7 @@ def alone(*, patience: float = 0.0) -> bool:
 
 
 def clocked(work: Callable[[Tensor], object], gram: Tensor) -> float:
-    """Seconds that the work takes on a copy of the matrices, which it may overwrite."""
+    """Return the seconds the work takes on a copy of the matrices, which it may overwrite."""
     for _ in range(3):
         given = gram.clone()
         alone(patience=0.5)
@@ -108,7 +107,7 @@ def random_keys(*shape: int, seed: int = 0) -> Tensor:
 
 
 def gram_of(k: Tensor) -> Tensor:
-    """K_phi over its largest entry, in double precision, in one allocation per head and little more."""
+    """Return K_phi divided by its largest entry in float64, with about one allocation per head."""
     k = k.double()
     log_gram = (SCALE * k) @ k.mT
     log_g = torch.logsumexp(log_gram, dim=-1)
@@ -129,14 +128,14 @@ def ours(k: Tensor, precision: torch.dtype) -> None:
 
 
 def centre_and_solve(gram: Tensor, precision: torch.dtype) -> None:
-    """What `kernel_pca` does once it has K_phi."""
+    """Do what `kernel_pca` does once it has K_phi."""
     mean = gram.mean(dim=-1)
     gram.sub_(mean.unsqueeze(-1)).sub_((mean - mean.mean(dim=-1, keepdim=True)).unsqueeze(-2))
     leading_eigenpairs(gram, AXES, precision=precision)
 
 
 def small(n: int, keys: Callable[..., Tensor], rounds: int, threads: list[int]) -> None:
-    """All heads at once for us; for scikit-learn, which takes one after another, those of another layer a round."""
+    """Time short sequences: all heads at once for ours, one layer per round for scikit-learn."""
     every = keys(LAYERS * HEADS, n)
     ways: dict[str, Callable[[Tensor, Tensor], object]] = {
         "scikit-learn dense, from keys": lambda k, _: [reference(x, "dense") for x in gram_of(k)],
@@ -161,7 +160,7 @@ def small(n: int, keys: Callable[..., Tensor], rounds: int, threads: list[int]) 
     for setting in ("from keys", "Gram given"):
         peers = [(f"scikit-learn {solver}, {setting}", count) for solver in ("dense", "arpack") for count in threads]
         for name, count in peers:
-            print(f"  {name:32s} {count} thread(s) {1e3 * statistics.median(taken[name, count]):7.2f} ms a head")
+            print(f"  {name:32s} {count} thread(s) {1e3 * statistics.median(taken[name, count]):7.2f} ms per head")
         for way in ((f"{precision}, {setting}", count) for count in threads for precision in ("double", "single")):
             compare(taken, way, [peer for peer in peers if peer[1] <= way[1]], BARS[n])
 
@@ -174,7 +173,7 @@ def compare(
     ratio = statistics.median(taken[peer]) / statistics.median(taken[way])
     best = min(min(taken[peer]) for peer in peers) / min(taken[way])
     print(
-        f"  clearhead {way[0]:22s} {way[1]} thread(s) {1e3 * statistics.median(taken[way]):7.2f} ms a head, "
+        f"  clearhead {way[0]:22s} {way[1]} thread(s) {1e3 * statistics.median(taken[way]):7.2f} ms per head, "
         f"{ratio:.2f} x faster [{low:.2f}, {high:.2f}], {bar:g} x {verdict(ratio >= bar)}; "
         f"fastest rounds {1e3 * min(taken[way]):.2f} ms, {best:.2f} x",
         flush=True,
@@ -182,13 +181,13 @@ def compare(
 
 
 def peak() -> float:
-    """Most memory that this process has held, in MiB; getrusage would also count what its parent held."""
+    """Return the peak memory of this process in MiB. getrusage would include its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def large(way: str, n: int) -> None:
-    """In a process of its own: one call, its time and how far the peak of memory rose."""
+    """Print the time of one call and the rise of peak memory; run in its own process."""
 
     def run(k: Tensor) -> Tensor:
         if way == "clearhead":
@@ -207,7 +206,7 @@ def large(way: str, n: int) -> None:
     print(seconds, peak() - before, last)
 
 
-def beside_arpack(n: int, threads: list[int]) -> None:
+def compare_with_arpack(n: int, threads: list[int]) -> None:
     seconds: dict[tuple[str, int], list[float]] = {}
     shares = []
     for way in ("clearhead", "arpack", "clearhead", "arpack single", "clearhead"):
@@ -274,8 +273,8 @@ def main() -> None:
     if options.small_only:
         return None
     print(f"{options.large:,} structured keys, first {AXES} axes, load average {os.getloadavg()[0]:.1f}")
-    beside_arpack(options.large, threads)
-    print("4,096 keys, first 64 eigenvalues beside a dense solver in double precision")
+    compare_with_arpack(options.large, threads)
+    print("4,096 keys, first 64 eigenvalues compared with a dense float64 solver")
     with on_threads(threads[-1]):
         return exactness()
 

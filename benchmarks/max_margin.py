@@ -1,18 +1,17 @@
-"""What the attention SVM costs beside cvxpy, scikit-learn's SVC and scipy's NNLS, in time and in memory.
+"""Time and memory of the attention SVM relative to cvxpy, scikit-learn's SVC and scipy's NNLS.
 
     python benchmarks/max_margin.py [--rounds 5] [--threads 1] [--only small large infeasible]
 
-Problems are n sequences of T unit tokens, d wide, with a unit query each, that select the token of the highest score of
-a random direction; sizes are (n, T, d). cvxpy as published: a Python list with one constraint for each token, built in
-a loop, and the norm of the matrix variable; `stacked` has all constraints as one product. Building the problem is part
-of solving it on every side. Clarabel solves the Frobenius norm and SCS the nuclear one, both as they come; `off by` is
-how far their objective is from ours. SVC has the kernel of the constraints, mirrored so that no bias helps, and
-NNLS the dual as a least distance problem, on constraints stored as rows.
+A problem has n sequences of T unit tokens of width d and a unit query each, and selects the token with the highest
+score along a random direction; sizes are (n, T, d). cvxpy as published builds a Python list with one constraint per
+token in a loop; `stacked` has all constraints as one product. Building the problem counts on every side. Clarabel
+solves the Frobenius norm and SCS the nuclear norm with default settings; `off by` is the relative difference of their
+objective from ours. SVC gets the kernel of the constraints, mirrored so that a bias cannot help; NNLS gets the dual as
+a least distance problem on constraints stored as rows.
 
-Calls alternate in one process, in an order drawn anew each round. `times ours` is the ratio of two medians, and the
-quartiles of the rounds' own ratios. Our gap is the certified one: no matrix has a margin larger by more. The large
-problems and their memory, above a small warm-up, are measured in a process each. Infeasible problems select tokens at
-random.
+Calls are interleaved in one process, in a random order each round. `times ours` is a ratio of medians, with the
+quartiles of the per-round ratios. Our gap is certified: no matrix has a margin larger by more. Large problems and their
+memory above a small warm-up are measured in one process each. Infeasible problems select random tokens.
 """
 
 import argparse
@@ -27,7 +26,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 from sklearn.svm import SVC
-from timing import again, ratio, resident, timed
+from timing import ratio, resident, run_script, timed
 from torch import Tensor
 
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
@@ -56,7 +55,7 @@ def at_random(n: int, t: int, d: int, seed: int = 1) -> Problem:
 
 
 def stored(problem: Problem) -> np.ndarray:
-    """Every constraint as a row."""
+    """Return every constraint as a row."""
     x, z, selected = problem
     n, t = x.shape[:2]
     other = torch.ones(n, t, dtype=torch.bool)
@@ -77,15 +76,15 @@ def as_published(problem: Problem, norm: Norm) -> float:
         for t in range(x.shape[1]):
             if t != selected[i]:
                 constraints += [(x[i, selected[i]] - x[i, t]) @ W @ z[i] >= 1]
-    asked = cvxpy.Problem(cvxpy.Minimize(norm_of(W, norm)), constraints)
-    return float(asked.solve(solver=SOLVERS[norm]))
+    program = cvxpy.Problem(cvxpy.Minimize(norm_of(W, norm)), constraints)
+    return float(program.solve(solver=SOLVERS[norm]))
 
 
 def stacked(problem: Problem, norm: Norm) -> float:
     x, z, _ = problem
     W = cvxpy.Variable((x.shape[2], z.shape[1]))
-    asked = cvxpy.Problem(cvxpy.Minimize(norm_of(W, norm)), [stored(problem) @ cvxpy.vec(W, order="C") >= 1])
-    return float(asked.solve(solver=SOLVERS[norm]))
+    program = cvxpy.Problem(cvxpy.Minimize(norm_of(W, norm)), [stored(problem) @ cvxpy.vec(W, order="C") >= 1])
+    return float(program.solve(solver=SOLVERS[norm]))
 
 
 def by_svc(problem: Problem) -> float:
@@ -139,8 +138,8 @@ def large_section(rounds: int) -> None:
     for size in LARGE:
         for norm in Norm:
             repeats = 1 if norm is Norm.MAX_ENTRY else max(rounds // 2, 1)
-            told = again(__file__, ["--one", norm, *size, repeats], threads=torch.get_num_threads())
-            seconds, gap, objective, rank, grown = told.split()
+            output = run_script(__file__, ["--one", norm, *size, repeats], threads=torch.get_num_threads())
+            seconds, gap, objective, rank, grown = output.split()
             bar = "" if norm is Norm.MAX_ENTRY else f"  bar 1 GB: {'met' if float(grown) < MEMORY_BAR else 'MISSED'}"
             print(
                 f"{size!s:16s}{norm:12s}{float(seconds):9.3f}{float(gap):9.0e}{float(objective):12.6f}{rank:>6s}"
@@ -150,7 +149,7 @@ def large_section(rounds: int) -> None:
 
 
 def print_one(norm: str, *rest: str) -> None:
-    """Median seconds, gap, objective, rank, and MiB that this process grew by at most, after a small call."""
+    """Print median seconds, gap, objective, rank and the rise of peak memory in MiB after a small call."""
     n, t, d, repeats = map(int, rest)
     ours(drawn(*SMALL[0]), Norm(norm))
     problem, before, taken = drawn(n, t, d), resident("VmHWM"), []
@@ -192,7 +191,7 @@ def main() -> None:
         return print_one(*options.one)
     if not options.here:
         arguments = ["--here", "--rounds", options.rounds, "--only", *options.only]
-        again(__file__, arguments, threads=options.threads)
+        run_script(__file__, arguments, threads=options.threads)
         return None
     names = ("torch", "numpy", "scipy", "scikit-learn", "cvxpy", "clarabel", "scs")
     print(f"{options.threads} thread(s), {options.rounds} rounds; " + ", ".join(f"{x} {version(x)}" for x in names))

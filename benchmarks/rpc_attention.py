@@ -1,11 +1,11 @@
-"""What RPC-Attention costs beside ONE call of torch's scaled_dot_product_attention (SDPA), with and without the kernel.
+"""Cost of RPC-Attention relative to ONE call of torch's SDPA, with and without the kernel.
 
     python benchmarks/rpc_attention.py [--rounds 25] [--threads 1 2] [--only time step memory]
 
-Calls alternate in one process, in an order drawn anew each round. A ratio is that of two medians; in brackets are the
-quartiles of the rounds' own ratios. Keys and values are standard normal, float32, heads beside tokens as layers have
-them. `dense` is the published formulation, which stores every n x n matrix. Threshold and mu are computed inside, and
-their gradients are. Each number of threads, and the form without the compiled kernel, has a process of its own.
+Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, with the quartiles of
+the per-round ratios in brackets. Keys and values are standard normal, float32, in the memory layout of a layer. `dense`
+is the published formulation, which stores every n x n matrix. Threshold, mu and their gradients are included. Each
+number of threads, and the form without the compiled kernel, runs in its own process.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from timing import again, both_ways, named, normal, plain, ratio, resident, state, timed
+from timing import forward_and_backward, named, normal, plain, ratio, resident, run_script, state, timed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -28,7 +28,7 @@ SHAPES = ((32, 3, 197), (1, 2, 4096))
 
 
 def dense(k: Tensor, v: Tensor, *, name: str, iterations: int) -> Tensor:
-    """The published lines, every matrix stored; dual is Y / mu."""
+    """Compute the published iteration with every matrix stored; dual is Y / mu."""
     t = preset(name).bound.of(k)
     low_rank = dual = torch.zeros_like(k)
     for _ in range(iterations):
@@ -60,10 +60,10 @@ def time_section(rounds: int) -> None:
     for b, h, n in SHAPES:
         k, v, along = (normal(b, h, n, 64, seed=seed) for seed in range(3))
         for name in PRESETS:
-            calls = named("torch", both_ways(plain, k, v, along))
+            calls = named("torch", forward_and_backward(plain, k, v, along))
             forms = forms_of(name)
             for form, attention in forms.items():
-                calls |= named(form, both_ways(attention, k, v, along))
+                calls |= named(form, forward_and_backward(attention, k, v, along))
             taken = timed(calls, rounds if n < 1000 else max(rounds // 4, 3))
             print(f"{b} x {h} x {n} x 64, {name}")
             for form in forms:
@@ -74,7 +74,7 @@ def time_section(rounds: int) -> None:
 
 
 def tiny(pursuing: Sequence[int], *, symmetric: bool) -> VisionTransformer:
-    """A vision transformer of the size of DeiT-tiny, RPC-Attention in some layers and symmetric attention elsewhere."""
+    """Return a DeiT-tiny with RPC-Attention in the layers `pursuing` and symmetric or softmax attention elsewhere."""
     config = VisionTransformerConfig(
         image_size=224, patch_size=16, channels=3, classes=1000, width=192, layers=12, heads=3, mlp_width=768
     )
@@ -121,13 +121,15 @@ def memory_section(_: int) -> None:
         for form in ("ours", "dense"):
             cells = []
             for ways in ("forward", "both"):
-                grown = float(again(__file__, ["--grown-by", form, ways, b, h, n], threads=torch.get_num_threads()))
+                grown = float(
+                    run_script(__file__, ["--grown-by", form, ways, b, h, n], threads=torch.get_num_threads())
+                )
                 cells.append(f"{grown:.1f} ({grown / size:.1f})")
             print(f"{f'{b} x {h} x {n} x 64':32s}{form:>10s}{cells[0]:>22s}{cells[1]:>22s}", flush=True)
 
 
 def print_growth(form: str, ways: str, *sizes: str) -> None:
-    """MiB that this process grows by at most during one call, after a small one."""
+    """Print the rise of peak memory in MiB during one call, after a small one."""
     b, h, n = map(int, sizes)
     k, v, along = (normal(b, h, n, 64, seed=seed) for seed in range(3))
     attention = {"ours": rpc_attention, "dense": partial(dense, name=PRESETS[0], iterations=4)}[form]
@@ -169,7 +171,7 @@ def main() -> None:
         only = [name for name in options.only if threads == options.threads[0] or name != "memory"]
         for kernel in ("off", os.environ.get("CLEARHEAD_KERNEL", "")):
             arguments = ["--here", "--rounds", options.rounds, "--only", *only]
-            again(__file__, arguments, threads=threads, CLEARHEAD_KERNEL=kernel)
+            run_script(__file__, arguments, threads=threads, CLEARHEAD_KERNEL=kernel)
     return None
 
 

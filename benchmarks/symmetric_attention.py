@@ -1,23 +1,23 @@
-"""What symmetric attention costs beside torch's scaled_dot_product_attention (SDPA), and its errors.
+"""Cost of symmetric attention relative to torch's scaled_dot_product_attention (SDPA), and its errors.
 
     python benchmarks/symmetric_attention.py [--rounds 25] [--threads 1 2] [--only attention error]
 
-Calls alternate in one process, in an order drawn anew each round. A ratio is that of two medians; in brackets are the
-quartiles of the rounds' own ratios. Keys and values are standard normal, float32, heads beside tokens as layers have
-them. Each number of threads has a process of its own.
+Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, with the quartiles of
+the per-round ratios in brackets. Keys and values are standard normal, float32, in the memory layout of a layer. Each
+number of threads runs in its own process.
 """
 
 import argparse
 from collections.abc import Callable
 
 import torch
-from timing import again, both_ways, named, normal, plain, ratio, state, timed
+from timing import forward_and_backward, named, normal, plain, ratio, run_script, state, timed
 from torch import Tensor, nn
 
 from clearhead.operators import symmetric_attention
 
 BATCHES = {64: (32, 12), 197: (32, 3), 577: (4, 3), 1024: (2, 3), 2048: (1, 2), 4096: (1, 2)}
-"""Batch and heads by number of tokens, so that a call takes some ten milliseconds."""
+"""Batch size and heads by number of tokens, chosen so that a call takes about ten milliseconds."""
 SIZES = [(n, 64) for n in BATCHES] + [(n, d) for d in (32, 96, 128) for n in (197, 1024, 4096)]
 
 
@@ -27,15 +27,15 @@ def attention_section(rounds: int) -> None:
     for n, d in SIZES:
         b, h = BATCHES[n]
         k, v, along = (normal(b, h, n, d, seed=seed) for seed in range(3))
-        calls = named("ours", both_ways(symmetric_attention, k, v, along))
-        calls |= named("torch", both_ways(plain, k, v, along))
+        calls = named("ours", forward_and_backward(symmetric_attention, k, v, along))
+        calls |= named("torch", forward_and_backward(plain, k, v, along))
         taken = timed({name: call for name, call in calls.items() if "recorded" not in name}, rounds)
         cells = [ratio(taken, [f"ours {way}"], [f"torch {way}"]) for way in ("forward", "backward")]
         print(f"{f'{b} x {h} x {n} x {d}':32s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
 
 
 def keys_of(kind: str, shape: tuple[int, int, int, int], seed: int) -> Tensor:
-    """Random directions, lengths of this kind."""
+    """Return keys with random directions and lengths of this kind."""
     at = torch.rand(*shape[:3], 1, generator=torch.Generator().manual_seed(seed))
     mixed = {"from 1e-3 to 1e3": 10 ** (6 * at - 3), "half 1e-3, half 1e3": torch.where(at < 0.5, 1e-3, 1e3)}
     lengths = mixed[kind] if kind in mixed else torch.full((1,), float(kind))
@@ -86,7 +86,7 @@ def main() -> None:
     if len(options.threads) > 1:
         for threads in options.threads:
             only = [name for name in options.only if threads == options.threads[0] or name != "error"]
-            again(__file__, ["--rounds", options.rounds, "--only", *only], threads=threads)
+            run_script(__file__, ["--rounds", options.rounds, "--only", *only], threads=threads)
         return
     torch.set_num_threads(options.threads[0])
     print(state(options.threads[0], options.rounds))

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: calls that alternate in one process, ratios of medians, and one process per setting."""
+"""Timing for the benchmarks: interleaved calls in one process, ratios of medians, one process per setting."""
 
 import os
 import random
@@ -19,22 +19,22 @@ Calls = dict[str, Callable[[], object]]
 
 
 def timed(calls: Calls, rounds: int) -> dict[str, list[float]]:
-    """Seconds of every round by name; the first round is thrown away."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    """Return the seconds of every round by name, without the warm-up round."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(calls), len(calls)):
             started = time.perf_counter()
             calls[name]()
-            taken[name].append(time.perf_counter() - started)
-    return {name: seconds[1:] for name, seconds in taken.items()}
+            times[name].append(time.perf_counter() - started)
+    return {name: seconds[1:] for name, seconds in times.items()}
 
 
-def ratio(taken: dict[str, list[float]], ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Sum of medians over sum of medians, and the quartiles of the rounds."""
-    top = [sum(x) for x in zip(*(taken[name] for name in ours), strict=True)]
-    bottom = [sum(x) for x in zip(*(taken[name] for name in theirs), strict=True)]
+def ratio(times: dict[str, list[float]], ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """Format the ratio of the summed medians, with the quartiles of the per-round ratios."""
+    top = [sum(x) for x in zip(*(times[name] for name in ours), strict=True)]
+    bottom = [sum(x) for x in zip(*(times[name] for name in theirs), strict=True)]
     low, _, high = statistics.quantiles([a / b for a, b in zip(top, bottom, strict=True)], n=4)
-    value = sum(statistics.median(taken[x]) for x in ours) / sum(statistics.median(taken[x]) for x in theirs)
+    value = sum(statistics.median(times[x]) for x in ours) / sum(statistics.median(times[x]) for x in theirs)
     return f"{value:5.2f} [{low:.2f}, {high:.2f}]"
 
 
@@ -46,8 +46,8 @@ def plain(k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(k, k, v)
 
 
-def both_ways(attention: Callable[[Tensor, Tensor], Tensor], k: Tensor, v: Tensor, along: Tensor) -> Calls:
-    """The forward pass without a record, and the backward pass of one that was recorded."""
+def forward_and_backward(attention: Callable[[Tensor, Tensor], Tensor], k: Tensor, v: Tensor, along: Tensor) -> Calls:
+    """Return calls for a forward pass without gradients, one with gradients, and the backward pass of the latter."""
     leaves = k.detach().requires_grad_(), v.detach().requires_grad_()
     out = attention(*leaves)
 
@@ -72,9 +72,11 @@ def resident(field: str) -> int:
 
 
 def state(threads: int, rounds: int) -> str:
-    """What the figures below it were measured with."""
-    found = status()
-    kernel = f"kernel {found.kernel.instructions}" if found.kernel else f"no kernel: {found.reason}"
+    """Describe threads, torch build, kernel and denormal handling of this measurement."""
+    kernel_status = status()
+    kernel = (
+        f"kernel {kernel_status.kernel.instructions}" if kernel_status.kernel else f"no kernel: {kernel_status.reason}"
+    )
     denormal = torch.tensor(1e-30) * torch.tensor(1e-10)
     return (
         f"\n{threads} thread(s), torch {torch.__version__} ({torch.backends.cpu.get_cpu_capability()}), {kernel}, "
@@ -82,10 +84,10 @@ def state(threads: int, rounds: int) -> str:
     )
 
 
-def again(script: str, arguments: Sequence[object], *, threads: int, **environment: str) -> str:
-    """What the script prints in a process of its own with so many threads; shown as it comes if it is a section."""
+def run_script(script: str, arguments: Sequence[object], *, threads: int, **environment: str) -> str:
+    """Run the script in its own process on `threads` threads; return its output, or show it live for a section."""
     command = [sys.executable, script, "--threads", str(threads), *map(str, arguments)]
-    shown = "--only" in command
+    live = "--only" in command
     env = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", **environment}
-    done = subprocess.run(command, check=True, env=env, text=True, stdout=None if shown else subprocess.PIPE)
+    done = subprocess.run(command, check=True, env=env, text=True, stdout=None if live else subprocess.PIPE)
     return done.stdout or ""
