@@ -80,7 +80,7 @@ class Shape {
                     const size_t at = (size_t)(i * z.key_width + d), first = (size_t)(head * z.tokens * z.key_width + d);
                     to_k[at] = own * draw.normal();
                     if (close && i > head * z.tokens) to_k[at] = to_k[first] * (1 + closer * draw.normal());
-                    if (repeated && i > head * z.tokens) to_k[at] = to_k[first];
+                    if (repeated && i > head * z.tokens && i % 3) to_k[at] = to_k[first];
                     if (wide) to_k[at] = 0;
                 }
                 if (wide && scale > 0)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "head.h"
+#include "repeats.h"
 
 namespace {
 
@@ -13,6 +14,8 @@ class ForwardHead {
     Keys keys;
     float *values;            // w v
     float *unsound;           // by member, whether numbers spread too widely
+    float *repeated;          // whether some keys are equal
+    Repeats repeats;
     float *largest_values;    // by tile
     Sums g;                   // the exponentials of a pair of tiles
     Sums outputs;             // of G w v
@@ -149,6 +152,8 @@ class ForwardHead {
           keys(scratch, tiling, z.key_width, call.scale),
           values(scratch.take(tiling.padded * apart)),
           unsound(scratch.take(members)),
+          repeated(scratch.take(1)),
+          repeats(scratch, keys),
           largest_values(scratch.take(tiling.count)),
           g(scratch, tiling.size * tiling.size, members),
           outputs(scratch, tiling.padded * apart, members),
@@ -186,7 +191,14 @@ class ForwardHead {
         bool all_sound = true;
         for (int member = 0; member < team.size; ++member) all_sound = all_sound && !unsound[member];
         if (plain && team.rank == 0) *plain = !all_sound;
-        if (!all_sound) run_plain(v, out, seen, totals, team);
+        if (!all_sound) {
+            run_plain(v, out, seen, totals, team);  // sums of all rows in one order
+        } else {
+            if (team.rank == 0) *repeated = repeats.find(k);
+            wait_for(team);
+            if (*repeated)
+                tiling.for_own_tokens(team, [&](int64_t token) { repeats.copy(out, z.value_width, totals, token); });
+        }
         wait_for(team);
     }
 };
