@@ -16,12 +16,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
+from clearhead._capture import capture
 from clearhead.audit.engine import run
 from clearhead.audit.run import audit
-from clearhead.capturing import capture
 from clearhead.data.text import default_passages, text_batches
+from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.loading import DEFAULT_MODEL, load_model
-from clearhead.sockets.torchvision_shim import ensure_torchvision
 
 
 def main() -> None:

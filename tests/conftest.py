@@ -15,7 +15,7 @@ if TYPECHECKED:  # before anything imports the package
 
     install_import_hook("clearhead", "tests.annotations.checked")
 
-from clearhead.sockets.torchvision_shim import ensure_torchvision  # noqa: E402
+from clearhead.interfaces.torchvision_shim import ensure_torchvision  # noqa: E402
 
 ensure_torchvision()
 

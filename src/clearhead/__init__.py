@@ -11,54 +11,47 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from clearhead import modules as modules
     from clearhead import operators as operators
+    from clearhead._capture import capture as capture
+    from clearhead.audit.fidelity import check_fidelity as check_fidelity
     from clearhead.audit.findings import Finding as Finding
     from clearhead.audit.findings import Verdict as Verdict
     from clearhead.audit.record import AuditRecord as AuditRecord
     from clearhead.audit.run import audit as audit
-    from clearhead.capturing import capture as capture
-    from clearhead.fidelity import check_fidelity as check_fidelity
     from clearhead.heads import Heads as Heads
+    from clearhead.interfaces import AttentionNotSeenError as AttentionNotSeenError
+    from clearhead.interfaces import AttentionSpec as AttentionSpec
+    from clearhead.interfaces.torchvision_shim import ensure_torchvision as ensure_torchvision
     from clearhead.models.loading import load_model as load_model
     from clearhead.report.folder import write_report as write_report
     from clearhead.shapes import ShapeError as ShapeError
-    from clearhead.sockets import AttentionNotSeenError as AttentionNotSeenError
-    from clearhead.sockets import AttentionSpec as AttentionSpec
-    from clearhead.sockets.torchvision_shim import ensure_torchvision as ensure_torchvision
-    from clearhead.swapping import Swap as Swap
-    from clearhead.swapping import SwapWarning as SwapWarning
-    from clearhead.swapping import find_swaps as find_swaps
-    from clearhead.swapping import load_swaps as load_swaps
-    from clearhead.swapping import register_huggingface as register_huggingface
-    from clearhead.swapping import save_swaps as save_swaps
-    from clearhead.swapping import swap as swap
     from clearhead.testing import check_attention as check_attention
 
 # The module of each public name. It is imported at first use: torch takes seconds, and `clearhead --help` must not.
 # So no module may have the name of a public name, which importing the module would hide; `audit` is a package that can
 # be called.
 _HOME = {
-    "AttentionNotSeenError": "clearhead.sockets",
-    "AttentionSpec": "clearhead.sockets",
+    "AttentionNotSeenError": "clearhead.interfaces",
+    "AttentionSpec": "clearhead.interfaces",
     "AuditRecord": "clearhead.audit.record",
     "Finding": "clearhead.audit.findings",
     "Heads": "clearhead.heads",
     "ShapeError": "clearhead.shapes",
-    "Swap": "clearhead.swapping",
-    "SwapWarning": "clearhead.swapping",
+    "Swap": "clearhead._swap",
+    "SwapWarning": "clearhead._swap",
     "Verdict": "clearhead.audit.findings",
     "audit": "",
-    "capture": "clearhead.capturing",
+    "capture": "clearhead._capture",
     "check_attention": "clearhead.testing",
-    "check_fidelity": "clearhead.fidelity",
-    "ensure_torchvision": "clearhead.sockets.torchvision_shim",
-    "find_swaps": "clearhead.swapping",
+    "check_fidelity": "clearhead.audit.fidelity",
+    "ensure_torchvision": "clearhead.interfaces.torchvision_shim",
+    "find_swaps": "clearhead._swap",
     "load_model": "clearhead.models.loading",
-    "load_swaps": "clearhead.swapping",
+    "load_swaps": "clearhead._swap_files",
     "modules": "",
     "operators": "",
-    "register_huggingface": "clearhead.swapping",
-    "save_swaps": "clearhead.swapping",
-    "swap": "clearhead.swapping",
+    "register_huggingface": "clearhead._swap_huggingface",
+    "save_swaps": "clearhead._swap_files",
+    "swap": "clearhead._swap",
     "write_report": "clearhead.report.folder",
 }
 

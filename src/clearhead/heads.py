@@ -1,4 +1,4 @@
-"""Door 1: what one attention layer saw. Theories see these tensors and nothing else of a model."""
+"""The tensors of one attention call. Theories get these and nothing else of a model."""
 
 from dataclasses import dataclass
 
@@ -68,8 +68,8 @@ class Heads:
     """How many query heads share each key head in the model."""
     windows: int = 1
     """How many consecutive entries of b belong to one input, as the windows of an image do."""
-    socket: str = ""
-    """The door through which the layer was seen."""
+    interface: str = ""
+    """The interface by which the model exposes the layer."""
     queries_from: LinearMap | None = None
     """The linear map that made the queries; None where they are no linear map's output, or it was not seen."""
     keys_from: LinearMap | None = None
@@ -89,9 +89,9 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
-    """One captured attention layer: its place in the forward pass, its module, and through which door it was seen."""
+    """One captured attention layer: its number in forward-pass order, its module, its heads, and its interface."""
 
     layer: int
     name: str
     heads: int
-    socket: str
+    interface: str

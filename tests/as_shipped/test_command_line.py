@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from clearhead.sockets.torchvision_shim import ensure_torchvision
+from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.theories import coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.controls import OTHER_HEADS, PERMUTED, RANDOM_MAP, RANDOM_VALUES
 from tests.as_shipped.warm import SECONDS, WarmCommand, environment

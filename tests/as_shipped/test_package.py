@@ -85,7 +85,7 @@ def test_it_works_without_the_tools_of_its_tests() -> None:
 
 
 def test_torchvision_is_left_alone_by_the_import() -> None:
-    code = "import sys, clearhead, clearhead.audit.run, clearhead.sockets; print('torchvision' in sys.modules)"
+    code = "import sys, clearhead, clearhead.audit.run, clearhead.interfaces; print('torchvision' in sys.modules)"
     assert _python(code) == "False"
 
 
@@ -123,9 +123,9 @@ BREAKS = {
     "no audit knows an experiment": ("audit/run.py", "import clearhead.experiments.experiment", "imports point down"),
     "upwards": ("numerics/precision.py", "import clearhead.audit.findings", "imports point down"),
     "the kernel stands alone": ("kernels/library.py", "import clearhead.numerics.precision", "imports point down"),
-    "theories see no models": ("theories/theory.py", "import clearhead.sockets", "theories see tensors"),
+    "theories see no models": ("theories/theory.py", "import clearhead.interfaces", "theories see tensors"),
     "theories apart": ("theories/symmetry/claim.py", "import clearhead.theories.kernel_pca", "theories do not import"),
-    "no transformers below": ("sockets/huggingface.py", "import transformers", "the foundation needs torch"),
+    "no transformers below": ("interfaces/huggingface.py", "import transformers", "the foundation needs torch"),
 }
 
 

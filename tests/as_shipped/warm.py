@@ -53,7 +53,7 @@ class WarmCommand:
 
 
 def _import_what_commands_do() -> None:
-    from clearhead.sockets.torchvision_shim import ensure_torchvision
+    from clearhead.interfaces.torchvision_shim import ensure_torchvision
 
     ensure_torchvision()
     commands = (f"clearhead.cli.{name}_command" for name in ("audit", "reproduce", "verify"))

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clearhead._gradients import capture_gradients
 from clearhead.audit.run import AuditError, audit
-from clearhead.capturing import capture_gradients
 from clearhead.heads import Heads
+from clearhead.interfaces import AttentionNotSeenError
 from clearhead.numerics.precision import tolerance
-from clearhead.sockets import AttentionNotSeenError
 from clearhead.theories import kernel_pca
 from clearhead.theories.max_margin.claims import LOCAL
-from tests.capturing.models import CASES, layers, loss_of, tokens
+from tests.capture.models import CASES, layers, loss_of, tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 

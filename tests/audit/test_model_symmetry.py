@@ -11,7 +11,7 @@ from clearhead.audit.engine import run
 from clearhead.audit.model_symmetry import model_symmetry
 from clearhead.audit.record import ModelSymmetry
 from clearhead.numerics.precision import tolerance
-from tests.sockets.zoo import FAMILIES, drawn_large
+from tests.interfaces.zoo import FAMILIES, drawn_large
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
 

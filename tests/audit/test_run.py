@@ -18,13 +18,13 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import UNTRAINED
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
+from clearhead.interfaces import AttentionNotSeenError
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.report.folder import write_report
-from clearhead.sockets import AttentionNotSeenError
 from clearhead.theories import coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.kernels import KERNEL
 from clearhead.theories.theory import Role
-from tests.sockets.zoo import FAMILIES, drawn_large
+from tests.interfaces.zoo import FAMILIES, drawn_large
 
 TOKENS, WIDTH, HEADS = 29, 12, 3
 

@@ -40,7 +40,7 @@ def make_model_folder(folder: Path) -> None:
     import torch
     import transformers
 
-    from clearhead.sockets.torchvision_shim import ensure_torchvision
+    from clearhead.interfaces.torchvision_shim import ensure_torchvision
 
     ensure_torchvision()
 

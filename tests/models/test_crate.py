@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from clearhead import swap
+from clearhead._capture import capture
 from clearhead.audit.run import audit
-from clearhead.capturing import capture
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
 from clearhead.models.loading import load_model
 from clearhead.models.native import MARKER, load_native, save_native, untrained
@@ -18,11 +18,11 @@ from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import ClampedKeys
 from clearhead.shapes import ShapeError
 from clearhead.stored_json import read_json, write_json
+from tests.interfaces.made_from import ROLES, assert_found
 from tests.models.released_crate import Released, drawn
 from tests.noise import largest_difference, weight_tolerance
 from tests.operators.paths import PATHS, forced
-from tests.sockets.made_from import ROLES, assert_found
-from tests.swapping.models import same, trace
+from tests.swap.models import same, trace
 
 CONFIG = CrateConfig(
     image_size=15, patch_size=3, channels=2, classes=7, width=22, layers=3, heads=2,

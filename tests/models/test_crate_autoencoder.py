@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.capturing import capture
+from clearhead._capture import capture
 from clearhead.experiments.images import digits
 from clearhead.models.crate_autoencoder import (
     CrateAutoencoder,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from clearhead._capture import capture
 from clearhead.audit.run import audit
-from clearhead.capturing import capture
 from clearhead.data.text import default_passages
 from clearhead.models.crate_block import Form
 from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, causal_crate_base

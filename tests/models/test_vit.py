@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clearhead._capture import capture
 from clearhead.audit.run import audit
-from clearhead.capturing import capture
 from clearhead.errors import InputError
 from clearhead.models.loading import load_model
 from clearhead.models.native import MARKER, is_native, load_native, save_native, untrained

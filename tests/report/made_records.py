@@ -139,7 +139,7 @@ def record_of(
         for head in range(count)
     ]
     layers = tuple(
-        LayerRecord(layer=layer, name=name.format(layer), heads=count, socket="transformers")
+        LayerRecord(layer=layer, name=name.format(layer), heads=count, interface="transformers")
         for layer, count in enumerate(heads)
     )
     return AuditRecord(

@@ -101,7 +101,7 @@ def test_every_string_of_the_record_is_escaped(disputed):
         )
         for f in disputed.findings
     )
-    layers = tuple(dataclasses.replace(layer, socket=HOSTILE) for layer in disputed.fidelity.layers)
+    layers = tuple(dataclasses.replace(layer, interface=HOSTILE) for layer in disputed.fidelity.layers)
     fidelity = dataclasses.replace(disputed.fidelity, layers=layers, unseen=(HOSTILE,))
     rests_on = (LOSS.statistic + HOSTILE, HOSTILE)
     dispute = Dispute(

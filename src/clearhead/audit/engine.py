@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.capturing import GradientTape, Tape, capture, capture_gradients
+from clearhead._capture import Capture, capture
+from clearhead._gradients import GradientCapture, capture_gradients
 from clearhead.errors import InputError
 from clearhead.heads import Heads
-from clearhead.sockets import AttentionNotSeenError, AttentionSpec
+from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
 from clearhead.theories.theory import Measurement
 
 __all__ = ["AuditError", "Seen", "evaluated", "run", "run_on", "watch"]
@@ -129,9 +130,9 @@ def run_on(model: nn.Module, batch: Any, which: str, observer: _Observer | None 
     return output
 
 
-def _differentiate(tape: Tape, loss: Callable[[Any, Any], Tensor], output: Any, batch: Any, which: str) -> None:
+def _differentiate(tape: Capture, loss: Callable[[Any, Any], Tensor], output: Any, batch: Any, which: str) -> None:
     """Show the observer the calls of one batch, which waited for the loss."""
-    assert isinstance(tape, GradientTape)
+    assert isinstance(tape, GradientCapture)
     try:
         value = loss(output, batch)
     except Exception as error:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clearhead._capture import capture
+from clearhead.audit.fidelity import tensors
 from clearhead.audit.record import ModelSymmetry
-from clearhead.capturing import capture
-from clearhead.fidelity import tensors
-from clearhead.sockets import AttentionSpec
+from clearhead.interfaces import AttentionSpec
 from clearhead.theories.symmetry.groups import Element, drawn_permutations
 from clearhead.theories.symmetry.measure import relative_error
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from clearhead import __version__
 from clearhead.audit.baseline import curves_of, watch_untrained
 from clearhead.audit.engine import AuditError, evaluated, run, run_on, watch
+from clearhead.audit.fidelity import check_fidelity
 from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import beside_untrained, judge
 from clearhead.audit.model_symmetry import model_symmetry
 from clearhead.audit.record import AuditRecord, Fidelity, Timing
-from clearhead.fidelity import check_fidelity
-from clearhead.sockets import AttentionSpec
+from clearhead.interfaces import AttentionSpec
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.symmetry import THEORY as SYMMETRY
 from clearhead.theories.theory import AlongDepth, Measurement, Role, Theory

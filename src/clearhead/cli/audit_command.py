@@ -18,13 +18,13 @@ from clearhead.cli.console import printing
 from clearhead.cli.failure import CommandError
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
 from clearhead.data.text import default_passages, read_passages, text_batches
+from clearhead.interfaces import read_descriptions
+from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.loading import LoadedModel, load_model
 from clearhead.models.objects import LoadError, is_object_path, load_batches, load_function
 from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
-from clearhead.sockets import read_descriptions
-from clearhead.sockets.torchvision_shim import ensure_torchvision
 from clearhead.theories.catalogue import find_theories
 
 __all__ = ["AuditRequest", "audit_command"]

@@ -69,7 +69,7 @@ def audit(
     batch_size: Annotated[int, typer.Option(min=1, help="Passages per forward pass.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the chance controls.")] = 0,
     describe: Annotated[
-        Path | None, typer.Option(help="TOML file that says where q, k, v are in layers that no socket sees.")
+        Path | None, typer.Option(help="TOML file that says where q, k, v are in layers that no interface finds.")
     ] = None,
     allow_unseen: Annotated[
         bool, typer.Option("--allow-unseen", help="Go on if modules that look like attention ran unseen.")

@@ -80,7 +80,7 @@ def _print_checks(record: AuditRecord, leads: Sequence[ClaimGrid], console: Cons
 
 
 def _fidelity(fidelity: Fidelity) -> list[str]:
-    interfaces = " and ".join(dict.fromkeys(clean(layer.socket) for layer in fidelity.layers))
+    interfaces = " and ".join(dict.fromkeys(clean(layer.interface) for layer in fidelity.layers))
     within = "within" if fidelity.swap_error <= fidelity.tolerance else "EXCEEDS"
     change, recomputed = short(fidelity.output_difference), short(fidelity.recompute_error)
     swapped, tolerance, control = short(fidelity.swap_error), short(fidelity.tolerance), short(fidelity.control_change)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from clearhead.capturing import capture
+from clearhead._capture import capture
 from clearhead.errors import InputError
 from clearhead.experiments.crate.attention_maps import (
     attention_maps,

@@ -11,8 +11,8 @@ from clearhead.experiments.experiment import Experiment, Report, Request, instal
 from clearhead.experiments.models.measuring import Measured, measure_all
 from clearhead.experiments.models.subjects import subjects
 from clearhead.experiments.tables import Field, Table
+from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.report.wording import short
-from clearhead.sockets.torchvision_shim import ensure_torchvision
 from clearhead.theories.kernel_pca import controls
 from clearhead.theories.theory import Role
 

@@ -15,7 +15,6 @@ from clearhead.experiments.experiment import Request, installed_version
 from clearhead.experiments.models.subjects import Ready, Subject
 from clearhead.models.objects import LoadError
 from clearhead.report.json_file import audit_as_json
-from clearhead.sockets import AttentionNotSeenError
 
 __all__ = ["Measured", "measure_all"]
 

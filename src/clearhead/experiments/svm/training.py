@@ -14,8 +14,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from clearhead._capture import capture
 from clearhead.audit.findings import Finding
-from clearhead.capturing import capture
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_band
 from clearhead.experiments.images import ImageSet, digits

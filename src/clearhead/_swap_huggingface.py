@@ -1,0 +1,66 @@
+"""Operators under names of transformers' attention interface, for all layers of a model at once."""
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from clearhead._swap_operator import apply_operator
+from clearhead.errors import InputError
+from clearhead.interfaces.cross import is_cross_attention
+from clearhead.interfaces.huggingface import read_call
+from clearhead.operators.drop_in import DROP_INS
+from clearhead.operators.placing import traits_of
+
+__all__ = ["register_huggingface"]
+
+PREFIX = "clearhead-"
+"""The start of the names of our attention functions. A file that contains one is trusted no more than any other."""
+
+
+def register_huggingface() -> tuple[str, ...]:
+    """Register every operator that has a name and no parameters with transformers, for example `clearhead-symmetric`.
+
+    `model.set_attn_implementation("clearhead-symmetric")` then uses it in all layers of a model that ask the attention
+    interface, with its own defaults. Masks are built as for sdpa. Return the names.
+    """
+    names = []
+    for name, kind in DROP_INS.items():
+        if not hasattr(kind, "build"):
+            names.append(PREFIX + name)
+            _register(PREFIX + name, partial(_attend, kind()))
+    return tuple(names)
+
+
+def _register(name: str, function: Callable[..., Any]) -> None:
+    try:
+        utilities: Any = importlib.import_module("transformers.modeling_utils")
+        masks: Any = importlib.import_module("transformers.masking_utils")
+    except ImportError:
+        raise InputError("Hugging Face models need transformers: pip install 'clearhead[hf]'") from None
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        raise InputError("torchvision does not fit this torch: call clearhead.ensure_torchvision() first") from error
+    utilities.AttentionInterface.register(name, function)
+    masks.AttentionMaskInterface.register(name, masks.sdpa_mask)  # without it, no mask arrives at all
+
+
+def _attend(
+    operator: Any,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    name = type(module).__name__
+    # BART has one class for all: an attention in a decoder that is not causal attends to the encoder.
+    in_decoder = bool(getattr(module, "is_decoder", False)) and not getattr(module, "is_causal", True)
+    arguments = {"query": query, "key": key, "value": value, "attention_mask": attention_mask, **options}
+    cross = in_decoder or is_cross_attention(module, name)
+    call = read_call(module, arguments, name=name, cross=cross, rebuilds_causality=True)
+    return apply_operator(operator, traits_of(operator), call).transpose(1, 2).contiguous(), None

@@ -1,0 +1,185 @@
+"""An operator applied to an attention call, or the reason why it cannot be."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.errors import InputError
+from clearhead.interfaces import Call, Original, sdpa
+from clearhead.interfaces.layouts import head_count
+from clearhead.operators.placing import CHILD, Traits
+from clearhead.shapes import ShapeError
+
+__all__ = ["OperatorHandler", "SwapWarning", "apply_operator"]
+
+_OPTIONS = {"bias": "a position bias", "softcap": "a soft cap on scores", "sinks": "attention sinks"}
+
+
+class SwapWarning(UserWarning):
+    """A side effect of a swap beyond the operator, for example dropout that is no longer applied."""
+
+
+class OperatorHandler:
+    """A handler that returns an operator's output in one layer. It is part of the model.
+
+    operator: None if it is a child of the module, with parameters
+    calls: number of calls so far; calls in code compiled by torch are not counted
+    reached: whether there was a call, in compiled code too
+    """
+
+    replaces = True
+    permanent = True
+
+    def __init__(self, operator: Callable[..., Tensor] | None, module: nn.Module, *, name: str, traits: Traits) -> None:
+        self.operator, self.module, self.name, self.traits = operator, module, name, traits
+        self.calls = 0
+        self.reached = False
+
+    def __call__(self, call: Call, original: Original) -> Tensor:
+        self.reached = True
+        compiling = torch.compiler.is_compiling()
+        if not compiling:
+            self.calls += 1
+        if call.need_weights and not compiling:
+            warnings.warn(
+                f"{self.name} was called for attention weights; {self.traits.name} has none, so they are None "
+                "(pass need_weights=False)",
+                SwapWarning,
+                stacklevel=2,
+            )
+        operator: Any = self.module._modules[CHILD] if self.operator is None else self.operator
+        return apply_operator(operator, self.traits, call)
+
+
+def apply_operator(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+    """Return the operator's output for a call, (..., n, e), with zeros for queries without a visible key.
+
+    Raise InputError if the layer has a bias, a soft cap or sinks that the operator does not take, or if the operator
+    attends within one sequence and the layer does not.
+    """
+    if call.folded is not None and call.q.ndim > 2:
+        return apply_operator(operator, traits, _unfolded(call, call.folded)).flatten(-4, -3)
+    heads = head_count(call.module)
+    if call.interface == sdpa.NAME and call.q.ndim == 5 and 1 < heads == call.q.shape[1]:  # (b, heads, windows, n, d)
+        return _apply(operator, traits, _windows_first(call)).transpose(1, 2)
+    return _apply(operator, traits, call)
+
+
+def _apply(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+    for option, words in _OPTIONS.items():
+        if getattr(call, option) is not None and option not in traits.takes:
+            raise InputError(f"{call.name} has {words}, which {traits.name} does not take: leave it out of layers=")
+    if call.dropout and "dropout" not in traits.takes and not torch.compiler.is_compiling():
+        warnings.warn(
+            f"{call.name} drops {call.dropout:.0%} of its weights in training; {traits.name} has no dropout, so none "
+            "are dropped",
+            SwapWarning,
+            stacklevel=2,
+        )
+    if not traits.square:
+        return _run(operator, traits, call)
+    n, m = call.q.shape[-2], call.k.shape[-2]
+    if call.cross or (n != m and not call.causal) or n > m:
+        raise InputError(
+            f"{call.name}: {traits.name} attends within one sequence, and here {n} queries attend to {m} keys of "
+            "another (cross-attention, or keys made fewer): leave it out of layers="
+        )
+    return _run(operator, traits, call) if n == m else _run_with_cache(operator, traits, call)
+
+
+def _unfolded(call: Call, heads: int) -> Call:
+    """Return the call with an axis for its heads, so that an operator does not take the batch for them."""
+
+    def unfold(x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:-3], x.shape[-3] // heads, heads, *x.shape[-2:])
+
+    def unfold_mask(x: Tensor | None) -> Tensor | None:
+        if x is None or x.ndim < 3:
+            return x
+        return x.unsqueeze(-3) if x.shape[-3] == 1 else unfold(x)
+
+    q, k, v = unfold(call.q), unfold(call.k), unfold(call.v)
+    return replace(call, q=q, k=k, v=v, mask=unfold_mask(call.mask), bias=unfold_mask(call.bias), folded=None)
+
+
+def _windows_first(call: Call) -> Call:
+    """Return the call with its heads before n, where operators look for them."""
+
+    def swap_axes(x: Tensor | None) -> Tensor | None:
+        if x is None or x.ndim < 3:
+            return x
+        return x.reshape((1,) * (5 - x.ndim) + x.shape).transpose(1, 2)
+
+    q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v, mask=swap_axes(call.mask), bias=swap_axes(call.bias))
+
+
+def _run(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+    options = {option: getattr(call, option) for option in _OPTIONS if getattr(call, option) is not None}
+    if "dropout" in traits.takes and call.dropout:
+        options["dropout"] = call.dropout
+    mask, has_keys = call.mask, None
+    if traits.plain and mask is not None:  # a plain function may give NaN for a query without a visible key
+        has_keys = mask.any(dim=-1, keepdim=True)
+        mask = mask | ~has_keys
+    try:
+        out = operator(call.q, call.k, call.v, mask=mask, scale=call.scale, **options)
+    except ShapeError as error:
+        raise ShapeError(f"{call.name}: {traits.name} refuses the layer's tensors: {error}") from error
+    expected = (*call.q.shape[:-1], call.v.shape[-1])
+    if tuple(out.shape) != expected:
+        raise ShapeError(f"{call.name}: expected {expected} from {traits.name}; got {tuple(out.shape)}")
+    out = out.to(call.v.dtype)
+    return out if has_keys is None else torch.where(has_keys, out, 0)
+
+
+def _run_with_cache(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+    """Return the output where a cache holds earlier keys: the operator runs on all of them, and the last rows count.
+
+    The positions of the queries are read off the mask, in which each sees keys up to its own. A cache does not hold
+    earlier queries: they are zeros, which only an operator may get whose later rows do not depend on them.
+    """
+    n, m = call.q.shape[-2], call.k.shape[-2]
+    if call.window is not None and m >= call.window:
+        raise InputError(
+            f"{call.name} has a sliding window of {call.window}, and its cache may have lost older keys, which "
+            f"{traits.name} needs: generate with use_cache=False, or leave it out of layers="
+        )
+    first = m - 1 if call.mask is None else _first_position(call.mask, n)
+    visible = torch.ones(1, m, dtype=torch.bool, device=call.q.device) if call.mask is None else call.mask
+    stop = first + n
+    mask = _mask_of_all(visible, first, stop)
+    if mask is None:
+        raise InputError(
+            f"{call.name}: the mask of {n} queries over {m} keys is not causal with hidden keys (a window, or several "
+            f"sequences in one), and {traits.name} needs the masks of earlier queries: generate with use_cache=False"
+        )
+    if first and traits.needs_past_queries:
+        raise InputError(
+            f"{call.name}: {traits.name} needs the queries of earlier tokens, which a cache does not hold: "
+            'generate with use_cache=False, or use keys as queries if the operator can (queries="keys")'
+        )
+    k, v = call.k[..., :stop, :], call.v[..., :stop, :]
+    q = torch.cat([call.q.new_zeros(*call.q.shape[:-2], first, call.q.shape[-1]), call.q], dim=-2)
+    whole = replace(call, q=q if traits.uses_queries else k, k=k, v=v, mask=mask)
+    return _run(operator, traits, whole)[..., first:, :]
+
+
+def _mask_of_all(visible: Tensor, first: int, stop: int) -> Tensor | None:
+    """Return the causal mask of all tokens up to `stop` whose rows from `first` on are `visible`; None if none is."""
+    if stop > visible.shape[-1] or bool(visible[..., stop:].any()):
+        return None
+    keys = visible[..., -1:, :stop]
+    mask = torch.ones(stop, stop, dtype=torch.bool, device=visible.device).tril() & keys
+    return mask if torch.equal(mask[..., first:, :], visible[..., :stop]) else None
+
+
+def _first_position(mask: Tensor, n: int) -> int:
+    """Return the position of the first query: no query of the batch sees a later key, and one sees its own."""
+    m = mask.shape[-1]
+    last = torch.where(mask, torch.arange(m, device=mask.device), -1).amax(dim=-1)
+    return max(0, int((last - torch.arange(n, device=mask.device)).amax()))

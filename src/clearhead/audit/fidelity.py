@@ -1,0 +1,256 @@
+"""The fidelity check: evidence that what is captured is what the model computes. No audit reports without it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._capture import capture
+from clearhead._swap_notes import find_swaps
+from clearhead.audit.record import Fidelity
+from clearhead.heads import Heads
+from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, Call, Original
+from clearhead.interfaces.layouts import Layout
+from clearhead.interfaces.passes import Passes
+from clearhead.interfaces.whole_model import attached
+from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.operators.softmax import softmax_attention
+
+__all__ = ["FidelityError", "Replacement", "check_fidelity", "recompute_error", "recomputed", "replaced", "tensors"]
+
+
+class FidelityError(AttentionNotSeenError):
+    """A difference between what was captured and what the model computes."""
+
+
+def recomputed(heads: Heads) -> Tensor:
+    """Return attention computed from the captured q, k, v and mask alone."""
+    return softmax_attention(
+        heads.q,
+        heads.k,
+        heads.v,
+        mask=heads.mask,
+        bias=None if heads.bias is None else heads.bias.to(heads.q.dtype),
+        scale=heads.scale,
+        softcap=heads.softcap,
+        sinks=heads.sinks,
+    )
+
+
+def recompute_error(heads: Heads) -> float:
+    """Return the largest difference of recomputed attention to the layer's own output, relative to the largest value.
+
+    Only queries with a visible key count. An output is an average of values, so their size is its scale.
+    """
+    if heads.dropout:
+        raise FidelityError(f"{heads.name}: weights are dropped at random in training; call model.eval() first")
+    difference = (recomputed(heads) - heads.out).abs()
+    if heads.rows is not None:
+        difference = torch.where(heads.rows, difference, 0)
+    return float(difference.amax() / heads.v.abs().amax().clamp_min(torch.finfo(heads.v.dtype).tiny))
+
+
+class Replacement:
+    """A handler that returns `function(heads)` instead of a layer's own output.
+
+    Unlike a swap, the function gets that output too. Queries without a visible key keep what the model gave them.
+
+    calls: number of calls so far
+    """
+
+    permanent = False
+    replaces = True
+
+    def __init__(self, function: Callable[[Heads], Tensor]) -> None:
+        self.function, self.counter, self.calls = function, Passes(), 0
+
+    def __call__(self, call: Call, original: Original) -> Tensor:
+        """Return the function's output for a call in this thread."""
+        output = original()
+        if not self.counter.listening:
+            return output
+        self.calls += 1
+        with Passes.paused():
+            layout = Layout.of(call, self.counter.inputs)
+            heads = layout.heads(call, output)
+            out = self.function(heads)
+            out = out if heads.rows is None else torch.where(heads.rows, out, heads.out)
+        return layout.restore(out.to(output.dtype), output)
+
+
+@contextmanager
+def replaced(
+    model: nn.Module, function: Callable[[Heads], Tensor], *, describe: Sequence[AttentionSpec] = ()
+) -> Iterator[Replacement]:
+    """Let every attention call of the model return `function(heads)` inside the block, in this thread."""
+    handler = Replacement(function)
+    with attached(model, handler, handler.counter, describe=describe):
+        yield handler
+
+
+def check_fidelity(
+    model: nn.Module,
+    run: Callable[[], Any],
+    *,
+    describe: Sequence[AttentionSpec] = (),
+    allow_unseen: bool = False,
+) -> Fidelity:
+    """Run the model on one batch alone, captured, and with its attention replaced by exact softmax, noise and uniform.
+
+    Captured it must give the same bits, and recomputed attention must equal its own. Exact softmax must change nothing
+    beyond rounding; how much the model amplifies rounding is measured by noise of that size on the layers' own outputs.
+    Uniform attention must change more: otherwise what was captured does not reach the output.
+    """
+    try:
+        alone = list(tensors(run()))
+    except Exception as error:
+        raise FidelityError(f"the model fails on its first batch: {error}; do the inputs fit it?") from error
+    if not alone or any(bool(x.isnan().any()) for x in alone):
+        raise FidelityError("the model's output is not finite; its weights may hold NaN")
+    worst: list[tuple[float, Heads]] = []
+    with capture(
+        model,
+        describe=describe,
+        keep=lambda heads: worst.append((recompute_error(heads), _without_tensors(heads))),
+        allow_unseen=allow_unseen,
+    ) as captured:
+        outputs = list(tensors(run()))
+    if not captured.passes:
+        raise FidelityError("run() does not call the model that was passed")
+    with replaced(model, recomputed, describe=describe) as replacement:
+        exact = list(tensors(run()))
+    largest = max(error for error, _ in worst)
+    with replaced(model, _disturbed(largest), describe=describe):
+        disturbed = list(tensors(run()))
+    with replaced(model, _uniform, describe=describe):
+        uniform = list(tensors(run()))
+    dtype = alone[0].dtype
+    fidelity = Fidelity(
+        layers=tuple(captured.layers),
+        output_difference=_largest(_difference, alone, outputs),
+        recompute_error=largest,
+        swap_error=_largest(_relative, alone, exact),
+        control_change=_largest(_relative, alone, uniform),
+        tolerance=swap_tolerance(dtype, _largest(_relative, alone, disturbed)),
+        unseen=captured.unseen,
+    )
+    _require(fidelity, worst, replacement.calls, _swapped_in(model))
+    return fidelity
+
+
+def _swapped_in(model: nn.Module) -> dict[str, str]:
+    """Return the operators of the model's swaps, by layer."""
+    return {layer.path: repr(swap.operator) for swap in find_swaps(model) for layer in swap.layers}
+
+
+def swap_tolerance(dtype: torch.dtype, disturbed: float) -> float:
+    """Return 1e-5 or 84 roundings, whichever is less, or four times the change by disturbed outputs if that is more."""
+    return max(min(84 * machine_epsilon(dtype), 1e-5), 4 * disturbed)
+
+
+def _require(
+    fidelity: Fidelity,
+    worst: Sequence[tuple[float, Heads]],
+    replaced_calls: int,
+    swapped_in: Mapping[str, str] | None = None,
+) -> None:
+    swapped_in = swapped_in or {}
+    if fidelity.output_difference != 0:
+        raise FidelityError(
+            f"capturing the model changed its output by {fidelity.output_difference:.1e}; is it random, or stateful?"
+        )
+    for error, heads in worst:
+        if math.isnan(error):
+            raise FidelityError(
+                f"{heads.name} ({heads.interface}): its queries, keys or values hold NaN or infinity, or its scores "
+                "overflow, so its attention is not a number; check the layer's weights and the inputs"
+            )
+        if not error <= 4 * tolerance(heads.q.dtype, terms=heads.k.shape[-2] + heads.q.shape[-1]):
+            raise FidelityError(
+                f"{heads.name} ({heads.interface}): attention recomputed from q, k, v and mask differs from the "
+                f"layer's own output by {error:.1e}; it is not softmax attention of these tensors: "
+                + (f"{swapped_in[heads.name]} is swapped in; undo it" if heads.name in swapped_in else "describe it")
+            )
+    if replaced_calls != len(fidelity.layers):
+        raise FidelityError(
+            f"{len(fidelity.layers)} attention calls were captured but {replaced_calls} replaced; does the model run "
+            "the same layers every time?"
+        )
+    if not fidelity.swap_error <= fidelity.tolerance:
+        raise FidelityError(
+            f"exact softmax attention changes the output by {fidelity.swap_error:.1e}, more than rounding's "
+            f"{fidelity.tolerance:.1e}"
+        )
+    if not fidelity.control_change > fidelity.swap_error:
+        raise FidelityError(
+            "uniform attention does not change the output: the model ignores its attention, or what was captured"
+        )
+
+
+def _without_tensors(heads: Heads) -> Heads:
+    """Return the call with empty storage, so that a check over many layers holds only their shapes."""
+    empty = {name: getattr(heads, name).to("meta") for name in ("q", "k", "v", "out")}
+    return Heads(layer=heads.layer, name=heads.name, scale=heads.scale, interface=heads.interface, **empty)
+
+
+def _disturbed(error: float) -> Callable[[Heads], Tensor]:
+    """Return a function that adds noise to a layer's own output, as large as `error` and at least one rounding."""
+
+    def operator(heads: Heads) -> Tensor:
+        generator = torch.Generator(heads.out.device).manual_seed(heads.out.shape[-2])
+        noise = torch.randn(heads.out.shape, generator=generator, dtype=torch.float32, device=heads.out.device)
+        size = max(error, machine_epsilon(heads.out.dtype)) * heads.v.abs().amax()
+        return heads.out + noise.to(heads.out.dtype) * size
+
+    return operator
+
+
+def _uniform(heads: Heads) -> Tensor:
+    return softmax_attention(torch.zeros_like(heads.q), heads.k, heads.v, mask=heads.mask)
+
+
+def tensors(output: Any) -> Iterator[Tensor]:
+    """Yield the floating tensors of a model's output, whatever holds them; caches of keys and values are left out."""
+    if isinstance(output, Tensor):
+        if output.is_nested:
+            yield from (row.detach() for row in output.unbind())
+        elif output.is_floating_point():
+            yield output.detach()
+    elif isinstance(output, Mapping):
+        for name, value in output.items():
+            if name != "past_key_values":
+                yield from tensors(value)
+    elif isinstance(output, list | tuple):
+        for value in output:
+            yield from tensors(value)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for field in fields(output):
+            yield from tensors(getattr(output, field.name))
+
+
+def _largest(measure: Callable[[Tensor, Tensor], float], ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    """Return the largest over all outputs; NaN if one is NaN, which a plain maximum may lose."""
+    values = [measure(a, b) for a, b in zip(ours, theirs, strict=True)]
+    return math.nan if any(math.isnan(value) for value in values) else max(values)
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    if torch.equal(a, b):
+        return 0.0
+    return max(float(_distance(a, b).amax()), math.ulp(0.0))
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    if a.numel() == 0:
+        return 0.0
+    size = a.double().abs()
+    return float(_distance(a, b).amax() / torch.where(size.isinf(), 0, size).amax().clamp_min(1e-30))
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    """Return absolute differences; equal infinities, as in masked logits, do not differ."""
+    return torch.where(a == b, 0, a.double() - b.double()).abs()

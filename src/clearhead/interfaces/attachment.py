@@ -1,0 +1,144 @@
+"""Handlers at the attention calls of one module: attach, detach, and the order in which they run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from clearhead.interfaces.call import Call, Original
+
+__all__ = ["ATTRIBUTES", "Attachment", "Detach", "Handler", "Layer", "attach_to", "attachment_of"]
+
+ATTRIBUTES = ("_clearhead_attention", "_clearhead_model_attention")
+"""The attributes of a module that hold attachments: to its own calls, and to those of all modules inside it."""
+
+
+class Handler(Protocol):
+    """A function at attention calls: `handler(call, original)` returns the output the model continues with.
+
+    replaces: whether it may return something other than `original()`
+    permanent: whether it is part of the model, copied and saved with it. It is then innermost and never calls
+        `original`, so the layer's own attention need not be computed.
+    """
+
+    replaces: bool
+    permanent: bool
+
+    def __call__(self, call: Call, original: Original) -> Tensor: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One attention layer of a model: its path, its module, and how it exposes attention.
+
+    interface: the file of `interfaces` that found it
+    details: what that file needs to attach a handler
+    """
+
+    path: str
+    module: nn.Module
+    interface: str
+    details: Any = None
+
+
+class Attachment:
+    """The handlers of one module, innermost first. Subclasses intercept the calls of one kind of layer.
+
+    It refers to its module, so a copy of the module has an attachment of its own.
+
+    attribute: the attribute of the module that holds it
+    """
+
+    attribute = ATTRIBUTES[0]
+
+    def __init__(self, layer: Layer) -> None:
+        self.name, self.module, self.interface = layer.path or "(model)", layer.module, layer.interface
+        self.handlers: list[Handler] = []
+
+    def install(self) -> None:
+        """Intercept the module's attention calls."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Leave the module as it was."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """Adapt to a change of the handlers."""
+
+    @property
+    def permanent(self) -> bool:
+        """True if copies of the module keep the attachment."""
+        return any(handler.permanent for handler in self.handlers)
+
+    @property
+    def replaces(self) -> bool:
+        """True if a handler may return something other than the layer's own output."""
+        return any(handler.replaces for handler in self.handlers)
+
+    def run(self, call: Call, compute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Original]:
+        """Return what the handlers make of a call, and the layer's own output.
+
+        compute: returns the layer's own output in the layout of the call, and the tensor of the model that holds it
+        """
+        own = original = Original(compute)
+        for handler in tuple(self.handlers):
+            original = Original(partial(_handled, handler, call, original))
+        return original(), own
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and files hold: permanent handlers only."""
+        return {**self.__dict__, "handlers": [handler for handler in self.handlers if handler.permanent]}
+
+
+def _handled(handler: Handler, call: Call, original: Original) -> tuple[Tensor, Tensor]:
+    output = handler(call, original)
+    if output is original.output and original.model_output is not None:
+        return output, original.model_output
+    return output, output
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """A call that takes one handler off one module; a second call does nothing. It can be copied with the module."""
+
+    module: nn.Module
+    handler: Handler
+    attribute: str
+
+    def __call__(self) -> None:
+        """Take the handler off."""
+        attachment = attachment_of(self.module, self.attribute)
+        if attachment is None or not any(handler is self.handler for handler in attachment.handlers):
+            return
+        attachment.handlers = [handler for handler in attachment.handlers if handler is not self.handler]
+        if attachment.handlers:
+            attachment.changed()
+        else:
+            attachment.remove()
+            del self.module.__dict__[self.attribute]
+
+
+def attachment_of(module: nn.Module, attribute: str = Attachment.attribute) -> Attachment | None:
+    """Return the module's attachment, None if it has no handlers."""
+    attachment: Attachment | None = module.__dict__.get(attribute)
+    return attachment if attachment is not None and attachment.handlers else None
+
+
+def attach_to(layer: Layer, handler: Handler, kind: type[Attachment]) -> Detach:
+    """Add the handler to the module's attachment; make one of this kind if there is none.
+
+    Temporary handlers are outside permanent ones: a capture records what a swapped operator returns.
+    """
+    attachment = attachment_of(layer.module, kind.attribute)
+    if attachment is None:
+        attachment = kind(layer)
+        attachment.handlers = [handler]
+        attachment.install()
+        layer.module.__dict__[kind.attribute] = attachment
+    else:
+        attachment.handlers.insert(0 if handler.permanent else len(attachment.handlers), handler)
+        attachment.changed()
+    return Detach(layer.module, handler, kind.attribute)

@@ -1,0 +1,70 @@
+"""One attention call: what a layer passes to its attention, and the layer's own output."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from clearhead.errors import InputError
+from clearhead.shapes import Bool, Float
+
+__all__ = ["AttentionNotSeenError", "Call", "Original"]
+
+
+class AttentionNotSeenError(InputError):
+    """Attention that could not be seen. The message lists what was tried and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """The operands of one attention call, with any number of axes before (n, d).
+
+    name, module: path of the module that makes the call, and the module
+    interface: the way in which the model exposes it
+    mask: True where a query may attend to a key
+    bias: finite term added to the scaled scores
+    groups: number of query heads that share one key head; keys and values are already repeated
+    causal: whether query i is at the position of a key and attends to the keys up to it
+    cross: whether keys and values come from another sequence than the queries
+    window: largest number of keys a query attends to, where the layer has a sliding window
+    need_weights: whether the caller wants the attention weights too
+    folded: number of heads within the last axis before n (1 if there are none); None if that axis holds the heads
+    """
+
+    name: str
+    module: nn.Module
+    interface: str
+    q: Float[Tensor, "*b n d"]
+    k: Float[Tensor, "*b m d"]
+    v: Float[Tensor, "*b m e"]
+    scale: float
+    mask: Bool[Tensor, "..."] | None = None
+    bias: Float[Tensor, "..."] | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, "h"] | None = None
+    dropout: float = 0.0
+    groups: int = 1
+    causal: bool = False
+    cross: bool = False
+    window: int | None = None
+    folded: int | None = None
+    need_weights: bool = False
+
+
+class Original:
+    """The layer's own attention output, computed when called, and at most once.
+
+    output: that output in the layout of the call, None before it is computed
+    model_output: the tensor of the model that it is part of or becomes part of
+    """
+
+    def __init__(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        self._compute = compute
+        self.output: Tensor | None = None
+        self.model_output: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """Return the output."""
+        if self.output is None:
+            self.output, self.model_output = self._compute()
+        return self.output

@@ -1,0 +1,84 @@
+"""Forward passes of one model in one thread: how many there were, and whether one is running."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+__all__ = ["Passes"]
+
+
+class _Open(threading.local):
+    """The passes that are being counted in this thread."""
+
+    def __init__(self) -> None:
+        self.passes: list[Passes] = []
+
+
+_OPEN = _Open()
+
+
+class Passes:
+    """A wrapper of a model's forward that counts its passes in the thread that made it.
+
+    count: number of passes so far
+    running: whether one is running
+    inputs: number of inputs of the last one, the length of its first tensor
+    around, pauses: contexts to enter for each pass, and while a recorded call is being looked at
+    """
+
+    permanent = False
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.running = False
+        self.inputs = 0
+        self.around: list[Callable[[], AbstractContextManager[None]]] = []
+        self.pauses: list[Callable[[], AbstractContextManager[None]]] = []
+        self._thread = threading.get_ident()
+        self._paused = False
+
+    @property
+    def listening(self) -> bool:
+        """True in the thread that made it, unless a recorded call is being looked at."""
+        return self._thread == threading.get_ident() and not self._paused
+
+    def __call__(self, module: nn.Module, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the model's forward as one pass. A pass inside a pass is part of it."""
+        if not self.listening or self.running:
+            return proceed(*args, **kwargs)
+        values = [*args, *kwargs.values()]
+        self.inputs = next((x.shape[0] for x in values if isinstance(x, Tensor) and x.ndim), 0)
+        self.count += 1
+        self.running = True
+        try:
+            with ExitStack() as stack:
+                for context in self.around:
+                    stack.enter_context(context())
+                return proceed(*args, **kwargs)
+        finally:
+            self.running = False
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count until the end of the block."""
+        _OPEN.passes = [*_OPEN.passes, self]
+        try:
+            yield
+        finally:
+            _OPEN.passes = [passes for passes in _OPEN.passes if passes is not self]
+
+    @staticmethod
+    @contextmanager
+    def paused() -> Iterator[None]:
+        """Look at a recorded call: attention computed meanwhile is not a call of any model recorded in this thread."""
+        listening = [passes for passes in _OPEN.passes if not passes._paused]
+        with ExitStack() as stack:
+            for passes in reversed(listening):
+                passes._paused = True
+                stack.callback(setattr, passes, "_paused", False)
+                for context in passes.pauses:
+                    stack.enter_context(context())
+            yield

@@ -1,0 +1,187 @@
+"""Which columns of a linear map's output a layer's queries, keys or values are, and by what they were multiplied."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.heads import LinearMap
+from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Float
+from clearhead.tracing.linear_call import LinearCall, by_token
+
+__all__ = ["Columns", "Sampled"]
+
+TOKENS = 4
+"""Tokens of each kind, longest and evenly spread, on which columns are first compared."""
+COMPARED = 2**22
+"""Numbers compared at a time in the search for columns."""
+ROUNDINGS = 2
+"""Spacings of the dtype by which a product with a constant may be off: the model's, ours, and the constant's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Which columns of a linear map's output are a layer's queries, keys or values y: one for each head and feature."""
+
+    index: Tensor
+    """(h, f), whole numbers."""
+    step: tuple[int, int, int] | None
+    """First column, step from head to head and from feature to feature, where the columns are that regular."""
+    width: int
+    tokens_first: bool
+    """Whether the output has its axes as (t, b)."""
+    factor: float
+    """What the model multiplied them by; 1 if nothing was done to them."""
+
+    def linear_map(self, call: LinearCall, y: Float[Tensor, "b h t f"]) -> LinearMap | None:
+        """The map restricted to them, if they are y on every token: to the bit, or multiplied, to rounding."""
+        if call.out.shape[-1] != self.width or self.index.shape != y.shape[1::2] or not call.fits(y):
+            return None
+        taken = self.taken(by_token(call.out, y, self.tokens_first)).movedim(2, 1)
+        if not self._are(taken, y):
+            return None
+        weight = self.taken(call.weight.mT).movedim(0, 1)
+        bias = None if call.bias is None else self.taken(call.bias)
+        if self.factor != 1:
+            weight, bias = weight * self.factor, None if bias is None else bias * self.factor
+        return LinearMap(x=by_token(call.x, y, self.tokens_first), weight=weight, bias=bias)
+
+    def _are(self, taken: Tensor, y: Tensor) -> bool:
+        if self.factor != 1:
+            return torch.allclose(taken * self.factor, y, rtol=ROUNDINGS * machine_epsilon(y.dtype), atol=0.0)
+        aliased = (taken.data_ptr(), taken.shape, taken.stride()) == (y.data_ptr(), y.shape, y.stride())
+        return aliased or torch.equal(taken, y)
+
+    def taken(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead h f"]:
+        """These columns of x; a view where they are regular, as copying a model's weights at every call would cost."""
+        if self.step is None:
+            return x[..., self.index]
+        first, head, feature = (x.stride(-1) * step for step in self.step)
+        strides = (*x.stride()[:-1], head, feature)
+        return x.as_strided((*x.shape[:-1], *self.index.shape), strides, x.storage_offset() + first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What some calls put out for a few tokens: the same for everything that has these tokens, (b, t)."""
+
+    tokens: tuple[Tensor, Tensor]
+    """As places in b and in t."""
+    outputs: Float[Tensor, "tokens width"]
+    """Side by side."""
+    parts: list[tuple[int, bool, int]]
+    """Place of each call, whether its output has tokens first, and how wide that is."""
+
+    @classmethod
+    def of(cls, calls: Sequence[LinearCall], y: Float[Tensor, "b h t f"]) -> "Sampled":
+        """The outputs of the calls that fit y, for its longest tokens, which are not padding, and others.
+
+        How long a token is, a few of its heads tell.
+        """
+        t, count = y.shape[2], y.shape[0] * y.shape[2]
+        longest = y[:, :: max(1, y.shape[1] - 1)].abs().sum(dim=(1, 3)).flatten().topk(min(TOKENS, count)).indices
+        spread = torch.linspace(0, count - 1, min(TOKENS, count), device=y.device).long()
+        places = torch.cat([longest, spread])
+        tokens = (places // t, places % t)
+        fitting = [(i, first) for i, call in enumerate(calls) if call.fits(y) for first in _orders(call.out, y)]
+        outputs = [by_token(calls[i].out, y, first)[tokens] for i, first in fitting]
+        return cls(
+            tokens=tokens,
+            outputs=torch.cat(outputs, dim=1) if outputs else y.new_empty(len(places), 0),
+            parts=[(i, first, output.shape[1]) for (i, first), output in zip(fitting, outputs, strict=True)],
+        )
+
+    def find(self, y: Float[Tensor, "b h t f"]) -> Iterator[tuple[int, Columns]]:
+        """Places of calls with columns that equal y on these tokens; after those, with columns times one constant."""
+        inputs, places = self.tokens
+        wanted = y[inputs, :, places]
+        features = wanted.flatten(1)
+        longest = features[:, features.abs().sum(dim=0).argmax()]
+        widths = [width for _, _, width in self.parts]
+        for exact in (True, False):
+            alike = (self.outputs == longest[:, None]).all(dim=0) if exact else _multiples(self.outputs, longest)
+            split = zip(self.parts, torch.split(self.outputs, widths, 1), torch.split(alike, widths), strict=True)
+            for (place, tokens_first, width), output, fits in split:
+                if not bool(fits.any()):
+                    continue
+                factor = 1.0 if exact else _ratio(output[:, fits.to(torch.uint8).argmax()], longest)
+                index = _index(output if exact else output * factor, wanted, exact=exact)
+                if index is not None:
+                    yield (
+                        place,
+                        Columns(index=index, step=_step(index), width=width, tokens_first=tokens_first, factor=factor),
+                    )
+
+
+def _multiples(columns: Float[Tensor, "tokens width"], y: Float[Tensor, "tokens"]) -> Tensor:
+    """Which columns are y, times some constant, to rounding; none if y is zeros, which are everything times zero."""
+    columns, spacing, y = columns.cpu().double(), machine_epsilon(y.dtype), y.cpu().double()
+    at = y.abs().argmax()
+    return _alike(columns * (y[at] / columns[at]), y[:, None], spacing).all(dim=0) & (y[at] != 0)
+
+
+def _ratio(column: Float[Tensor, "tokens"], y: Float[Tensor, "tokens"]) -> float:
+    """The constant that is nearest, in squares, to what y is of the column."""
+    column, y = column.cpu().double(), y.cpu().double()
+    return float(column @ y / (column @ column))
+
+
+def _orders(out: Tensor, y: Tensor) -> tuple[bool, ...]:
+    """Whether the output may have its axes as (t, b), and whether as (b, t), as far as its shape tells."""
+    b, t = y.shape[0], y.shape[2]
+    if 1 in (b, t) or (b != t and out.shape[:-1] == (b, t)):
+        return (False,)
+    return (True,) if b != t and out.shape[:-1] == (t, b) else (False, True)
+
+
+def _alike(a: Tensor, b: Tensor, spacing: float) -> Tensor:
+    return (a - b).abs() <= ROUNDINGS * spacing * b.abs()
+
+
+def _index(given: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool) -> Tensor | None:
+    """For each head and feature, (h, f), a column of `given` that is it; None if one has none.
+
+    They are as regular as the first of them are, or else any.
+    """
+    index = _matching(given, wanted[:, :2, :2], exact=exact)
+    if index is None:
+        return None
+    guess = _continued(index, *wanted.shape[1:])
+    if int(guess.amin()) >= 0 and int(guess.amax()) < given.shape[-1] and _same(given[:, guess], wanted, exact).all():
+        return guess
+    return _matching(given, wanted, exact=exact)
+
+
+def _same(a: Tensor, b: Tensor, exact: bool) -> Tensor:
+    return a == b if exact else _alike(a, b, machine_epsilon(b.dtype))
+
+
+def _matching(
+    given: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool
+) -> Tensor | None:
+    found = []
+    for part in torch.split(wanted.flatten(1), max(1, COMPARED // given.numel()), dim=1):
+        same = _same(given[:, None, :], part[:, :, None], exact).all(dim=0)
+        if not bool(same.any(dim=1).all()):
+            return None
+        found.append(same.to(torch.uint8).argmax(dim=1))
+    return torch.cat(found).reshape(wanted.shape[1:])
+
+
+def _continued(index: Tensor, h: int, f: int) -> Tensor:
+    """The columns of h heads and f features, with the steps that the first two of each have."""
+    head = index[1, 0] - index[0, 0] if h > 1 else 0
+    feature = index[0, 1] - index[0, 0] if f > 1 else 0
+    heads, features = (torch.arange(size, device=index.device) for size in (h, f))
+    return index[0, 0] + head * heads[:, None] + feature * features
+
+
+def _step(index: Tensor) -> tuple[int, int, int] | None:
+    """First column and steps. None where they are irregular, or backwards, which torch has no views of."""
+    h, f = index.shape
+    first = int(index[0, 0])
+    head, feature = int(index[min(1, h - 1), 0]) - first, int(index[0, min(1, f - 1)]) - first
+    regular = head >= 0 and feature >= 0 and torch.equal(index, _continued(index, h, f))
+    return (first, head, feature) if regular else None

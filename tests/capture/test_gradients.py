@@ -1,0 +1,358 @@
+"""Gradients at each layer's output: those of the loss, and without a trace in the model."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from clearhead._capture import capture
+from clearhead._gradients import capture_gradients
+from clearhead._swap import swap
+from clearhead.audit.fidelity import replaced
+from clearhead.heads import Heads
+from clearhead.numerics.precision import difference_step, tolerance
+from tests.capture.models import CASES, HEADS, WIDTH, Layer, layers, loss_of, tokens
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True"
+)
+
+
+NORMS_IN_SINGLE = {"llama", "t5"}
+"""Families that compute their norms in single precision whatever the model's: differences drown in its roundings."""
+OUTPUT_MAPS = {
+    "bert": (".self", ".output.dense"), "gpt2": ("", ".c_proj"), "llama": ("", ".o_proj"), "t5": ("", ".o"),
+    "whisper": ("", ".out_proj"), "own vision transformer": ("", ".out"),
+}  # fmt: skip
+"""By family: how the path of a layer becomes that of the map after it."""
+
+
+def _captured(model: nn.Module, *batches: Tensor) -> list[Heads]:
+    with capture_gradients(model) as tape:
+        for batch in batches or (tokens(),):
+            tape.differentiate(loss_of(model(batch)))
+    return tape.heads
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def test_it_is_the_gradient_worked_out_by_hand() -> None:
+    """Of one layer, o W^T + b under the loss sum(c * .), the gradient at o is c W, whatever its attention."""
+    model = layers(1)
+    weights = tokens(7)
+    with capture_gradients(model) as tape:
+        tape.differentiate((model(tokens()) * weights).sum())
+    (heads,) = tape.heads
+    expected = (weights @ model[0].out.weight.detach()).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    assert heads.out_gradient is not None
+    assert not heads.out_gradient.requires_grad
+    assert _relative(heads.out_gradient, expected) <= tolerance(torch.float64, terms=WIDTH)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", sorted(CASES.keys() - NORMS_IN_SINGLE))
+def test_it_is_what_moving_the_output_does_to_the_loss(name: str, frozen: bool) -> None:
+    case = CASES[name]
+    _assert_slopes(case.make().requires_grad_(not frozen), case.run)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not use the queries")
+@pytest.mark.parametrize("name", ["bert", "own vision transformer", "torch encoder", "timm vit"])
+def test_a_swapped_operator_has_gradients_too(name: str) -> None:
+    case = CASES[name]
+    model = case.make()
+    with swap(model, "symmetric", layers=[0]):
+        _assert_slopes(model, case.run)
+
+
+def _assert_slopes(model: nn.Module, run: Callable[[nn.Module], Any]) -> None:
+    """Central differences along the gradient, one call moved at a time, are its length."""
+    with capture_gradients(model) as tape:
+        tape.differentiate(loss_of(run(model)))
+    assert len(tape.heads) == len(tape.layers) > 0
+    step = difference_step(torch.float64)
+    for number, heads in enumerate(tape.heads):
+        assert heads.out_gradient is not None, heads.name
+        assert heads.out_gradient.shape == heads.out.shape
+        # Queries that may look nowhere cannot be moved.
+        gradient = heads.out_gradient if heads.rows is None else torch.where(heads.rows, heads.out_gradient, 0)
+        direction = gradient / gradient.norm()
+        ends = []
+        for sign in (1, -1):
+            with replaced(model, _moved(number, sign * step * direction)):
+                ends.append(loss_of(run(model)).item())
+        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(float(gradient.norm()), rel=step), heads.name
+
+
+def _moved(number: int, by: Tensor) -> Any:
+    """Adds to the output of one call of the pass."""
+    calls = iter(range(1000))
+    return lambda heads: heads.out + by if next(calls) == number else heads.out
+
+
+@pytest.mark.parametrize("name", OUTPUT_MAPS)
+def test_it_is_what_torch_keeps_at_the_output_maps_input(name: str) -> None:
+    case = CASES[name]
+    model = case.make()
+    with capture_gradients(model) as tape:
+        tape.differentiate(loss_of(case.run(model)))
+    kept: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple[Tensor]) -> None:
+        args[0].retain_grad()
+        kept.append(args[0])
+
+    for heads in tape.heads:
+        end, other = OUTPUT_MAPS[name]
+        model.get_submodule(heads.name.removesuffix(end) + other).register_forward_pre_hook(keep)
+    loss_of(case.run(model)).backward()
+    for heads, joined in zip(tape.heads, kept, strict=True):
+        expected = joined.grad.unflatten(-1, (heads.q.shape[1], -1)).transpose(1, 2)
+        assert _relative(heads.out_gradient, expected) <= tolerance(torch.float64)
+    # The control: it is not another layer's.
+    assert _relative(tape.heads[0].out_gradient, tape.heads[1].out_gradient) > 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "albert", "gpt2", "timm vit", "own vision transformer", "torch encoder, padded"]
+)
+def test_everything_else_is_as_in_a_capture(name: str) -> None:
+    case = CASES[name]
+    model = case.make()
+    with capture(model) as plain:
+        case.run(model)
+    with capture_gradients(model) as tape:
+        tape.differentiate(loss_of(case.run(model)))
+    assert tape.layers == plain.layers
+    for ours, theirs in zip(tape.heads, plain.heads, strict=True):
+        assert (ours.layer, ours.name, ours.scale, ours.interface) == (
+            theirs.layer,
+            theirs.name,
+            theirs.scale,
+            theirs.interface,
+        )
+        for part in ("q", "k", "v", "out"):
+            assert not getattr(ours, part).requires_grad
+            assert _relative(getattr(ours, part), getattr(theirs, part)) <= 8 * tolerance(torch.float64)
+        assert theirs.out_gradient is None
+        assert [made is None for made in (ours.queries_from, ours.keys_from, ours.values_from)] == [False] * 3
+
+
+def test_no_trace_is_left() -> None:
+    model = layers(3)
+    model[0].requires_grad_(False)
+    model[1].train()
+    model[2].out.weight.grad = torch.full_like(model[2].out.weight, 5.0)
+
+    def trace() -> object:
+        flags = [(p.requires_grad, None if p.grad is None else float(p.grad.sum())) for p in model.parameters()]
+        modules = [(m.training, sorted(m.__dict__), len(m._forward_hooks)) for m in model.modules()]
+        names = functional.scaled_dot_product_attention, functional.linear, torch.addmm
+        return flags, modules, names, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            before, output = trace(), model(tokens())
+            assert all(heads.out_gradient is not None for heads in _captured(model, tokens(), tokens(1)))
+            with pytest.raises(ValueError, match="no gradient"), capture_gradients(model):
+                model(tokens())
+            assert trace() == before
+            assert torch.equal(model(tokens()), output)
+
+
+def test_batches_follow_one_another_and_are_not_kept() -> None:
+    model = layers(2)
+    seen: list[tuple[int, str]] = []
+    storages: list[weakref.ref[torch.UntypedStorage]] = []
+
+    def keep(heads: Heads) -> None:
+        seen.append((heads.layer, heads.name))
+        storages.extend(weakref.ref(x.untyped_storage()) for x in (heads.out, heads.out_gradient))
+
+    with capture_gradients(model, keep=keep) as tape:
+        for seed in range(3):
+            output = model(tokens(seed))
+            assert len(seen) == 2 * seed
+            tape.differentiate(loss_of(output))
+            del output
+            gc.collect()
+            assert not any(storage() is not None for storage in storages)
+    assert seen == [(0, "0"), (1, "1")] * 3
+    assert tape.heads == []
+    alone = [_captured(model, tokens(seed)) for seed in range(2)]
+    together = _captured(model, tokens(0), tokens(1))
+    for ours, theirs in zip(together, [*alone[0], *alone[1]], strict=True):
+        assert torch.equal(ours.out_gradient, theirs.out_gradient)
+
+
+def test_one_loss_may_follow_several_passes() -> None:
+    model = layers(1)
+    with capture_gradients(model) as tape:
+        tape.differentiate(loss_of(model(tokens())) * loss_of(model(tokens(1))))
+    assert [heads.layer for heads in tape.heads] == [0, 0]
+    first, second = (_captured(model, tokens(seed))[0] for seed in range(2))
+    with torch.no_grad():
+        size = [float(loss_of(model(tokens(seed)))) for seed in range(2)]
+    assert _relative(tape.heads[0].out_gradient, first.out_gradient * size[1]) <= tolerance(torch.float64)
+    assert _relative(tape.heads[1].out_gradient, second.out_gradient * size[0]) <= tolerance(torch.float64)
+
+
+class Branching(nn.Module):
+    """Three layers beside each other: one that counts, one that does not, and one that `how` is done to."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.counts, self.idle, self.other = Layer(), Layer(), Layer()
+        self.how = how
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.idle(x)
+        if self.how == "no_grad":
+            with torch.no_grad():
+                other = self.other(x)
+        else:
+            other = self.other(x) * (0 if self.how == "zero" else 1)
+        return self.counts(x) + other
+
+
+@pytest.mark.parametrize("how", ["no_grad", "zero", "counts"])
+def test_a_layer_that_does_not_reach_the_loss_has_none(how: str) -> None:
+    found = {heads.name: heads.out_gradient is not None for heads in _captured(Branching(how))}
+    assert found == {"counts": True, "idle": False, "other": how == "counts"}
+
+
+class Checkpointed(nn.Module):
+    """Two layers of attention and one without, of which `part` is checkpointed."""
+
+    def __init__(self, part: str, *, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.second = layers(2)
+        self.hidden = nn.Identity()
+        self.part, self.reentrant = part, reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("first", "hidden", "second"):
+            layer = getattr(self, name)
+            x = checkpoint(layer, x, use_reentrant=self.reentrant) if name == self.part else layer(x)
+        return x
+
+
+PARTS = ["first", "hidden", "second"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_checkpoints_that_keep_their_graph_work(part: str, frozen: bool) -> None:
+    model = Checkpointed(part, reentrant=False).requires_grad_(not frozen)
+    plain = _captured(layers(2))
+    for ours, theirs in zip(_captured(model), plain, strict=True):
+        assert _relative(ours.out_gradient, theirs.out_gradient) <= tolerance(torch.float64)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("part", PARTS)
+def test_checkpoints_that_lose_their_graph_are_refused(part: str) -> None:
+    model = Checkpointed(part, reentrant=True)
+    with pytest.raises(ValueError, match=r"checkpoints .* with use_reentrant=True.*switch checkpointing off"):
+        _captured(model)
+
+
+def test_inference_mode() -> None:
+    """Around the block it changes nothing; a model that was made in it, or runs in it, is refused."""
+    expected = _captured(layers(1))[0].out_gradient
+    x, model = tokens(), layers(1)
+    with torch.inference_mode():
+        assert torch.equal(_captured(model, x)[0].out_gradient, expected)
+        assert torch.is_inference_mode_enabled()
+        made = layers(1)
+    with pytest.raises(ValueError, match=r"was made in torch.inference_mode .* load it outside"):
+        _captured(made)
+    model[0].forward = torch.inference_mode()(model[0].forward)
+    with pytest.raises(ValueError, match=r"0 runs in torch.inference_mode.*torch.no_grad"):
+        _captured(model)
+
+
+class Scribbling(nn.Module):
+    """Adds in place to the tokens that its frozen attention was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layers(1)[0].requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1
+        return x.add_(self.layer(x))
+
+
+def test_tensors_that_are_written_over_are_not_shown() -> None:
+    with pytest.raises(ValueError, match=r"layer: the model writes into tensors .*add out of place"):
+        _captured(Scribbling())
+
+
+class _NoWayBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise RuntimeError("no way back\nat all")
+
+
+LOSSES: dict[str, tuple[Any, str]] = {
+    "several numbers": (lambda y, _: y.mean(dim=-1), r"one number.*got a tensor \(3, 11\): average it"),
+    "no tensor": (lambda y, _: y.mean().item(), "one number.*got float: average it"),
+    "nothing": (lambda y, _: None, "one number.*got NoneType"),
+    "whole number": (lambda y, _: y.mean().long(), "one number, a floating tensor"),
+    "NaN": (lambda y, _: y.mean() * torch.nan, "the loss is nan, .*check the inputs and the loss"),
+    "infinite": (lambda y, _: y.mean() / 0, "the loss is -?inf, .*check the inputs and the loss"),
+    "detached": (lambda y, _: y.detach().mean(), "the loss has no gradient: .*without detach"),
+    "of something else": (lambda y, model: model[0].out.bias.sum(), "does not depend on any attention"),
+    "no way back": (
+        lambda y, _: _NoWayBack.apply(y).mean(),
+        r"cannot be differentiated: no way back; does .* train\?$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_what_is_no_loss(case: str, typechecked: bool) -> None:
+    if typechecked and case in ("no tensor", "nothing"):
+        pytest.skip("the annotations refuse it first")
+    loss, message = LOSSES[case]
+    model = layers(1)
+    with pytest.raises(ValueError, match=message), capture_gradients(model) as tape:
+        tape.differentiate(loss(model(tokens()), model))
+
+
+def test_a_loss_without_a_pass_and_a_pass_without_a_loss() -> None:
+    model = layers(2)
+    with pytest.raises(ValueError, match="no attention ran since the last loss"), capture_gradients(model) as tape:
+        tape.differentiate(torch.ones((), requires_grad=True))
+    message = r"2 attention calls have no gradient: call differentiate"
+    with pytest.raises(ValueError, match=message), capture_gradients(model):
+        model(tokens())
+
+
+def test_an_operator_that_a_measurement_uses_is_no_call_of_the_model() -> None:
+    model = layers(1)
+    seen = []
+
+    def keep(heads: Heads) -> None:
+        assert not torch.is_grad_enabled()
+        model(tokens())
+        seen.append(heads.name)
+
+    with capture_gradients(model, keep=keep) as tape:
+        tape.differentiate(loss_of(model(tokens())))
+    assert seen == ["0"]

@@ -1,0 +1,163 @@
+"""The residual stream around attention is what the code of each family carries, to the bit."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead._capture import capture
+from clearhead._gradients import capture_gradients
+from clearhead.heads import Heads, Stream
+from tests.capture.models import loss_of
+from tests.capture.stream_truth import CASES, IN, Case, recorded
+from tests.interfaces.zoo import FAMILIES, _size, _text, _transformers
+from tests.swap.models import same, tensors
+
+PARTS = ("before", "between", "after")
+
+
+def _captured(model: nn.Module, inputs: dict[str, Any]) -> tuple[list[Heads], list[Tensor]]:
+    with torch.no_grad(), capture(model, stream=True) as tape:
+        output = model(**inputs)
+    return tape.heads, list(tensors(output))
+
+
+def _truth(case: Case, heads: list[Heads], seen: dict[tuple[str, str], list[Tensor]]) -> list[list[Tensor | None]]:
+    """Of each call, the three tensors that its model's code carries; none for calls that have no stream."""
+    count: Counter[str] = Counter()
+    found: list[list[Tensor | None]] = []
+    for call in heads:
+        path = call.name.split(", call ")[0]
+        places = case.place(path)
+        found.append(
+            [] if places is None else [None if place is None else seen[place][count[path]] for place in places.of(path)]
+        )
+        count[path] += 1
+    return found
+
+
+def _is(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    """Whether two are equal, to the bit; rows and columns of an image are tokens in one row."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    return torch.equal(ours, theirs.reshape(ours.shape))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_what_the_model_carries(name: str) -> None:
+    case = CASES[name]
+    model, inputs = case.family.make(), case.family.inputs()
+    with torch.no_grad(), recorded(model) as seen:
+        alone = list(tensors(model(**inputs)))
+    heads, watched = _captured(model, inputs)
+    assert same(alone, watched)
+    assert [call.layer for call in heads] == list(range(case.family.calls))
+    for call, truth in zip(heads, _truth(case, heads, seen), strict=True):
+        if not truth:
+            assert call.stream is None, call.name
+            continue
+        assert call.stream is not None, call.name
+        for part, theirs in zip(PARTS, truth, strict=True):
+            assert _is(getattr(call.stream, part), theirs), (call.name, part)
+        assert not any(x.requires_grad for x in (call.stream.before, call.stream.between))
+        _assert_controls(call.stream)
+
+
+def _assert_controls(stream: Stream) -> None:
+    """The parts differ, so that none could be mistaken for another."""
+    assert not torch.equal(stream.before, stream.between)
+    assert stream.after is None or not torch.equal(stream.after, stream.between)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_what_attention_reads_after_the_norm_is_not_the_stream(name: str) -> None:
+    """The control: the same comparison sees a tensor of the same shape from the wrong side of a norm."""
+    case, norm = CASES[name], {"gpt2": "h.1.ln_1", "llama": "layers.1.input_layernorm"}[name]
+    model, inputs = case.family.make(), case.family.inputs()
+    with torch.no_grad(), recorded(model) as seen:
+        model(**inputs)
+    heads, _ = _captured(model, inputs)
+    assert _is(heads[1].stream.before, seen[norm, IN][0])
+    assert not _is(heads[1].stream.before, seen[norm, "out"][0])
+
+
+@pytest.mark.parametrize("name", ["bert", "gemma2", "swin", "timm vit", "t5", "crate, released"])
+def test_the_stream_comes_with_gradients_too(name: str) -> None:
+    case = CASES[name]
+    model, inputs = case.family.make(), case.family.inputs()
+    with recorded(model) as seen:
+        model(**inputs)
+    with capture_gradients(model, stream=True) as tape:
+        tape.differentiate(loss_of(model(**inputs)))
+    assert all(call.out_gradient is not None for call in tape.heads)
+    for call, truth in zip(tape.heads, _truth(case, tape.heads, seen), strict=True):
+        if truth:
+            for part, theirs in zip(PARTS, truth, strict=True):
+                assert _is(getattr(call.stream, part), theirs), (call.name, part)
+            assert not call.stream.between.requires_grad
+        else:
+            assert call.stream is None
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+PARALLEL = {
+    "gpt-neox": ("GPTNeoXModel", "GPTNeoXConfig", _size()),
+    "falcon": ("FalconModel", "FalconConfig", _size()),
+    "cohere": ("CohereModel", "CohereConfig", _size()),
+    "phi": ("PhiModel", "PhiConfig", _size(hidden_size=32)),
+}
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_side_by_side_with_an_mlp_attention_has_no_stream(name: str) -> None:
+    model_class, config, values = PARALLEL[name]
+    model = _transformers(model_class, config, **values)()
+    heads, watched = _captured(model, _text())
+    with torch.no_grad():
+        assert same(list(tensors(model(**_text()))), watched)
+    assert len(heads) == 3
+    assert all(call.stream is None for call in heads)
+
+
+def test_the_same_family_without_the_parallel_form_has_one() -> None:
+    """The control: GPT-NeoX can be had with its MLP after its attention."""
+    heads, _ = _captured(
+        _transformers("GPTNeoXModel", "GPTNeoXConfig", use_parallel_residual=False, **_size())(), _text()
+    )
+    assert all(call.stream is not None for call in heads)
+
+
+def test_without_being_asked_there_is_none() -> None:
+    family = FAMILIES["bert"]
+    model = family.make()
+    with torch.no_grad(), capture(model) as tape:
+        model(**family.inputs())
+    assert all(call.stream is None for call in tape.heads)
+
+
+def test_half_precision_and_inference_mode() -> None:
+    family = FAMILIES["llama"]
+    model, inputs = family.make().to(torch.bfloat16), family.inputs()
+    with torch.no_grad(), recorded(model) as seen:
+        model(**inputs)
+    with torch.inference_mode(), capture(model, stream=True) as tape:
+        model(**inputs)
+    for call, truth in zip(tape.heads, _truth(CASES["llama"], tape.heads, seen), strict=True):
+        for part, theirs in zip(PARTS, truth, strict=True):
+            assert _is(getattr(call.stream, part), theirs), (call.name, part)
+
+
+def test_generation_with_a_cache_has_the_stream_of_the_new_tokens() -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=67, n_embd=24, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    prompt = torch.randint(5, 60, (2, 5))
+    with capture(model, stream=True) as tape:
+        model.generate(prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    assert [tuple(call.stream.before.shape) for call in tape.heads] == [(2, 5, 24)] * 2 + [(2, 1, 24)] * 4

@@ -1,0 +1,138 @@
+"""A pass with the stream: calls handed on in time, nothing written over, nothing left behind, others undisturbed."""
+
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from clearhead._capture import capture
+from clearhead._gradients import capture_gradients
+from clearhead._swap import swap
+from clearhead.audit.fidelity import recompute_error
+from clearhead.heads import Heads
+from clearhead.numerics.precision import tolerance
+from tests.capture import stream_models as toys
+from tests.capture.models import loss_of
+from tests.capture.stream_checks import assert_carried, captured
+from tests.capture.stream_models import BLOCKS, Carried, Toy, made, tokens
+
+
+def test_calls_are_handed_on_as_soon_as_they_can_be() -> None:
+    model = made(toys.pre_norm, 7)
+    living: list[weakref.ref[Tensor]] = []
+    most, order = 0, []
+
+    def look(heads: Heads) -> None:
+        nonlocal most
+        order.append(heads.layer)
+        living.append(weakref.ref(heads.stream.between))
+        most = max(most, sum(tensor() is not None for tensor in living))
+
+    with torch.no_grad(), capture(model, keep=look, stream=True) as tape:
+        model(tokens())
+        assert order == list(range(7))
+        model(tokens())
+    assert order == [*range(7), *range(7)]
+    assert tape.heads == []
+    assert most <= 2
+    assert not any(tensor() is not None for tensor in living)
+
+
+def test_attention_without_a_stream_keeps_no_other_waiting() -> None:
+    model = made(toys.pre_norm, 7)
+    late = []
+
+    def mixed(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        return toys.pre_norm(block, x) if block is model.blocks[0] else toys.no_residual(block, x)
+
+    model.step = mixed
+    with torch.no_grad(), capture(model, stream=True, keep=lambda heads: late.append(len(model.carried) - heads.layer)):
+        model(tokens())
+    assert len(late) == 7
+    assert max(late) <= 2
+
+
+def test_what_attention_saw_is_kept_from_being_written_over() -> None:
+    model = made(toys.overwritten)
+    plain: list[Tensor] = []
+    with torch.no_grad(), capture(model, keep=lambda heads: plain.append(heads.out.clone())):
+        model(tokens())
+    for ours, theirs in zip(captured(model, tokens()), plain, strict=True):
+        assert torch.equal(ours.out, theirs)
+        assert theirs.any()
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_nothing_is_left_when_the_model_or_its_observer_raises(block: int) -> None:
+    model = made(toys.pre_norm)
+    before = [sorted(vars(module)) for module in model.modules()]
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("broken on purpose")
+
+    def refuse(heads: Heads) -> None:
+        if heads.layer == block:
+            raise RuntimeError("refused on purpose")
+
+    with pytest.raises(RuntimeError, match="refused"), torch.no_grad(), capture(model, keep=refuse, stream=True):
+        model(tokens())
+    assert _get_current_dispatch_mode() is None
+    handle = model.blocks[block].mlp.register_forward_pre_hook(broken)
+    with torch.no_grad(), capture(model, stream=True) as tape:
+        with pytest.raises(RuntimeError, match="broken"):
+            model(tokens())
+        assert _get_current_dispatch_mode() is None
+        handle.remove()
+        tape.heads.clear()
+        model(tokens())
+    assert_carried(tape.heads, model.carried)
+    assert [sorted(vars(module)) for module in model.modules()] == before
+
+
+def test_other_watchers_of_operations_go_on_seeing_them() -> None:
+    """One around the capture counts what it counts alone, and one inside the model does not hide the stream."""
+
+    def counted(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        with FlopCounterMode(display=False):
+            return toys.pre_norm(block, x)
+
+    model = made(counted)
+    with torch.no_grad(), FlopCounterMode(display=False) as alone:
+        model(tokens())
+    with torch.no_grad(), FlopCounterMode(display=False) as outer, capture(model, stream=True) as tape:
+        model(tokens())
+    assert outer.get_total_flops() >= alone.get_total_flops() > 0
+    assert_carried(tape.heads, model.carried)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not use the queries")
+def test_checkpointed_blocks_and_swapped_operators_have_their_stream() -> None:
+    def checkpointed(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
+        result: tuple[Tensor, Carried | None] = checkpoint(toys.post_norm, block, x, use_reentrant=False)
+        return result
+
+    model = made(checkpointed)
+    with swap(model, "symmetric", layers="blocks.1.attention"), capture_gradients(model, stream=True) as tape:
+        output = model(tokens())
+        carried = list(model.carried)
+        tape.differentiate(loss_of(output))
+    assert_carried(tape.heads, carried)
+    assert [recompute_error(call) > tolerance(torch.float32) for call in tape.heads] == [False, True, False]
+
+
+def test_one_pass_inside_another_is_a_part_of_it() -> None:
+    class Twice(Toy):
+        def forward(self, x: Tensor, again: bool = True) -> Tensor:
+            return super().forward(self(x, again=False) @ self.head.weight if again else x)
+
+    torch.manual_seed(0)
+    model = Twice(toys.pre_norm).eval()
+    with torch.no_grad(), capture(model, stream=True) as tape:
+        watched = model(tokens())
+    assert torch.equal(watched, model(tokens()))
+    assert tape.passes == 1
+    assert [call.stream is not None for call in tape.heads] == [True] * 2 * BLOCKS

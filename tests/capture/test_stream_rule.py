@@ -1,0 +1,184 @@
+"""One rule finds the stream however a block is written, and does not where there is none."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead._capture import capture
+from clearhead._gradients import capture_gradients
+from clearhead.numerics.precision import tolerance
+from clearhead.tracing.blocks import Axes
+from clearhead.tracing.dataflow import Dataflow
+from tests.capture import stream_models as toys
+from tests.capture.models import loss_of
+from tests.capture.stream_checks import assert_carried, captured
+from tests.capture.stream_models import BATCH, BLOCKS, HEADS, TOKENS, WIDTH, Carried, Step, Toy, made, tokens
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True"
+)
+
+SERIAL = [
+    toys.pre_norm, toys.post_norm, toys.scaled, toys.scaled_stream, toys.copied, toys.in_place,
+    toys.overwritten, toys.flattened, toys.inner_residual, toys.crate, toys.crate_by_subtraction,
+    toys.attention_alone, toys.attention_alone_with_sums, toys.values_added, toys.post_norm_twice,
+]  # fmt: skip
+WITHOUT = [
+    toys.no_residual, toys.residual_elsewhere, toys.beside, toys.beside_in_turn, toys.beside_in_place,
+    toys.beside_in_one_map, toys.stream_taken_away, toys.stream_halved,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [*SERIAL, *WITHOUT])
+@pytest.mark.parametrize("blocks", [1, 2, BLOCKS])
+def test_however_it_is_written(step: Step, blocks: int) -> None:
+    model = made(step, blocks)
+    heads = captured(model, tokens())
+    if blocks == 1 and step in (toys.crate, toys.crate_by_subtraction):
+        assert heads[0].stream.after is None  # No block before has shown where one ends.
+        model.carried = [(*model.carried[0][:2], None)]
+    assert_carried(heads, model.carried)
+
+
+def test_parts_before_and_after_attention_are_past_it() -> None:
+    """What the next attention is added to comes after both, the norm and its own half step."""
+    model = made(toys.macaron)
+    heads = captured(model, tokens())
+    for call, following, truth in zip(heads, [*heads[1:], None], model.carried, strict=True):
+        assert torch.equal(call.stream.before, truth[0])
+        assert torch.equal(call.stream.between, truth[1])
+        assert following is None or torch.equal(call.stream.after, following.stream.before)
+
+
+def test_attentions_that_are_added_together_have_one_stream() -> None:
+    model = made(toys.two_in_one_sum)
+    heads = captured(model, tokens())
+    assert_carried(heads[::2], model.carried)
+    assert_carried(heads[1::2], model.carried)
+
+
+@pytest.mark.parametrize("inputs", [BATCH, TOKENS])
+def test_tokens_may_come_first(inputs: int) -> None:
+    """Also where there are as many as inputs, so that no length tells."""
+    model = made(toys.tokens_first)
+    heads = captured(model, tokens(TOKENS, inputs))
+    assert_carried(heads, model.carried)
+    assert heads[0].stream.before.shape == (inputs, TOKENS, WIDTH)
+
+
+@pytest.mark.parametrize("inputs", [BATCH, TOKENS])
+def test_attention_may_have_tokens_first_where_the_model_has_not(inputs: int) -> None:
+    model = made(toys.turned_for_attention)
+    assert_carried(captured(model, tokens(inputs, TOKENS)), model.carried)
+
+
+def test_no_tensor_is_taken_for_one_that_is_gone() -> None:
+    """Torch gives addresses of storages out again; while a pass is watched they stay with what they belonged to."""
+    flow = Dataflow()
+    assert [flow.node(torch.randn(7)) for _ in range(29)] == list(range(29))
+
+
+def test_only_tokens_of_the_call_are_laid_out() -> None:
+    """Images have rows, columns and a width at last, or they are left alone; what fits both ways is no one's."""
+    axes = Axes(inputs=3, tokens=35, windows=1, tokens_first=False)
+    image = torch.randn(3, 5, 7, 11)
+    assert torch.equal(axes.laid_out(image), image.reshape(3, 35, 11))
+    assert axes.laid_out(image.movedim(-1, 1)) is None
+    assert axes.laid_out(torch.randn(3, 5, 7, 5)) is None
+    assert axes.laid_out(torch.randn(3, 34, 11)) is None
+    windows = Axes(inputs=3, tokens=9, windows=4, tokens_first=False)
+    assert windows.laid_out(image).shape == (3, 35, 11)
+    assert windows.laid_out(torch.randn(3, 37, 11)) is None
+    assert windows.laid_out(torch.randn(2, 35, 11)) is None
+    alone = Axes(inputs=1, tokens=35, windows=1, tokens_first=False)
+    assert alone.laid_out(torch.randn(35, 11)).shape == (1, 35, 11)
+
+
+def test_a_sum_over_several_blocks_is_no_part_of_one() -> None:
+    class Long(Toy):
+        def forward(self, x: Tensor) -> Tensor:
+            first = x
+            x = super().forward(x) @ self.head.weight
+            again: Tensor = super().forward(x + first)
+            return again
+
+    torch.manual_seed(0)
+    model = Long(toys.pre_norm).eval()
+    heads = captured(model, tokens())
+    assert len(heads) == 2 * BLOCKS
+    assert_carried(heads[BLOCKS:], model.carried)
+    assert torch.equal(heads[1].stream.before, heads[0].stream.after)
+
+
+def test_in_training_too_and_with_the_same_chance() -> None:
+    def dropped(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
+        between = x + nn.functional.dropout(block.attention(block.norm(x)), 0.3)
+        after = between + nn.functional.dropout(block.mlp(block.mlp_norm(between)), 0.3)
+        return after, (x, between, after)
+
+    model = made(dropped).train()
+    torch.manual_seed(5)
+    alone = model(tokens())
+    torch.manual_seed(5)
+    with capture(model, stream=True) as tape:
+        watched = model(tokens())
+    assert torch.equal(alone, watched)
+    assert_carried(tape.heads, model.carried)
+
+
+@pytest.mark.parametrize("step", [toys.pre_norm, toys.post_norm, toys.crate, toys.beside])
+def test_with_gradients(step: Step) -> None:
+    model = made(step)
+    with capture_gradients(model, stream=True) as tape:
+        for seed in range(2):
+            tape.differentiate(loss_of(model(tokens() + seed)))
+            assert_carried(tape.heads[-BLOCKS:], model.carried)
+    assert all(call.out_gradient is not None for call in tape.heads)
+
+
+def _encoder(layers: int = 3, **options: Any) -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 23, **options)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=options.get("batch_first", False)).eval()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize(("batch_first", "inputs"), [(True, BATCH), (False, BATCH), (False, TOKENS)])
+def test_torchs_encoder(batch_first: bool, inputs: int, norm_first: bool, fused: bool) -> None:
+    """On its fused path a second run is seen, whose tokens are the model's to rounding; those before are its own."""
+    model = _encoder(batch_first=batch_first, norm_first=norm_first)
+    x = tokens(inputs, TOKENS) if batch_first else tokens(TOKENS, inputs)
+    with torch.set_grad_enabled(not fused), capture(model, stream=True) as tape:
+        watched = model(x)
+    with torch.set_grad_enabled(not fused):
+        assert torch.equal(watched, model(x))
+    allowed = 4 * tolerance(torch.float32, terms=23) if fused else 0.0
+    for call, layer in zip(tape.heads, model.layers, strict=True):
+        with torch.enable_grad():
+            attended = layer._sa_block(layer.norm1(x) if norm_first else x, None, None)
+            between = x + attended if norm_first else layer.norm1(x + attended)
+            after = between + layer._ff_block(layer.norm2(between) if norm_first else between)
+            after = after if norm_first else layer.norm2(after)
+        truth = [part.detach() if batch_first else part.detach().transpose(0, 1) for part in (x, between, after)]
+        assert torch.equal(call.stream.before, truth[0])
+        for ours, theirs in zip((call.stream.between, call.stream.after), truth[1:], strict=True):
+            assert float((ours - theirs).abs().max()) <= allowed * float(theirs.abs().max())
+        with torch.set_grad_enabled(not fused):
+            x = layer(x)
+
+
+def test_a_padded_fused_encoder_has_its_tokens() -> None:
+    model = _encoder(batch_first=True)
+    padding = torch.zeros(BATCH, TOKENS, dtype=torch.bool)
+    padding[0, 7:] = True
+    with torch.no_grad():
+        alone = model(tokens(), src_key_padding_mask=padding)
+        with capture(model, stream=True) as tape:
+            watched = model(tokens(), src_key_padding_mask=padding)
+    assert torch.equal(alone, watched)
+    assert torch.equal(tape.heads[0].stream.before, tokens().masked_fill(padding.unsqueeze(-1), 0))
+    last = tape.heads[-1].stream.after
+    assert float((last - watched)[~padding].abs().max()) <= 4 * tolerance(torch.float32, terms=23) * float(last.max())

@@ -1,0 +1,194 @@
+"""Generation with a cache equals generation without, for operators that attend within one sequence; or is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clearhead import register_huggingface, swap
+from clearhead._swap_operator import apply_operator
+from clearhead.interfaces import Call
+from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.operators.placing import traits_of
+from tests.interfaces.zoo import _GPT2, _GROUPED, _size
+from tests.noise import rounding_tolerance, weight_tolerance
+from tests.once import once
+from tests.swap.operators import TwoSteps, named, uniform
+
+pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
+
+OPERATORS = [
+    Softmax(),
+    uniform,
+    Symmetric(),
+    TwoSteps(queries="given"),
+    RPC(),
+    ClampedKeys(queries="given", strength=0.1),
+]
+NEW = 5
+
+
+def _model(name: str) -> nn.Module:
+    import transformers
+
+    torch.manual_seed(0)
+    made = {
+        "gpt2": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**_GPT2)),
+        "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_GROUPED)),
+        "mistral": lambda: transformers.MistralForCausalLM(
+            transformers.MistralConfig(**_size(num_key_value_heads=2, sliding_window=7))
+        ),
+    }
+    return made[name]().eval()
+
+
+def _prompt(*, padded: bool) -> dict[str, Tensor]:
+    ids = torch.randint(5, 60, (3, 7), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[0, :3], mask[1, :1] = 0, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _generated(model: nn.Module, prompt: dict[str, Tensor], **options: Any) -> tuple[Tensor, Tensor]:
+    done = model.generate(
+        **prompt, **options, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False,
+        return_dict_in_generate=True, output_logits=True,
+    )  # fmt: skip
+    return done.sequences, torch.stack(done.logits)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=once), True])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_generation_with_a_cache_is_generation_without(
+    name: str, operator: Any, padded: bool, implementation: str
+) -> None:
+    model, prompt = _model(name), _prompt(padded=padded)
+    model.set_attn_implementation(implementation)
+    alone, _ = _generated(model, prompt)
+    with swap(model, operator):
+        tokens, logits = _generated(model, prompt, use_cache=False)
+        close = weight_tolerance(model, lambda: _generated(model, prompt, use_cache=False)[1])
+        for cache in ({}, {"cache_implementation": "static", "disable_compile": True}):
+            cached_tokens, cached_logits = _generated(model, prompt, use_cache=True, **cache)
+            assert torch.equal(tokens, cached_tokens)
+            assert float((logits - cached_logits).abs().max()) <= close
+    assert torch.equal(tokens, alone) == isinstance(operator, Softmax)
+    assert torch.equal(_generated(model, prompt)[0], alone)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("operator", [Symmetric(), TwoSteps(queries="given")], ids=named)
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_prompt_in_chunks_is_the_prompt_in_one(name: str, operator: Any, padded: bool) -> None:
+    import transformers
+
+    model, prompt = _model(name), _prompt(padded=padded)
+    ids, mask = prompt["input_ids"], prompt["attention_mask"]
+    places = (mask.cumsum(dim=-1) - 1).clamp(min=0)
+    with torch.no_grad(), swap(model, operator):
+
+        def at_once() -> Tensor:
+            return (
+                mask[..., None] * model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False).logits
+            )
+
+        close = weight_tolerance(model, at_once)
+        whole = at_once()
+        cache = transformers.DynamicCache()
+        chunks = [
+            model(
+                input_ids=ids[:, start:stop], attention_mask=mask[:, :stop], position_ids=places[:, start:stop],
+                past_key_values=cache,
+            ).logits
+            for start, stop in ((0, 2), (2, 5), (5, 6), (6, 7))
+        ]  # fmt: skip
+    assert float((whole - torch.cat(chunks, dim=1) * mask[..., None]).abs().max()) <= close
+
+
+def _call(**operands: Any) -> Call:
+    return Call(name="layer", module=nn.Identity(), interface="", **operands)
+
+
+def test_the_past_matters_to_the_operator_that_is_tested() -> None:
+    """Control: with the last token's keys alone, as an operator unaware of caches would have it, two steps differ."""
+    q, k, v = torch.randn(3, 2, 5, 11, 7, generator=torch.Generator().manual_seed(2)).unbind()
+    causal = torch.ones(11, 11, dtype=torch.bool).tril()
+
+    def last(k: Tensor, v: Tensor) -> Tensor:
+        return TwoSteps()(k, k, v, mask=causal)[..., -1:, :]
+
+    whole = last(k, v)
+    step = Call(
+        name="layer", module=nn.Identity(), interface="", q=q[..., -1:, :], k=k, v=v, scale=7**-0.5, causal=True
+    )
+    answered = apply_operator(TwoSteps(), traits_of(TwoSteps()), step)
+    assert float((whole - answered).abs().max()) <= rounding_tolerance(last, k, v)
+    smooth = v - 0.5 * Softmax()(k, k, v)
+    assert float((whole - Softmax()(k[..., -1:, :], k, smooth)).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_an_operator_that_needs_past_queries_says_so(name: str) -> None:
+    model, prompt = _model(name), _prompt(padded=True)
+    with swap(model, TwoSteps(first="given")):
+        without, _ = _generated(model, prompt, use_cache=False)
+        assert without.shape[1] == 7 + NEW
+        with pytest.raises(ValueError, match=r'needs the queries of earlier tokens.*use_cache=False.*queries="keys"'):
+            _generated(model, prompt, use_cache=True)
+
+
+def test_a_window_that_loses_keys_is_refused() -> None:
+    model, prompt = _model("mistral"), _prompt(padded=False)
+    with swap(model, TwoSteps()):
+        assert _generated(model, prompt, use_cache=False)[0].shape[1] == 7 + NEW
+        with pytest.raises(ValueError, match="sliding window of 7, and its cache may have lost older keys"):
+            _generated(model, prompt, use_cache=True)
+    with swap(model, "softmax"):
+        assert torch.equal(_generated(model, prompt)[0], _generated(model, prompt, use_cache=False)[0])
+
+
+def test_masks_that_are_not_causal_are_refused() -> None:
+    q, k = torch.randn(1, 1, 2, 7), torch.randn(1, 1, 5, 7)
+    window = torch.tensor([[0, 0, 1, 1, 0], [0, 0, 0, 1, 1]], dtype=torch.bool)
+    across = torch.ones(2, 5, dtype=torch.bool)
+    for mask in (window, across):
+        call = Call(
+            name="layer",
+            module=nn.Identity(),
+            interface="",
+            q=q,
+            k=k,
+            v=k,
+            scale=1.0,
+            mask=mask[None, None],
+            causal=True,
+        )
+        with pytest.raises(ValueError, match=r"the mask of 2 queries over 5 keys is not causal with hidden keys"):
+            apply_operator(Symmetric(), traits_of(Symmetric()), call)
+    nowhere = Call(
+        name="layer",
+        module=nn.Identity(),
+        interface="",
+        q=q,
+        k=k,
+        v=k,
+        scale=1.0,
+        mask=torch.zeros(1, 1, 2, 5, dtype=torch.bool),
+        causal=True,
+    )
+    assert not apply_operator(Symmetric(), traits_of(Symmetric()), nowhere).any()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_registered_names_generate_alike(name: str) -> None:
+    model, prompt = _model(name), _prompt(padded=True)
+    register_huggingface()
+    with swap(model, "symmetric"):
+        expected, _ = _generated(model, prompt, use_cache=False)
+    model.set_attn_implementation("clearhead-symmetric")
+    for cached in (False, True):
+        assert torch.equal(_generated(model, prompt, use_cache=cached)[0], expected)

@@ -1,0 +1,174 @@
+"""A swapped model beside the rest: captured, compiled, and never passed over in silence."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+import clearhead
+from clearhead import swap
+from clearhead.interfaces import AttentionNotSeenError
+from clearhead.operators.drop_in import Symmetric
+from tests.noise import rounding_tolerance
+from tests.swap.models import IDENTITY, MODELS, apart, rounding, run, same
+from tests.swap.operators import Gained
+
+pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
+
+WIDTH = 24
+
+
+class Sometimes(nn.Module):
+    """Has attention that it does not always use, and one that never calls torch's function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+        self.second = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+        self.written = WrittenAttention()
+        self.use = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x, x, x, need_weights=False)[0]
+        return self.second(x, x, x, need_weights=False)[0] if self.use else x
+
+
+class WrittenAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.q(x) @ self.k(x).mT).softmax(dim=-1) @ x
+
+
+def test_a_swap_that_does_not_take_never_passes_silently() -> None:
+    model, x = Sometimes().eval(), torch.randn(3, 7, WIDTH)
+    with swap(model, "softmax", layers=[0, 1]) as done:
+        model(x)
+        assert "forward" not in vars(model)  # having seen every layer run, the watch is gone
+    assert list(done.calls.values()) == [1, 1]
+    model.use = False
+    done = swap(model, "softmax", layers=[0, 1])
+    with pytest.raises(AttentionNotSeenError, match="softmax was never called in second: these layers did not run"):
+        model(x)
+    done.undo()
+    model.train()
+    with pytest.raises(AttentionNotSeenError, match="never called in second"), swap(model, "softmax", layers=[0, 1]):
+        model(x)
+    with swap(model, "softmax"):
+        pass  # nothing ran, so nothing was missed
+    with pytest.raises(ZeroDivisionError), swap(model, "softmax"):
+        model(x[0] / (1 // 0))
+    assert clearhead.find_swaps(model) == ()
+    written = WrittenAttention()
+    with swap(written, "softmax"), pytest.raises(AttentionNotSeenError, match="ran without calling torch's scaled_dot"):
+        written(x)
+
+
+@pytest.mark.parametrize("name", ["timm vit", "torch encoder"])
+def test_an_undone_swap_does_nothing_beneath_a_forward_that_was_put_over_it(name: str) -> None:
+    """As libraries do that move layers between devices."""
+    model, inputs = MODELS[name].make(), MODELS[name].inputs()
+    alone, close = run(model, inputs), rounding(model, inputs)
+    first = swap(model, "symmetric", layers=0)
+    layer = model.get_submodule(first.layers[0].path)
+    beneath = layer.forward
+
+    def over(*args: Any, **kwargs: Any) -> Any:
+        return beneath(*args, **kwargs)
+
+    layer.forward = over
+    assert not same(run(model, inputs), alone)
+    first.undo()
+    assert apart(run(model, inputs), alone) <= close
+    with swap(model, "symmetric", layers=0):
+        assert not same(run(model, inputs), alone)
+    assert apart(run(model, inputs), alone) <= close
+
+
+def test_what_calls_no_python_is_refused() -> None:
+    model = MODELS["torch encoder"].make()
+    with pytest.raises(ValueError, match=r"swap model\._orig_mod"):
+        swap(torch.compile(model), "softmax")
+    with pytest.raises(ValueError, match="a capture of this model is open"), torch.no_grad(), clearhead.capture(model):
+        swap(model, "softmax")
+    traced = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
+    with pytest.raises(ValueError, match="scripted"):
+        swap(traced, "softmax")
+    assert clearhead.find_swaps(model) == ()
+
+
+class Counted(TorchFunctionMode):
+    """Counts what reaches torch's attention, fused or of its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += func in (functional.scaled_dot_product_attention, functional.multi_head_attention_forward)
+        return func(*args, **(kwargs or {}))
+
+
+def mean(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """An operator that calls nothing of torch's attention."""
+    return v.mean(dim=-2, keepdim=True).expand(*q.shape[:-1], -1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_layers_own_attention_is_not_computed(name: str) -> None:
+    model, inputs = MODELS[name].make(), MODELS[name].inputs()
+    with Counted() as alone:
+        run(model, inputs)
+    with swap(model, mean), Counted() as swapped:
+        run(model, inputs)
+    assert (alone.calls, swapped.calls) == (MODELS[name].calls, 0)
+
+
+@pytest.mark.parametrize("name", ["llama", "timm vit"])
+def test_a_swapped_model_compiles_in_one_piece(name: str, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("torch cannot compile the checks of annotations")
+    model, inputs = MODELS[name].make(), MODELS[name].inputs()
+    torch._dynamo.reset()
+    with swap(model, Gained(start=1.5)):
+        compiled = run(torch.compile(model, fullgraph=True, backend="eager"), inputs)
+        assert apart(run(model, inputs), compiled) <= rounding(model, inputs)
+
+
+def test_a_layer_that_is_described_says_that_it_cannot_be_compiled(typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("torch cannot compile the checks of annotations")
+    family = IDENTITY["mpnet"]
+    model, inputs = family.make(), family.inputs()
+    torch._dynamo.reset()
+    with swap(model, "softmax", layers=0), pytest.raises(Exception, match="compile without fullgraph"):
+        run(torch.compile(model, fullgraph=True, backend="eager"), inputs)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "timm eva"])
+def test_a_swapped_model_is_captured_and_not_called_softmax(name: str) -> None:
+    model, inputs = IDENTITY[name].make(), IDENTITY[name].inputs()
+    done = swap(model, Symmetric(), layers=1)
+    alone = run(model, inputs)
+    with torch.no_grad(), clearhead.capture(model) as tape:
+        assert same(alone, run(model, inputs))
+    (heads,) = [heads for heads in tape.heads if heads.name == done.layers[0].path]
+    assert len(tape.heads) == IDENTITY[name].calls
+    rows = torch.ones_like(heads.out[..., :1]) if heads.rows is None else heads.rows
+
+    def recomputed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return Symmetric()(q, k, v, mask=heads.mask, scale=heads.scale) * rows
+
+    operands = (heads.q, heads.k, heads.v)
+    difference = recomputed(*operands) - heads.out * rows
+    assert float(difference.abs().max()) <= rounding_tolerance(recomputed, *operands)
+    with torch.no_grad(), pytest.raises(clearhead.AttentionNotSeenError, match=r"Symmetric\(\) is swapped in; undo it"):
+        clearhead.check_fidelity(model, lambda: model(**inputs))
+    done.undo()
+    with torch.no_grad(), swap(model, "softmax", layers=1):
+        assert clearhead.check_fidelity(model, lambda: model(**inputs)).output_difference == 0
