@@ -63,7 +63,8 @@ class Capture:
         if not self.counter.listening:
             return output
         with Passes.paused():
-            heads = self.number(self.with_maps(Layout.of(call, self.counter.inputs).heads(call, output)))
+            layout = Layout.of(call, self.counter.inputs)
+            heads = self.number(self.with_maps(layout.heads(call, output, name=self.name_of(call))))
             if heads is not None:
                 block_call = self.block_call(heads, original)
                 if block_call is None:
@@ -72,6 +73,10 @@ class Capture:
                     block_call.heads = heads
                     self._keep_ready()
         return output
+
+    def name_of(self, call: Call) -> str:
+        """Return the path of the module that makes the call."""
+        return self.counter.paths.get(id(call.module), call.name)
 
     def with_maps(self, heads: Heads) -> Heads:
         """Return the call with the linear maps of its queries, keys and values."""

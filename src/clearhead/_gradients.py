@@ -57,7 +57,9 @@ class GradientCapture(Capture):
             probe = torch.zeros_like(output, requires_grad=True)
             replaced = output + probe
             layout = Layout.of(call, self.counter.inputs)
-            heads = self.number(self.with_maps(layout.heads(call, output))) if listening else None
+            heads = None
+            if listening:
+                heads = self.number(self.with_maps(layout.heads(call, output, name=self.name_of(call))))
             if heads is not None:
                 block_call = self.block_call(heads, original)
                 self._waiting.append(_Waiting(heads, layout, probe, _versions(heads), block_call))

@@ -228,7 +228,7 @@ def _short() -> Any:
     [
         (Projecting, list, AuditError, "no batch was given"),
         (_encoder, _short, AuditError, "every input is too short .*at most 4 tokens.*give longer inputs"),
-        (lambda: nn.Linear(WIDTH, 2), _batches, AttentionNotSeenError, "has no attention that could be seen"),
+        (lambda: nn.Linear(WIDTH, 2), _batches, AttentionNotSeenError, "has no attention layers Clearhead can see"),
     ],
 )
 def test_what_cannot_be_audited(make: Any, batches: Any, error: type[Exception], message: str) -> None:

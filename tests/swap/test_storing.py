@@ -147,7 +147,12 @@ WRONG: dict[str, tuple[Any, str]] = {
         "strength, lambda, of zero or more",
     ),
     "a huge matrix": (
-        [{"operator": {"operator": "scaled", "form": "matrix", "tokens": 10**9, "heads": 4}, "layers": [_FIRST]}],
+        [
+            {
+                "operator": {"operator": "scaled", "form": "matrix", "num_tokens": 10**9, "num_heads": 4},
+                "layers": [_FIRST],
+            }
+        ],
         "cannot be made",
     ),
     "a setting": ([{"operator": {"operator": "symmetric", "x": 1}, "layers": ["x"]}], "has no setting x"),

@@ -76,7 +76,7 @@ class Replacement:
         self.calls += 1
         with Passes.paused():
             layout = Layout.of(call, self.counter.inputs)
-            heads = layout.heads(call, output)
+            heads = layout.heads(call, output, name=call.name)
             out = self.function(heads)
             out = out if heads.rows is None else torch.where(heads.rows, out, heads.out)
         return layout.restore(out.to(output.dtype), output)

@@ -56,12 +56,12 @@ class Layout:
             )
         return cls(axis=axes[0], windows=shape[3 - axes[0]])
 
-    def heads(self, call: Call, out: Tensor) -> Heads:
-        """Return the call and its output in four axes."""
+    def heads(self, call: Call, out: Tensor, *, name: str) -> Heads:
+        """Return the call of the layer `name` and its output in four axes."""
         lead = call.q.shape[:-2]
         return Heads(
             layer=0,
-            name=call.name,
+            name=name,
             q=self.four_axes(call.q),
             k=self.four_axes(call.k),
             v=self.four_axes(call.v),

@@ -26,6 +26,7 @@ class Passes:
     count: number of passes so far
     running: whether one is running
     inputs: number of inputs of the last one, the length of its first tensor
+    paths: paths of the model's modules by identity
     around, pauses: contexts to enter for each pass, and while a recorded call is being looked at
     """
 
@@ -35,6 +36,7 @@ class Passes:
         self.count = 0
         self.running = False
         self.inputs = 0
+        self.paths: dict[int, str] = {}
         self.around: list[Callable[[], AbstractContextManager[None]]] = []
         self.pauses: list[Callable[[], AbstractContextManager[None]]] = []
         self._thread = threading.get_ident()

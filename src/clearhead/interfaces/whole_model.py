@@ -35,6 +35,7 @@ def attached(
         attachment = attachment_of(module)
         if id(module) not in known and attachment is not None and attachment.permanent:
             layers.append(Layer(path=path, module=module, interface=attachment.interface))
+    passes.paths = {id(module): path or "(model)" for path, module in model.named_modules()}
     parts = {id(part) for layer in layers for part in layer.module.modules()}
     with ExitStack() as stack:
         stack.enter_context(passes.counted())
