@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from clearhead import modules as modules
     from clearhead import operators as operators
     from clearhead._capture import capture as capture
+    from clearhead._swap import Swap as Swap
+    from clearhead._swap import SwapWarning as SwapWarning
+    from clearhead._swap import find_swaps as find_swaps
+    from clearhead._swap import swap as swap
+    from clearhead._swap_files import load_swaps as load_swaps
+    from clearhead._swap_files import save_swaps as save_swaps
+    from clearhead._swap_huggingface import register_huggingface as register_huggingface
     from clearhead.audit.fidelity import check_fidelity as check_fidelity
     from clearhead.audit.findings import Finding as Finding
     from clearhead.audit.findings import Verdict as Verdict
