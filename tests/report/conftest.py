@@ -5,7 +5,7 @@ import pytest
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
 from clearhead.theories.theory import TheoremCheck
-from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
+from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def record() -> AuditRecord:
 
 @pytest.fixture(scope="session")
 def two_claims() -> AuditRecord:
-    """Layers of unequal width, two claims; the second claim's exact value lies below chance."""
+    """Layers of unequal width, two claims; the predicted value of the second lies below its controls."""
     return record_of([3, 13, 5, 11, 7], KERNEL_PCA, MAX_MARGIN)
 
 

@@ -19,7 +19,7 @@ from clearhead.report import render_html
 from clearhead.report.head_map import square_text
 from clearhead.report.wording import number
 from clearhead.theories.theory import Direction, Role
-from tests.report.made_records import EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
+from tests.report.synthetic import EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
 pytestmark = pytest.mark.browser
 
@@ -94,7 +94,7 @@ return [...document.querySelectorAll(".head")].map((cell) => {
 
 
 def looks_of_cells(browser):
-    """How every cell looks, asked at once: the driver takes long for each question."""
+    """Return how every cell looks, in one call: each call of the driver takes long."""
     return browser.execute_script(LOOKS)
 
 
@@ -185,7 +185,7 @@ def test_the_keyboard_reaches_every_head(browser, show, record):
     assert browser.switch_to.active_element.get_attribute("data-index") == "13"
 
 
-def test_a_click_opens_everything_behind_a_head(browser, show, record):
+def test_a_click_opens_the_details_of_a_head(browser, show, record):
     show(record)
     drawer = box(browser, "drawer")
     assert not drawer.is_displayed()
@@ -203,16 +203,16 @@ def test_a_click_opens_everything_behind_a_head(browser, show, record):
     assert abs(share - finding.agreement) < 0.01
     assert len(drawer.find_elements(By.CSS_SELECTOR, "[data-part=control]")) == 2
     rows = [row.text for row in drawer.find_elements(By.CSS_SELECTOR, ".controls tbody tr")]
-    for chance, row in zip(finding.controls, rows, strict=True):
-        expected = [chance.control, *map(number, (chance.value, chance.range.low, chance.range.high, chance.p_value))]
-        assert all(text in row for text in (*expected, str(chance.draws)))
+    for control, row in zip(finding.controls, rows, strict=True):
+        numbers = (control.value, control.range.low, control.range.high, control.p_value)
+        assert all(text in row for text in (control.control, *map(number, numbers), str(control.draws)))
     assert ["(closest)" in row for row in rows] == [False, True]
     ActionChains(browser).send_keys(Keys.ESCAPE).perform()
     assert not drawer.is_displayed()
     assert not box(browser, "tip").is_displayed()
 
 
-def test_a_head_that_was_skipped_says_why(browser, show, record):
+def test_a_skipped_head_shows_the_reason(browser, show, record):
     show(record)
     finding = next(f for f in record.findings if f.verdict is Verdict.NOT_APPLICABLE)
     cell_at(browser, finding).click()
@@ -225,7 +225,7 @@ def test_a_head_that_was_skipped_says_why(browser, show, record):
 
 
 def choose(browser, claim):
-    """Take a claim from the switch; primary claims are named with their theory."""
+    """Choose a claim in the switch; primary claims are named with their theory."""
     options = Select(browser.find_element(By.CSS_SELECTOR, ".switch select"))
     (text,) = [o.text for o in options.options if o.text in (claim.statistic, f"{claim.theory}: {claim.statistic}")]
     options.select_by_visible_text(text)
@@ -246,16 +246,16 @@ def test_the_switch_shows_one_claim_at_a_time(browser, show, two_claims):
 
 
 def test_the_scale_of_agreement_is_shown_where_there_is_one(browser, show, two_claims):
-    sided = dataclasses.replace(MAX_MARGIN, exact=None, direction=Direction.LOWER)
-    findings = [dataclasses.replace(f, claim=sided) if f.claim == MAX_MARGIN else f for f in two_claims.findings]
+    directed = dataclasses.replace(MAX_MARGIN, exact=None, direction=Direction.LOWER)
+    findings = [dataclasses.replace(f, claim=directed) if f.claim == MAX_MARGIN else f for f in two_claims.findings]
     show(dataclasses.replace(two_claims, findings=tuple(findings)))
     scale = browser.find_element(By.CSS_SELECTOR, ".legend .colours")
     assert scale.is_displayed()
-    choose(browser, sided)
+    choose(browser, directed)
     assert not scale.is_displayed()
 
 
-def test_a_theory_on_other_heads_has_places_of_its_own(browser, show, two_claims):
+def test_a_theory_on_other_heads_has_its_own_map(browser, show, two_claims):
     later = tuple(f for f in two_claims.findings if f.claim != MAX_MARGIN or f.layer > 1)
     show(dataclasses.replace(two_claims, findings=later))
     choose(browser, MAX_MARGIN)
@@ -287,7 +287,7 @@ def test_one_map_takes_the_colours_of_any_claim(browser, show, disputed, claim):
         assert other in drawer
 
 
-def test_tables_of_the_other_claims_are_made_when_opened(browser, show, disputed):
+def test_tables_of_the_other_claims_are_built_when_opened(browser, show, disputed):
     show(disputed)
     for details in browser.find_elements(By.TAG_NAME, "details"):
         browser.execute_script("arguments[0].open = true", details)
@@ -330,12 +330,12 @@ def test_the_page_never_scrolls_sideways(browser, show, disputed, width):
     assert right["x"] + right["width"] <= width
 
 
-def test_nothing_but_the_file_is_asked_for(browser, show, record):
+def test_nothing_but_the_file_is_requested(browser, show, record):
     address = show(record)
     cells_in(browser)[5].click()
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-    assert [url for url in asked if not url.startswith("data:")] == [address]
+    requested = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert [url for url in requested if not url.startswith("data:")] == [address]
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
@@ -349,7 +349,7 @@ def test_hostile_names_stay_inert(browser, show):
     assert browser.find_elements(By.TAG_NAME, "img") == []
 
 
-def test_the_policy_stops_scripts_that_are_not_the_page_s_own(browser, tmp_path, record):
+def test_the_policy_blocks_other_scripts(browser, tmp_path, record):
     page = render_html(record).replace("</body>", "<script>document.title = 'owned'</script></body>")
     (tmp_path / "tampered.html").write_text(page, encoding="utf-8")
     browser.get((tmp_path / "tampered.html").as_uri())
@@ -357,7 +357,7 @@ def test_the_policy_stops_scripts_that_are_not_the_page_s_own(browser, tmp_path,
     assert any("Content Security Policy" in entry["message"] for entry in browser.get_log("browser"))
 
 
-def test_without_scripts_the_primary_maps_and_every_claim_still_stand(browser, show, disputed):
+def test_without_scripts_the_page_shows_the_primary_maps_and_every_claim(browser, show, disputed):
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         show(disputed)

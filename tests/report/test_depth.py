@@ -18,7 +18,7 @@ from clearhead.report import audit_as_json, print_audit, render_html, write_json
 from clearhead.report.depth import depth_chart
 from clearhead.theories.theory import Direction, Role, Unit
 from tests.audit.made_findings import control, finding
-from tests.report.made_records import KERNEL_PCA, record_of
+from tests.report.synthetic import KERNEL_PCA, record_of
 
 HOSTILE = '<script>alert(1)</script>"&'
 LAYERS = (0, 2, 3)
@@ -117,7 +117,7 @@ def test_the_page_draws_every_curve_and_gives_its_numbers(curved: AuditRecord) -
     assert '<p class="warning">not compared with that</p>' in page
 
 
-def test_a_page_without_curves_has_no_place_for_them(record: AuditRecord) -> None:
+def test_a_page_without_curves_has_no_section_for_them(record: AuditRecord) -> None:
     page = render_html(record)
     assert 'id="depth"' not in page
     assert not charts(page)
@@ -135,7 +135,7 @@ def test_names_are_escaped(curved: AuditRecord) -> None:
     assert HOSTILE in chart.attrib["aria-label"]
 
 
-def test_the_page_says_layers_where_it_means_them_and_values_where_there_is_no_scale(curved: AuditRecord) -> None:
+def test_the_page_names_layers_and_shows_values_where_agreement_is_undefined(curved: AuditRecord) -> None:
     page = render_html(curved)
     assert 'aria-label="Value by layer and head"' in page
     assert 'aria-label="Value by layer"' in page

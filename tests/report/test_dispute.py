@@ -5,7 +5,7 @@ import dataclasses
 from clearhead.audit.record import AuditRecord
 from clearhead.report.dispute import view_dispute
 from clearhead.report.grid import arrange
-from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP
+from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP
 
 
 def test_a_view_finds_what_each_side_rests_on(disputed: AuditRecord) -> None:

@@ -10,7 +10,7 @@ from clearhead.audit.judging import Summary, summarise
 from clearhead.audit.record import AuditRecord
 from clearhead.report.wording import closest_control, evidence, headline, in_prose
 from clearhead.theories.theory import Direction, Unit
-from tests.report.made_records import KERNEL_PCA, LOSS, OVERLAP
+from tests.report.synthetic import KERNEL_PCA, LOSS, OVERLAP
 
 SHORT = {
     "supported": Verdict.SUPPORTED,

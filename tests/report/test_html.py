@@ -14,7 +14,7 @@ from clearhead.report.folder import write_report
 from clearhead.report.wording import number
 from clearhead.theories.theory import Dispute, Position, Role
 from tests.once import once
-from tests.report.made_records import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP, record_of
+from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP, record_of
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}</title>&amp;\ud800"""
 
@@ -109,8 +109,8 @@ def test_every_string_of_the_record_is_escaped(disputed):
         question=HOSTILE,
         positions=(Position(source=HOSTILE, says=HOSTILE, rests_on=rests_on),),
     )
-    said = dict.fromkeys(("data", "version", "created"), HOSTILE)
-    made = dataclasses.replace(disputed, findings=findings, fidelity=fidelity, disputes=(dispute,), **said)
+    texts = dict.fromkeys(("data", "version", "created"), HOSTILE)
+    made = dataclasses.replace(disputed, findings=findings, fidelity=fidelity, disputes=(dispute,), **texts)
     page = render_html(made)
     assert page.count("alert(1)") > 100
     assert "<script>alert" not in page
@@ -149,7 +149,7 @@ def test_a_theory_without_a_primary_claim_is_led_by_its_first():
     assert "for kernel PCA by projection loss" in page or "PCA by projection loss is" in page
 
 
-def test_the_dispute_shows_both_sides_and_what_the_heads_say(disputed):
+def test_the_dispute_shows_both_sides_and_the_verdicts(disputed):
     page = render_html(disputed)
     section = page[page.index('id="dispute-1"') :]
     section = section[: section.index("</section>")]
@@ -187,7 +187,7 @@ def test_the_map_and_the_table_need_no_script(record):
     assert "hidden" not in re.search(r'<div class="map"[^>]*>', page).group()
 
 
-def test_the_first_screen_says_what_and_how_it_came_out(record):
+def test_the_first_screen_shows_what_was_audited_and_the_verdicts(record):
     page = render_html(record)
     (summary,) = summarise(record.findings)
     for text in (
@@ -248,7 +248,7 @@ def test_pages_of_nothing_and_of_much(record):
     assert len(cells_of(render_html(record_of([64] * 20, KERNEL_PCA)))) == 1280
 
 
-def test_a_failed_check_is_told(record):
+def test_a_failed_check_is_shown(record):
     fidelity = dataclasses.replace(record.fidelity, swap_error=0.2, control_change=0.0, unseen=("decoder.odd",))
     page = render_html(dataclasses.replace(record, fidelity=fidelity))
     assert "which exceeds the tolerance" in page

@@ -6,7 +6,7 @@ import pytest
 
 from clearhead.report import audit_as_json, theorems_as_json, write_json
 from clearhead.report.json_file import audit_as_text
-from tests.report.made_records import DISPUTE
+from tests.report.synthetic import DISPUTE
 
 
 def only_json(value):

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 from clearhead.audit.record import AuditRecord
 from clearhead.report.notebook import notebook_html, summary_text
-from tests.report.made_records import KERNEL_PCA, record_of
+from tests.report.synthetic import KERNEL_PCA, record_of
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&\ud800\x1b[31m"""
 

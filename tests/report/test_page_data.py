@@ -6,7 +6,7 @@ import re
 
 from clearhead.report import render_html
 from clearhead.report.wording import number
-from tests.report.made_records import KERNEL_PCA, OVERLAP, record_of
+from tests.report.synthetic import KERNEL_PCA, OVERLAP, record_of
 
 
 def facts_of(page):
@@ -56,7 +56,7 @@ def test_skipped_inputs_come_with_their_reason(record):
     assert skipped == {("0", ""), ("199", "too few tokens"), ("200", "keys are all equal")}
 
 
-def test_claims_on_other_heads_have_a_map_of_their_own(disputed):
+def test_claims_on_other_heads_have_their_own_map(disputed):
     fewer = tuple(f for f in disputed.findings if f.claim != OVERLAP or f.layer > 0)
     facts = facts_of(render_html(dataclasses.replace(disputed, findings=fewer)))
     assert [entry["map"] for entry in facts["claims"]] == [0, 2, 0, 0, 1]

@@ -11,7 +11,7 @@ from clearhead.audit.record import AuditRecord
 from clearhead.cli.verify_command import verify_command
 from clearhead.report import print_audit, print_theorems, render_html
 from clearhead.report.wording import agreement, closest_control, control_draws, duration, number, short
-from tests.report.made_records import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of
+from tests.report.synthetic import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of
 
 WIDTHS = [50, 80, 120, 200]
 
@@ -73,7 +73,7 @@ def test_long_names_do_not_widen_a_line(width, theorems):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("heads", [[12] * 6, [3, 13, 5, 11, 7], [64, 2, 61]])
-def test_every_head_is_printed_in_its_place(width, heads):
+def test_every_head_is_printed_at_its_layer_and_number(width, heads):
     record = record_of(heads, KERNEL_PCA)
     cells = heads_in(printed(lambda c: print_audit(record, c), width), "kernel PCA, captured variance")
     assert len(cells) == len(record.findings) == sum(heads)
@@ -108,7 +108,7 @@ def test_heads_without_evidence_are_dim_and_the_rest_are_coloured_by_value(recor
     assert len(set(backgrounds.values())) == len(backgrounds)
 
 
-def test_the_facts_are_all_there(record):
+def test_all_facts_are_printed(record):
     text = printed(lambda c: print_audit(record, c), 200)
     for fact in (
         "6 layers x 12 heads captured through transformers",
