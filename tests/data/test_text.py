@@ -50,7 +50,7 @@ def test_the_default_text_is_varied_and_long_enough() -> None:
     assert lengths[-1] >= 35
 
 
-def test_batches_are_encoded_when_asked_for() -> None:
+def test_batches_are_encoded_lazily() -> None:
     encoded: list[list[str]] = []
 
     def encode(passages: list[str]) -> dict[str, object]:

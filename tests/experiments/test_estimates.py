@@ -14,12 +14,12 @@ ROUNDING = 1e-12
 @given(st.integers(2, 11), st.integers(0, 2**32 - 1))
 def test_the_interval_is_students(count: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=count)
-    found = estimate(list(values))
-    assert found is not None
-    assert found.interval is not None
+    result = estimate(list(values))
+    assert result is not None
+    assert result.interval is not None
     expected = stats.t.interval(0.95, count - 1, loc=values.mean(), scale=stats.sem(values))
-    assert (found.interval.low, found.interval.high) == pytest.approx(expected, rel=1e-9, abs=ROUNDING)
-    assert (found.mean, found.count) == (pytest.approx(values.mean(), abs=ROUNDING), count)
+    assert (result.interval.low, result.interval.high) == pytest.approx(expected, rel=1e-9, abs=ROUNDING)
+    assert (result.mean, result.count) == (pytest.approx(values.mean(), abs=ROUNDING), count)
 
 
 def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
@@ -39,13 +39,13 @@ def _measured(seed: int, *, shift: float, seeds: int = 5) -> dict[str, dict[str,
 
 def test_pairing_shows_what_the_spread_over_seeds_hides() -> None:
     measured = _measured(0, shift=0.1)
-    [found] = differences(measured, [("new", "old")])
+    [result] = differences(measured, [("new", "old")])
     values = [list(measured["clean"][name].values()) for name in ("new", "old")]
-    assert found.adjusted == pytest.approx(stats.ttest_rel(*values).pvalue, rel=1e-9)
-    assert found.verdict == "higher"
+    assert result.adjusted == pytest.approx(stats.ttest_rel(*values).pvalue, rel=1e-9)
+    assert result.verdict == "higher"
     assert stats.ttest_ind(*values).pvalue > 0.5
-    [turned] = differences(measured, [("old", "new")])
-    assert (turned.verdict, turned.estimate.mean) == ("lower", -found.estimate.mean)
+    [reversed_pair] = differences(measured, [("old", "new")])
+    assert (reversed_pair.verdict, reversed_pair.estimate.mean) == ("lower", -result.estimate.mean)
 
 
 def test_differences_of_nothing_are_rarely_significant() -> None:
@@ -66,6 +66,6 @@ def test_many_comparisons_are_held_to_one_rate() -> None:
 
 def test_only_seeds_that_both_have_are_compared() -> None:
     measured = {"clean": {"new": {0: 0.5, 1: 0.7, 3: 0.8}, "old": {1: 0.4, 2: 0.0, 3: 0.6}, "lost": {0: 0.1}}}
-    [found] = differences(measured, [("new", "old"), ("new", "lost"), ("new", "nothing")])
-    assert found.by_seed == pytest.approx((0.3, 0.2))
+    [result] = differences(measured, [("new", "old"), ("new", "lost"), ("new", "nothing")])
+    assert result.by_seed == pytest.approx((0.3, 0.2))
     assert differences({}, [("new", "old")]) == []

@@ -41,12 +41,12 @@ def _write_idx(folder: Path, arrays: dict[str, np.ndarray], *, packed: bool) -> 
 def test_idx(tmp_path: Path, packed: bool) -> None:
     arrays = _arrays()
     _write_idx(tmp_path, arrays, packed=packed)
-    found = read_images(tmp_path)
-    assert torch.equal(found.train_images[:, 0], torch.from_numpy(arrays["x_train"]))
-    assert torch.equal(found.test_images[:, 0], torch.from_numpy(arrays["x_test"]))
-    assert found.train_labels.tolist() == arrays["y_train"].tolist()
-    assert found.test_labels.dtype == torch.int64
-    assert (found.classes, found.name) == (4, tmp_path.name)
+    data = read_images(tmp_path)
+    assert torch.equal(data.train_images[:, 0], torch.from_numpy(arrays["x_train"]))
+    assert torch.equal(data.test_images[:, 0], torch.from_numpy(arrays["x_test"]))
+    assert data.train_labels.tolist() == arrays["y_train"].tolist()
+    assert data.test_labels.dtype == torch.int64
+    assert (data.classes, data.name) == (4, tmp_path.name)
 
 
 def test_cifar_keeps_its_channels_apart(tmp_path: Path) -> None:
@@ -56,32 +56,32 @@ def test_cifar_keeps_its_channels_apart(tmp_path: Path) -> None:
     for i in range(5):
         (tmp_path / f"data_batch_{i + 1}.bin").write_bytes(rows[2 * i : 2 * i + 2].tobytes())
     (tmp_path / "test_batch.bin").write_bytes(rows[10:].tobytes())
-    found = read_images(tmp_path)
-    assert found.train_images.shape == (10, 3, 32, 32)
-    assert found.train_labels.tolist() == list(range(10))
+    data = read_images(tmp_path)
+    assert data.train_images.shape == (10, 3, 32, 32)
+    assert data.train_labels.tolist() == list(range(10))
     # Byte 1 + 1024 c + 32 y + x of a row is channel c, row y, column x.
-    assert int(found.train_images[7, 2, 3, 5]) == int(rows[7, 1 + 2048 + 3 * 32 + 5])
-    assert int(found.test_images[0, 1, 30, 2]) == int(rows[10, 1 + 1024 + 30 * 32 + 2])
+    assert int(data.train_images[7, 2, 3, 5]) == int(rows[7, 1 + 2048 + 3 * 32 + 5])
+    assert int(data.test_images[0, 1, 30, 2]) == int(rows[10, 1 + 1024 + 30 * 32 + 2])
 
 
 @pytest.mark.parametrize("channels", [None, 2])
 def test_arrays(tmp_path: Path, channels: int | None) -> None:
     arrays = _arrays(channels)
     np.savez(tmp_path / "small.npz", **arrays)
-    found = read_images(tmp_path / "small.npz")
-    assert found.train_images.shape == (N, channels or 1, Y, X)
+    data = read_images(tmp_path / "small.npz")
+    assert data.train_images.shape == (N, channels or 1, Y, X)
     expected = arrays["x_train"] if channels is None else arrays["x_train"][..., 1]
-    assert torch.equal(found.train_images[:, -1], torch.from_numpy(expected))
+    assert torch.equal(data.train_images[:, -1], torch.from_numpy(expected))
 
 
 def test_the_digits_need_no_files() -> None:
-    found = digits()
-    assert found.train_images.shape == (1437, 1, 8, 8)
-    assert found.test_images.shape == (360, 1, 8, 8)
-    assert (found.classes, int(found.train_images.max()), int(found.train_images.min())) == (10, 255, 0)
+    data = digits()
+    assert data.train_images.shape == (1437, 1, 8, 8)
+    assert data.test_images.shape == (360, 1, 8, 8)
+    assert (data.classes, int(data.train_images.max()), int(data.train_images.min())) == (10, 255, 0)
     # One pixel in sixteenths: the second digit, a one, is brightest in its stem.
-    assert found.train_labels[:3].tolist() == [0, 1, 2]
-    assert int(found.train_images[1, 0, 2, 4]) == 255
+    assert data.train_labels[:3].tolist() == [0, 1, 2]
+    assert int(data.train_images[1, 0, 2, 4]) == 255
 
 
 BAD = {

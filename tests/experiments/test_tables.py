@@ -53,8 +53,8 @@ def test_numbers_are_short_and_right() -> None:
     assert percentage([True] * 3 + [False]) == "75 [30, 95]"
     assert percentage([]) == "-"
     assert over_runs([None, None]) is None
-    found = over_runs([0.2, None, 0.4])
-    assert found == estimate([0.2, 0.4])
-    assert (mean_of(found), mean_of(None)) == (".300", "-")
-    assert plus_minus(found) == ".300 ± 1.271"
+    mean = over_runs([0.2, None, 0.4])
+    assert mean == estimate([0.2, 0.4])
+    assert (mean_of(mean), mean_of(None)) == (".300", "-")
+    assert plus_minus(mean) == ".300 ± 1.271"
     assert plus_minus(over_runs([0.2])) == ".200"

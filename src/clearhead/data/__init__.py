@@ -1,1 +1,1 @@
-"""Readers for data on disk, and the small text that ships with the package."""
+"""Text for audits: the default passages and the reader of text files."""

@@ -1,4 +1,4 @@
-"""Text from a file, as passages and as batches of tokens."""
+"""Text files as passages and as batches of tokens."""
 
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -15,12 +15,12 @@ DEFAULT_TEXT = "default_text.txt"
 
 
 def default_passages() -> list[str]:
-    """The passages that ship with the package."""
+    """Return the passages of the default text."""
     return _passages(resources.files("clearhead.data").joinpath(DEFAULT_TEXT).read_text(encoding="utf-8"))
 
 
 def read_passages(path: Path) -> list[str]:
-    """The passages of a UTF-8 text file: paragraphs where blank lines part them, otherwise lines."""
+    """Return the passages of a UTF-8 text file: paragraphs if it has blank lines, otherwise lines."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -29,7 +29,7 @@ def read_passages(path: Path) -> list[str]:
         raise InputError(f"cannot read the text {path}: {error.strerror}") from None
     passages = _passages(text)
     if not passages:
-        raise InputError(f"{path} holds no text; give at least two passages, in lines or in paragraphs")
+        raise InputError(f"{path} holds no text; give at least two passages, as lines or paragraphs")
     return passages
 
 
@@ -47,6 +47,6 @@ def _passages(text: str) -> list[str]:
 
 
 def text_batches(passages: Sequence[str], encode: Encode, *, batch_size: int) -> Iterator[dict[str, Any]]:
-    """Encode `batch_size` passages at a time, when they are asked for."""
+    """Encode `batch_size` passages at a time, lazily."""
     for first in range(0, len(passages), batch_size):
         yield dict(encode(passages[first : first + batch_size]))

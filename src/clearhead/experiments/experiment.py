@@ -188,7 +188,7 @@ class Experiment:
         )
 
     def last_run(self, out: Path) -> LastRun | None:
-        """Return the headline of the last run below `out`; None if there is none. A damaged file says so."""
+        """Return the headline of the last run below `out`; None without one. A damaged file is named."""
         path = self.folder(out) / RESULT
         try:
             stored = read_json(path)

@@ -53,14 +53,14 @@ class ImageSet:
     test_labels: Tensor
 
     def __post_init__(self) -> None:
-        for part, images, labels in (
+        for split, images, labels in (
             ("training", self.train_images, self.train_labels),
             ("test", self.test_images, self.test_labels),
         ):
             if len(images) != len(labels):
-                raise InputError(f"{self.name} has {len(images)} {part} images and {len(labels)} labels for them")
+                raise InputError(f"{self.name} has {len(images)} {split} images and {len(labels)} labels for them")
             if not len(images):
-                raise InputError(f"{self.name} has no {part} images")
+                raise InputError(f"{self.name} has no {split} images")
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise InputError(
                 f"{self.name} has training images {tuple(self.train_images.shape[1:])} and "
@@ -95,7 +95,7 @@ def read_images(path: Path) -> ImageSet:
             f"the folder {path} does not exist; give one with IDX files or CIFAR-10's .bin files, or an .npz file"
         )
     if any(_idx_file(path, stem) is not None for stem in IDX.values()):
-        return ImageSet(name=path.name, **{part: _read_idx(path, stem) for part, stem in IDX.items()})
+        return ImageSet(name=path.name, **{field: _read_idx(path, stem) for field, stem in IDX.items()})
     if any((path / name).exists() for name in (*CIFAR_TRAIN, CIFAR_TEST)):
         return _read_cifar(path)
     if any(path.glob("data_batch_*")):
@@ -146,8 +146,8 @@ def _read_idx(folder: Path, stem: str) -> Tensor:
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot read {path}: {error}") from None
     if entries.size != size:
-        found = "more" if entries.size > size else str(entries.size)
-        raise InputError(f"{path} declares {shape} bytes and holds {found}; it is damaged")
+        content = "more" if entries.size > size else str(entries.size)
+        raise InputError(f"{path} declares {shape} bytes and holds {content}; it is damaged")
     values = torch.from_numpy(entries.reshape(shape).copy())
     return values[:, None] if axes == 3 else values.long()
 

@@ -31,7 +31,7 @@ class Plan:
     """Sizes of the models and of the runs of an experiment, for one set of images.
 
     width, mlp_width: of the vision transformer
-    train_images: train on the first so many images; None for all
+    train_images: the number of training images, from the first; None for all
     seeds: the number of runs of each model
     crate_width, forms: of CRATE, which is wider, as it has fewer parameters at the same width
     corrupted: the number of test images that are corrupted; rounds: of the timing
@@ -166,9 +166,11 @@ def train_runs(
         ) -> None:
             request.progress(f"{cell}: loss {loss:.3f}", round(100 * (number + step / steps)), 100 * len(cells))
 
-        own = folder / f"{name.lower().replace(', ', '-')}-{seed}"
+        run_folder = folder / f"{name.lower().replace(', ', '-')}-{seed}"
         seeded = dataclasses.replace(recipe, seed=seed)
-        runs.append(train_run(images, configs[name], seeded, own, name=name, augment=plan.augment, progress=progress))
+        runs.append(
+            train_run(images, configs[name], seeded, run_folder, name=name, augment=plan.augment, progress=progress)
+        )
     return runs
 
 

@@ -18,14 +18,14 @@ from clearhead.operators import softmax_attention
 from clearhead.shapes import ShapeError
 
 
-def made(*, n: int = 16, seed: int = 0, **others) -> Heads:
+def random_heads(*, n: int = 16, seed: int = 0, **others) -> Heads:
     generator = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(2, 3, n, 5, generator=generator) for _ in range(3))
     return Heads(layer=0, name="", q=q, k=k, v=v, out=softmax_attention(q, k, v), scale=5**-0.5, **others)
 
 
 def test_a_map_holds_the_weights_of_the_token_patch_by_patch() -> None:
-    heads = made()
+    heads = random_heads()
     maps = attention_maps(heads, grid=(3, 5), token=2)
     one_hot = torch.eye(16).expand(2, 3, 16, 16)
     weights = softmax_attention(heads.q, heads.k, one_hot, scale=heads.scale)  # of every token to every token
@@ -38,36 +38,36 @@ def test_a_map_holds_the_weights_of_the_token_patch_by_patch() -> None:
 def test_a_mask_hides_patches() -> None:
     mask = torch.ones(2, 1, 1, 16, dtype=torch.bool)
     mask[0, ..., 4] = False
-    maps = attention_maps(made(mask=mask), grid=(3, 5)).flatten(-2)
+    maps = attention_maps(random_heads(mask=mask), grid=(3, 5)).flatten(-2)
     assert (maps[0, :, 3] == 0).all()
     assert (maps[1, :, 3] > 0).all()
 
 
 def test_a_grid_of_another_size_and_a_bias_are_refused() -> None:
     with pytest.raises(ShapeError, match="17 in all; got 16"):
-        attention_maps(made(), grid=(4, 4))
+        attention_maps(random_heads(), grid=(4, 4))
     with pytest.raises(ValueError, match="without biases"):
-        attention_maps(made(bias=torch.zeros(1, 1, 16, 16)), grid=(3, 5))
+        attention_maps(random_heads(bias=torch.zeros(1, 1, 16, 16)), grid=(3, 5))
 
 
-def test_the_fewest_patches_that_hold_the_mass_are_kept() -> None:
+def test_the_fewest_patches_that_hold_the_mass_are_selected() -> None:
     generator = torch.Generator().manual_seed(0)
     maps = torch.rand(7, 3, 5, generator=generator, dtype=torch.float64) ** 3
     for mass in (0.1, 0.6, 0.95, 1.0):
-        kept = foreground(maps, mass=mass)
-        held = (maps * kept).sum(dim=(-2, -1)) / maps.sum(dim=(-2, -1))
+        selected = foreground(maps, mass=mass)
+        held = (maps * selected).sum(dim=(-2, -1)) / maps.sum(dim=(-2, -1))
         assert (held >= mass - 1e-12).all()
-        smallest = torch.where(kept, maps, torch.inf).amin(dim=(-2, -1))
-        assert (maps.masked_fill(kept, 0).amax(dim=(-2, -1)) <= smallest).all()
+        smallest = torch.where(selected, maps, torch.inf).amin(dim=(-2, -1))
+        assert (maps.masked_fill(selected, 0).amax(dim=(-2, -1)) <= smallest).all()
         without = held - smallest / maps.sum(dim=(-2, -1))
         assert (without < mass).all()
 
 
 @pytest.mark.parametrize(
-    ("weights", "mass", "kept"), [((5, 3, 1, 1), 0.5, 1), ((5, 3, 1, 1), 0.6, 2), ((0, 0, 0, 4), 1.0, 1)]
+    ("weights", "mass", "selected"), [((5, 3, 1, 1), 0.5, 1), ((5, 3, 1, 1), 0.6, 2), ((0, 0, 0, 4), 1.0, 1)]
 )
-def test_the_mass_is_that_of_the_map(weights: tuple[int, ...], mass: float, kept: int) -> None:
-    assert int(foreground(torch.tensor(weights, dtype=torch.float64).reshape(2, 2), mass=mass).sum()) == kept
+def test_the_mass_is_that_of_the_map(weights: tuple[int, ...], mass: float, selected: int) -> None:
+    assert int(foreground(torch.tensor(weights, dtype=torch.float64).reshape(2, 2), mass=mass).sum()) == selected
 
 
 def test_a_share_beyond_one_and_weights_that_are_none_are_refused() -> None:
@@ -93,12 +93,12 @@ def masks(*rows: str) -> Tensor:
 
 def test_overlap_is_intersection_over_union_of_both_classes() -> None:
     truth = masks("xx./...", "xx./...", ".../...", "xxx/xxx")
-    found = masks("x../...", "..x/xxx", ".../...", "xxx/xxx")
-    scored = overlap(found, truth)
+    predicted = masks("x../...", "..x/xxx", ".../...", "xxx/xxx")
+    scored = overlap(predicted, truth)
     np.testing.assert_allclose(scored.object, [1 / 2, 0, np.nan, 1])
     np.testing.assert_allclose(scored.mean, [(1 / 2 + 4 / 5) / 2, 0, 1, 1])
     border = masks("x.x/xxx", "xxx/xxx", "xxx/xxx", "xxx/xxx")
-    np.testing.assert_allclose(overlap(found, truth, counted=border).object[0], 1)
+    np.testing.assert_allclose(overlap(predicted, truth, counted=border).object[0], 1)
 
 
 def test_the_middle_is_darkest_in_the_middle_and_the_best_head_has_the_highest_mean() -> None:

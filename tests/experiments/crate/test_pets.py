@@ -32,8 +32,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_images_labels_and_masks_are_read(folder: Path) -> None:
-    told: list[tuple[int, int]] = []
-    data = read_pets(folder, size=6, progress=lambda done, total: told.append((done, total)))
+    reported: list[tuple[int, int]] = []
+    data = read_pets(folder, size=6, progress=lambda done, total: reported.append((done, total)))
     assert tuple(data.images.train_images.shape) == (3, 3, 6, 6)
     assert data.images.train_labels.tolist() == [0, 1, 1]
     assert data.images.test_labels.tolist() == [0, 1]
@@ -41,7 +41,7 @@ def test_images_labels_and_masks_are_read(folder: Path) -> None:
     assert not data.objects[:, :, 2:].any()
     assert not data.counted[:, :, 2].any()
     assert data.counted[:, :, 3:].all()
-    assert told == [(place, 5) for place in range(1, 6)]
+    assert reported == [(number, 5) for number in range(1, 6)]
 
 
 @pytest.mark.parametrize(

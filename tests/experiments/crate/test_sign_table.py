@@ -26,29 +26,29 @@ def signs(outcome: Outcome, title: str) -> dict[str, str]:
 
 
 def test_signs_are_those_of_the_reference(outcome: tuple[Outcome, Path]) -> None:
-    found, _ = outcome
+    result, _ = outcome
     for row in ROWS:
-        cells = signs(found, row.title)
+        cells = signs(result, row.title)
         raw, unit = row.reference.split(", ")
         assert cells["raw"].endswith(raw), row
         if "released, Z + .1" not in row.title:  # there the change is small, and some trials go the other way
             assert cells["unit norm"].endswith(unit), row
-    assert signs(found, "paper, κ = .1/a and .5/a")["raw"] == "24 of 24 down"
-    assert signs(found, "first order, a s² < 1")["raw"] == "4 of 4 down"
-    assert "in 6 of 6 cells" in found.remarks[1].replace("\n", " ")
+    assert signs(result, "paper, κ = .1/a and .5/a")["raw"] == "24 of 24 down"
+    assert signs(result, "first order, a s² < 1")["raw"] == "4 of 4 down"
+    assert "in 6 of 6 cells" in result.remarks[1].replace("\n", " ")
 
 
 def test_every_file_is_written_and_measurements_are_cached(
     outcome: tuple[Outcome, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, folder = outcome
-    assert all(file.exists() for file in found.files)
+    result, folder = outcome
+    assert all(file.exists() for file in result.files)
     facts = json.loads((folder / "result.json").read_text())["facts"]
     assert set(facts["cells"]["isotropic, eps = 1"]["changes"]) == set(STEPS)
     assert "| released, Z + SSA | 36 of 36 up |" in (folder / "table.md").read_text()
     monkeypatch.setitem(sign_table.STEPS, "exact .1", lambda *_: pytest.fail("it was cached"))
     again = SIGN_TABLE.run(Request(out=folder.parent, seeds=2))
-    assert again.headline == found.headline
+    assert again.headline == result.headline
 
 
 def test_counts() -> None:

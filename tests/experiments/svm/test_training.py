@@ -1,4 +1,4 @@
-"""Margins of heads through the training of a real model."""
+"""Margins of heads during the training of a real model."""
 
 import json
 from pathlib import Path
@@ -27,27 +27,27 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svm_training, "MEASURED", (1,))
 
 
-def test_every_head_has_its_norm_and_its_numbers_and_the_model_stays_as_it_was() -> None:
+def test_every_head_has_its_norm_and_numbers_and_the_model_is_unchanged() -> None:
     images = digits()
     model = VisionTransformer(DIGITS_PLAN.vit_for(images), generator=torch.Generator().manual_seed(0))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.train()
-    found = measure_heads(model, as_pixels(images.test_images[:6]), seed=0)
+    numbers = measure_heads(model, as_pixels(images.test_images[:6]), seed=0)
     assert model.training
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     for measure in ("norm", "ratio", "random ratio", "cosine", "Hebbian cosine", "saturated", "held out"):
-        assert len(found[measure]) == HEADS
-        assert np.isfinite(found[measure]).all()
+        assert len(numbers[measure]) == HEADS
+        assert np.isfinite(numbers[measure]).all()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim == 2 and "attention" in name:
                 weight.mul_(2)
     # W is a product of two of them.
     larger = measure_heads(model, as_pixels(images.test_images[:6]), seed=0)
-    assert np.median(np.array(larger["norm"]) / np.array(found["norm"])) == pytest.approx(4, rel=0.05)
+    assert np.median(np.array(larger["norm"]) / np.array(numbers["norm"])) == pytest.approx(4, rel=0.05)
 
 
-def test_a_run_measures_heads_at_some_epochs_and_is_not_made_twice(tmp_path: Path) -> None:
+def test_a_run_measures_heads_at_some_epochs_and_is_not_repeated(tmp_path: Path) -> None:
     folder = tmp_path / "svm-training"
     outcome = TRAINING.run(Request(out=tmp_path, epochs=3, seeds=2))
     logs = outcome.facts["logs"]

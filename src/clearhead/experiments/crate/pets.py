@@ -43,19 +43,19 @@ def read_pets(folder: Path, *, size: int, progress: Callable[[int, int], None] |
     Images and masks are rescaled without keeping their aspect ratio. An unreadable image or mask raises InputError.
     """
     reader = _image_reader()
-    parts = {part: _listed(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")}
-    total, done = sum(map(len, parts.values())), 0
-    pixels: dict[str, list[Tensor]] = {part: [] for part in parts}
+    splits = {split: _listed(folder / "annotations" / f"{split}.txt") for split in ("trainval", "test")}
+    total, done = sum(map(len, splits.values())), 0
+    pixels: dict[str, list[Tensor]] = {split: [] for split in splits}
     trimaps: list[Tensor] = []
-    for part, entries in parts.items():
+    for split, entries in splits.items():
         for name, _ in entries:
-            pixels[part].append(_pixels(reader, folder / "images" / f"{name}.jpg", size))
-            if part == "test":
+            pixels[split].append(_pixels(reader, folder / "images" / f"{name}.jpg", size))
+            if split == "test":
                 trimaps.append(_trimap(reader, folder / "annotations" / "trimaps" / f"{name}.png", size))
             done += 1
             if progress is not None:
                 progress(done, total)
-    labels = {part: torch.tensor([species for _, species in entries]) for part, entries in parts.items()}
+    labels = {split: torch.tensor([species for _, species in entries]) for split, entries in splits.items()}
     masks = torch.stack(trimaps)
     return MaskedImages(
         images=ImageSet(

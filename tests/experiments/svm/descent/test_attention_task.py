@@ -11,7 +11,7 @@ from clearhead.experiments.svm.descent.attention_task import AttentionTask, eval
 from clearhead.experiments.svm.descent.prediction import CORRELATION, EXPONENTIAL, LOGISTIC, LinearHead
 from clearhead.numerics.precision import difference_step, tolerance
 from clearhead.shapes import ShapeError
-from tests.experiments.svm.descent.made_tasks import C, D, E, N, R, T, drawn, made_task
+from tests.experiments.svm.descent.random_tasks import C, D, E, N, R, T, random_task, random_tensor
 
 LOSSES = (LOGISTIC, EXPONENTIAL, CORRELATION)
 EXACT = tolerance(torch.float64, terms=N * T * D * E)
@@ -19,8 +19,8 @@ EXACT = tolerance(torch.float64, terms=N * T * D * E)
 
 @given(st.integers(0, 2**20), st.sampled_from(LOSSES), st.booleans(), st.booleans())
 def test_the_closed_form_is_autograds(seed: int, loss: object, relu: bool, values: bool) -> None:
-    task = made_task(seed, relu=relu, loss=loss, values=values)
-    W = drawn(R, D, E, seed=seed + 9) / 10
+    task = random_task(seed, relu=relu, loss=loss, values=values)
+    W = random_tensor(R, D, E, seed=seed + 9) / 10
     ours, theirs = evaluate(task, W), evaluate_by_autograd(task, W)
     for field in dataclasses.fields(ours):
         mine, other = getattr(ours, field.name), getattr(theirs, field.name)
@@ -31,8 +31,8 @@ def test_the_closed_form_is_autograds(seed: int, loss: object, relu: bool, value
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_the_gradient_is_that_of_differences(relu: bool) -> None:
-    task, W = made_task(3, relu=relu), drawn(R, D, E, seed=4) / 10
-    step, along = difference_step(torch.float64), drawn(R, D, E, seed=5)
+    task, W = random_task(3, relu=relu), random_tensor(R, D, E, seed=4) / 10
+    step, along = difference_step(torch.float64), random_tensor(R, D, E, seed=5)
     along /= along.norm()
     ahead, behind = (evaluate(task, W + sign * step * along).loss for sign in (1, -1))
     slope = (evaluate(task, W).gradient * along).sum(dim=(-2, -1))
@@ -41,7 +41,7 @@ def test_the_gradient_is_that_of_differences(relu: bool) -> None:
 
 def _pair(gap: float) -> tuple[AttentionTask, torch.Tensor, torch.Tensor]:
     """One sequence of two tokens whose logits differ by `gap`, and its gradient in closed form."""
-    x, z, v = drawn(1, 1, 2, D, seed=1), drawn(1, 1, E, seed=2), drawn(1, D, seed=3)
+    x, z, v = random_tensor(1, 1, 2, D, seed=1), random_tensor(1, 1, E, seed=2), random_tensor(1, D, seed=3)
     task = AttentionTask(tokens=x, queries=z, labels=torch.ones(1, 1).double(), head=LinearHead(v), loss=CORRELATION)
     apart, query = x[0, 0, 0] - x[0, 0, 1], z[0, 0]
     W = gap * torch.outer(apart, query) / (apart @ apart) / (query @ query)
@@ -63,7 +63,7 @@ def test_autograds_gradient_is_not() -> None:
 
 
 def test_scores_are_what_tokens_would_make_alone() -> None:
-    task = made_task(5, values=True)
+    task = random_task(5, values=True)
     only = torch.full((R, N, T), -torch.inf).double()
     for token in range(T):
         only[:], only[..., token] = 0.0, 1.0
@@ -75,7 +75,7 @@ def test_scores_are_what_tokens_would_make_alone() -> None:
 def test_operands_that_do_not_fit_are_refused(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook speaks first")
-    good = made_task(0)
+    good = random_task(0)
     with pytest.raises(ShapeError, match=r"expected tokens .* got tokens \(2, 3, 5, 7\), queries \(2, 4, 11\)"):
         dataclasses.replace(good, queries=torch.zeros(R, N + 1, E).double())
     with pytest.raises(ShapeError, match="values"):

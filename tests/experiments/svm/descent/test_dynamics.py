@@ -16,7 +16,7 @@ from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.max_margin import attention_svm
 from clearhead.theories.max_margin.optimality import correlation, locally_optimal, saturated
-from tests.experiments.svm.descent.made_tasks import D, E, R, drawn, made_task
+from tests.experiments.svm.descent.random_tasks import D, E, R, random_task, random_tensor
 
 M = 3
 SEEDS = range(5)
@@ -25,32 +25,36 @@ SEEDS = range(5)
 @settings(max_examples=30)
 @given(st.integers(0, 2**20), st.booleans())
 def test_small_plain_steps_lower_the_loss(seed: int, factored: bool) -> None:
-    task = made_task(seed)
-    start = (drawn(R, D, M, seed=seed), drawn(R, E, M, seed=seed + 1)) if factored else (drawn(R, D, E, seed=seed),)
+    task = random_task(seed)
+    start = (
+        (random_tensor(R, D, M, seed=seed), random_tensor(R, E, M, seed=seed + 1))
+        if factored
+        else (random_tensor(R, D, E, seed=seed),)
+    )
     start = tuple(p / 10 for p in start)
     parameters = Factored() if factored else Direct()
-    found = train(task, start, steps=11, record=range(12), parameters=parameters, rule=GradientDescent(1e-3))
-    assert bool((found.loss.diff(dim=0) <= 0).all())
+    run = train(task, start, steps=11, record=range(12), parameters=parameters, rule=GradientDescent(1e-3))
+    assert bool((run.loss.diff(dim=0) <= 0).all())
     uphill = train(task, start, steps=11, record=range(12), parameters=parameters, rule=GradientDescent(-1e-3))
     assert bool((uphill.loss.diff(dim=0) >= 0).all())
 
 
 def _rotation(size: int, seed: int) -> torch.Tensor:
-    return torch.linalg.qr(drawn(size, size, seed=seed))[0]
+    return torch.linalg.qr(random_tensor(size, size, seed=seed))[0]
 
 
 def _turned(rule: Rule, *, factored: bool) -> float:
     """By how much turning tokens and queries does not turn W along with them."""
-    task, left, right = made_task(1), _rotation(D, 2), _rotation(E, 3)
+    task, left, right = random_task(1), _rotation(D, 2), _rotation(E, 3)
     assert isinstance(task.head, LinearHead)
     other = dataclasses.replace(
         task, tokens=task.tokens @ left, queries=task.queries @ right, head=LinearHead(task.head.v @ left)
     )
     if factored:
-        start = (drawn(R, D, M, seed=4), drawn(R, E, M, seed=5))
+        start = (random_tensor(R, D, M, seed=4), random_tensor(R, E, M, seed=5))
         moved, parameters = (left.mT @ start[0], right.mT @ start[1]), Factored()
     else:
-        start, parameters = (drawn(R, D, E, seed=4),), Direct()
+        start, parameters = (random_tensor(R, D, E, seed=4),), Direct()
         moved = (left.mT @ start[0] @ right,)
     plain = train(task, start, steps=23, rule=rule, parameters=parameters).W[-1]
     turned = train(other, moved, steps=23, rule=rule, parameters=parameters).W[-1]
@@ -72,60 +76,65 @@ def test_runs_do_not_see_each_other() -> None:
 
 
 def test_gradients_of_factors_are_autograds() -> None:
-    K, Q = (drawn(R, size, M, seed=size).requires_grad_() for size in (D, E))
-    task, penalty = made_task(6), 0.3
+    K, Q = (random_tensor(R, size, M, seed=size).requires_grad_() for size in (D, E))
+    task, penalty = random_task(6), 0.3
     loss = task.loss.value(
         task.labels * task.head.value((task.logits(K @ Q.mT).softmax(dim=-1).unsqueeze(-2) @ task.mixed).squeeze(-2))
     ).mean(dim=-1)
     total = loss.sum() + penalty * (K.pow(2).sum() + Q.pow(2).sum())
     expected = torch.autograd.grad(total, [K, Q])
     with torch.no_grad():
-        found = Factored(penalty).gradients((K, Q), evaluate(task, Factored().weights((K, Q))).gradient)
-    for ours, theirs in zip(found, expected, strict=True):
+        run = Factored(penalty).gradients((K, Q), evaluate(task, Factored().weights((K, Q))).gradient)
+    for ours, theirs in zip(run, expected, strict=True):
         assert (ours - theirs).abs().max() <= tolerance(torch.float64, terms=D * E) * (1 + theirs.abs().max())
 
 
-def test_what_is_kept_is_what_was_there() -> None:
-    task, start = made_task(2), (drawn(R, D, E, seed=1),)
-    found = train(task, start, steps=13, record=[0, 5, 13])
-    assert found.steps == (0, 5, 13)
-    assert torch.equal(found.W[0], start[0])
-    assert torch.equal(found.W[1], train(task, start, steps=5).W[0])
-    at = evaluate(task, found.W[1])
-    assert torch.equal(found.loss[1], at.loss)
-    assert torch.equal(found.largest[1], at.attention.amax(dim=-1))
-    assert torch.equal(found.selected[1], task.logits(found.W[1]).argmax(dim=-1))
+def test_recorded_states_are_those_of_the_steps() -> None:
+    task, start = random_task(2), (random_tensor(R, D, E, seed=1),)
+    run = train(task, start, steps=13, record=[0, 5, 13])
+    assert run.steps == (0, 5, 13)
+    assert torch.equal(run.W[0], start[0])
+    assert torch.equal(run.W[1], train(task, start, steps=5).W[0])
+    at = evaluate(task, run.W[1])
+    assert torch.equal(run.loss[1], at.loss)
+    assert torch.equal(run.largest[1], at.attention.amax(dim=-1))
+    assert torch.equal(run.selected[1], task.logits(run.W[1]).argmax(dim=-1))
     assert train(task, start, steps=0).steps == (0,)
     with pytest.raises(ValueError, match=r"expected steps to record from 0 to 13; got \[5, 14\]"):
         train(task, start, steps=13, record=[14, 5])
 
 
-def test_progress_is_told() -> None:
-    told: list[tuple[int, int]] = []
-    train(made_task(2), (drawn(R, D, E, seed=1),), steps=250, progress=lambda done, total: told.append((done, total)))
-    assert told == [(100, 250), (200, 250)]
+def test_progress_is_reported() -> None:
+    reported: list[tuple[int, int]] = []
+    train(
+        random_task(2),
+        (random_tensor(R, D, E, seed=1),),
+        steps=250,
+        progress=lambda done, total: reported.append((done, total)),
+    )
+    assert reported == [(100, 250), (200, 250)]
 
 
 def test_w_turns_to_the_svm_of_least_frobenius_norm() -> None:
     task = draw_tasks(SEEDS, n=6, t=8, d=10)
-    found = train(task, draw_start(SEEDS, (10, 10)), steps=2000, record=(100, 2000))
-    svms = [attention_svm(task.tokens[r], task.queries[r], found.selected[-1, r]) for r in range(len(SEEDS))]
+    run = train(task, draw_start(SEEDS, (10, 10)), steps=2000, record=(100, 2000))
+    svms = [attention_svm(task.tokens[r], task.queries[r], run.selected[-1, r]) for r in range(len(SEEDS))]
     solution = torch.stack([svm.W for svm in svms])
-    early, late = (correlation(W, solution) for W in found.W)
+    early, late = (correlation(W, solution) for W in run.W)
     assert late.mean() >= 0.99
     assert early.mean() <= 0.9
-    assert bool(saturated(found.attention[-1]).all())
+    assert bool(saturated(run.attention[-1]).all())
     support = torch.stack([svm.support for svm in svms])
-    assert bool(locally_optimal(task.token_scores, found.selected[-1], support).all())
-    assert not bool(locally_optimal(-task.token_scores, found.selected[-1], support).any())
+    assert bool(locally_optimal(task.token_scores, run.selected[-1], support).all())
+    assert not bool(locally_optimal(-task.token_scores, run.selected[-1], support).any())
 
 
 def test_factors_turn_elsewhere() -> None:
     task = draw_tasks(SEEDS, n=6, t=8, d=10)
     start = draw_start(SEEDS, (10, 10), (10, 10))
-    found = train(task, start, steps=1000, parameters=Factored())
-    svms = [attention_svm(task.tokens[r], task.queries[r], found.selected[-1, r]) for r in range(len(SEEDS))]
-    assert correlation(found.W[-1], torch.stack([svm.W for svm in svms])).mean() <= 0.9
+    run = train(task, start, steps=1000, parameters=Factored())
+    svms = [attention_svm(task.tokens[r], task.queries[r], run.selected[-1, r]) for r in range(len(SEEDS))]
+    assert correlation(run.W[-1], torch.stack([svm.W for svm in svms])).mean() <= 0.9
 
 
 def test_rounding_alone_turns_w_after_saturation() -> None:
@@ -133,24 +142,24 @@ def test_rounding_alone_turns_w_after_saturation() -> None:
     task, start = draw_tasks(seeds, n=6, t=8, d=10), draw_start(seeds, (10, 10))
     near = {}
     for evaluation in (evaluate, evaluate_by_autograd):
-        found = train(task, start, steps=1000, rule=NormalisedDescent(0.4, floor=0.0), evaluation=evaluation)
-        svms = [attention_svm(task.tokens[r], task.queries[r], found.selected[-1, r]) for r in seeds]
-        near[evaluation] = correlation(found.W[-1], torch.stack([svm.W for svm in svms]))
+        run = train(task, start, steps=1000, rule=NormalisedDescent(0.4, floor=0.0), evaluation=evaluation)
+        svms = [attention_svm(task.tokens[r], task.queries[r], run.selected[-1, r]) for r in seeds]
+        near[evaluation] = correlation(run.W[-1], torch.stack([svm.W for svm in svms]))
     assert near[evaluate].min() >= 0.99
     assert near[evaluate_by_autograd].mean() <= 0.95
 
 
 def test_a_head_trained_together_follows_its_own_gradient() -> None:
-    task, start = made_task(4), drawn(R, D, E, seed=5) / 10
+    task, start = random_task(4), random_tensor(R, D, E, seed=5) / 10
     assert isinstance(task.head, LinearHead)
     v = task.head.v.clone().requires_grad_()
     outputs = (task.logits(start).softmax(dim=-1).unsqueeze(-2) @ task.mixed).squeeze(-2)
     loss = task.loss.value(task.labels * LinearHead(v).value(outputs)).mean(dim=-1).sum()
     [slope] = torch.autograd.grad(loss, [v])
-    found = train_jointly(task, start, steps=1, record=(0, 1), rule=GradientDescent(0.1))
-    assert torch.equal(found.v[0], task.head.v)
-    assert (found.v[1] - (task.head.v - 0.1 * slope)).abs().max() <= tolerance(torch.float64)
+    run = train_jointly(task, start, steps=1, record=(0, 1), rule=GradientDescent(0.1))
+    assert torch.equal(run.v[0], task.head.v)
+    assert (run.v[1] - (task.head.v - 0.1 * slope)).abs().max() <= tolerance(torch.float64)
     alone = train(task, (start,), steps=1, rule=GradientDescent(0.1))
-    assert torch.equal(found.attention.W[1], alone.W[0])
+    assert torch.equal(run.attention.W[1], alone.W[0])
     with pytest.raises(ValueError, match="joint training needs a linear head"):
-        train_jointly(made_task(4, relu=True), start, steps=1)
+        train_jointly(random_task(4, relu=True), start, steps=1)

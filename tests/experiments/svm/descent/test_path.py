@@ -15,7 +15,7 @@ from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.max_margin import Norm, attention_svm
 from clearhead.theories.max_margin.optimality import correlation
-from tests.experiments.svm.descent.made_tasks import D, E, R, drawn, made_task
+from tests.experiments.svm.descent.random_tasks import D, E, R, random_task, random_tensor
 
 M = 3
 RADII = (0.5, 1.0, 3.0, 7.0)
@@ -23,24 +23,24 @@ RADII = (0.5, 1.0, 3.0, 7.0)
 
 def _start(seed: int, *, factored: bool) -> tuple[Parameters, Parameterisation]:
     if factored:
-        return (drawn(R, D, M, seed=seed), drawn(R, E, M, seed=seed + 1)), Factored(0.0)
-    return (drawn(R, D, E, seed=seed),), Direct()
+        return (random_tensor(R, D, M, seed=seed), random_tensor(R, E, M, seed=seed + 1)), Factored(0.0)
+    return (random_tensor(R, D, E, seed=seed),), Direct()
 
 
 @settings(max_examples=3)
 @given(st.integers(0, 2**20), st.booleans())
 def test_larger_balls_have_a_lower_loss_and_are_used_up(seed: int, factored: bool) -> None:
     start, parameters = _start(seed, factored=factored)
-    found = regularisation_path(made_task(seed), start, radii=RADII, parameters=parameters, steps=200)
-    assert bool((found.loss.diff(dim=0) <= 0).all())
+    path = regularisation_path(random_task(seed), start, radii=RADII, parameters=parameters, steps=200)
+    assert bool((path.loss.diff(dim=0) <= 0).all())
     exact = tolerance(torch.float64)
-    for W, radius in zip(found.W, RADII, strict=True):
+    for W, radius in zip(path.W, RADII, strict=True):
         if factored:
             assert torch.linalg.matrix_norm(W, "nuc").max() <= radius * (1 + exact)
         else:
             assert (torch.linalg.matrix_norm(W) - radius).abs().max() <= radius * exact
-    at = evaluate(made_task(seed), found.W[-1])
-    assert torch.equal(at.loss, found.loss[-1])
+    at = evaluate(random_task(seed), path.W[-1])
+    assert torch.equal(at.loss, path.loss[-1])
 
 
 def _by_scipy(task: AttentionTask, start: np.ndarray, radius: float) -> np.ndarray:
@@ -49,21 +49,21 @@ def _by_scipy(task: AttentionTask, start: np.ndarray, radius: float) -> np.ndarr
         return float(at.loss), at.gradient.flatten().numpy()
 
     inside = {"type": "ineq", "fun": lambda w: radius**2 - w @ w, "jac": lambda w: -2 * w}
-    found = optimize.minimize(loss, start, jac=True, constraints=[inside], method="SLSQP", options={"ftol": 1e-14})
-    return np.asarray(found.x)
+    path = optimize.minimize(loss, start, jac=True, constraints=[inside], method="SLSQP", options={"ftol": 1e-14})
+    return np.asarray(path.x)
 
 
 def test_each_ball_holds_a_minimum() -> None:
     task = draw_tasks([3], n=3, t=5, d=D)
-    task = AttentionTask(tokens=task.tokens, queries=drawn(1, 3, E, seed=1), labels=task.labels, head=task.head)
-    found = regularisation_path(task, (drawn(1, D, E, seed=4),), radii=RADII, tolerance=1e-6)
-    assert found.residual.max() <= 1e-6
-    for W, loss, radius in zip(found.W, found.loss, RADII, strict=True):
-        theirs = _by_scipy(task, (W[0] + 0.1 * drawn(D, E, seed=5)).flatten().numpy(), radius)
+    task = AttentionTask(tokens=task.tokens, queries=random_tensor(1, 3, E, seed=1), labels=task.labels, head=task.head)
+    path = regularisation_path(task, (random_tensor(1, D, E, seed=4),), radii=RADII, tolerance=1e-6)
+    assert path.residual.max() <= 1e-6
+    for W, loss, radius in zip(path.W, path.loss, RADII, strict=True):
+        theirs = _by_scipy(task, (W[0] + 0.1 * random_tensor(D, E, seed=5)).flatten().numpy(), radius)
         assert float(loss) <= float(evaluate(task, torch.from_numpy(theirs).view(1, D, E)).loss) + 1e-10
         assert np.abs(W.flatten().numpy() - theirs).max() <= 1e-4 * radius
-    aside = regularisation_path(task, (drawn(1, D, E, seed=4),), radii=RADII, steps=1)
-    assert aside.residual.max() > 0.01
+    unfinished = regularisation_path(task, (random_tensor(1, D, E, seed=4),), radii=RADII, steps=1)
+    assert unfinished.residual.max() > 0.01
 
 
 @pytest.mark.parametrize("factored", [False, True])
@@ -71,19 +71,19 @@ def test_the_path_turns_to_the_svm_of_its_norm(factored: bool) -> None:
     seeds = range(3)
     task = draw_tasks(seeds, n=4, t=5, d=7)
     start = draw_start(seeds, (7, 7), (7, 7))
-    found = regularisation_path(
+    path = regularisation_path(
         task,
         start if factored else start[:1],
         radii=[4.0**k for k in range(5)],
         parameters=Factored(0.0) if factored else Direct(),
         steps=700,
     )
-    selected = found.attention[-1].argmax(dim=-1)
+    selected = path.attention[-1].argmax(dim=-1)
     own, other = (Norm.NUCLEAR, Norm.FROBENIUS) if factored else (Norm.FROBENIUS, Norm.NUCLEAR)
     near = {}
     for norm in (own, other):
         svms = [attention_svm(task.tokens[r], task.queries[r], selected[r], norm=norm).W for r in seeds]
-        near[norm] = correlation(found.W[-1], torch.stack(svms))
+        near[norm] = correlation(path.W[-1], torch.stack(svms))
     assert near[own].mean() >= 0.98
     assert near[other].mean() <= 0.93
 
@@ -91,4 +91,4 @@ def test_the_path_turns_to_the_svm_of_its_norm(factored: bool) -> None:
 def test_radii_must_grow() -> None:
     for radii in ([], [2.0, 1.0], [0.0, 1.0]):
         with pytest.raises(ValueError, match="expected positive, increasing radii; got"):
-            regularisation_path(made_task(0), (drawn(R, D, E, seed=0),), radii=radii)
+            regularisation_path(random_task(0), (random_tensor(R, D, E, seed=0),), radii=radii)

@@ -7,7 +7,7 @@ import torch
 
 from clearhead.experiments.svm.descent.rules import Adam, GradientDescent, NormalisedDescent, Rule, SignDescent
 from clearhead.numerics.precision import tolerance
-from tests.experiments.svm.descent.made_tasks import drawn
+from tests.experiments.svm.descent.random_tasks import random_tensor
 
 EXACT = tolerance(torch.float64)
 STEPS = 7
@@ -22,11 +22,11 @@ PAIRS: dict[str, tuple[Rule, Callable[..., torch.optim.Optimizer]]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_rules_are_torchs(name: str) -> None:
     rule, optimiser = PAIRS[name]
-    now = (drawn(2, 3, 5, seed=0), drawn(2, 7, 3, seed=1))
+    now = (random_tensor(2, 3, 5, seed=0), random_tensor(2, 7, 3, seed=1))
     theirs = [p.clone().requires_grad_() for p in now]
     stepper, memory = optimiser(theirs), rule.start(now)
     for number in range(STEPS):
-        gradients = tuple(drawn(*p.shape, seed=number) for p in now)
+        gradients = tuple(random_tensor(*p.shape, seed=number) for p in now)
         for p, g in zip(theirs, gradients, strict=True):
             p.grad = g
         stepper.step()
@@ -37,9 +37,9 @@ def test_rules_are_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("rule", [NormalisedDescent(0.3), SignDescent(0.3)])
 def test_steps_have_one_length_in_every_run_and_parameter(rule: Rule) -> None:
-    now = (drawn(2, 3, 5, seed=0), drawn(2, 7, 3, seed=1))
+    now = (random_tensor(2, 3, 5, seed=0), random_tensor(2, 7, 3, seed=1))
     scales = torch.tensor([1e-6, 1e3]).double().view(2, 1, 1)
-    gradients = tuple(drawn(*p.shape, seed=2) * scales for p in now)
+    gradients = tuple(random_tensor(*p.shape, seed=2) * scales for p in now)
     moved, _ = rule.step(now, gradients, rule.start(now))
     for before, after in zip(now, moved, strict=True):
         steps = before - after
@@ -51,7 +51,7 @@ def test_steps_have_one_length_in_every_run_and_parameter(rule: Rule) -> None:
 
 
 def test_below_the_floor_steps_vanish_and_without_one_they_do_not() -> None:
-    now, tiny = (drawn(1, 3, 5, seed=0),), (drawn(1, 3, 5, seed=1) * 1e-30,)
+    now, tiny = (random_tensor(1, 3, 5, seed=0),), (random_tensor(1, 3, 5, seed=1) * 1e-30,)
     stopped, _ = NormalisedDescent().step(now, tiny, None)
     assert (stopped[0] - now[0]).norm() <= 1e-13
     going, _ = NormalisedDescent(floor=0.0).step(now, tiny, None)

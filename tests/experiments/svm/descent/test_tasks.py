@@ -14,8 +14,8 @@ def test_linear_tasks_are_drawn_in_the_order_of_the_source() -> None:
     v, y, x, z = (torch.randn(shape, generator=g) for shape in ((D,), (N,), (N, T, D), (N, D)))
     assert isinstance(task.head, LinearHead)
     expected = (v / v.norm(), y.sign(), x / x.norm(dim=-1, keepdim=True), z / z.norm(dim=-1, keepdim=True))
-    found = (task.head.v, task.labels, task.tokens, task.queries)
-    for ours, theirs in zip(found, expected, strict=True):
+    numbers = (task.head.v, task.labels, task.tokens, task.queries)
+    for ours, theirs in zip(numbers, expected, strict=True):
         assert ours.dtype is torch.float64
         assert torch.equal(ours[1], theirs.double())
         assert not torch.equal(ours[0], ours[1])
@@ -27,8 +27,8 @@ def test_tasks_with_a_relu_head_are_too() -> None:
     V, x, y, z = (torch.randn(shape, generator=g) for shape in ((D, D), (N, T, D), (N,), (N, D)))
     assert isinstance(task.head, ReluHead)
     expected = (V / V.norm(), x / x.norm(dim=-1, keepdim=True), y.sign(), z / z.norm(dim=-1, keepdim=True))
-    found = (task.head.V, task.tokens, task.labels, task.queries)
-    for ours, theirs in zip(found, expected, strict=True):
+    numbers = (task.head.V, task.tokens, task.labels, task.queries)
+    for ours, theirs in zip(numbers, expected, strict=True):
         assert torch.equal(ours[0], theirs.double())
 
 

@@ -25,26 +25,26 @@ def draw_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> AttentionTask
 
     This is the setting of the experiments on local convergence and ranks in Tarzanagh et al. 2023 (arXiv 2308.16898).
     """
-    drawn = []
+    rows = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         v = _unit(torch.randn(d, generator=generator))
-        drawn.append((v, *_labelled(generator, n=n, t=t, d=d)))
-    v, labels, tokens, queries = (torch.stack(column).double() for column in zip(*drawn, strict=True))
+        rows.append((v, *_labelled(generator, n=n, t=t, d=d)))
+    v, labels, tokens, queries = (torch.stack(column).double() for column in zip(*rows, strict=True))
     return AttentionTask(tokens=tokens, queries=queries, labels=labels, head=LinearHead(v))
 
 
 def draw_relu_tasks(seeds: Sequence[int], *, n: int, t: int, d: int) -> AttentionTask:
     """Draw V (d, d) of norm one, tokens, labels and queries, as in the source's experiment on several tokens."""
-    drawn = []
+    rows = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         V = torch.randn(d, d, generator=generator)
         tokens = _unit(torch.randn(n, t, d, generator=generator))
         labels = _signs(torch.randn(n, generator=generator))
         queries = _unit(torch.randn(n, d, generator=generator))
-        drawn.append((V / torch.linalg.matrix_norm(V), tokens, labels, queries))
-    V, tokens, labels, queries = (torch.stack(column).double() for column in zip(*drawn, strict=True))
+        rows.append((V / torch.linalg.matrix_norm(V), tokens, labels, queries))
+    V, tokens, labels, queries = (torch.stack(column).double() for column in zip(*rows, strict=True))
     return AttentionTask(tokens=tokens, queries=queries, labels=labels, head=ReluHead(V))
 
 
@@ -59,16 +59,16 @@ def draw_start(seeds: Sequence[int], *shapes: tuple[int, int]) -> tuple[Float[Te
 
 def draw_small_start(seeds: Sequence[int], shape: tuple[int, int]) -> tuple[Float[Tensor, "r _ _"], ...]:
     """Draw K with normal entries of standard deviation 0.1; Q is zero, so that W starts at zero."""
-    drawn = [
+    matrices = [
         torch.randn(shape, generator=torch.Generator().manual_seed(START + seed), dtype=torch.float64) for seed in seeds
     ]
-    keys = 0.1 * torch.stack(drawn)
+    keys = 0.1 * torch.stack(matrices)
     return keys, torch.zeros_like(keys)
 
 
 def _uniform(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
-    drawn: Tensor = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
-    return drawn / math.sqrt(shape[0])
+    entries: Tensor = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+    return entries / math.sqrt(shape[0])
 
 
 def _labelled(generator: torch.Generator, *, n: int, t: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,10 +77,10 @@ def _labelled(generator: torch.Generator, *, n: int, t: int, d: int) -> tuple[Te
     return labels, tokens, _unit(torch.randn(n, d, generator=generator))
 
 
-def _signs(drawn: Tensor) -> Tensor:
-    return torch.where(drawn > 0, 1.0, -1.0)
+def _signs(values: Tensor) -> Tensor:
+    return torch.where(values > 0, 1.0, -1.0)
 
 
-def _unit(drawn: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
-    return drawn / lengths
+def _unit(vectors: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / lengths
