@@ -35,7 +35,7 @@ else:
 
         Bool = Float = Int = _Unchecked
 
-__all__ = ["Bool", "Float", "Int", "ShapeError", "broadcasts", "check_attention_operands"]
+__all__ = ["Bool", "Float", "Int", "ShapeError", "broadcasts", "check_attention_operands", "check_finite"]
 
 
 class ShapeError(InputError):
@@ -82,6 +82,14 @@ def check_attention_operands(
     if len({x.device for x in operands.values() if x is not None}) > 1:
         devices = ", ".join(f"{name} {x.device}" for name, x in operands.items() if x is not None)
         raise InputError(f"expected every operand on one device; got {devices}")
+
+
+def check_finite(name: str, x: Tensor) -> None:
+    """Raise `InputError` if x holds NaN or infinity; do nothing where torch.compile or torch.func hide the numbers."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return
+    if not bool(x.isfinite().all()):
+        raise InputError(f"expected finite {name}; got NaN or infinity: look for a token that overflowed")
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

@@ -7,12 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.operators import (
     PRESETS,
     AlphaAsymmetric,
     AlphaSymmetric,
     clamped_key_attention,
     general_attention,
+    kernel_pca,
+    kernel_pca_attention,
+    kernel_pca_spectrum,
     reference,
     rpc_attention,
     scaled_attention,
@@ -21,6 +25,7 @@ from clearhead.operators import (
 )
 from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.operators.general import dot_product, gaussian_distance
+from clearhead.operators.kernel_pca_solvers import Solver
 from tests.operators.paths import PATHS, forced
 
 Attention = Callable[..., Tensor]
@@ -203,3 +208,52 @@ def test_large_numbers_whose_scores_are_finite_stay_numbers() -> None:
     expected = softmax_attention(q, k, v)
     out = softmax_attention(1e15 * q, 1e15 * k, v, scale=math.sqrt(1 / 8) * 1e-30)
     torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("solver", ["dense", "partial"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_kernel_pca_refuses_keys_that_are_not_finite(bad: float, solver: Solver) -> None:
+    q, k, _ = _operands(17)
+    k[0, 1, 5, 3] = bad
+    for call in (
+        lambda: kernel_pca(k, axes=2, solver=solver),
+        lambda: kernel_pca_spectrum(k),
+        lambda: kernel_pca_attention(q, k, axes=2),
+    ):
+        with pytest.raises(InputError, match="finite keys"):
+            call()
+    hidden = torch.arange(17) != 5
+    assert kernel_pca(k, axes=2, mask=hidden, solver=solver).energy.isfinite().all()
+
+
+def test_kernel_pca_of_no_keys_and_of_keys_that_are_all_hidden() -> None:
+    q, k, _ = _operands(5)
+    for result in (kernel_pca(k[..., :0, :], axes=2), kernel_pca(k, axes=2, mask=torch.zeros(5, dtype=torch.bool))):
+        assert result.energy.tolist() == [[[0, 0]] * 2] * 2
+        assert not result.rank.any()
+        assert result.values.isfinite().all()
+    assert not kernel_pca_attention(q, k[..., :0, :], axes=2).any()
+    assert not kernel_pca_attention(q, k, axes=2, mask=torch.zeros(5, dtype=torch.bool)).any()
+    assert kernel_pca_spectrum(k[..., :0, :]).energy.shape == (2, 2, 0)
+
+
+def test_kernel_pca_of_keys_that_overflow_finds_no_axis() -> None:
+    """Scores of 1e74 have no digit left for differences of keys, so no axis is distinguished from rounding."""
+    _, k, _ = _operands(17)
+    result = kernel_pca(1e37 * k, axes=2)
+    assert not result.rank.any()
+    assert result.values.isfinite().all()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("n", [5, 131])
+def test_infinite_keys_are_not_clamped_to_zero(preset: str, n: int) -> None:
+    """Their mean is infinite: mu is zero, and lambda mu would clamp every key of the head to zero."""
+    _, k, v = _operands(n)
+    k[0, 1, 2, 3] = torch.inf
+    for out in (
+        rpc_attention(k, v, pursuit=PRESETS[preset]),
+        clamped_key_attention(k, v, bound=PRESETS[preset].bound),
+    ):
+        assert out[0, 1].isnan().all()
+        assert out[1].isfinite().all()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.threads import one_thread_each
-from clearhead.shapes import Bool, Float
+from clearhead.shapes import Bool, Float, check_finite
 
 __all__ = ["Eigenpairs", "dense_eigenpairs", "identified", "same_sign"]
 
@@ -53,6 +53,7 @@ def dense_eigenpairs(matrix: Float[Tensor, "*b n n"], count: int, *, differentia
     """
     n = matrix.shape[-1]
     fixed = matrix.detach()
+    check_finite("matrices", fixed)
     all_values, all_vectors = _decomposed(fixed)
     all_values, all_vectors = all_values.flip(-1), all_vectors.flip(-1)
     kept = min(count, n)
@@ -105,6 +106,8 @@ def same_sign(vectors: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b #n r"]:
 
     Entries within 1e-6 of the largest count as being as large: rounding shall not choose among equal ones.
     """
+    if vectors.shape[-2] == 0:
+        return torch.ones_like(vectors.detach().sum(dim=-2, keepdim=True))
     size = vectors.detach().abs()
     largest = size >= (1 - 1e-6) * size.amax(dim=-2, keepdim=True)
     first = largest.to(torch.uint8).argmax(dim=-2, keepdim=True)

@@ -16,7 +16,7 @@ from clearhead.numerics.gram import GramScales
 from clearhead.numerics.partial import leading_eigenpairs
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.threads import one_thread_each
-from clearhead.shapes import Float
+from clearhead.shapes import Float, ShapeError, check_finite
 
 __all__ = ["TiledGram", "tiled_gram"]
 
@@ -69,6 +69,9 @@ def _noise(m: int, count: int, like: Tensor) -> Tensor:
 def tiled_gram(k: Float[Tensor, "m d"], *, scale: float) -> TiledGram:
     """The operator of keys in single or double precision, in which its products are computed."""
     m = len(k)
+    if m == 0:
+        raise ShapeError("expected at least one key; got none")
+    check_finite("keys", k)
     log_g = _log_sums(k, scale)
     length = scale * k.square().sum(dim=-1)
     log_diagonal = length - 2 * log_g

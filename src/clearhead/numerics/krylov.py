@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clearhead.numerics.eigenpairs import Eigenpairs
 from clearhead.numerics.precision import machine_epsilon
-from clearhead.shapes import Float
+from clearhead.shapes import Float, ShapeError
 
 __all__ = ["guarded", "krylov_eigenpairs"]
 
@@ -48,6 +48,8 @@ def krylov_eigenpairs(
     `BLOCKS` blocks or 3 `guarded(count)` vectors.
     """
     n, b = start.shape
+    if 0 in start.shape:
+        raise ShapeError(f"expected a block (n, b) with entries to start with; got {tuple(start.shape)}")
     stay = min(guarded(count), n)
     room = min(n, max(BLOCKS * b, 3 * stay))
     basis, image = start.new_empty(n, room), start.new_empty(n, room)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
+from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.unit_rows import UnitRows
 
@@ -63,7 +64,11 @@ def least_distance(
 
 def _among(columns: Array, bound: Array, equal: NDArray[np.bool_]) -> LeastDistance | None:
     """The same for a few vectors."""
+    if len(bound) == 0:  # scipy's nnls frees its memory twice
+        return LeastDistance(weights=np.zeros(0), exists=True)
     system = np.vstack([columns, bound])
+    if not np.isfinite(system).all():
+        raise InputError("expected finite vectors and bounds; got NaN or infinity")
     system = np.hstack([system, -system[:, equal]])
     wanted = np.zeros(len(system))
     wanted[-1] = 1.0

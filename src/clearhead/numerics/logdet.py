@@ -10,6 +10,7 @@ r_i = m_i / p_i.
 The matrix is that of the smaller side of X: I + a X^T X and I + a X X^T have the same determinant (Sylvester).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,7 +113,7 @@ def _factored(gram: Tensor, answer: torch.dtype) -> _Factored:
 
 def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
     """By factors where they are exact enough, item by item."""
-    flat, each = x.reshape(-1, *x.shape[-2:]), a.expand(x.shape[:-2]).reshape(-1)
+    flat, each = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]), a.expand(x.shape[:-2]).reshape(-1)
     answer, by_tokens = x.dtype, x.shape[-2] < x.shape[-1]
     found = _factored(each.to(answer)[:, None, None] * _gram(flat, by_tokens), answer)
     pulled = each.to(answer)[:, None, None] * _pulled(flat, found, by_tokens) if pull else flat

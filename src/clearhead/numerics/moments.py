@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from clearhead.errors import InputError
+
 __all__ = ["Array", "Interval", "RunningMoments", "false_discovery_rate", "prediction_p_value"]
 
 Array = NDArray[np.float64]
@@ -62,6 +64,8 @@ def false_discovery_rate(p_values: Array) -> Array:
     """Adjusted p-values by which to control the share of false discoveries (Benjamini and Hochberg 1995); NaN stays."""
     adjusted = np.full(p_values.shape, np.nan)
     known = np.isfinite(p_values)
+    if not ((p_values[known] >= 0) & (p_values[known] <= 1)).all():
+        raise InputError("expected p-values between 0 and 1, or NaN")
     if known.any():
         adjusted[known] = stats.false_discovery_control(p_values[known])
     return adjusted
@@ -72,7 +76,9 @@ def prediction_p_value(value: float, drawn: Array, *, error: float = 0.0) -> flo
 
     error: standard error of the value itself, beside which draws spread; NaN of fewer than two draws
     """
-    variance = float(drawn.var(ddof=1)) * (1 + 1 / len(drawn)) if len(drawn) > 1 else np.nan
+    if len(drawn) < 2:
+        return float("nan")
+    variance = float(drawn.var(ddof=1)) * (1 + 1 / len(drawn))
     spread = float(np.sqrt(variance + error**2))
     apart = abs(value - float(drawn.mean()))
     if spread == 0:

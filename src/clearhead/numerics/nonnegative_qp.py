@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
+from clearhead.errors import InputError
 from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.moments import Array
 from clearhead.numerics.unit_rows import UnitRows
@@ -69,6 +70,8 @@ class NonnegativeQP:
 
     def solve(self, linear: Array, *, start: Array | None = None) -> QuadraticSolution:
         """As `nonnegative_qp`."""
+        if not np.isfinite(linear).all():
+            raise InputError("expected a finite linear term; got NaN or infinity")
         if start is not None:
             tried = self._exchange(linear, start > 0)
             if tried is not None:

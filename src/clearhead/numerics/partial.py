@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.numerics import lapack
 from clearhead.numerics.eigenpairs import Eigenpairs
 from clearhead.numerics.threads import one_thread_each
-from clearhead.shapes import Float
+from clearhead.shapes import Float, check_finite
 
 __all__ = ["all_eigenvalues", "leading_eigenpairs"]
 
@@ -37,6 +38,9 @@ def leading_eigenpairs(
     In a `precision` of torch.float32 the reduction, which costs most, is done in single precision. A vector is then
     wrong by about 1e-7 e_1 / gap, and its eigenvalue, as a Rayleigh quotient, by the square of that.
     """
+    check_finite("matrices", matrix.detach())
+    if not 1 <= count < matrix.shape[-1]:
+        raise InputError(f"expected a count of at least 1 and below n = {matrix.shape[-1]}; got {count}")
     stacked: Array = matrix.detach().cpu().double().numpy()
     groups = _groups(stacked, max(1, LANES // count))
     parts = one_thread_each(lambda group: _group(group, count, precision), groups)
@@ -54,6 +58,7 @@ def leading_eigenpairs(
 
 def all_eigenvalues(matrix: Float[Tensor, "b n n"]) -> Float[Tensor, "b n"]:
     """Every eigenvalue of each symmetric matrix, largest first, in double precision on the CPU, and no vector."""
+    check_finite("matrices", matrix.detach())
     stacked: Array = matrix.detach().cpu().double().numpy()
     n = stacked.shape[-1]
     if n < 2 or not len(stacked):

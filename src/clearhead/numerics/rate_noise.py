@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon
-from clearhead.shapes import Float
+from clearhead.shapes import Float, ShapeError, check_finite
 
 __all__ = ["RoundingNoiseWarning", "predicted_excess", "rounding_size", "warn_of_noise"]
 
@@ -41,6 +41,9 @@ def predicted_excess(z: Float[Tensor, "n d"], *, dtype: torch.dtype, eps: float)
     log(1 + d s^2 / eps^2), and little beside.
     """
     n, d = z.shape
+    if z.numel() == 0:
+        raise ShapeError(f"expected tokens (n, d) with entries; got {tuple(z.shape)}")
+    check_finite("tokens", z.detach())
     alpha, s = d / (n * eps**2), float(rounding_size(z, dtype=dtype))
     values = torch.linalg.svdvals(z.detach().double())
     added = max(n, d) * s**2

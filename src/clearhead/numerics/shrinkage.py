@@ -8,7 +8,7 @@ thresholding is the one of t^2 / 2 times the number of entries that are not zero
 import torch
 from torch import Tensor
 
-from clearhead.shapes import Float
+from clearhead.shapes import Float, check_finite
 
 __all__ = ["hard_threshold", "singular_value_threshold", "soft_threshold"]
 
@@ -23,11 +23,12 @@ def soft_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> 
 
 def hard_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
     """The entries beyond t as they are, and zero for the others."""
-    return torch.where(x.abs() > t, x, 0)
+    return torch.where(x.abs() <= t, 0, x)  # NaN stays
 
 
 def singular_value_threshold(x: Float[Tensor, "*b n m"], t: Float[Tensor, "*b"] | float) -> Float[Tensor, "*b n m"]:
     r"""x with its singular values softly thresholded: :math:`U \max(\Sigma - t, 0) V^T` where x is U Sigma V^T."""
+    check_finite("matrices", x)
     u, values, v = torch.linalg.svd(x, full_matrices=False)
     at_least = t[..., None] if isinstance(t, Tensor) else t
     kept: Tensor = (u * (values - at_least).clamp_min(0)[..., None, :]) @ v

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from clearhead.errors import InputError
 from clearhead.numerics.precision import machine_epsilon
-from clearhead.shapes import Float, Int
+from clearhead.shapes import Float, Int, ShapeError, check_finite
 
 __all__ = ["Features", "captured_fraction", "centred", "features_from_log_kernel", "orthonormal_basis"]
 
@@ -46,6 +46,9 @@ def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
     Vectors begin coordinates in the order given, unless there are such vectors: see `_singular_factor`.
     """
     n = log_kernel.shape[-1]
+    if n == 0:
+        raise ShapeError("expected at least one vector; got a kernel without entries")
+    check_finite("logarithms of kernels", log_kernel)
     log_norm = log_kernel.diagonal(dim1=-2, dim2=-1) / 2
     correlation = (log_kernel - log_norm.unsqueeze(-1) - log_norm.unsqueeze(-2)).exp()
     least = 4 * machine_epsilon(log_kernel.dtype) * (n + log_kernel.abs().amax(dim=(-2, -1)))
@@ -107,6 +110,9 @@ def orthonormal_basis(
     """
     r, e = columns.shape[-2:]
     rank = min(r, e)
+    if rank == 0:
+        return torch.zeros_like(columns)
+    check_finite("columns", columns)
     if log_size is None:
         log_size = columns.new_zeros(r)
     largest = columns.abs().amax(dim=-2, keepdim=True)
@@ -170,7 +176,9 @@ def captured_fraction(rows: Float[Tensor, "*#b n r"], basis: Float[Tensor, "*#b 
 
     1 iff the orthonormal columns of Q span e leading right singular directions of X; NaN where X vanishes.
     """
-    energy = torch.linalg.eigvalsh(rows @ rows.mT).flip(-1).clamp_min(0)
+    gram = rows @ rows.mT
+    check_finite("rows and products of rows", gram)
+    energy = torch.linalg.eigvalsh(gram).flip(-1).clamp_min(0)
     most = energy[..., : basis.shape[-1]].sum(dim=-1)
     held = (rows @ basis).square().sum(dim=(-2, -1))
     return torch.where(most > 0, held / most, torch.nan)

@@ -24,7 +24,7 @@ from clearhead.numerics.gram import GramScales, centred_gram
 from clearhead.numerics.partial import all_eigenvalues
 from clearhead.numerics.threads import one_thread_each
 from clearhead.operators.kernel_pca_solvers import Axes, ByExplained, ByRank, Solver, choose_solver, leading_axes
-from clearhead.shapes import Bool, Float, ShapeError, broadcasts
+from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_finite
 
 __all__ = [
     "AxisNorm",
@@ -192,7 +192,9 @@ def _checked(k: Tensor, scale: float | None, mask: Tensor | None, axes: Axes, ax
     if not (scale > 0 and math.isfinite(scale)):
         raise InputError(f"expected a scale above zero, with which exp(scale x.y) is a kernel; got {scale}")
     visible = torch.ones(k.shape[:-1], dtype=torch.bool, device=k.device) if mask is None else mask
-    return scale, visible.expand(k.shape[:-1])
+    visible = visible.expand(k.shape[:-1])
+    check_finite("keys", k.detach() if mask is None else k.detach().masked_fill(~visible.unsqueeze(-1), 0))
+    return scale, visible
 
 
 def _kept(pairs: Eigenpairs, scales: GramScales, axes: Axes) -> Tensor:

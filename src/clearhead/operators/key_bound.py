@@ -122,7 +122,8 @@ class KeyBound:
             return torch.full_like(inverse, math.inf)  # of which there is no gradient, where inf * 0 would make one
         if self.threshold is Threshold.OVER_MU:
             return strength * inverse / (1 + eps * inverse)
-        mu = 1 / inverse.clamp_min(_LEAST_MEAN) + eps
+        # Infinite keys would give mu = 0, a bound of 0 and keys that are all equal, which hides them.
+        mu = torch.where(inverse < math.inf, 1 / inverse.clamp_min(_LEAST_MEAN) + eps, torch.nan)
         return strength * mu if self.threshold is Threshold.TIMES_MU else self._asked(strength, mu)
 
     def mu_of(self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*b #n 1"]:
