@@ -176,17 +176,17 @@ def test_a_theory_that_is_judged_by_it_is_compared_with_the_model_before_trainin
     made["model"]().save_pretrained(here / "folder")
     theories = ("--theory", "coding-rate", "--theory", "kernel-pca", "--layers", "0", "--inputs", "1", "--json")
     compared = {}
-    choices: tuple[tuple[str, ...], ...] = ((), ("--untrained",), ("--no-untrained",))
+    choices: tuple[tuple[str, ...], ...] = ((), ("--baseline", "all"), ("--baseline", "none"))
     for asked in choices:
         done = warm("audit", "folder", "--batches", "small:batches", *theories, *asked, here=here)
         printed = json.loads(done.stdout)
         compared[asked] = {f["theory"] for f in printed["findings"] if "the same head before training" in f["controls"]}
-        assert bool(printed["notes"]) is (asked == ("--no-untrained",))
+        assert bool(printed["notes"]) is (asked == ("--baseline", "none"))
         assert len(printed["curves"]) == 4
     assert compared == {
         (): {"coding rate"},
-        ("--untrained",): {"coding rate", "kernel PCA"},
-        ("--no-untrained",): set(),
+        ("--baseline", "all"): {"coding rate", "kernel PCA"},
+        ("--baseline", "none"): set(),
     }
     unknown = warm(*SMALL_AUDIT, "--theory", "coding-rate", here=here)
     assert "note       coding rate: not compared with initialisation" in unknown.stdout
@@ -298,7 +298,7 @@ BAD = {
         "no theory is called magic; there is kernel-pca, max-margin, coding-rate, symmetry",
     ),
     "no such layer": ((*SMALL_AUDIT, "--layers", "0,5"), {}, "there is no layer 5"),
-    "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes places"),
+    "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes numbers"),
     "two kinds of input": ((*SMALL_AUDIT, "--text", "a.txt"), {}, "choose one"),
     "out is a file": ((*SMALL_AUDIT, "--out", "small.py"), {}, "small.py is a file"),
     "out below a file": ((*SMALL_AUDIT, "--out", "small.py/report"), {}, "cannot write a report"),
@@ -309,13 +309,17 @@ BAD = {
         ("reproduce", "vit/digits", "--fetch"), {}, "does not take --fetch; it takes --epochs, --seed and --out",
     ),
     "runs are nothing": (("reproduce", "vit/digits", "--out", ""), {}, "--out is empty; name a folder"),
-    "runs in a file": (("reproduce", "vit/digits", "--out", "small.py"), {}, "small.py is a file, or below one"),
+    "runs in a file": (("reproduce", "vit/digits", "--out", "small.py"), {}, "small.py is a file or inside a file"),
     "no images": (("reproduce", "vit/fashion-mnist", "--data", "folder"), {}, "folder holds neither IDX files"),
     "one seed": (("reproduce", "rpc/digits", "--seeds", "1"), {}, "Invalid value for '--seeds'"),
     "no images to corrupt": (("reproduce", "rpc/robustness", "--data", "folder"), {}, "folder holds neither IDX files"),
     "no epochs to time": (
         ("reproduce", "rpc/step-time", "--epochs", "3"), {}, "does not take --epochs; it takes --seed and --out",
     ),
+    "baseline of nobody": (
+        (*SMALL_AUDIT, "--baseline", "all"), {}, "--baseline all needs a model folder; Clearhead cannot draw fresh",
+    ),
+    "no such baseline": ((*SMALL_AUDIT, "--baseline", "some"), {}, "Invalid value for '--baseline'"),
     "unknown option": (("audit", "--colour"), {}, "No such option"),
     "unknown command": (("audti",), {}, "No such command"),
     "bad number": (("audit", "--seed", "many"), {}, "Invalid value for '--seed'"),
@@ -424,7 +428,7 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
         out, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert (running.returncode, out, err) == (130, "", "clearhead: interrupted; nothing was written\n")
+    assert (running.returncode, out, err) == (130, "", "clearhead: interrupted; no report was written\n")
     assert files(here) == {"small.py"}
 
 
@@ -459,6 +463,7 @@ def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
     ):
         shown = clearhead(*arguments, here=here)
         assert "Usage: clearhead" in shown.stdout
+        assert shown.stdout.isascii()
     code = (
         "import sys, clearhead.cli.main; print(sorted({'torch', 'transformers', 'scipy', 'numpy'} & set(sys.modules)))"
     )
@@ -466,11 +471,19 @@ def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
     assert loaded.stdout.strip() == "[]"
 
 
+def test_help_is_ascii_and_needs_no_width(here: Path, warm: WarmCommand) -> None:
+    for arguments in (("--help",), ("audit", "--help"), ("reproduce", "--list"), ("doctor",)):
+        plain = warm(*arguments, here=here, PYTHONIOENCODING="ascii", COLUMNS="0")
+        assert (plain.returncode, plain.stderr) == (0, "")
+        assert len(plain.stdout.splitlines()) > 5
+        assert max(map(len, plain.stdout.splitlines())) <= 80
+
+
 def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
         "--allow-unseen", "--batch-size", "--batches", "--describe", "--help", "--inputs", "--json", "--layers",
-        "--loss", "--max-tokens", "--no-untrained", "--out", "--seed", "--text", "--theory", "--untrained",
+        "--loss", "--max-tokens", "--out", "--seed", "--text", "--theory", "--baseline",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {
@@ -486,12 +499,12 @@ def test_an_experiment_is_run_listed_and_continued(here: Path, warm: WarmCommand
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"vit/digits: test accuracy 0\.\d{4} \[0\.\d{4}, 0\.\d{4}\], 360 images\n", done.stdout)
     assert files(here) == {"small.py", "runs", *(f"runs/vit-digits{name}" for name in (
-        "", "/checkpoint.safetensors", "/log.jsonl", "/result.json", "/model", "/model/config.json",
+        "", "/.lock", "/checkpoint.safetensors", "/log.jsonl", "/result.json", "/model", "/model/config.json",
         "/model/model.safetensors"))}  # fmt: skip
     assert warm(*command, here=here).stdout == done.stdout
     longer = warm("reproduce", "vit/digits", "--epochs", "5", "--out", "runs", here=here)
     assert longer.returncode == 2
-    assert "is of another run, of which epochs, warmup differ" in longer.stderr
+    assert "belongs to a run with other settings (epochs, warmup)" in longer.stderr
     listed = warm("reproduce", "--list", "--out", "runs", here=here, columns=140).stdout
     assert done.stdout.splitlines()[0].removeprefix("vit/digits: ") in listed
     assert re.search(r"^kernel-pca/models +\S.* +- +- *$", listed, flags=re.MULTILINE)

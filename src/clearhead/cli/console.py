@@ -1,4 +1,4 @@
-"""Standard output: as wide as the terminal, written in one piece, and strict about what cannot be written."""
+"""Standard output and the progress bar."""
 
 import io
 import os
@@ -7,17 +7,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from clearhead.cli.failure import CommandError
 
-__all__ = ["printing"]
+__all__ = ["ProgressBar", "printing", "progress_bar"]
+
+
+class ProgressBar:
+    """A bar on standard error. Where that is no terminal, only notices are printed."""
+
+    def __init__(self, bar: Progress, description: str) -> None:
+        self._bar, self._task = bar, bar.add_task(description, total=None)
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        """Show what is being done, how many steps are finished, and of how many."""
+        self._bar.update(self._task, description=what, completed=done, total=total)
+
+    def notice(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
 def printing() -> Iterator[Console]:
-    """A console whose text reaches standard output when the block is left.
+    """Yield a console whose text is written to standard output when the block ends.
 
-    rich and typer each end the process by rules of their own when a pipe is closed; here it is an error like others.
+    rich and typer end the process in their own way when a pipe is closed; here it is a CommandError.
     """
     terminal = Console()
     buffer = io.StringIO()
@@ -34,14 +50,31 @@ def printing() -> Iterator[Console]:
         sys.stdout.write(buffer.getvalue())
         sys.stdout.flush()
     except BrokenPipeError:
-        _drop_the_rest()
+        _discard_buffered_output()
         raise CommandError("the pipe was closed before everything was printed") from None
     except OSError as error:
-        _drop_the_rest()
+        _discard_buffered_output()
         raise CommandError(f"cannot print to standard output: {error.strerror or error}") from None
 
 
-def _drop_the_rest() -> None:
-    """What is still buffered goes nowhere, or the interpreter stumbles over it once more when it leaves."""
-    with suppress(OSError):  # a stream without a file of its own
+@contextmanager
+def progress_bar(description: str) -> Iterator[ProgressBar]:
+    """Show a progress bar while the block runs, on standard error, so that standard output holds only the result."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        yield ProgressBar(bar, description)
+
+
+def _discard_buffered_output() -> None:
+    """Send what is still buffered nowhere; the interpreter would fail on it once more when it ends."""
+    with suppress(OSError):  # a stream without a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

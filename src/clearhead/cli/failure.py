@@ -1,15 +1,19 @@
-"""How a command ends: with one line that names the cause and the remedy, exit code 2, and no foreign traceback."""
+"""How a command ends: one line and exit code 2 for bad input, a traceback and exit code 1 for a defect."""
 
+import contextlib
+import signal
 import sys
+import traceback
 from collections.abc import Callable
 
 import typer
 
-from clearhead.errors import InputError
+from clearhead import __version__
+from clearhead.errors import ClearheadError, InputError
 
 __all__ = ["CommandError", "RunInterruptedError", "exit_code_of"]
 
-# typer carries its own copy of click or uses an installed one, by version; its public exceptions lead to either.
+# typer has its own copy of click or uses the installed one, depending on its version. Its exceptions lead to either.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _INTERRUPTED = 130
 
@@ -19,32 +23,64 @@ class CommandError(InputError):
 
 
 class RunInterruptedError(Exception):
-    """An interrupt that leaves something to go on from. The message says so."""
+    """An interrupt whose message says what the run has left behind."""
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
-    """Run a command; say expected errors in one line on standard error. A defect of Clearhead shows its traceback."""
+    """Run a command and return its exit code.
+
+    A ClearheadError, a usage error and an operating-system error about a named file become one line on standard error
+    and exit code 2. Any other exception is a defect: its traceback is printed, and the exit code is 1.
+    """
+    _exit_on_signals()
     try:
         code = command()
     except RunInterruptedError as error:
-        _say(str(error))
+        _print_line(str(error))
         return _INTERRUPTED
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except _UsageError as error:
         message = getattr(error, "format_message", error.__str__)()
-        _say(message.rstrip(".") + "; see clearhead --help")
-        code = 2
-    except (ValueError, OSError) as error:
-        _say(str(error))
-        code = 2
+        _print_line(message.rstrip(".") + "; see clearhead --help")
+        return 2
+    except ClearheadError as error:
+        _print_line(str(error))
+        return 2
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            return _report_defect()
+        _print_line(f"{error.filename}: {error.strerror}")
+        return 2
+    except Exception:
+        return _report_defect()
     if code == _INTERRUPTED:
-        _say("interrupted; nothing was written")
+        _print_line("interrupted")
     return code if isinstance(code, int) else 0
 
 
-def _say(message: str) -> None:
-    if sys.stderr is None:  # closed; print would take standard output instead
+def _exit_on_signals() -> None:
+    """End by SystemExit on SIGTERM and SIGHUP, so that temporary files are removed. Ignored signals stay ignored."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            with contextlib.suppress(ValueError):  # only the main thread sets handlers
+                signal.signal(number, lambda received, _: sys.exit(128 + received))
+
+
+def _report_defect() -> int:
+    if sys.stderr is not None:
+        traceback.print_exc()
+    _print_line(
+        f"this is a defect in clearhead {__version__}, not an error of yours; please report the command and the lines "
+        "above as CONTRIBUTING.md describes"
+    )
+    return 1
+
+
+def _print_line(message: str) -> None:
+    """Print one line to standard error. Control characters, which a file's name may hold, are escaped."""
+    if sys.stderr is None:  # closed; print would use standard output instead
         return
-    line = " ".join(message.split())
+    line = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in " ".join(message.split()))
     print(f"clearhead: {line}", file=sys.stderr)

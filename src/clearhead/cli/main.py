@@ -1,7 +1,9 @@
 """`clearhead`: the commands and their options. Nothing heavy is imported until a command runs."""
 
+import io
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,18 +12,27 @@ import typer
 from clearhead import __version__
 from clearhead.cli.failure import CommandError, exit_code_of
 
-__all__ = ["app", "run"]
+__all__ = ["Baseline", "app", "run"]
 
 app = typer.Typer(
     name="clearhead",
-    help="Attention you can see through: what a transformer's heads compute, against theory and against chance.",
+    help="Test theories of attention on your own models, with controls.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: no box characters, which some terminals cannot print, and no import of rich
 )
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
 DEFAULT_RUNS = "clearhead-runs"
+
+
+class Baseline(StrEnum):
+    """The theories that are also measured on the model with fresh random weights."""
+
+    AUTO = "auto"
+    ALL = "all"
+    NONE = "none"
 
 
 def _show_version(wanted: bool) -> None:
@@ -34,7 +45,7 @@ def _show_version(wanted: bool) -> None:
 def _clearhead(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:
@@ -46,61 +57,70 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            help="A local Hugging Face folder, the installed demo all-MiniLM-L6-v2, or package.module:function "
-            "returning a model or a (model, tokenizer) pair. The last runs that code."
+            help="A local model folder, the installed demo model all-MiniLM-L6-v2, or package.module:function that "
+            "returns a model or a (model, tokenizer) pair. A function runs its code; a folder runs none."
         ),
     ] = DEFAULT_MODEL,
     text: Annotated[
         Path | None,
         typer.Option(
-            help="UTF-8 text: paragraphs, or lines if no blank line parts them. Default: one that ships along."
+            help="UTF-8 text file. Passages are separated by blank lines; without blank lines each line is a passage. "
+            "Default: the passages in the package."
         ),
     ] = None,
     batches: Annotated[
         str | None,
-        typer.Option(help="Instead of text: package.module:function returning batches for the model. Runs that code."),
+        typer.Option(help="Inputs instead of text: package.module:function that returns batches. Runs its code."),
     ] = None,
     layers: Annotated[
-        str | None, typer.Option(help="Which layers, by place in the forward pass: 0,2,5 or 0-3.")
+        str | None, typer.Option(help="Layers to measure, in forward-pass order: 0,2,5 or 0-3. Default: all.")
     ] = None,
-    theory: Annotated[list[str] | None, typer.Option(help="Which theory; may be repeated. Default: all.")] = None,
-    inputs: Annotated[int | None, typer.Option(min=1, help="Use only the first so many passages.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Cut each passage to so many tokens.")] = 256,
+    theory: Annotated[list[str] | None, typer.Option(help="A theory to test; can be repeated. Default: all.")] = None,
+    inputs: Annotated[
+        int | None, typer.Option(min=1, help="Use the first N passages, or batches with --batches. Default: all.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Truncate each passage to this many tokens.")] = 256,
     batch_size: Annotated[int, typer.Option(min=1, help="Passages per forward pass.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the chance controls.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the controls' random draws.")] = 0,
     describe: Annotated[
-        Path | None, typer.Option(help="TOML file that says where q, k, v are in layers that no interface finds.")
+        Path | None,
+        typer.Option(help="TOML file that describes attention layers which no interface finds (docs/models.md)."),
     ] = None,
     allow_unseen: Annotated[
-        bool, typer.Option("--allow-unseen", help="Go on if modules that look like attention ran unseen.")
+        bool, typer.Option("--allow-unseen", help="Continue if modules that look like attention are not captured.")
     ] = False,
-    untrained: Annotated[
-        bool | None,
+    baseline: Annotated[
+        Baseline,
         typer.Option(
-            "--untrained/--no-untrained",
-            show_default=False,
-            help="Measure the same architecture with drawn weights too, as one more control: for all theories, or for "
-            "none. Default: for those that are judged by it, coding-rate.",
+            help="Also measure the model with fresh random weights: for theories that need it (auto: coding-rate), "
+            "for all theories, or for none."
         ),
-    ] = None,
+    ] = Baseline.AUTO,
     loss: Annotated[
         str | None,
         typer.Option(
-            help="package.module:function of the model's output and the batch, differentiated for theories that need "
-            "gradients. Runs that code."
+            help="package.module:function of (output, batch) that returns a loss, for theories that need gradients. "
+            "Runs its code."
         ),
     ] = None,
-    out: Annotated[str, typer.Option(metavar="PATH", help="Folder for index.html and findings.json.")] = DEFAULT_OUT,
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of the table.")] = False,
+    out: Annotated[
+        str, typer.Option(metavar="PATH", help="Folder for the report (index.html, findings.json).")
+    ] = DEFAULT_OUT,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of tables.")] = False,
 ) -> None:
-    """Measure theories of attention on every head of a model, and write a report."""
-    # As a path, nothing would be the current folder.
-    if not out:
-        raise CommandError("--out is empty; name a folder for the report, or . for this one")
-    from clearhead.cli.audit_command import AuditRequest, audit_command
+    """Test theories on a model and write a report.
 
-    audit_command(
-        AuditRequest(
+    Every head of every attention layer is measured and compared with controls.
+    """
+    # An empty path would be the current folder.
+    if not out:
+        raise CommandError("--out is empty; name a folder for the report, or . for the current folder")
+    from clearhead.cli.console import progress_bar
+
+    with progress_bar("loading libraries") as bar:
+        from clearhead.cli.audit_command import AuditRequest, print_result, run_audit
+
+        request = AuditRequest(
             model=model,
             text=text,
             batches=batches,
@@ -112,55 +132,72 @@ def audit(
             seed=seed,
             describe=describe,
             allow_unseen=allow_unseen,
-            untrained=untrained,
+            baseline=baseline,
             loss=loss,
             out=Path(out),
-            json=json,
         )
-    )
+        result = run_audit(request, bar)
+    print_result(result, as_json=json)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Which experiment; see --list.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The experiment; --list shows all.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments and their last results.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="The images: a folder in a standard layout, or an .npz file.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Train so many epochs instead of the recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of training epochs. Default: the recipe's.")] = None,
     models: Annotated[
-        Path | None, typer.Option(help="Folder of prepared models. Default: the folder models under --out.")
+        Path | None, typer.Option(help="Folder of prepared models. Default: models in the --out folder.")
     ] = None,
-    fetch: Annotated[bool, typer.Option("--fetch", help="Fetch models that are not there, with pip.")] = False,
-    inputs: Annotated[int | None, typer.Option(min=2, help="Use only the first so many inputs of each model.")] = None,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Download missing models with pip.")] = False,
+    inputs: Annotated[
+        int | None, typer.Option(min=2, help="Use the first N inputs of each model. Default: all.")
+    ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=2, help="How many seeds, from --seed on, where runs are repeated.")
+        int | None, typer.Option(min=2, help="Number of seeds, starting at --seed, for experiments that repeat runs.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 0,
-    out: Annotated[str, typer.Option(metavar="PATH", help="Folder under which results are written.")] = DEFAULT_RUNS,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
+    out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the results.")] = DEFAULT_RUNS,
 ) -> None:
-    """Run a published experiment again. What an interrupted run has done is not done twice."""
-    if not out:
-        raise CommandError("--out is empty; name a folder for the results, or . for this one")
-    from clearhead.cli.reproduce_command import list_experiments, reproduce_command
+    """Reproduce a published experiment.
 
+    An interrupted run continues where it stopped.
+    """
+    if not out:
+        raise CommandError("--out is empty; name a folder for the results, or . for the current folder")
+    from clearhead.cli.console import progress_bar
+
+    options = {"data": data, "epochs": epochs, "models": models, "fetch": fetch, "inputs": inputs, "seeds": seeds}
+    with progress_bar("loading libraries") as bar:
+        from clearhead.cli.reproduce_command import list_experiments, print_outcome, run_experiment
+
+        if not list_:
+            if name is None:
+                raise CommandError("name an experiment; clearhead reproduce --list shows them")
+            outcome = run_experiment(name, out=Path(out), seed=seed, options=options, bar=bar)
     if list_:
         list_experiments(Path(out))
-        return
-    if name is None:
-        raise CommandError("name an experiment; clearhead reproduce --list shows them")
-    given = {"data": data, "epochs": epochs, "models": models, "fetch": fetch, "inputs": inputs, "seeds": seeds}
-    reproduce_command(name, out=Path(out), seed=seed, given=given)
+    else:
+        print_outcome(name or "", outcome)
 
 
 @app.command()
 def verify(
-    json: Annotated[bool, typer.Option("--json", help="Print the theorems as JSON instead of the table.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the theorem checks as JSON instead of a table.")] = False,
 ) -> None:
-    """Check every proved statement now, beside a control that must fail. Exit code 1 if one does not hold."""
-    from clearhead.cli.verify_command import verify_command
+    """Check the theorems numerically.
 
-    if not verify_command(json=json):
+    Each check has a control that must fail. The exit code is 1 if a theorem does not hold.
+    """
+    from clearhead.cli.console import progress_bar
+
+    with progress_bar("checking theorems"):
+        from clearhead.cli.verify_command import check_theorems, print_checks
+
+        checks = check_theorems()
+    if not print_checks(checks, as_json=json):
         raise typer.Exit(1)
 
 
@@ -168,7 +205,10 @@ def verify(
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print the same facts as JSON.")] = False,
 ) -> None:
-    """Say what is installed, whether the compiled kernel is in use, and how to get what is missing."""
+    """Show what is installed and what is missing.
+
+    This includes whether the compiled kernel is in use, and the commands that install what is missing.
+    """
     from clearhead.cli.doctor_command import doctor_command
 
     doctor_command(json=json)
@@ -176,8 +216,12 @@ def doctor(
 
 def run() -> None:
     """Run the command line. `clearhead.__main__` calls it after it has cleaned the import path."""
-    # Threads that wait by spinning make small products many times slower beside any other busy process.
+    # Threads that wait by spinning make small products many times slower next to any other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Nothing is fetched, whatever a file asks for. Who wants their own code to fetch a model says HF_HUB_OFFLINE=0.
+    # Nothing is downloaded, whatever a file asks for. Users whose own code downloads a model set HF_HUB_OFFLINE=0.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if os.environ.get("COLUMNS") == "0":  # some terminals report it; nothing would be printed
+        del os.environ["COLUMNS"]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal gets ? for other characters
     sys.exit(exit_code_of(lambda: app(prog_name="clearhead", standalone_mode=False)))

@@ -1,21 +1,27 @@
-"""`clearhead verify`: check every proved statement and print the residuals."""
+"""`clearhead verify`: check every theorem and print the residuals."""
 
-import json as json_format
+import json
+from collections.abc import Sequence
 
 from clearhead.cli.console import printing
 from clearhead.report.json_file import theorems_as_json
 from clearhead.report.theorem_table import print_theorems
-from clearhead.theories.catalogue import all_theorems
+from clearhead.theories import catalogue
+from clearhead.theories.theory import TheoremCheck
 
-__all__ = ["verify_command"]
+__all__ = ["check_theorems", "print_checks"]
 
 
-def verify_command(*, json: bool) -> bool:
-    """Print the theorems; whether all that could be checked hold."""
-    theorems = all_theorems()
+def check_theorems() -> list[TheoremCheck]:
+    """Check the theorems of all theories."""
+    return catalogue.all_theorems()
+
+
+def print_checks(checks: Sequence[TheoremCheck], *, as_json: bool) -> bool:
+    """Print the checks. Return whether all that could be made hold."""
     with printing() as console:
-        if json:
-            print(json_format.dumps(theorems_as_json(theorems), indent=1, allow_nan=False), file=console.file)
+        if as_json:
+            print(json.dumps(theorems_as_json(checks), indent=1, allow_nan=False), file=console.file)
         else:
-            print_theorems(theorems, console)
-    return all(theorem.holds or bool(theorem.missing) for theorem in theorems)
+            print_theorems(checks, console)
+    return all(check.holds or bool(check.missing) for check in checks)
