@@ -225,7 +225,9 @@ def _with_a_theorem_that_fails(here: Path) -> list[str]:
 
 def test_verify_exits_with_one_if_a_theorem_fails(here: Path) -> None:
     command = _with_a_theorem_that_fails(here)
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        command, cwd=here, env=environment(100), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
     assert done.returncode == 1
     assert done.stdout.endswith(" hold, 1 do not hold\n")
 
@@ -357,7 +359,14 @@ def test_a_closed_pipe(here: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        command, cwd=here, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+        command,
+        cwd=here,
+        env=environment(100),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     os.close(writing)
     assert done.returncode == 2
@@ -371,7 +380,9 @@ def test_closed_standard_output(here: Path, arguments: tuple[str, ...]) -> None:
     if arguments == ("verify",):
         command = _with_a_theorem_that_fails(here)
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    done = subprocess.run(closed, cwd=here, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        closed, cwd=here, env=environment(100), stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+    )
     assert done.returncode == 2
     assert done.stderr == "clearhead: standard output is closed; nothing could be printed\n"
 
@@ -386,7 +397,9 @@ def test_a_full_disk_behind_standard_output(here: Path, warm: WarmCommand) -> No
 def test_closed_standard_error_does_not_move_errors_to_standard_output(here: Path) -> None:
     command = [sys.executable, "-m", "clearhead", "audit", "--out", ""]
     closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command]
-    done = subprocess.run(closed, cwd=here, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        closed, cwd=here, env=environment(100), stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
 
 
@@ -416,6 +429,7 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
     running = subprocess.Popen(
         [*command, *arguments],
         cwd=here,
+        env=environment(100),
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -437,7 +451,7 @@ def test_an_interrupted_experiment_goes_on(here: Path) -> None:
     command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.__main__ import main; main()"]
     running = subprocess.Popen(
         [*command, "reproduce", "vit/digits", "--epochs", "3000", "--out", "runs"],
-        cwd=here, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=here, env=environment(100), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     checkpoint = here / "runs" / "vit-digits" / "checkpoint.safetensors"
     try:
@@ -467,7 +481,9 @@ def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
     code = (
         "import sys, clearhead.cli.main; print(sorted({'torch', 'transformers', 'scipy', 'numpy'} & set(sys.modules)))"
     )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], env=environment(100), capture_output=True, text=True, timeout=60, check=True
+    )
     assert loaded.stdout.strip() == "[]"
 
 
