@@ -274,7 +274,7 @@ BAD = {
         ("audit", "small:model", "--batches", "small:breaks"), {}, "small:breaks fails at batch 3: KeyError: 'next",
     ),
     "batches that are none": (
-        ("audit", "small:model", "--batches", "math:pi"), {}, "math:pi gives a float, not batches",
+        ("audit", "small:model", "--batches", "math:pi"), {}, "math:pi returns a float, not batches",
     ),
     "batches that need arguments": (
         ("audit", "small:model", "--batches", "small:needs"), {}, "small:needs fails when it is called",

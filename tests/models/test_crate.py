@@ -12,7 +12,7 @@ from clearhead._capture import capture
 from clearhead.audit.run import audit
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
 from clearhead.models.loading import load_model
-from clearhead.models.native import MARKER, load_native, save_native, untrained
+from clearhead.models.native import MARKER, draw_baseline, load_native, save_native
 from clearhead.models.objects import LoadError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.drop_in import ClampedKeys
@@ -167,9 +167,9 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
     assert loaded.model.config == model.config == crate_from_json(model.config.as_json())
     with torch.no_grad():
         assert torch.equal(loaded.model(_images()), model(_images()))
-        again = loaded.untrained(0)
+        again = loaded.draw_baseline(0)
         assert torch.equal(again(_images()), model(_images()))
-        assert not torch.equal(untrained(model, 1)(_images()), model(_images()))
+        assert not torch.equal(draw_baseline(model, 1)(_images()), model(_images()))
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,8 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path) -> None:
     assert loaded.model.config == model.config
     with torch.no_grad():
         assert torch.equal(loaded.model(_images(), _mask()), model(_images(), _mask()))
-        assert torch.equal(loaded.untrained(0)(_images()), model(_images()))
-        assert not torch.equal(loaded.untrained(1)(_images()), model(_images()))
+        assert torch.equal(loaded.draw_baseline(0)(_images()), model(_images()))
+        assert not torch.equal(loaded.draw_baseline(1)(_images()), model(_images()))
 
 
 def test_attention_is_watched_in_encoder_and_decoder() -> None:

@@ -91,8 +91,8 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, overcomplete: bool) ->
     assert loaded.model.config == model.config
     with torch.no_grad():
         assert torch.equal(loaded.model(_tokens()), model(_tokens()))
-        assert torch.equal(loaded.untrained(0)(_tokens()), model(_tokens()))
-        assert not torch.equal(loaded.untrained(1)(_tokens()), model(_tokens()))
+        assert torch.equal(loaded.draw_baseline(0)(_tokens()), model(_tokens()))
+        assert not torch.equal(loaded.draw_baseline(1)(_tokens()), model(_tokens()))
 
 
 def test_it_is_watched_and_audited() -> None:

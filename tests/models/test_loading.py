@@ -6,7 +6,7 @@ import pickle
 import socket
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from clearhead.errors import InputError
-from clearhead.models.loading import DEFAULT_MODEL, TOKENIZER_FILES, load_model
+from clearhead.models.huggingface import TOKENIZER_FILES
+from clearhead.models.loading import DEFAULT_MODEL, load_model
 from clearhead.models.objects import LoadError, load_batches, load_function, load_object
 from clearhead.storage import CHECKSUMS_FILE, write_checksums
 from tests.faults.damage import DAMAGES, damage
@@ -96,7 +97,7 @@ def test_an_object_path(module: types.ModuleType) -> None:
     module.number = lambda: 3
     assert load_model("somebodys_models:make", max_tokens=8).model.in_features == 2
     assert load_model("somebodys_models:model", max_tokens=8).model.in_features == 3
-    with pytest.raises(LoadError, match="gives a int; it must give a torch"):
+    with pytest.raises(LoadError, match="returns a int; it must return a torch"):
         load_model("somebodys_models:number", max_tokens=8)
     with pytest.raises(LoadError, match="cannot import somebodys_models:nothing"):
         load_object("somebodys_models:nothing")
@@ -137,7 +138,7 @@ def test_batches_of_others(module: types.ModuleType) -> None:
     module.number = 3
     module.breaks = breaks
     assert list(load_batches("somebodys_models:three")) == [1, 2, 3]
-    with pytest.raises(LoadError, match="somebodys_models:number gives a int, not batches: TypeError"):
+    with pytest.raises(LoadError, match="somebodys_models:number returns a int, not batches: TypeError"):
         load_batches("somebodys_models:number")
     stream = load_batches("somebodys_models:breaks")
     assert next(stream) == 1
@@ -149,7 +150,7 @@ def test_functions_of_others_are_not_called(module: types.ModuleType) -> None:
     module.fails = lambda output, batch: _raises(KeyError("labels"))
     module.number = 3
     assert load_function("somebodys_models:fails") is module.fails
-    with pytest.raises(LoadError, match="somebodys_models:number is a int, not a function; name one"):
+    with pytest.raises(LoadError, match="somebodys_models:number is a int, not a function"):
         load_function("somebodys_models:number")
     with pytest.raises(LoadError, match="cannot import somebodys_models:nothing"):
         load_function("somebodys_models:nothing")
@@ -185,7 +186,7 @@ def test_without_a_padding_token_passages_go_one_by_one(module: types.ModuleType
 
 def test_a_pair_with_something_that_is_no_tokenizer_or_fails(module: types.ModuleType) -> None:
     module.pair = lambda: (nn.Linear(2, 2), 7)
-    with pytest.raises(LoadError, match="a model with a int, which is no tokenizer"):
+    with pytest.raises(LoadError, match="a model with a int, which is not a tokenizer"):
         load_model("somebodys_models:pair", max_tokens=8)
 
     class Failing(Tokenizer):
@@ -237,7 +238,9 @@ def test_missing_weights_are_not_drawn_at_random(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.layer.1.attention.self.key.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(LoadError, match=r"lacks 1 of the model's weights, encoder\.layer\.1\.attention\.self\.key"):
+    with pytest.raises(
+        LoadError, match=r"lacks 1 of the model's weights, the first is encoder\.layer\.1\.attention\.self\.key"
+    ):
         load_model(str(folder), max_tokens=8)
 
 
@@ -401,7 +404,7 @@ def test_a_backbone_named_by_a_folder_is_not_fetched(folder: Path, looked_up: li
     from huggingface_hub import constants
 
     path = _with_config(folder, BACKBONES[name])
-    with pytest.raises(LoadError, match="needs more than the folder holds, and nothing is fetched"):
+    with pytest.raises(LoadError, match="needs more than the folder holds, and nothing is downloaded"):
         load_model(path, max_tokens=8)
     assert looked_up == []
     assert constants.HF_HUB_OFFLINE is False
@@ -439,3 +442,161 @@ def test_a_pretrained_backbone_is_refused(folder: Path, looked_up: list[object],
     assert looked_up == []
     _edit_config(folder, use_pretrained_backbone=False, parts=[])
     assert load_model(str(folder), max_tokens=8).encode is not None
+
+
+def _edit_json(path: Path, **values: object) -> None:
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(stored | values))
+
+
+def _make_fifo(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def _link_to_device(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("/dev/zero")
+
+
+def _store_as(dtype: torch.dtype, *, as_pickle: bool = False) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(folder / "model.safetensors")
+        weights["encoder.layer.1.attention.self.key.weight"] = torch.ones(8, 8, dtype=dtype)
+        if as_pickle:
+            (folder / "model.safetensors").unlink()
+            torch.save(weights, folder / "pytorch_model.bin")
+        else:
+            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return change
+
+
+def _shards(file: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        names = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").rename(folder / "model-00001.safetensors")
+        _edit_json(
+            folder / "model.safetensors.index.json",
+            metadata={},
+            weight_map=dict.fromkeys(names, "model-00001.safetensors") | {"embeddings.LayerNorm.bias": file},
+        )
+
+    return change
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "1e9 layers": (lambda f: _edit_config(f, num_hidden_layers=10**9), "num_hidden_layers of 1000000000, but the"),
+    "1e5 layers": (lambda f: _edit_config(f, num_hidden_layers=10**5), "num_hidden_layers of 100000, but the"),
+    "a large vocabulary": (
+        lambda f: _edit_config(f, vocab_size=250_000, hidden_size=8192), r"a model of 2,\d+,\d+,\d+ parameters, but",
+    ),
+    "a pipe": (_make_fifo, r"config\.json is not a regular file"),
+    "an endless device": (_link_to_device, r"config\.json is not a regular file"),
+    "a long config": (lambda f: _edit_config(f, padding="x" * 5_000_000), r"config\.json: it has more than \d+ bytes"),
+    "deep JSON": (lambda f: _set(f / "config.json", "[" * 100_000), r"config\.json: its JSON is nested too deeply"),
+    "rather deep JSON": (
+        lambda f: _set(f / "config.json", '{"a":' * 500 + "1" + "}" * 500), "nested more than 64 levels deep",
+    ),
+    "weights above": (_shards("../other/model.safetensors"), r"names the file \.\./other/model\.safetensors, which"),
+    "weights elsewhere": (_shards("/etc/passwd"), "names the file /etc/passwd, which is outside the folder"),
+    "weights on a drive": (_shards("C:\\model.safetensors"), r"names the file C:.*, which is outside the folder"),
+    "no map of weights": (lambda f: _edit_json(f / "model.safetensors.index.json", weight_map=[]), "has no weight_map"),
+    "int32": (_store_as(torch.int32), r"key\.weight as I32; a parameter must be stored as floating point"),
+    "bool": (_store_as(torch.bool), r"key\.weight as BOOL; a parameter"),
+    "complex": (_store_as(torch.complex64), r"key\.weight as C64; a parameter"),
+    "int32 in a pickle": (_store_as(torch.int32, as_pickle=True), r"key\.weight as torch\.int32; a parameter"),
+    "a list of backends": (lambda f: _edit_config(f, attn_implementation=["sdpa"]), r"backend \['sdpa'\], not trusted"),
+    "a table of backends": (
+        lambda f: _edit_config(f, _attn_implementation={"text": {"deep": "x"}}), r"backend \{'deep': 'x'\}, not",
+    ),
+    "an adapter": (lambda f: _edit_json(f / "adapter_config.json"), "holds an adapter, which names a model elsewhere"),
+}  # fmt: skip
+
+
+def _set(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_folder_is_refused_in_one_line(folder: Path, case: str) -> None:
+    change, message = HOSTILE[case]
+    change(folder)
+    with pytest.raises(LoadError, match=message) as caught:
+        load_model(str(folder), max_tokens=6)
+    assert "\n" not in str(caught.value)
+
+
+HOSTILE_TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "length in words": (
+        lambda f: _edit_json(f / "tokenizer_config.json", model_max_length="512"),
+        "tokenizer's model_max_length is '512', not a positive number",
+    ),
+    "length of nothing": (
+        lambda f: _edit_json(f / "tokenizer_config.json", model_max_length=-1), "model_max_length is -1, not a",
+    ),
+    "a replacement that expands": (
+        lambda f: _edit_json(f / "tokenizer.json", normalizer={
+            "type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10**6}),
+        "replacements that can lengthen a text 1000000 times",
+    ),
+    "replacements that expand together": (
+        lambda f: _edit_json(f / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [
+            {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 30}),
+        "replacements that can lengthen a text 1073741824 times",
+    ),
+    "a file elsewhere": (
+        lambda f: _edit_json(f / "tokenizer_config.json", vocab_file="/etc/passwd"),
+        "names the file /etc/passwd, which is outside the folder",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE_TOKENIZERS)
+def test_a_hostile_tokenizer_is_refused_in_one_line(folder: Path, case: str) -> None:
+    change, message = HOSTILE_TOKENIZERS[case]
+    change(folder)
+    loaded = load_model(str(folder), max_tokens=6)
+    assert loaded.encode is not None
+    with pytest.raises(LoadError, match=message) as caught:
+        loaded.encode(["a b"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_panics_is_an_error(module: types.ModuleType) -> None:
+    class PanicException(BaseException):
+        """As the tokenizers library raises."""
+
+    class Panics(Tokenizer):
+        def __call__(self, *_: object, **__: object) -> dict[str, torch.Tensor]:
+            raise PanicException("regex")
+
+    module.pair = lambda: (nn.Linear(2, 2), Panics())
+    encode = load_model("somebodys_models:pair", max_tokens=8).encode
+    assert encode is not None
+    with pytest.raises(LoadError, match="the tokenizer fails on the text: PanicException: regex"):
+        encode(["a"])
+
+
+def test_long_passages_are_cut_before_they_are_tokenized(module: types.ModuleType) -> None:
+    lengths: list[int] = []
+
+    class Measures(Tokenizer):
+        def __call__(self, passages: list[str], **options: object) -> dict[str, torch.Tensor]:
+            lengths.extend(map(len, passages))
+            return super().__call__(passages, **options)  # type: ignore[arg-type]
+
+    module.pair = lambda: (nn.Linear(2, 2), Measures())
+    encode = load_model("somebodys_models:pair", max_tokens=8).encode
+    assert encode is not None
+    encode(["a" * 10**6])
+    assert lengths == [8 * 64]
+
+
+def test_shards_inside_the_folder_load(folder: Path) -> None:
+    _shards("model-00001.safetensors")(folder)
+    assert load_model(str(folder), max_tokens=6).model.config.hidden_size == 8

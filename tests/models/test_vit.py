@@ -13,7 +13,7 @@ from clearhead._capture import capture
 from clearhead.audit.run import audit
 from clearhead.errors import InputError
 from clearhead.models.loading import load_model
-from clearhead.models.native import MARKER, is_native, load_native, save_native, untrained
+from clearhead.models.native import MARKER, draw_baseline, is_native, load_native, save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
@@ -110,12 +110,12 @@ def test_the_initial_weights_come_from_the_seed_alone() -> None:
     torch.manual_seed(5)
     first = _model(3)
     torch.manual_seed(6)
-    again, other = untrained(first, 3), untrained(first, 4)
+    again, other = draw_baseline(first, 3), draw_baseline(first, 4)
     with torch.no_grad():
         assert torch.equal(first(_images()), again(_images()))
         assert not torch.equal(first(_images()), other(_images()))
     with pytest.raises(ValueError, match="expected one of Clearhead's own models; got a Linear"):
-        untrained(torch.nn.Linear(2, 3), 0)
+        draw_baseline(torch.nn.Linear(2, 3), 0)
 
 
 @pytest.mark.parametrize("kind", DAMAGES)

@@ -131,7 +131,7 @@ def _load(request: AuditRequest) -> LoadedModel:
     else:
         remove_from_import_path(request.model)
     loaded = load_model(request.model, max_tokens=request.max_tokens)
-    if request.baseline is Baseline.ALL and loaded.untrained is None:
+    if request.baseline is Baseline.ALL and loaded.draw_baseline is None:
         raise CommandError(
             f"--baseline all needs a model folder; Clearhead cannot draw fresh weights for {request.model}"
         )
@@ -145,7 +145,7 @@ def _baseline(request: AuditRequest, loaded: LoadedModel) -> Iterable[nn.Module]
 
     Return None for --baseline none, and for --baseline auto if weights cannot be drawn.
     """
-    draw = loaded.untrained
+    draw = loaded.draw_baseline
     if request.baseline is Baseline.NONE or draw is None:
         return None
     try:

@@ -25,7 +25,7 @@ from clearhead.operators.placing import CHILD
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
 from clearhead.stored_json import read_json, write_json
 
-__all__ = ["KINDS", "MARKER", "is_native", "load_native", "save_native", "untrained"]
+__all__ = ["KINDS", "MARKER", "draw_baseline", "is_native", "load_native", "save_native"]
 
 MARKER = "clearhead_model"
 """The key of config.json that only Clearhead's own models have. Its value names the kind."""
@@ -97,7 +97,7 @@ def load_native(folder: Path) -> nn.Module:
     return model
 
 
-def untrained(model: nn.Module, seed: int) -> nn.Module:
+def draw_baseline(model: nn.Module, seed: int) -> nn.Module:
     """Return a model of the same config with fresh random weights drawn from `seed`: the baseline."""
     baseline: nn.Module = KINDS[_kind_of(model)].model(model.config, generator=torch.Generator().manual_seed(seed))
     return baseline.eval()

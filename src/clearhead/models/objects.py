@@ -1,4 +1,4 @@
-"""Python objects by their path, package.module:function, which is to run somebody's code; and how loading fails."""
+"""Python objects by path, `package.module:function`: loading one runs its code. Also the errors of loading."""
 
 import importlib
 import itertools
@@ -11,26 +11,18 @@ from torch import nn
 from clearhead.errors import InputError
 
 __all__ = [
-    "SWAP_FILE",
-    "SWAP_KEY",
-    "LoadError",
-    "first_line",
-    "is_object_path",
-    "load_batches",
-    "load_function",
+    "SWAP_FILE", "SWAP_KEY", "LoadError", "error_line", "first_line", "is_object_path", "load_batches", "load_function",
     "load_object",
-    "told",
-]
-
+]  # fmt: skip
 
 SWAP_FILE = "clearhead-swap.json"
-"""Notes, beside a model's own files, which attention was swapped in."""
+"""The file of a model folder that describes swapped attention."""
 SWAP_KEY = "clearhead_swap"
-"""Does so in a Hugging Face config."""
+"""The key of a Hugging Face config that describes swapped attention."""
 
 
 class LoadError(InputError):
-    """A model that cannot be loaded. The message names the cause and the remedy."""
+    """A model that cannot be loaded."""
 
 
 def is_object_path(name: str) -> bool:
@@ -39,62 +31,62 @@ def is_object_path(name: str) -> bool:
 
 
 def load_object(path: str) -> Any:
-    """Import `package.module:function` and call it. This runs that code."""
-    made = _imported(path)
-    if isinstance(made, nn.Module) or not callable(made):
-        return made
+    """Import `package.module:function` and return what it returns. An attribute that is no function is returned."""
+    value = _import(path)
+    if isinstance(value, nn.Module) or not callable(value):
+        return value
     try:
-        return made()
+        return value()
     except (Exception, SystemExit) as error:
-        raise LoadError(f"{path} fails when it is called without arguments: {told(error)}") from error
+        raise LoadError(f"{path} fails when it is called without arguments: {error_line(error)}") from error
 
 
 def load_function(path: str) -> Callable[..., Any]:
-    """Import `package.module:function`, to be called by others. This runs the module's code."""
-    made = _imported(path)
-    if not callable(made):
-        raise LoadError(f"{path} is a {type(made).__name__}, not a function; name one")
-    function: Callable[..., Any] = made
+    """Import the function `package.module:function` without calling it."""
+    value = _import(path)
+    if not callable(value):
+        raise LoadError(f"{path} is a {type(value).__name__}, not a function")
+    function: Callable[..., Any] = value
     return function
 
 
-def _imported(path: str) -> Any:
-    module_name, _, attribute = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # a module's own code may raise anything, or end the process
-        raise LoadError(f"cannot import {path}: {told(error)}") from error
-
-
 def load_batches(path: str) -> Iterator[Any]:
-    """The batches that `package.module:function` gives, one by one. This runs that code."""
-    made = load_object(path)
+    """Return an iterator over the batches that `package.module:function` returns."""
+    value = load_object(path)
     try:
-        stream = iter(made)
+        batches = iter(value)
     except Exception as error:
-        raise LoadError(f"{path} gives a {type(made).__name__}, not batches: {told(error)}") from error
-    return _stepped(path, stream)
-
-
-def _stepped(path: str, stream: Iterator[Any]) -> Iterator[Any]:
-    for number in itertools.count():
-        try:
-            batch = next(stream)
-        except StopIteration:
-            return
-        except (Exception, SystemExit) as error:
-            raise LoadError(f"{path} fails at batch {number}: {told(error)}") from error
-        yield batch
-        del batch  # not kept while the next is made
+        raise LoadError(f"{path} returns a {type(value).__name__}, not batches: {error_line(error)}") from error
+    return _iterate(path, batches)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that says something, or its kind."""
+    """Return the first line of an error's message that is not empty, or the name of its class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
-def told(error: BaseException) -> str:
-    """An error of code that is not ours, in one line."""
+def error_line(error: BaseException) -> str:
+    """Return the class and the first line of an error that code of others raised."""
     line, kind = first_line(error), type(error).__name__
     return line if line == kind else f"{kind}: {line}"
+
+
+def _import(path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # a module's code may raise anything, or end the process
+        raise LoadError(f"cannot import {path}: {error_line(error)}") from error
+
+
+def _iterate(path: str, batches: Iterator[Any]) -> Iterator[Any]:
+    for number in itertools.count():
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except (Exception, SystemExit) as error:
+            raise LoadError(f"{path} fails at batch {number}: {error_line(error)}") from error
+        yield batch
+        del batch  # or it would stay in memory while the next one is made

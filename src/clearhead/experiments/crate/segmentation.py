@@ -28,7 +28,7 @@ from clearhead.experiments.figures import draw_images
 from clearhead.experiments.tables import Field, Table, decimals, over_runs, plus_minus
 from clearhead.experiments.training_runs import TrainedRun, train_runs
 from clearhead.heads import Heads
-from clearhead.models.native import untrained
+from clearhead.models.native import draw_baseline
 from clearhead.numerics.moments import Array
 from clearhead.training.evaluation import as_pixels
 
@@ -68,7 +68,7 @@ def measure(request: Request, folder: Path) -> Results:
     for number, run in enumerate(runs):
         request.progress(f"{run.name}, seed {run.seed}: maps", number, len(runs))
         model = run.model()
-        for name, subject in ((run.name, model), (run.name + BASELINE, untrained(model, run.seed))):
+        for name, subject in ((run.name, model), (run.name + BASELINE, draw_baseline(model, run.seed))):
             scores.setdefault(name, {})[run.seed] = score_heads(overlap_by_head(subject, data, images=images))
     return Results(data=data, runs=runs, scores=scores, controls=score_controls(data, images=images), images=images)
 

@@ -24,7 +24,7 @@ from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.models.vision import fashion_mnist
 from clearhead.experiments.tables import Field, Table, decimals, mean_of, over_runs, plus_minus
 from clearhead.experiments.training_runs import Plan, TrainedRun, train_runs
-from clearhead.models.native import untrained
+from clearhead.models.native import draw_baseline
 from clearhead.training.evaluation import as_pixels
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def audit_layers(run: TrainedRun, images: ImageSet, *, inputs: int) -> dict[str,
     """Return the coding-rate audit of one model with its baseline: curves by layer, and medians over heads."""
     model = run.model()
     batches = list(torch.split(as_pixels(images.test_images[:inputs]), BATCH))
-    baselines = (untrained(model, run.seed + SPACING * draw) for draw in range(BASELINES))
+    baselines = (draw_baseline(model, run.seed + SPACING * draw) for draw in range(BASELINES))
     record = audit(model, batches, theories=["coding-rate"], untrained=baselines, seed=run.seed, name=run.name)
     return {
         "curves": [_curve(dataclasses.asdict(curve)) for curve in record.curves],

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from clearhead.experiments.models.archives import Archives, unpack_folder
 from clearhead.experiments.models.published import PublishedModel
-from clearhead.models.objects import LoadError, told
+from clearhead.models.objects import LoadError, error_line
 from clearhead.storage import write_checksums
 
 __all__ = ["TOKENS", "prepare"]
@@ -54,7 +54,7 @@ def prepare(model: PublishedModel, folder: Path, *, run: Run | None = None) -> N
         except LoadError:
             raise
         except Exception as error:
-            raise LoadError(f"cannot prepare {model.name}: {told(error)}") from error
+            raise LoadError(f"cannot prepare {model.name}: {error_line(error)}") from error
         write_checksums(converted, [path.name for path in converted.iterdir()])
         converted.rename(folder)
 

@@ -13,9 +13,9 @@ from clearhead.experiments.models.preparing import prepare
 from clearhead.experiments.models.published import PUBLISHED, PublishedModel
 from clearhead.experiments.models.vision import FASHION_MNIST, fashion_mnist
 from clearhead.experiments.training_runs import MODEL_FOLDER
+from clearhead.models.huggingface import Draw
 from clearhead.models.loading import DEMOS, load_model
 from clearhead.models.objects import LoadError
-from clearhead.models.untrained import Draw
 from clearhead.models.vit import VisionTransformer
 from clearhead.training.evaluation import as_pixels
 
@@ -87,7 +87,7 @@ def _load_published(model: PublishedModel, request: Request) -> Ready:
         prepare(model, folder)
     loaded = load_model(model.name if demo else str(folder), max_tokens=MAX_TOKENS)
     inputs = make_inputs(model.reads, folder, loaded.encode, count=request.inputs or INPUTS, seed=request.seed)
-    return Ready(model=loaded.model, untrained=loaded.untrained, batches=inputs.batches, source=inputs.source)
+    return Ready(model=loaded.model, untrained=loaded.draw_baseline, batches=inputs.batches, source=inputs.source)
 
 
 def _load_vision(request: Request) -> Ready:
@@ -100,7 +100,7 @@ def _load_vision(request: Request) -> Ready:
     tokens = len(images) * loaded.model.config.tokens if isinstance(loaded.model, VisionTransformer) else None
     return Ready(
         model=loaded.model,
-        untrained=loaded.untrained,
+        untrained=loaded.draw_baseline,
         batches=batches,
         source="first test images of Fashion-MNIST",
         tokens=tokens,

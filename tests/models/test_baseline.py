@@ -1,4 +1,4 @@
-"""The untrained twin of a model: its architecture, and weights that depend on the seed alone."""
+"""The baseline of a model: its architecture, with weights that depend on the seed alone."""
 
 from pathlib import Path
 from typing import Any
@@ -36,23 +36,23 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _drawn(loaded: LoadedModel, seed: int) -> nn.Module:
-    assert loaded.untrained is not None
-    return loaded.untrained(seed)
+    assert loaded.draw_baseline is not None
+    return loaded.draw_baseline(seed)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_twin_has_the_architecture_and_no_weight_of_the_model(family: str, tmp_path: Path) -> None:
+def test_the_baseline_has_the_architecture_and_no_weight_of_the_model(family: str, tmp_path: Path) -> None:
     loaded = _loaded(family, tmp_path)
     before = {name: x.clone() for name, x in loaded.model.state_dict().items()}
     config = loaded.model.config.to_dict()
-    twin = _drawn(loaded, 3)
-    assert type(twin) is type(loaded.model)
-    assert str(twin) == str(loaded.model)
-    shapes = [{name: (x.shape, x.dtype) for name, x in model.named_parameters()} for model in (twin, loaded.model)]
+    baseline = _drawn(loaded, 3)
+    assert type(baseline) is type(loaded.model)
+    assert str(baseline) == str(loaded.model)
+    shapes = [{name: (x.shape, x.dtype) for name, x in model.named_parameters()} for model in (baseline, loaded.model)]
     assert shapes[0] == shapes[1]
-    assert twin.config._attn_implementation == loaded.model.config._attn_implementation
-    assert not any(module.training for module in twin.modules())
-    theirs, drawn = _weights(loaded.model), _weights(twin)
+    assert baseline.config._attn_implementation == loaded.model.config._attn_implementation
+    assert not any(module.training for module in baseline.modules())
+    theirs, drawn = _weights(loaded.model), _weights(baseline)
     assert len(drawn) > 5
     for name, x in drawn.items():
         assert torch.isfinite(x).all(), name
@@ -61,7 +61,7 @@ def test_the_twin_has_the_architecture_and_no_weight_of_the_model(family: str, t
     # The model itself, and what it was made with, are as before.
     assert all(torch.equal(x, before[name]) for name, x in loaded.model.state_dict().items())
     assert loaded.model.config.to_dict() == config
-    assert len({id(model.config) for model in (twin, _drawn(loaded, 3), loaded.model)}) == 3
+    assert len({id(model.config) for model in (baseline, _drawn(loaded, 3), loaded.model)}) == 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -78,13 +78,13 @@ def test_the_seed_alone_decides(family: str, tmp_path: Path) -> None:
         assert not torch.equal(x, other[name]), name
 
 
-def test_the_twin_has_the_models_dtype(tmp_path: Path) -> None:
+def test_the_baseline_has_the_models_dtype(tmp_path: Path) -> None:
     loaded = _loaded("Bert", tmp_path, torch.bfloat16)
     assert {x.dtype for x in loaded.model.parameters()} == {torch.bfloat16}
     assert {x.dtype for x in _drawn(loaded, 0).parameters()} == {torch.bfloat16}
 
 
-def test_the_demo_has_a_twin_that_has_learned_nothing() -> None:
+def test_the_demo_has_a_baseline_that_has_learned_nothing() -> None:
     loaded = load_model(DEFAULT_MODEL, max_tokens=32)
     assert loaded.encode is not None
     batch = loaded.encode(["A man plays a guitar.", "Stock prices fell."])
@@ -95,12 +95,12 @@ def test_the_demo_has_a_twin_that_has_learned_nothing() -> None:
 
 
 def test_an_object_path_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "somebodys_untrained.py").write_text("from torch import nn\nmodel = nn.Linear(2, 3)\n")
+    (tmp_path / "somebodys_model.py").write_text("from torch import nn\nmodel = nn.Linear(2, 3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert load_model("somebodys_untrained:model", max_tokens=8).untrained is None
+    assert load_model("somebodys_model:model", max_tokens=8).draw_baseline is None
 
 
-def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 
     loaded = _loaded("Bert", tmp_path)
@@ -110,6 +110,6 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(transformers.AutoModel, "from_config", fails)
     state = torch.get_rng_state()
-    with pytest.raises(LoadError, match=r"cannot draw the weights of .* anew: no such backbone$"):
+    with pytest.raises(LoadError, match=r"cannot draw fresh weights for .*: no such backbone$"):
         _drawn(loaded, 0)
     assert torch.equal(torch.get_rng_state(), state)

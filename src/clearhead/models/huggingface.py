@@ -1,0 +1,180 @@
+"""Models and tokenizers from a Hugging Face folder. Nothing is downloaded, and no code of the folder runs.
+
+Weights come from safetensors or from pickles that torch reads with weights_only.
+"""
+
+import contextlib
+import copy
+import functools
+import importlib
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.models.encoding import Encode, make_encoder
+from clearhead.models.folder_checks import check_folder, check_size, check_tokenizer, read_weights
+from clearhead.models.objects import LoadError, first_line
+from clearhead.storage import check_checksums
+
+__all__ = ["TOKENIZER_FILES", "Draw", "baseline_of", "folder_encoder", "load_huggingface"]
+
+Draw = Callable[[int], nn.Module]
+"""Returns a model with fresh random weights, drawn from a seed."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json",
+    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+OPTIONS = {"local_files_only": True, "trust_remote_code": False}
+
+
+def load_huggingface(folder: Path) -> nn.Module:
+    """Return the model of a folder that `save_pretrained` wrote. Raise LoadError if it cannot be loaded safely."""
+    check_folder(folder)
+    weights = read_weights(folder)
+    check_checksums(folder)
+    try:
+        import transformers
+    except ImportError:
+        raise LoadError("Hugging Face models need transformers; pip install 'clearhead[hf]'") from None
+    with _offline(), _quiet(transformers):
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, **OPTIONS)
+            check_size(folder, copy.deepcopy(config), weights, transformers.AutoModel.from_config)
+            return _load_weights(transformers, folder, config)
+        except LoadError:
+            raise
+        except pickle.UnpicklingError as error:
+            raise LoadError(
+                f"the weights in {folder} are a pickle that could run code; save them as safetensors"
+            ) from error
+        except Exception as error:
+            raise LoadError(f"cannot load {folder}: {_cause(error)}") from error
+
+
+def folder_encoder(folder: Path, model: nn.Module, max_tokens: int) -> Encode | None:
+    """Return a function that encodes passages with the folder's tokenizer, which is loaded at the first call.
+
+    Return None if the folder has no tokenizer.
+    """
+    if not any((folder / file).exists() for file in TOKENIZER_FILES):
+        return None
+
+    @functools.cache
+    def load() -> Encode:
+        return make_encoder(_load_tokenizer(folder), model, max_tokens)
+
+    def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
+        return load()(passages)
+
+    return encode
+
+
+def baseline_of(model: nn.Module, name: str) -> Draw:
+    """Return a function that draws the baseline: the same model with fresh weights by its family's initialisation.
+
+    Each drawn model has the architecture, the attention implementation and the dtype of the model and is in evaluation
+    mode. Equal seeds give equal weights. The global random state and the model's configuration do not change.
+    """
+    config = copy.deepcopy(model.config)
+    attention = config._attn_implementation  # type: ignore[union-attr]
+
+    def draw(seed: int) -> nn.Module:
+        transformers: Any = importlib.import_module("transformers")
+        with _offline(), _quiet(transformers), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                drawn: nn.Module = transformers.AutoModel.from_config(
+                    copy.deepcopy(config), attn_implementation=attention, trust_remote_code=False
+                )
+            except Exception as error:
+                raise LoadError(f"cannot draw fresh weights for {name}: {first_line(error)}") from error
+        return drawn.eval()
+
+    return draw
+
+
+def _load_weights(transformers: Any, folder: Path, config: Any) -> nn.Module:
+    safe = any(folder.glob("*.safetensors"))
+    for attention in ("sdpa", "eager"):
+        try:
+            model, report = transformers.AutoModel.from_pretrained(
+                folder,
+                config=config,
+                attn_implementation=attention,
+                use_safetensors=safe,
+                output_loading_info=True,
+                **({} if safe else {"weights_only": True}),
+                **OPTIONS,
+            )
+        except ValueError as error:
+            if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
+                continue
+            raise
+        break
+    # Models of sentences are often saved without their pooler, which no attention depends on.
+    missing = [key for key in sorted(report.get("missing_keys", ())) if "pooler" not in key]
+    if missing:
+        raise LoadError(
+            f"{folder} lacks {len(missing)} of the model's weights, the first is {missing[0]}; "
+            "they would be random numbers"
+        )
+    return model  # type: ignore[no-any-return]
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    transformers: Any = importlib.import_module("transformers")
+    try:
+        check_tokenizer(folder)
+        with _offline(), _quiet(transformers):
+            return transformers.AutoTokenizer.from_pretrained(folder, **OPTIONS)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the tokenizers library panics with an exception that is not an Exception
+        raise LoadError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first line of an error, or a known cause: a torchvision that does not fit, a missing download."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if "torchvision::" in str(chain):
+            return "torchvision does not fit this torch; uninstall it, or call clearhead.ensure_torchvision() first"
+        if type(chain).__name__ == "OfflineModeIsEnabled":
+            return "it needs more than the folder holds, and nothing is downloaded; does config.json name a backbone?"
+        chain = chain.__cause__ or chain.__context__
+    return first_line(error)
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Keep transformers off the network, whatever the environment says: local_files_only does not cover a backbone."""
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Suppress progress bars, log messages and warnings of transformers."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
