@@ -242,7 +242,7 @@ def _folder(here: Path, **files: bytes | str) -> str:
 
 BERT = json.dumps({"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1})
 BAD = {
-    "missing folder": (("audit", "nowhere"), {}, "there is no model folder nowhere"),
+    "missing folder": (("audit", "nowhere"), {}, "there is no model folder 'nowhere'"),
     "empty folder": (("audit", "folder"), {}, "has no config.json"),
     "no weights": (("audit", "folder"), {"config_dot_json": BERT}, "has no weights"),
     "weights that are no weights": (

@@ -202,7 +202,7 @@ def test_a_pair_with_something_that_is_no_tokenizer_or_fails(module: types.Modul
 
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(
-        LoadError, match=r"there is no model folder .*nowhere; give a local Hugging Face folder, all-MiniLM"
+        LoadError, match=r"there is no model folder .*nowhere'; give a local Hugging Face folder, all-MiniLM"
     ):
         load_model(str(tmp_path / "nowhere"), max_tokens=8)
 

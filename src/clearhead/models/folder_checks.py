@@ -167,7 +167,8 @@ def _read(path: Path, max_bytes: int) -> dict[str, Any]:
         raise LoadError(str(error)) from None
     if not isinstance(stored, dict):
         raise LoadError(f"{path} holds no JSON object")
-    level, depth = [stored], 0
+    level: list[Any] = [stored]
+    depth = 0
     while level := [value for item in level for value in _values(item) if isinstance(value, dict | list)]:
         depth += 1
         if depth > MAX_DEPTH:

@@ -43,11 +43,11 @@ def load_model(name: str, *, max_tokens: int) -> LoadedModel:
         loaded = _load_folder(_demo_folder(name), name, max_tokens)
     elif is_object_path(name):
         loaded = _load_object(name, max_tokens)
-    elif Path(name).is_dir():
+    elif name and Path(name).is_dir():
         loaded = _load_folder(Path(name), name, max_tokens)
     else:
         raise LoadError(
-            f"there is no model folder {name}; give a local Hugging Face folder, "
+            f"there is no model folder {name!r}; give a local Hugging Face folder, "
             f"{', '.join(DEMOS)}, or package.module:function"
         )
     loaded.model.eval()

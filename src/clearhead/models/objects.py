@@ -74,6 +74,8 @@ def error_line(error: BaseException) -> str:
 
 def _import(path: str) -> Any:
     module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise LoadError(f"expected package.module:function; got {path!r}")
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a module's code may raise anything, or end the process
