@@ -29,7 +29,7 @@ SHAPES = ((32, 3, 197), (1, 2, 4096))
 
 def dense(k: Tensor, v: Tensor, *, name: str, iterations: int) -> Tensor:
     """Compute the published iteration with every matrix stored; dual is Y / mu."""
-    t = preset(name).bound.of(k)
+    t = preset(name).bound.compute(k)
     low_rank = dual = torch.zeros_like(k)
     for _ in range(iterations):
         sparse = soft_threshold(k - low_rank + dual, t)

@@ -130,14 +130,14 @@ SYMMETRIC_FAULTS = (
     Fault(
         "tiles: any spread is held",
         "operators/symmetric_tiles.py",
-        "_WIDEST = 75.0",
-        "_WIDEST = 1e9",
+        "_MAX_SPREAD = 75.0",
+        "_MAX_SPREAD = 1e9",
         SYMMETRIC,
     ),
     Fault(
         "plain heads: gradient of rows only",
-        "operators/plain_heads.py",
-        "        to_k += by_scores.mT @ k[:, rows]\n",
+        "operators/symmetric_tiles.py",
+        "        dk += d_scores.mT @ k[:, rows]\n",
         "",
         SYMMETRIC,
     ),

@@ -21,7 +21,7 @@ from clearhead.modules import (
     TokenStatisticsAttention,
 )
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.clamped import clamped_key_attention
+from clearhead.operators.clamped_keys import clamped_key_attention
 from clearhead.testing import MODULE_CHECKS, ModuleSubject, require_close
 from clearhead.testing.check import not_applicable
 from tests.modules.drawing import boolean, differ, normal, randomised

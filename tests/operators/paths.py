@@ -11,7 +11,7 @@ import torch
 from clearhead.kernels.library import status
 
 SYMMETRIC = importlib.import_module("clearhead.operators.symmetric")  # by its name the package has the function
-LIBRARY = importlib.import_module("clearhead.operators.symmetric_library")
+LIBRARY = importlib.import_module("clearhead.operators.symmetric_kernel")
 
 ANY_DTYPE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PATHS = ("as chosen", "kernel", "tiles", "torch")
@@ -27,10 +27,10 @@ def forced(path: str) -> Iterator[None]:
         pytest.skip(f"no compiled kernel: {status().reason}")
     never = 1 << 62
     with (
-        patch.object(SYMMETRIC, "_WORTH_A_CALL", 0 if path == "kernel" else never),
-        patch.object(SYMMETRIC, "_WORTH_A_PURSUIT", 0 if path == "kernel" else never),
-        patch.object(SYMMETRIC, "_WORTH_TILES", 0 if path == "tiles" else never),
+        patch.object(SYMMETRIC, "_MIN_KERNEL_OPERATIONS", 0 if path == "kernel" else never),
+        patch.object(SYMMETRIC, "_MIN_PURSUIT_OPERATIONS", 0 if path == "kernel" else never),
+        patch.object(SYMMETRIC, "_MIN_TILED_TOKENS", 0 if path == "tiles" else never),
         patch.object(SYMMETRIC, "_TILED_DTYPES", ANY_DTYPE),
-        patch.object(LIBRARY, "_kernel_is_there", lambda: path == "kernel"),
+        patch.object(LIBRARY, "_kernel_installed", lambda: path == "kernel"),
     ):
         yield

@@ -13,7 +13,7 @@ from clearhead.kernels.library import status
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import reference
 from clearhead.operators.pursuit import principal_attention_pursuit
-from clearhead.operators.pursuit_library import pursuit
+from clearhead.operators.pursuit_kernel import pursuit
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import ShapeError
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
@@ -290,7 +290,7 @@ def test_the_kernel_takes_pursuits_that_are_far_too_small_for_a_call_of_their_ow
         taken.append(operands[4])
         return pursuit(*operands)
 
-    monkeypatch.setattr(module, "pursuit", noted)
+    monkeypatch.setattr(module, "pursuit_in_kernel", noted)
     k, v = drawn(1, 4, 127, 13), drawn(1, 4, 127, 13, seed=1)
     for iterations in (1, 2, 3):
         principal_attention_pursuit(k, v, iterations=iterations, threshold=0.7)

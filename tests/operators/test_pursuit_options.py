@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.operators.key_bound import KeyBound
+from clearhead.operators.clamped_keys import KeyBound
 from clearhead.operators.pursuit_options import PRESETS, Order, Pursuit, Shrink, preset
-from clearhead.operators.pursuit_trace import trace_pursuit
-from clearhead.operators.rpc import rpc_attention
+from clearhead.operators.rpc import rpc_attention, trace_pursuit
 from clearhead.shapes import ShapeError
 from tests.operators.test_rpc import CAUSAL, TIGHT
 from tests.operators.test_symmetric import drawn
@@ -59,21 +58,21 @@ def test_a_trace_is_what_happens(order: Order, asking: bool, mask: Tensor | None
 
 def test_options_can_be_written_down() -> None:
     for chosen in (*PRESETS.values(), Pursuit(shrink=Shrink.HARD, bound=KeyBound(mu=0.3), centred=True)):
-        assert Pursuit.from_json(chosen.as_json()) == chosen
+        assert Pursuit.from_dict(chosen.to_dict()) == chosen
     with pytest.raises(ValueError, match="function"):
-        Pursuit(bound=KeyBound(threshold=lambda lam, mu: lam / mu)).as_json()
-    more = {**Pursuit().as_json(), "more": 1}
+        Pursuit(bound=KeyBound(threshold=lambda lam, mu: lam / mu)).to_dict()
+    more = {**Pursuit().to_dict(), "more": 1}
     for broken in ({}, {"bound": {}}, more):
-        with pytest.raises(ValueError, match="no options of a pursuit"):
-            Pursuit.from_json(broken)
-    stored = Pursuit().as_json()
+        with pytest.raises(ValueError, match="expected the options of a pursuit"):
+            Pursuit.from_dict(broken)
+    stored = Pursuit().to_dict()
     stored["bound"]["threshold"] = "os.system"
     with pytest.raises(ValueError, match=r"'os\.system' is not a valid Threshold"):
-        Pursuit.from_json(stored)
+        Pursuit.from_dict(stored)
 
 
 def test_wrong_options_are_refused_in_words(typechecked: bool) -> None:
-    with pytest.raises(ValueError, match="no preset is called papre; there is paper, code-2024-10"):
+    with pytest.raises(ValueError, match=r"there is no preset .papre.; choose from paper, code-2024-10"):
         preset("papre")
     with pytest.raises(ValueError, match="whole number of iterations, one or more; got 0"):
         preset("paper", iterations=0)
@@ -86,8 +85,8 @@ def test_wrong_options_are_refused_in_words(typechecked: bool) -> None:
         Pursuit(dual_sign=2)
     with pytest.raises(ValueError, match=r"centred as True or False; got .*'no'"):
         Pursuit(centred="no")
-    with pytest.raises(ValueError, match="no options of a pursuit"):
-        Pursuit.from_json({**Pursuit().as_json(), "bound": "paper"})
+    with pytest.raises(ValueError, match="expected the options of a pursuit"):
+        Pursuit.from_dict({**Pursuit().to_dict(), "bound": "paper"})
     with pytest.raises(ValueError, match="'LYS' is not a valid Order"):
         Pursuit(order="LYS")
     with pytest.raises(ShapeError, match=r"one shape, as L is taken from K; got k \(2, 3, 13, 7\), v \(2, 3, 13, 5\)"):

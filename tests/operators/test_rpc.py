@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import itertools
 
 import pytest
@@ -9,12 +10,10 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import pursuit_steps, reference
-from clearhead.operators.clamped import clamped_key_attention
-from clearhead.operators.key_bound import KeyBound, Scope, Threshold
-from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
-from clearhead.operators.pursuit_trace import trace_pursuit
-from clearhead.operators.rpc import rpc_attention
+from clearhead.operators import reference
+from clearhead.operators.clamped_keys import KeyBound, Scope, Threshold, clamped_key_attention
+from clearhead.operators.pursuit_options import PRESETS, DropoutIterations, Inner, Order, Pursuit, Shrink, preset
+from clearhead.operators.rpc import rpc_attention, trace_pursuit
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from clearhead.testing.operator_checks import MASK_CHECKS
@@ -24,6 +23,7 @@ from tests.operators.paths import PATHS, forced
 from tests.operators.test_pursuit import widened
 from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
 
+PURSUIT = importlib.import_module("clearhead.operators.pursuit")
 TIGHT = KeyBound(strength=0.4, threshold=Threshold.TIMES_MU)
 """A bound that clamps a good part of standard normal keys."""
 CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
@@ -230,7 +230,7 @@ def test_parts_of_a_batch_are_worked_on_one_after_the_other(masked: bool, monkey
     k, v, q, along = (drawn(5, 3, 13, 7, seed=i) for i in range(4))
     mask = (drawn(5, 1, 13, 13, seed=5) > -1) if masked else None
     seen: list[int] = []
-    one = pursuit_steps.iterate
+    one = PURSUIT.iterate
 
     def noted(k: Tensor, *args, **options) -> Tensor:
         seen.append(len(k))
@@ -239,9 +239,9 @@ def test_parts_of_a_batch_are_worked_on_one_after_the_other(masked: bool, monkey
     def attention(k: Tensor, v: Tensor, q: Tensor) -> Tensor:
         return rpc_attention(k, v, queries=q, mask=mask, pursuit=Pursuit(bound=TIGHT))
 
-    monkeypatch.setattr(pursuit_steps, "iterate", noted)
+    monkeypatch.setattr(PURSUIT, "iterate", noted)
     whole = [attention(k, v, q), *gradients(attention, k, v, q, along=along)]
-    monkeypatch.setattr(pursuit_steps, "_CACHED", 2 * 3 * 13 * 7)
+    monkeypatch.setattr(PURSUIT, "_CHUNK", 2 * 3 * 13 * 7)
     parts = [attention(k, v, q), *gradients(attention, k, v, q, along=along)]
     assert seen == [5, 5, 2, 2, 1, 2, 2, 1]
     assert all(relative(x, y.double()) <= 64 * tolerance(torch.float32) for x, y in zip(parts, whole, strict=True))
@@ -251,7 +251,7 @@ def test_weights_are_dropped_where_the_pursuit_says() -> None:
     k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
     there = torch.arange(13) < 11
     outs = {}
-    for place, mask in itertools.product(DropoutPlace, (None, there)):
+    for place, mask in itertools.product(DropoutIterations, (None, there)):
         pursuit = Pursuit(bound=TIGHT, dropout=place)
         torch.manual_seed(0)
         first = rpc_attention(k, v, pursuit=pursuit, mask=mask, dropout=0.5)
@@ -259,9 +259,9 @@ def test_weights_are_dropped_where_the_pursuit_says() -> None:
         assert torch.equal(rpc_attention(k, v, pursuit=pursuit, mask=mask, dropout=0.5), first)
         dry = rpc_attention(k, v, pursuit=pursuit, mask=mask)
         wet = relative(first, dry.double())
-        assert wet <= 64 * tolerance(torch.float32) if place is DropoutPlace.NONE else wet > 0.1
+        assert wet <= 64 * tolerance(torch.float32) if place is DropoutIterations.NONE else wet > 0.1
         outs[place] = first
-    assert relative(outs[DropoutPlace.ALL], outs[DropoutPlace.LAST].double()) > 0.1
+    assert relative(outs[DropoutIterations.ALL], outs[DropoutIterations.LAST].double()) > 0.1
     # What is kept weighs twice as much, so that on average nothing changes.
     last = Pursuit(bound=TIGHT)
     mean = torch.stack([rpc_attention(k, v, pursuit=last, dropout=0.5) for _ in range(400)]).mean(dim=0)

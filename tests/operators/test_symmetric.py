@@ -11,8 +11,8 @@ from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators import reference
-from clearhead.operators.symmetric import padding, symmetric_attention
-from clearhead.operators.symmetric_library import symmetric
+from clearhead.operators.symmetric import key_mask_of, symmetric_attention
+from clearhead.operators.symmetric_kernel import symmetric
 from clearhead.shapes import ShapeError, check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from tests.operators.contract import run_check
@@ -148,15 +148,15 @@ def test_a_shift_of_all_keys_changes_only_their_weights(path: str) -> None:
 def test_padding_is_told_from_other_masks() -> None:
     k = drawn(2, 3, 5, 7)
     tokens = torch.tensor([[True, True, False, True, True], [True, False, True, True, True]])
-    assert torch.equal(padding(tokens[:, None, None], k), tokens)
-    assert torch.equal(padding(tokens[:, None, None].expand(2, 1, 1, 5), k), tokens)
-    assert torch.equal(padding(tokens[0], k), tokens[:1].expand(2, 5))
-    assert torch.equal(padding(torch.tensor(True), k), torch.ones(2, 5, dtype=torch.bool))
-    assert padding(tokens[:, None, None].expand(2, 3, 1, 5), k) is None  # by head
-    assert padding(torch.ones(5, 5, dtype=torch.bool), k) is None  # by query
-    assert torch.equal(padding(tokens[:, None], k[:, 0]), tokens)
-    assert torch.equal(padding(tokens[0], k[0, 0]), tokens[:1])
-    assert torch.equal(padding(tokens[:1, None, None], k[:1].expand(4, 3, 5, 7)), tokens[:1].expand(4, 5))
+    assert torch.equal(key_mask_of(tokens[:, None, None], k), tokens)
+    assert torch.equal(key_mask_of(tokens[:, None, None].expand(2, 1, 1, 5), k), tokens)
+    assert torch.equal(key_mask_of(tokens[0], k), tokens[:1].expand(2, 5))
+    assert torch.equal(key_mask_of(torch.tensor(True), k), torch.ones(2, 5, dtype=torch.bool))
+    assert key_mask_of(tokens[:, None, None].expand(2, 3, 1, 5), k) is None  # by head
+    assert key_mask_of(torch.ones(5, 5, dtype=torch.bool), k) is None  # by query
+    assert torch.equal(key_mask_of(tokens[:, None], k[:, 0]), tokens)
+    assert torch.equal(key_mask_of(tokens[0], k[0, 0]), tokens[:1])
+    assert torch.equal(key_mask_of(tokens[:1, None, None], k[:1].expand(4, 3, 5, 7)), tokens[:1].expand(4, 5))
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.symmetric import symmetric_attention
-from clearhead.operators.symmetric_library import symmetric
+from clearhead.operators.symmetric_kernel import symmetric
 from tests.operators.paths import PATHS, forced
 from tests.operators.test_symmetric import dense, drawn, gradients, relative
 

@@ -4,7 +4,7 @@
 """
 
 from clearhead.operators import reference
-from clearhead.operators.clamped import clamped_key_attention
+from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope, Threshold, Width, clamped_key_attention
 from clearhead.operators.drop_in import (
     DROP_INS,
     RPC,
@@ -34,13 +34,11 @@ from clearhead.operators.kernel_pca import (
     kernel_pca_spectrum,
 )
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
-from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
 from clearhead.operators.learned_scaling import LearnedScaling, Scaled
 from clearhead.operators.pursuit import principal_attention_pursuit
-from clearhead.operators.pursuit_options import PRESETS, DropoutPlace, Inner, Order, Pursuit, Shrink, preset
-from clearhead.operators.pursuit_trace import PursuitStep, PursuitTrace, trace_pursuit
+from clearhead.operators.pursuit_options import PRESETS, DropoutIterations, Inner, Order, Pursuit, Shrink, preset
 from clearhead.operators.resizing import resize_matrix
-from clearhead.operators.rpc import rpc_attention
+from clearhead.operators.rpc import PursuitStep, PursuitTrace, rpc_attention, trace_pursuit
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
     AlphaSymmetric,
@@ -78,7 +76,7 @@ __all__ = [
     "ByRank",
     "ClampedKeys",
     "DropIn",
-    "DropoutPlace",
+    "DropoutIterations",
     "FlatSpectrumWarning",
     "Inner",
     "KernelPCA",

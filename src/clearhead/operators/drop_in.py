@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.operators.clamped import clamped_key_attention
-from clearhead.operators.key_bound import KeyBound
+from clearhead.operators.clamped_keys import KeyBound, clamped_key_attention
 from clearhead.operators.learned_scaling import Scaled
 from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
@@ -171,7 +170,7 @@ class RPC:
     def __post_init__(self) -> None:
         _check_queries(self.queries)
         if isinstance(self.pursuit, Mapping):
-            object.__setattr__(self, "pursuit", Pursuit.from_json(self.pursuit))
+            object.__setattr__(self, "pursuit", Pursuit.from_dict(self.pursuit))
         object.__setattr__(self, "options", preset(self.pursuit, iterations=self.iterations, strength=self.strength))
 
     @property
@@ -213,7 +212,7 @@ def drop_in_as_json(operator: Any) -> dict[str, Any]:
         known = ", ".join(DROP_INS)
         raise InputError(f"only operators with a name can be saved ({known}); got {operator!r}: undo it before saving")
     settings = {name: getattr(operator, name) for name in _settings(type(operator))}
-    plain = {name: value.as_json() if isinstance(value, Pursuit) else value for name, value in settings.items()}
+    plain = {name: value.to_dict() if isinstance(value, Pursuit) else value for name, value in settings.items()}
     return {"operator": operator.name, **plain}
 
 

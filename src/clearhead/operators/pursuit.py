@@ -1,30 +1,58 @@
 r"""Principal attention pursuit (PAP): the iterations of RPC-Attention (Teo and Nguyen 2024, algorithm 1).
 
-Names here and there: k, v, l are the rows of K, V, L; `dual` is Y / mu; `threshold` is lambda / mu, which is all that
-mu enters through. With :math:`x - \operatorname{shrink}_t(x) = \operatorname{clamp}(x, \pm t)` the sparse part S is
-never formed, and the dual update after the last iteration, which nothing reads, is left out.
+k, v, l are the rows of the source's K, V, L; u (`dual`) is Y / mu; `threshold` is lambda / mu, the only way in which mu
+enters; sigma is the dual sign. With :math:`x - \operatorname{shrink}_t(x) = \operatorname{clamp}(x, \pm t)` the sparse
+part S is never formed. With c for the residual minus its sparse part (`Pursuit.subtract_sparse`), an iteration in the
+published order, sparse part first, is
+
+.. math:: z = k - l + u, \quad c = \operatorname{clamp}(z), \quad l' = A(c + l - (1 - \sigma) u), \quad u' = c + l - l'
+
+and with the low-rank part first, from x = k,
+
+.. math:: l' = A(x), \quad c = \operatorname{clamp}(k - l' + u), \quad x' = l' - u + (1 + \sigma) c, \quad u' = c
+
+Updates that nothing reads after the last attention are left out.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.component_pursuit import DualSign
-from clearhead.operators.pursuit_library import pursuit
-from clearhead.operators.pursuit_options import Pursuit
-from clearhead.operators.pursuit_steps import Attending, pursue_by_parts
+from clearhead.operators.pursuit_kernel import pursuit as pursuit_in_kernel
+from clearhead.operators.pursuit_options import DropoutIterations, Order, Pursuit
+from clearhead.operators.softmax import as_rows, fused_attention, softmax_attention
 from clearhead.operators.symmetric import (
-    checked_scale,
     four_axes,
-    kernel_is_worth_it,
-    padding,
+    key_mask_of,
+    prefers_kernel,
+    resolve_scale,
+    symmetric_attention,
 )
-from clearhead.operators.symmetric_library import as_given
+from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
-__all__ = ["principal_attention_pursuit"]
+__all__ = [
+    "AttentionStep",
+    "Observer",
+    "check_pursuit",
+    "iterate",
+    "iterate_in_chunks",
+    "principal_attention_pursuit",
+    "threshold_by_head",
+]
+
+# The number of entries of keys per chunk on the CPU, so that the tensors of an iteration stay in its cache.
+_CHUNK = 1 << 17
 
 _STEPS: dict[int, Pursuit] = {-1: Pursuit(dual_sign=-1), 1: Pursuit(dual_sign=1)}
+
+Observer = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""A function called after each iteration with the keys of its attention, l, the sparse part, and u."""
 
 
 def principal_attention_pursuit(
@@ -37,7 +65,7 @@ def principal_attention_pursuit(
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "*b n d"]:
-    r"""Iterate symmetric attention on keys whose outlying entries are taken out, from l = dual = 0.
+    r"""Iterate symmetric attention on keys without their outlying entries, from l = dual = 0. Keys are the queries.
 
     .. math:: z = k - l + \text{dual}, \quad c = \operatorname{clamp}(z, \pm t), \quad
         q = l - (1 - \text{sign})\,\text{dual} + c, \quad
@@ -45,49 +73,51 @@ def principal_attention_pursuit(
 
     iterations: one is exactly symmetric attention on clamped keys
     threshold: t, a number or a tensor that broadcasts to the leading axes of k, one for each head
-    dual_sign: of the dual variable in q: -1 as published, +1 as ADMM has it
+    dual_sign: sign of the dual variable in q: -1 as published, +1 as in ADMM
 
-    Queries, keys and values are of one width, for l is compared with k. Gradients flow through every iteration, and
-    into the threshold. Where the compiled kernel serves `symmetric_attention`, it runs all iterations in one call and
-    keeps l alone for the gradient.
+    Keys and values have the same width, because l is subtracted from k. Gradients flow through every iteration and into
+    the threshold. Where the compiled kernel supports `symmetric_attention`, it runs all iterations in one call and
+    stores only l for the gradient.
     """
     scale = check_pursuit(k, v, iterations, dual_sign, mask, scale)
     t = threshold_by_head(k, threshold)
-    seen, pull = None, 1.0 - dual_sign
-    fast = kernel_is_worth_it(k, scale, iterations=int(iterations))
+    key_mask, pull = None, 1.0 - dual_sign
+    fast = prefers_kernel(k, scale, iterations=int(iterations))
     if fast and mask is not None:
-        seen = padding(mask, k)
-        fast = seen is not None
+        key_mask = key_mask_of(mask, k)
+        fast = key_mask is not None
     wide = torch.promote_types(k.dtype, torch.float32)
     if not fast:
-        with as_given(k):
-            attending = Attending(mask=mask, scale=scale)
-            out = pursue_by_parts(
-                k.to(wide), v.to(wide), t[..., None, None], _STEPS[dual_sign], attending, iterations=int(iterations)
+        with no_autocast(k):
+            step = AttentionStep(mask=mask, scale=scale)
+            out = iterate_in_chunks(
+                k.to(wide), v.to(wide), t[..., None, None], _STEPS[dual_sign], step, iterations=int(iterations)
             )
             return out.to(v.dtype)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
     keys, values = four_axes(k.to(wide)), four_axes(v.to(wide))
-    found: Tensor
-    found, *_ = pursuit(keys, values, t.to(wide).reshape(keys.shape[:2]), seen, int(iterations), pull, scale, keep)
-    return found.to(v.dtype).reshape(v.shape)
+    thresholds = t.to(wide).reshape(keys.shape[:2])
+    low_rank: Tensor
+    low_rank, *_ = pursuit_in_kernel(keys, values, thresholds, key_mask, int(iterations), pull, scale, keep)
+    return low_rank.to(v.dtype).reshape(v.shape)
 
 
 def check_pursuit(
     k: Tensor, v: Tensor, iterations: int, dual_sign: int, mask: Tensor | None, scale: float | None
 ) -> float:
+    """Return the scale. Raise `ShapeError` or ValueError unless the arguments of a pursuit fit each other."""
     check_attention_operands(k, k, v, mask=mask)
     if k.shape[-1] != v.shape[-1]:
         raise ShapeError(f"expected keys and values of one width; got k {tuple(k.shape)}, v {tuple(v.shape)}")
     if iterations < 1 or iterations != int(iterations):
         raise InputError(f"expected a whole number of iterations, one or more; got {iterations}")
     if dual_sign not in (-1, 1):
-        raise InputError(f"expected a dual sign of -1, as published, or 1, as ADMM has it; got {dual_sign}")
-    return checked_scale(k, scale)
+        raise InputError(f"expected a dual sign of -1, as published, or 1, as in ADMM; got {dual_sign}")
+    return resolve_scale(k, scale)
 
 
 def threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
-    """One for each leading index of k, in single precision or better."""
+    """Return one threshold for each leading index of k, in single precision or better."""
     wide = torch.promote_types(k.dtype, torch.float32)
     if not isinstance(threshold, Tensor):
         if not threshold >= 0:
@@ -103,3 +133,105 @@ def threshold_by_head(k: Tensor, threshold: Tensor | float) -> Tensor:
             f"got threshold {tuple(threshold.shape)}, k {tuple(k.shape)}"
         )
     return threshold.to(wide).expand(k.shape[:-2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionStep:
+    """The attention A of an iteration: its queries (the keys if None), mask, scale and dropout."""
+
+    scale: float
+    queries: Tensor | None = None
+    mask: Tensor | None = None
+    dropout: float = 0.0
+
+    def attend(self, keys: Tensor, values: Tensor, *, centred: bool, drops: bool) -> Tensor:
+        """Return attention over the keys; `centred` queries have their mean subtracted, `drops` applies dropout."""
+        if self.queries is None and not centred and not drops:
+            return symmetric_attention(keys, values, mask=self.mask, scale=self.scale)
+        q = keys if self.queries is None else self.queries
+        if centred:
+            q = q - _mean(q, self.mask)
+        if not drops:
+            return softmax_attention(q, keys, values, mask=self.mask, scale=self.scale)
+        if self.mask is None:
+            return fused_attention(q, keys, values, mask=None, dropout=self.dropout, scale=self.scale)
+        mask = as_rows(self.mask)
+        has_keys = mask.any(dim=-1, keepdim=True)
+        out = fused_attention(q, keys, values, mask=mask | ~has_keys, dropout=self.dropout, scale=self.scale)
+        return torch.where(has_keys, out, 0)
+
+    def slice(self, start: int, end: int) -> "AttentionStep":
+        """Return the step of entries start to end of the first of four axes."""
+        mask = self.mask
+        if mask is not None and mask.ndim == 4 and mask.shape[0] > 1:
+            mask = mask[start:end]
+        queries = None if self.queries is None else self.queries[start:end]
+        return AttentionStep(scale=self.scale, queries=queries, mask=mask, dropout=self.dropout)
+
+
+def _mean(q: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean of the visible tokens' queries; the mask is the same for all queries."""
+    if mask is None:
+        return q.mean(dim=-2, keepdim=True)
+    visible = as_rows(mask).expand(*mask.shape[:-2], 1, q.shape[-2]).mT
+    return torch.where(visible, q, 0).sum(dim=-2, keepdim=True) / visible.sum(dim=-2, keepdim=True).clamp_min(1)
+
+
+def iterate(
+    k: Tensor,
+    v: Tensor,
+    bound: Tensor,
+    pursuit: Pursuit,
+    step: AttentionStep,
+    *,
+    iterations: int | None = None,
+    observe: Observer | None = None,
+) -> Tensor:
+    """Return l after the last iteration.
+
+    bound: (..., 1, 1) or (..., n, 1)
+    iterations: those of the pursuit if None
+    """
+    iterations = pursuit.iterations if iterations is None else iterations
+    low_rank = dual = torch.zeros(()).to(k)
+    keys = k
+    for i in range(iterations):
+        last = i == iterations - 1
+        drops = step.dropout > 0 and (
+            pursuit.dropout is DropoutIterations.ALL or (last and pursuit.dropout is DropoutIterations.LAST)
+        )
+        attend = partial(step.attend, values=v, centred=pursuit.centred, drops=drops)
+        if pursuit.order is Order.SPARSE_FIRST:
+            residual = k if i == 0 else k - low_rank + dual
+            clamped = pursuit.subtract_sparse(residual, bound, last=last)
+            keys = clamped if i == 0 else clamped + low_rank - (1 - pursuit.dual_sign) * dual
+            attended_keys, new = keys, attend(keys)
+            if observe is not None or not last:
+                dual = clamped + low_rank - new
+            low_rank = new
+        else:
+            attended_keys, low_rank = keys, attend(keys)
+            if observe is not None or not last:
+                residual = k - low_rank + dual
+                clamped = pursuit.subtract_sparse(residual, bound, last=last)
+                keys = low_rank - dual + (1 + pursuit.dual_sign) * clamped
+                dual = clamped
+        if observe is not None:
+            observe(attended_keys, low_rank, residual - clamped, dual)
+    return low_rank
+
+
+def iterate_in_chunks(
+    k: Tensor, v: Tensor, bound: Tensor, pursuit: Pursuit, step: AttentionStep, *, iterations: int | None = None
+) -> Tensor:
+    """Return `iterate`, computed on the CPU a few entries of the batch at a time, whose tensors stay in the cache."""
+    size = max(1, _CHUNK // max(1, k[:1].numel()))
+    whole = k.ndim != 4 or len(k) <= size or k.device.type != "cpu" or torch.compiler.is_compiling()
+    if whole or step.dropout > 0:
+        return iterate(k, v, bound, pursuit, step, iterations=iterations)
+    outputs = []
+    for start in range(0, len(k), size):
+        rows = slice(start, min(start + size, len(k)))
+        chunk = step.slice(rows.start, rows.stop)
+        outputs.append(iterate(k[rows], v[rows], bound[rows], pursuit, chunk, iterations=iterations))
+    return torch.cat(outputs)

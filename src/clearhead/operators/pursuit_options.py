@@ -1,8 +1,7 @@
-"""The options of principal attention pursuit as values, and the published choices among them by name.
+"""The options of principal attention pursuit as values, and the published choices as presets.
 
-What the paper, its released code and principal component pursuit do differently is described in
-docs/theory/rpc-attention.md. Names: strength is lambda, and S, L, Y are the sparse part, the low-rank part and the dual
-variable.
+docs/theory/rpc-attention.md describes where the paper, its released code and principal component pursuit differ.
+strength is lambda; S, L, Y are the sparse part, the low-rank part and the dual variable.
 """
 
 import dataclasses
@@ -16,22 +15,22 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.component_pursuit import DualSign
-from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
+from clearhead.operators.clamped_keys import RELEASED_BOUND, KeyBound, KeyMu, Scope, Threshold, Width
 
-__all__ = ["PRESETS", "DropoutPlace", "Inner", "Order", "Pursuit", "Shrink", "preset"]
+__all__ = ["PRESETS", "DropoutIterations", "Inner", "Order", "Pursuit", "Shrink", "preset"]
 
 
 class Order(StrEnum):
-    """Of the steps in an iteration."""
+    """The order of the steps in an iteration."""
 
     SPARSE_FIRST = "SLY"
     """As published: one iteration is symmetric attention on clamped keys."""
     LOW_RANK_FIRST = "LSY"
-    """As principal component pursuit has it: one iteration is symmetric attention."""
+    """As in principal component pursuit: one iteration is symmetric attention."""
 
 
 class Shrink(StrEnum):
-    """What counts as sparse: how far entries lie beyond the bound, or those entries as a whole."""
+    """The sparse part of an entry beyond the bound: its excess over the bound, or the whole entry."""
 
     SOFT = "soft"
     HARD = "hard"
@@ -42,28 +41,30 @@ class Inner(StrEnum):
 
     SHRINK = "shrink"
     ALL = "all"
-    """Everything that is left, K - L + Y / mu: no shrinkage, as in one branch of the code of August 2024."""
+    """The whole residual, K - L + Y / mu: no shrinkage, as in one branch of the code of August 2024."""
     HALF = "half"
-    """Half of what is left, as in its other branch."""
+    """Half of the residual, as in its other branch."""
 
 
-class DropoutPlace(StrEnum):
-    """In which iterations attention weights are dropped, where dropout is asked for."""
+class DropoutIterations(StrEnum):
+    """The iterations in which dropout applies to attention weights."""
 
     LAST = "last"
     ALL = "all"
     NONE = "none"
 
 
-_WORDS = {"order": Order, "shrink": Shrink, "inner": Inner, "dropout": DropoutPlace}
+_ENUMS = {"order": Order, "shrink": Shrink, "inner": Inner, "dropout": DropoutIterations}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pursuit:
-    """How principal attention pursuit goes.
+    """The options of principal attention pursuit.
 
-    dual_sign: of Y / mu in the keys of the attention: -1 as published, +1 as the method has it
-    centred: whether the mean of the queries is taken from each
+    iterations: number of iterations
+    bound: the bound of the keys, beyond which entries are sparse
+    dual_sign: sign of Y / mu in the keys of the attention: -1 as published, +1 as in ADMM
+    centred: True to subtract the mean of the queries from each
     """
 
     iterations: int = 4
@@ -72,11 +73,11 @@ class Pursuit:
     dual_sign: DualSign = -1
     shrink: Shrink = Shrink.SOFT
     inner: Inner = Inner.SHRINK
-    dropout: DropoutPlace = DropoutPlace.LAST
+    dropout: DropoutIterations = DropoutIterations.LAST
     centred: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in _WORDS.items():
+        for name, kind in _ENUMS.items():
             object.__setattr__(self, name, kind(getattr(self, name)))
         if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
             raise InputError(f"expected a whole number of iterations, one or more; got {self.iterations}")
@@ -86,41 +87,41 @@ class Pursuit:
             raise InputError(f"expected a KeyBound, and centred as True or False; got {self.bound!r}, {self.centred!r}")
 
     @property
-    def fused(self) -> bool:
-        """Whether the compiled kernel has these steps."""
-        alone = self.iterations == 1 or self.inner is Inner.SHRINK
-        return self.order is Order.SPARSE_FIRST and self.shrink is Shrink.SOFT and alone and not self.centred
+    def in_kernel(self) -> bool:
+        """True if the compiled kernel implements these steps."""
+        shrinks = self.iterations == 1 or self.inner is Inner.SHRINK
+        return self.order is Order.SPARSE_FIRST and self.shrink is Shrink.SOFT and shrinks and not self.centred
 
-    def rest(self, left: Tensor, bound: Tensor, *, last: bool) -> Tensor:
-        """What is left, K - L + Y / mu, less the sparse part: clamped, where that is softly thresholded."""
+    def subtract_sparse(self, residual: Tensor, bound: Tensor, *, last: bool) -> Tensor:
+        """Return the residual K - L + Y / mu minus its sparse part; with soft shrinkage that is its clamp."""
         if self.inner is Inner.ALL and not last:
-            return torch.zeros_like(left)
+            return torch.zeros_like(residual)
         if self.inner is Inner.HALF and not last:
-            return left / 2
+            return residual / 2
         if self.shrink is Shrink.HARD:
-            return torch.where(left.abs() <= bound, left, 0)
-        return left.clamp(-bound, bound)
+            return torch.where(residual.abs() <= bound, residual, 0)
+        return residual.clamp(-bound, bound)
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain words and numbers. ValueError for a rule that is a function, or a mu that is a tensor."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return strings and numbers for JSON. Raise ValueError if the threshold is a function or mu a tensor."""
         if not isinstance(self.bound.threshold, Threshold) or isinstance(self.bound.mu, Tensor):
-            raise InputError("a threshold rule that is a function, or a learned mu, cannot be written down")
+            raise InputError("a pursuit whose threshold is a function, or whose mu is a tensor, cannot be saved")
         plain: dict[str, Any] = dataclasses.asdict(self, dict_factory=_plain)
         return plain
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "Pursuit":
-        """What `as_json` wrote. ValueError for anything else."""
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Pursuit":
+        """Return the pursuit that `to_dict` stored. Raise ValueError for anything else."""
         try:
-            written = dict(**stored["bound"])
-            mu = written["mu"]
+            settings = dict(**stored["bound"])
+            mu = settings["mu"]
             if isinstance(mu, Mapping):
                 mu = KeyMu(**{**mu, "width": Width(mu["width"]), "scope": Scope(mu["scope"])})
-            bound = KeyBound(**{**written, "threshold": Threshold(written["threshold"]), "mu": mu})
-            words = {name: kind(stored[name]) for name, kind in _WORDS.items()}
-            return cls(**{**stored, **words, "bound": bound})
+            bound = KeyBound(**{**settings, "threshold": Threshold(settings["threshold"]), "mu": mu})
+            enums = {name: kind(stored[name]) for name, kind in _ENUMS.items()}
+            return cls(**{**stored, **enums, "bound": bound})
         except (KeyError, TypeError) as error:
-            raise InputError(f"these are no options of a pursuit: {error}") from None
+            raise InputError(f"expected the options of a pursuit; got {stored!r} ({error})") from None
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -129,23 +130,24 @@ def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 PRESETS: Mapping[str, Pursuit] = {
     "paper": Pursuit(),
-    "code-2024-10": Pursuit(bound=KeyBound(threshold=Threshold.TIMES_MU, mu=KeyMu(width=Width.MODEL))),
+    "code-2024-10": Pursuit(bound=RELEASED_BOUND),
     "code-2024-08-base": Pursuit(iterations=1, bound=KeyBound(strength=3.0, mu=KeyMu(eps=1e-8)), inner=Inner.HALF),
     "admm": Pursuit(bound=KeyBound(strength=None), order=Order.LOW_RANK_FIRST, dual_sign=1),
 }
 """Published choices.
 
-paper: the bound lambda / mu, with lambda and iterations of the released code, as the paper's are not known
-code-2024-10: the released code as it stood in October 2024, for the tiny model
-code-2024-08-base: its state of August 2024, the branch of the base model
-admm: the signs, the order and the lambda that principal component pursuit has
+paper: the bound lambda / mu, with lambda and iterations of the released code, because the paper does not state them
+code-2024-10: the released code of October 2024, for the tiny model
+code-2024-08-base: the released code of August 2024, the branch of the base model
+admm: the signs, the order and the lambda of principal component pursuit
 """
 
 
 def preset(name: str | Pursuit, *, iterations: int | None = None, strength: float | None = None) -> Pursuit:
-    """The preset of that name, or the options given, with other iterations or another lambda where given."""
+    """Return the preset of that name, or the given pursuit, with `iterations` and `strength` replaced unless None."""
     if not isinstance(name, Pursuit) and name not in PRESETS:
-        raise InputError(f"no preset is called {name}; there is {', '.join(PRESETS)}")
-    chosen = name if isinstance(name, Pursuit) else PRESETS[name]
-    bound = chosen.bound if strength is None else dataclasses.replace(chosen.bound, strength=strength)
-    return dataclasses.replace(chosen, iterations=chosen.iterations if iterations is None else iterations, bound=bound)
+        raise InputError(f"there is no preset {name!r}; choose from {', '.join(PRESETS)}")
+    pursuit = name if isinstance(name, Pursuit) else PRESETS[name]
+    bound = pursuit.bound if strength is None else dataclasses.replace(pursuit.bound, strength=strength)
+    iterations = pursuit.iterations if iterations is None else iterations
+    return dataclasses.replace(pursuit, iterations=iterations, bound=bound)

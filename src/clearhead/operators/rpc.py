@@ -1,58 +1,63 @@
-r"""RPC-Attention: the low-rank part that principal attention pursuit finds (Teo and Nguyen 2024, definition 1).
+r"""RPC-Attention: the low-rank part of principal attention pursuit (Teo and Nguyen 2024, definition 1).
 
-Names: `pursuit` holds n, lambda, mu and what else the paper, its code and the method it comes from do differently. The
-sources let every token ask by its key; queries of their own are ours. In the published order one iteration is
-`clamped_key_attention`, exactly: the baseline that more iterations have to beat.
+`pursuit` holds n, lambda, mu and the other options in which the paper, its code and principal component pursuit differ.
+In the sources keys are the queries; separate queries are an addition of this package. In the published order one
+iteration is `clamped_key_attention`, exactly: the baseline of more iterations.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.operators.pursuit import principal_attention_pursuit
+from clearhead.operators.pursuit import AttentionStep, iterate, iterate_in_chunks, principal_attention_pursuit
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
-from clearhead.operators.pursuit_steps import Attending, pursue_by_parts
-from clearhead.operators.symmetric import checked_scale
-from clearhead.operators.symmetric_library import as_given
+from clearhead.operators.softmax import as_rows
+from clearhead.operators.symmetric import resolve_scale
+from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["check_rpc", "rpc_attention"]
+__all__ = ["PursuitStep", "PursuitTrace", "check_rpc", "rpc_attention", "trace_pursuit"]
 
-_CODE = PRESETS["code-2024-10"]
+_RELEASED = PRESETS["code-2024-10"]
 
 
 def rpc_attention(
     k: Float[Tensor, "*b n d"],
     v: Float[Tensor, "*b n d"],
     *,
-    pursuit: Pursuit = _CODE,
+    pursuit: Pursuit = _RELEASED,
     queries: Float[Tensor, "*b n d"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "*b n d"]:
-    r"""Iterate attention on keys whose outlying part S is taken out, from L = S = Y = 0, and return L.
+    r"""Iterate attention on keys without their sparse part S, from L = S = Y = 0, and return L.
 
     .. math::
         S \leftarrow \operatorname{shrink}_t(K - L + Y/\mu), \quad
         L \leftarrow \operatorname{softmax}(\text{scale}\; Q \tilde K^T) V, \quad
         Y \leftarrow Y + \mu (K - L - S), \qquad \tilde K = K - S - Y/\mu
 
-    with t the bound of `pursuit`, and Q = K~ unless there are `queries`, which stay the same in all iterations. mask:
-    boolean, broadcasts to (..., n, n), True where a token may look; hidden keys enter no norm and no count, and with
-    the presets' mu a token's output depends on nothing that it may not see, itself or through those that it sees: a
-    sliding window reaches back by one more window in each iteration. `dropout` is the probability with which weights
-    are dropped, in the iterations that `pursuit` names.
+    queries: Q, the same in all iterations; K~ if None, as published
+    pursuit: the options, with t its bound
+    mask: boolean, broadcasts to (..., n, n), True where a token may attend; hidden keys enter no norm and no count
+    scale: 1/sqrt(d) if None
+    dropout: probability of dropping attention weights, in the iterations that `pursuit` names
 
-    This is no convex splitting, for attention is no proximal step: after the few iterations that are used, K = L + S
-    does not hold. Values have the width of keys, since L is taken from K. Where the compiled kernel serves, with no
-    queries, no dropout and at most padding, it runs the published steps in one call; all else goes over torch's fused
+    With the mu of the presets a token's output depends only on tokens that it sees, directly or through the tokens that
+    it sees: a sliding window reaches back by one more window in each iteration.
+
+    This is not a convex splitting, because attention is not a proximal step: after the few iterations in use, K = L + S
+    does not hold. Values have the width of keys, since L is subtracted from K. The compiled kernel runs the published
+    steps in one call if there are no queries, no dropout and at most padding; all other calls use torch's fused
     attention. Neither stores an n x n matrix, and gradients flow through all iterations.
     """
     check_rpc(k, v, pursuit, queries, mask)
-    scale = checked_scale(k, scale)
-    bound = pursuit.bound.of(k, mask)
-    if pursuit.fused and queries is None and dropout == 0 and bound.shape[-2] == 1:
+    scale = resolve_scale(k, scale)
+    bound = pursuit.bound.compute(k, mask)
+    if pursuit.in_kernel and queries is None and dropout == 0 and bound.shape[-2] == 1:
         return principal_attention_pursuit(
             k,
             v,
@@ -63,18 +68,106 @@ def rpc_attention(
             scale=scale,
         )
     wide = torch.promote_types(k.dtype, torch.float32)
-    asking = None if queries is None else queries.to(wide)
-    with as_given(k):
-        attending = Attending(queries=asking, mask=mask, scale=scale, dropout=dropout)
-        return pursue_by_parts(k.to(wide), v.to(wide), bound, pursuit, attending).to(v.dtype)
+    queries = None if queries is None else queries.to(wide)
+    with no_autocast(k):
+        step = AttentionStep(queries=queries, mask=mask, scale=scale, dropout=dropout)
+        return iterate_in_chunks(k.to(wide), v.to(wide), bound, pursuit, step).to(v.dtype)
 
 
 def check_rpc(k: Tensor, v: Tensor, pursuit: Pursuit, queries: Tensor | None, mask: Tensor | None) -> None:
-    """Raise `ShapeError` or `ValueError` unless this can be pursued."""
+    """Raise `ShapeError` or ValueError unless the operands fit each other and the pursuit."""
     check_attention_operands(k if queries is None else queries, k, v, mask=mask)
     shapes = {"k": k, "v": v} | ({} if queries is None else {"queries": queries})
     if any(x.shape != k.shape for x in shapes.values()):
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in shapes.items())
-        raise ShapeError(f"expected keys, values and queries of one shape, as L is taken from K; got {got}")
+        raise ShapeError(f"expected keys, values and queries of one shape, since L is subtracted from K; got {got}")
     if pursuit.centred and mask is not None and mask.ndim > 1 and mask.shape[-2] > 1:
-        raise InputError("centred queries need a mask that is the same for every query: their mean would leak")
+        raise InputError("centred queries need a mask that is the same for every query, or their mean leaks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PursuitStep:
+    """One iteration, with one number of each kind for each head.
+
+    residual: |K - L - S| / |K|, 0 where the constraint holds
+    nonzeros: share of nonzero entries in the sparse part
+    diagonal: mean weight that a token gives to itself
+    """
+
+    low_rank: Float[Tensor, "*b n d"]
+    sparse: Float[Tensor, "*b n d"]
+    dual: Float[Tensor, "*b n d"]
+    residual: Float[Tensor, "*b"]
+    nonzeros: Float[Tensor, "*b"]
+    diagonal: Float[Tensor, "*b"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PursuitTrace:
+    """The iterations in order, with their mu and bound. `dual` of a step is Y, not Y / mu."""
+
+    mu: Float[Tensor, "*b #n 1"]
+    bound: Float[Tensor, "*b #n 1"]
+    steps: tuple[PursuitStep, ...]
+
+    @property
+    def out(self) -> Float[Tensor, "*b n d"]:
+        """The output of `rpc_attention`."""
+        return self.steps[-1].low_rank
+
+
+@torch.no_grad()
+def trace_pursuit(
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n d"],
+    *,
+    pursuit: Pursuit = _RELEASED,
+    queries: Float[Tensor, "*b n d"] | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> PursuitTrace:
+    """Run `rpc_attention` and record its iterations. Padding counts in no number; n x n matrices are stored here."""
+    check_rpc(k, v, pursuit, queries, mask)
+    scale = resolve_scale(k, scale)
+    wide = torch.promote_types(k.dtype, torch.float32)
+    k, v = k.to(wide), v.to(wide)
+    queries = None if queries is None else queries.to(wide)
+    bound, mu = pursuit.bound.compute(k, mask), pursuit.bound.compute_mu(k, mask)
+    visible = _visible_tokens(k, mask)
+    steps: list[PursuitStep] = []
+
+    def observe(keys: Tensor, low_rank: Tensor, sparse: Tensor, dual: Tensor) -> None:
+        q = keys if queries is None else queries
+        gap = torch.where(visible, k - low_rank - sparse, 0).norm(dim=(-2, -1))
+        share = ((sparse != 0) & visible).sum(dim=(-2, -1)) / (visible.sum(dim=(-2, -1)) * k.shape[-1]).clamp_min(1)
+        diagonal = torch.where(visible[..., 0], _diagonal_weights(q, keys, mask, scale), 0)
+        steps.append(
+            PursuitStep(
+                low_rank=low_rank,
+                sparse=sparse,
+                dual=mu * dual,
+                residual=gap / torch.where(visible, k, 0).norm(dim=(-2, -1)).clamp_min(torch.finfo(wide).tiny),
+                nonzeros=share.to(wide),
+                diagonal=diagonal.sum(dim=-1) / visible.sum(dim=(-2, -1)).clamp_min(1),
+            )
+        )
+
+    with no_autocast(k):
+        iterate(k, v, bound, pursuit, AttentionStep(queries=queries, mask=mask, scale=scale), observe=observe)
+    return PursuitTrace(mu=mu, bound=bound, steps=tuple(steps))
+
+
+def _visible_tokens(k: Tensor, mask: Tensor | None) -> Tensor:
+    """Return (..., n, 1), True for tokens that some query sees."""
+    if mask is None:
+        return torch.ones_like(k[..., :1], dtype=torch.bool)
+    return as_rows(mask).any(dim=-2).expand(k.shape[:-1])[..., None]
+
+
+def _diagonal_weights(q: Tensor, keys: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Return the attention weight of each token on itself."""
+    scores = scale * q @ keys.mT
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    diagonal = scores.diagonal(dim1=-2, dim2=-1)
+    return torch.where(diagonal > -torch.inf, (diagonal - scores.logsumexp(dim=-1)).exp(), 0)

@@ -1,4 +1,4 @@
-r"""Symmetric attention in tiles of plain torch, for any device and dtype: the kernel's formulas, readable.
+r"""Symmetric attention in tiles of plain torch, for any device and dtype, by the formulas of the compiled kernel.
 
 With c_i = scale |k_i|^2 / 2, an exponential of scores is :math:`e^{s_{ij}} = e^{c_i} G_{ij} e^{c_j}` with
 :math:`G_{ij} = e^{s_{ij} - c_i - c_j} = e^{-\text{scale} |k_i - k_j|^2 / 2}`, at most 1 and the same for (i, j) and for
@@ -7,10 +7,13 @@ With c_i = scale |k_i|^2 / 2, an exponential of scores is :math:`e^{s_{ij}} = e^
 .. math:: o_i = \frac{\sum_j G_{ij} w_j v_j}{Z_i}, \qquad Z_i = \sum_j G_{ij} w_j, \qquad w_j = e^{c_j - \text{middle}}
 
 for any `middle`, and nothing overflows. Each unordered pair of tiles takes one product and one exponential. The
-gradient is as symmetric: with A = dO / Z, B = w v and :math:`a_i = A_i \cdot o_i`,
+gradient has the same symmetry: with A = dO / Z, B = w v and :math:`a_i = A_i \cdot o_i`,
 
 .. math:: dv_i = w_i \sum_j G_{ij} A_j, \quad dk_i = \text{scale} \sum_j T_{ij} k_j, \quad
     T_{ij} = G_{ij} (A_i \cdot B_j + A_j \cdot B_i - a_i w_j - a_j w_i)
+
+Heads whose norms spread too widely for this are computed row by row. They are rare, so that code is short rather than
+fast; its gradient is written out, because torch does not record operations inside a custom operator.
 """
 
 import math
@@ -20,75 +23,78 @@ import torch
 from torch import Tensor
 
 from clearhead.kernels.calls import Attended, beside_tokens
-from clearhead.operators.plain_heads import plain, plain_backward, seen_at
+from clearhead.operators.softmax import fused_attention
 from clearhead.shapes import Bool, Float
 
 __all__ = ["tiles_backward", "tiles_forward"]
 
-# Larger by 2^30 than they say, exponentials far below a row's largest keep all their bits in single precision.
-_LIFTED = 2.0**30
-# Heads whose norms spread by more nats than this, or with rows whose weights add up to less, take the plain way.
-_WIDEST = 75.0
-_LEAST_TOTAL = 2.0**-70
-# So many scores stay in cache.
-_SCORES_AT_ONCE = 1 << 18
-_SMALLEST_TILE = 128
+# Exponentials are multiplied by 2^30, so that those far below a row's largest keep all their bits in single precision.
+_LIFT = 2.0**30
+# Heads whose c spreads by more than this, or with rows whose weights sum to less, are computed row by row.
+_MAX_SPREAD = 75.0
+_MIN_TOTAL = 2.0**-70
+# The number of scores that fit in the cache.
+_SCORES_PER_TILE = 1 << 18
+_MIN_TILE = 128
+_ROWS_PER_BLOCK = 256
 
 
 class _Weighted:
-    """The keys of all heads, their norms and weights, and the exponentials of pairs of tiles."""
+    """The keys of all heads, their c and weights, and G for pairs of tiles."""
 
-    def __init__(self, k: Tensor, seen: Tensor | None, scale: float) -> None:
+    def __init__(self, k: Tensor, key_mask: Tensor | None, scale: float) -> None:
         self.k, self.scaled = k, k * scale
         self.c = k.square().sum(dim=-1) * (scale / 2)
-        there = torch.ones_like(self.c, dtype=torch.bool) if seen is None else seen.unsqueeze(1).expand_as(self.c)
-        most = self.c.masked_fill(~there, -torch.inf).amax(dim=-1, keepdim=True)
-        least = self.c.masked_fill(~there, torch.inf).amin(dim=-1, keepdim=True)
-        some = there.any(dim=-1, keepdim=True)
-        self.some_seen = some.squeeze(-1)
-        self.too_wide = (some & ~(most - least <= _WIDEST)).squeeze(-1)
-        middle = torch.where(some & (most < torch.inf), least + (most - least) / 2, 0)
-        self.weight = torch.where(there, (self.c - middle).exp(), 0)
-        self.least_weight = torch.where(some, least - middle, 0).exp().squeeze(-1)
+        visible = torch.ones_like(self.c, dtype=torch.bool)
+        if key_mask is not None:
+            visible = key_mask.unsqueeze(1).expand_as(self.c)
+        largest = self.c.masked_fill(~visible, -torch.inf).amax(dim=-1, keepdim=True)
+        smallest = self.c.masked_fill(~visible, torch.inf).amin(dim=-1, keepdim=True)
+        nonempty = visible.any(dim=-1, keepdim=True)
+        self.nonempty = nonempty.squeeze(-1)
+        self.too_wide = (nonempty & ~(largest - smallest <= _MAX_SPREAD)).squeeze(-1)
+        middle = torch.where(nonempty & (largest < torch.inf), smallest + (largest - smallest) / 2, 0)
+        self.weight = torch.where(visible, (self.c - middle).exp(), 0)
+        self.least_weight = torch.where(nonempty, smallest - middle, 0).exp().squeeze(-1)
 
-    def holds(self, x: Tensor) -> Tensor:
-        """Whether numbers of this size, in a head, can be weighted; small ones would be lost."""
-        most = x.abs().flatten(2).amax(dim=-1) if x.shape[-1] else torch.zeros_like(self.least_weight)
-        return (most == 0) | (most * self.least_weight >= torch.finfo(x.dtype).tiny * _LIFTED)
+    def representable(self, x: Tensor) -> Tensor:
+        """Return, for each head, whether the entries of x stay above the smallest normal number when weighted."""
+        largest = x.abs().flatten(2).amax(dim=-1) if x.shape[-1] else torch.zeros_like(self.least_weight)
+        return (largest == 0) | (largest * self.least_weight >= torch.finfo(x.dtype).tiny * _LIFT)
 
     def pairs(self) -> Iterator[tuple[slice, slice]]:
         b, h, n, _ = self.k.shape
-        size = max(_SMALLEST_TILE, int(math.sqrt(_SCORES_AT_ONCE / max(b * h, 1))))
-        tiles = [slice(at, min(at + size, n)) for at in range(0, n, size)]
+        size = max(_MIN_TILE, int(math.sqrt(_SCORES_PER_TILE / max(b * h, 1))))
+        tiles = [slice(start, min(start + size, n)) for start in range(0, n, size)]
         return ((first, second) for i, first in enumerate(tiles) for second in tiles[i:])
 
     def gaussian(self, first: slice, second: slice) -> Tensor:
         g = self.scaled[..., first, :] @ self.k[..., second, :].mT
-        # In this order close tokens lose nothing: both differences are small.
-        return g.sub_(self.c[..., first, None]).sub_(self.c[..., None, second]).add_(math.log(_LIFTED)).exp_()
+        # In this order close tokens lose no digits: both differences are small.
+        return g.sub_(self.c[..., first, None]).sub_(self.c[..., None, second]).add_(math.log(_LIFT)).exp_()
 
 
 def tiles_forward(
-    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], *, seen: Bool[Tensor, "b n"] | None, scale: float
+    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], *, key_mask: Bool[Tensor, "b n"] | None, scale: float
 ) -> Attended:
-    """Symmetric attention, what its rows were divided by, and the heads where that was done the plain way."""
-    weighted = _Weighted(k, seen, scale)
+    """Return symmetric attention, the normalisers of its rows, and which heads were computed row by row."""
+    weighted = _Weighted(k, key_mask, scale)
     values = v * weighted.weight.unsqueeze(-1)
-    out, totals = torch.zeros_like(v), torch.zeros_like(weighted.c)
+    sums, totals = torch.zeros_like(v), torch.zeros_like(weighted.c)
     for first, second in weighted.pairs():
         g = weighted.gaussian(first, second)
-        out[..., first, :] += g @ values[..., second, :]
+        sums[..., first, :] += g @ values[..., second, :]
         totals[..., first] += (g @ weighted.weight[..., second, None]).squeeze(-1)
         if first != second:
-            out[..., second, :] += g.mT @ values[..., first, :]
+            sums[..., second, :] += g.mT @ values[..., first, :]
             totals[..., second] += (g.mT @ weighted.weight[..., first, None]).squeeze(-1)
-    trusted = ((totals >= _LEAST_TOTAL) & (totals < torch.inf)).all(dim=-1) & out.isfinite().all(dim=-1).all(dim=-1)
-    share = torch.where(weighted.some_seen.unsqueeze(-1), 1 / totals, 0)
-    attended = beside_tokens(v).copy_(out * share.unsqueeze(-1))
-    lost = weighted.some_seen & (weighted.too_wide | ~trusted | ~weighted.holds(v))
-    if lost.any():
-        attended[lost] = plain(k[lost], v[lost], seen_at(seen, lost), scale)
-    return Attended(attended, totals, lost)
+    in_range = ((totals >= _MIN_TOTAL) & (totals < torch.inf)).all(dim=-1) & sums.isfinite().all(dim=-1).all(dim=-1)
+    share = torch.where(weighted.nonempty.unsqueeze(-1), 1 / totals, 0)
+    out = beside_tokens(v).copy_(sums * share.unsqueeze(-1))
+    by_row = weighted.nonempty & (weighted.too_wide | ~in_range | ~weighted.representable(v))
+    if by_row.any():
+        out[by_row] = _rows_forward(k[by_row], v[by_row], _mask_of_heads(key_mask, by_row), scale)
+    return Attended(out, totals, by_row)
 
 
 def tiles_backward(
@@ -97,34 +103,61 @@ def tiles_backward(
     v: Float[Tensor, "b h n e"],
     attended: Attended,
     *,
-    seen: Bool[Tensor, "b n"] | None,
+    key_mask: Bool[Tensor, "b n"] | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients for k and v."""
-    weighted = _Weighted(k, seen, scale)
+    """Return the gradients for k and v."""
+    weighted = _Weighted(k, key_mask, scale)
     # Without the lift, so that small gradients stay above zero.
-    share = torch.where(weighted.some_seen.unsqueeze(-1), _LIFTED / attended.totals, 0).unsqueeze(-1)
+    share = torch.where(weighted.nonempty.unsqueeze(-1), _LIFT / attended.totals, 0).unsqueeze(-1)
     a, b = gradient * share, v * weighted.weight.unsqueeze(-1)
     a_dot_o, w = (a * attended.out).sum(dim=-1), weighted.weight
-    to_k, to_v = torch.zeros_like(k), torch.zeros_like(v)
+    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
     left, right = torch.cat([a, b], dim=-1), torch.cat([b, a], dim=-1)
     for first, second in weighted.pairs():
         g = weighted.gaussian(first, second)
         t = left[..., first, :] @ right[..., second, :].mT
         t -= a_dot_o[..., first, None] * w[..., None, second] + w[..., first, None] * a_dot_o[..., None, second]
         t *= g
-        to_v[..., first, :] += g @ a[..., second, :]
-        to_k[..., first, :] += t @ k[..., second, :]
+        dv[..., first, :] += g @ a[..., second, :]
+        dk[..., first, :] += t @ k[..., second, :]
         if first != second:
-            to_v[..., second, :] += g.mT @ a[..., first, :]
-            to_k[..., second, :] += t.mT @ k[..., first, :]
-    to_k, to_v = (
-        beside_tokens(k).copy_(to_k * (scale / _LIFTED)),
-        beside_tokens(v).copy_(to_v * w.unsqueeze(-1) / _LIFTED),
-    )
-    finite = to_k.isfinite().flatten(2).all(dim=-1) & to_v.isfinite().flatten(2).all(dim=-1)
-    lost = attended.plain | ~finite | ~weighted.holds(gradient / k.shape[-2])
-    if lost.any():
-        operands = (x[lost] for x in (gradient, k, v, attended.out))
-        to_k[lost], to_v[lost] = plain_backward(*operands, seen=seen_at(seen, lost), scale=scale)
-    return to_k, to_v
+            dv[..., second, :] += g.mT @ a[..., first, :]
+            dk[..., second, :] += t.mT @ k[..., first, :]
+    dk, dv = beside_tokens(k).copy_(dk * (scale / _LIFT)), beside_tokens(v).copy_(dv * w.unsqueeze(-1) / _LIFT)
+    finite = dk.isfinite().flatten(2).all(dim=-1) & dv.isfinite().flatten(2).all(dim=-1)
+    by_row = attended.plain | ~finite | ~weighted.representable(gradient / k.shape[-2])
+    if by_row.any():
+        operands = (x[by_row] for x in (gradient, k, v, attended.out))
+        dk[by_row], dv[by_row] = _rows_backward(*operands, key_mask=_mask_of_heads(key_mask, by_row), scale=scale)
+    return dk, dv
+
+
+def _mask_of_heads(key_mask: Tensor | None, heads: Tensor) -> Tensor | None:
+    """Return the key mask of each selected head, for a selection (b, h)."""
+    return None if key_mask is None else key_mask.unsqueeze(1).expand(-1, heads.shape[1], -1)[heads]
+
+
+def _rows_forward(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> Tensor:
+    """Return symmetric attention by torch's fused kernel, for k (h, n, d) and key_mask (h, n)."""
+    mask = None if key_mask is None else key_mask.unsqueeze(-2).expand(-1, k.shape[-2], -1)
+    return fused_attention(k, k, v, mask=mask, scale=scale)
+
+
+def _rows_backward(
+    gradient: Tensor, k: Tensor, v: Tensor, out: Tensor, *, key_mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients for k and v by the textbook formula, a block of rows at a time."""
+    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+    for start in range(0, k.shape[-2], _ROWS_PER_BLOCK):
+        rows = slice(start, start + _ROWS_PER_BLOCK)
+        scores = (k[:, rows] * scale) @ k.mT
+        if key_mask is not None:
+            scores = scores.masked_fill(~key_mask.unsqueeze(-2), -torch.inf)
+        weights = scores.softmax(dim=-1)
+        dv += weights.mT @ gradient[:, rows]
+        d_weights = gradient[:, rows] @ v.mT - (gradient[:, rows] * out[:, rows]).sum(dim=-1, keepdim=True)
+        d_scores = weights * d_weights * scale
+        dk[:, rows] += d_scores @ k
+        dk += d_scores.mT @ k[:, rows]
+    return dk, dv

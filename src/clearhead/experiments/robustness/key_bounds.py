@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from clearhead.models.vit import VisionTransformer
+from clearhead.operators.clamped_keys import KeyBound
 from clearhead.operators.drop_in import RPC, ClampedKeys
-from clearhead.operators.key_bound import KeyBound
 
 __all__ = ["clamped_shares"]
 
@@ -28,7 +28,7 @@ def clamped_shares(model: VisionTransformer, pixels: Tensor) -> list[float | Non
 
             def count(_: Any, __: Any, keys: Tensor, layer: int = layer, bound: KeyBound = bound) -> None:
                 k = keys.reshape(*keys.shape[:-1], model.config.heads, -1).movedim(-2, -3)
-                shares[layer] = float((k.abs() > bound.of(k)).double().mean())
+                shares[layer] = float((k.abs() > bound.compute(k)).double().mean())
 
             projection = block.get_submodule("attention.key")
             hooks.callback(projection.register_forward_hook(count).remove)

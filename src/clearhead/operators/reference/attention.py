@@ -10,11 +10,10 @@ from torch.nn.functional import pad
 from clearhead.numerics.eigenpairs import same_sign
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import features_from_log_kernel
+from clearhead.operators.clamped_keys import RELEASED_BOUND, KeyBound
 from clearhead.operators.general import Map, Similarity, apply_maps, gaussian
 from clearhead.operators.kernel_pca import AxisNorm
 from clearhead.operators.kernel_pca_attention import check_axes
-from clearhead.operators.key_bound import KeyBound
-from clearhead.operators.pursuit_options import PRESETS
 from clearhead.operators.scaled import AlphaSymmetric, Scaling, SMatrix, check_scaling, expand_alpha, matrix_for_keys
 from clearhead.operators.softmax import check_sinks
 from clearhead.operators.spatial import spatial_size
@@ -117,13 +116,13 @@ def clamped_key_attention(
     k: Float[Tensor, "*b n d"],
     v: Float[Tensor, "*b n e"],
     *,
-    bound: KeyBound = PRESETS["code-2024-10"].bound,
+    bound: KeyBound = RELEASED_BOUND,
     queries: Float[Tensor, "*b n d"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "*b n e"]:
     """Compute `operators.clamped_key_attention` by clamping each entry, then softmax attention."""
-    t = bound.of(k, mask).to(k.dtype)
+    t = bound.compute(k, mask).to(k.dtype)
     clamped = torch.where(k > t, t, torch.where(k < -t, -t, k))
     return softmax_attention(clamped if queries is None else queries, clamped, v, mask=mask, scale=scale)
 

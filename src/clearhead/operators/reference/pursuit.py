@@ -49,7 +49,7 @@ def rpc_attention(
 ) -> Float[Tensor, "*b n d"]:
     """Compute `operators.rpc_attention` line by line, with S and Y, and attention row by row."""
     check_rpc(k, v, pursuit, queries, mask)
-    bound, mu = pursuit.bound.of(k, mask).to(k.dtype), pursuit.bound.mu_of(k, mask).to(k.dtype)
+    bound, mu = pursuit.bound.compute(k, mask).to(k.dtype), pursuit.bound.compute_mu(k, mask).to(k.dtype)
     shrink = soft_threshold if pursuit.shrink is Shrink.SOFT else hard_threshold
     low_rank = sparse = dual = torch.zeros_like(k)
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.component_pursuit import DualSign, principal_component_pursuit
-from clearhead.operators.key_bound import KeyBound, KeyMu, Scope
+from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope
 from clearhead.operators.pursuit_options import Order, Pursuit
-from clearhead.operators.pursuit_trace import trace_pursuit
-from clearhead.operators.rpc import rpc_attention
+from clearhead.operators.rpc import rpc_attention, trace_pursuit
 from clearhead.theories.kernel_pca.theorems.example import KEYS, Example, kernel_pca_theorem, largest_relative_error
 
 __all__ = ["PURSUIT_THEOREMS"]
@@ -33,7 +32,7 @@ def _symmetric_attention(e: Example, k: Tensor) -> Tensor:
 
 def _sparse_first(e: Example, iterations: int) -> float:
     """Compare PAP with symmetric attention on keys clamped to the bound."""
-    t = BOUND.of(e.k)
+    t = BOUND.compute(e.k)
     clamped = torch.where(e.k > t, t, torch.where(e.k < -t, -t, e.k))
     actual = rpc_attention(e.k, _values(e), pursuit=Pursuit(iterations=iterations, bound=BOUND), scale=e.scale)
     return largest_relative_error(actual, _symmetric_attention(e, clamped))

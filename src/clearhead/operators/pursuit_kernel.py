@@ -1,6 +1,6 @@
-"""Principal attention pursuit on the compiled kernel, all iterations in one call, as an operator of torch's library.
+"""Principal attention pursuit on the compiled kernel, all iterations in one call, as a custom operator of torch.
 
-It takes (b, h, n, d), padding as `seen` (b, n), and no other mask; `pursuit.py` is its door.
+It takes k (b, h, n, d), padding as key_mask (b, n), and no other mask; call it through `pursuit.py`.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.kernels.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward, room_for_pursuit
-from clearhead.operators.symmetric_library import check_operands, kernel_for
+from clearhead.operators.symmetric_kernel import check_operands, kernel_for
 
 __all__ = ["pursuit"]
 
@@ -20,33 +20,38 @@ def pursuit(
     k: Tensor,
     v: Tensor,
     thresholds: Tensor,
-    seen: Tensor | None,
+    key_mask: Tensor | None,
     iterations: int,
     pull: float,
     scale: float,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The last iterate; with `keep` also what the gradient will ask for.
+    """Return the last iterate; with `keep` also the iterates that the gradient needs.
 
-    Needs the compiled kernel. thresholds: (b, h); pull: 2 for the published sign of the dual variable, 0 for ADMM's
+    thresholds: (b, h)
+    pull: 2 for the published sign of the dual variable, 0 for the sign of ADMM
+
+    Raises ValueError without the compiled kernel.
     """
-    check_operands(k, v, seen)
+    check_operands(k, v, key_mask)
     compiled = kernel_for(k)
     if compiled is None or k.shape != v.shape or thresholds.shape != k.shape[:2] or thresholds.dtype is not k.dtype:
         raise InputError(
             "expected the compiled kernel, and k, v (b, h, n, d), thresholds (b, h), all float32 on the CPU; got "
             f"k {tuple(k.shape)} {k.dtype}, v {tuple(v.shape)}, thresholds {tuple(thresholds.shape)} {thresholds.dtype}"
         )
-    schedule = Schedule(iterations, pull, scale, seen)
+    schedule = Schedule(iterations, pull, scale, key_mask)
     pursued = pursue(compiled, k, v, thresholds, schedule, keep=keep)
     return pursued.out, pursued.between, pursued.totals, pursued.plain
 
 
 @pursuit.register_fake
-def _(k: Tensor, v: Tensor, thresholds: Tensor, seen: Tensor | None, iterations: int, *rest: Any) -> tuple[Tensor, ...]:
-    *_, keep = rest
-    room = room_for_pursuit(k, v, iterations, keep=keep)
-    return room.out, room.between, room.totals, room.plain
+def _(
+    k: Tensor, v: Tensor, thresholds: Tensor, key_mask: Tensor | None, iterations: int, *options: Any
+) -> tuple[Tensor, ...]:
+    *_, keep = options
+    buffers = room_for_pursuit(k, v, iterations, keep=keep)
+    return buffers.out, buffers.between, buffers.totals, buffers.plain
 
 
 @torch.library.custom_op("clearhead::pursuit_backward", mutates_args=())
@@ -55,7 +60,7 @@ def _pursuit_backward(
     k: Tensor,
     v: Tensor,
     thresholds: Tensor,
-    seen: Tensor | None,
+    key_mask: Tensor | None,
     iterations: int,
     pull: float,
     scale: float,
@@ -65,10 +70,10 @@ def _pursuit_backward(
     plain: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     compiled = kernel_for(k)
-    assert compiled is not None, "asked for the kernel where it is not"
-    schedule = Schedule(iterations, pull, scale, seen)
+    assert compiled is not None, "the backward pass of the kernel ran without the kernel"
+    schedule = Schedule(iterations, pull, scale, key_mask)
     pursued = Pursued(out, between, totals, plain)
-    if len(totals) != iterations:  # nobody said that a gradient would be asked for
+    if len(totals) != iterations:  # the forward pass ran without `keep`
         pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
     return pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
 
@@ -78,18 +83,18 @@ def _(gradient: Tensor, k: Tensor, v: Tensor, thresholds: Tensor, *_: Any) -> tu
     return beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds, memory_format=torch.contiguous_format)
 
 
-def _keep_pursuit(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    k, v, thresholds, seen, *ctx.settings, _ = inputs
-    ctx.save_for_backward(k, v, thresholds, seen, *output)
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    k, v, thresholds, key_mask, *ctx.settings, _ = inputs
+    ctx.save_for_backward(k, v, thresholds, key_mask, *output)
     ctx.set_materialize_grads(False)
 
 
-def _pursuit_gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     unused = (None,) * 5
     if gradient is None:
         return (None, None, None, *unused)
-    k, v, thresholds, seen, *output = ctx.saved_tensors
-    return *_pursuit_backward(gradient, k, v, thresholds, seen, *ctx.settings, *output), *unused
+    k, v, thresholds, key_mask, *output = ctx.saved_tensors
+    return *_pursuit_backward(gradient, k, v, thresholds, key_mask, *ctx.settings, *output), *unused
 
 
-pursuit.register_autograd(_pursuit_gradient, setup_context=_keep_pursuit)
+pursuit.register_autograd(_gradient, setup_context=_setup_context)

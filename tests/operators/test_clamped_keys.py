@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.operators.key_bound import KeyBound, KeyMu, Scope, Threshold, Width
+from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope, Threshold, Width
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
-from clearhead.operators.pursuit_trace import trace_pursuit
-from clearhead.operators.rpc import rpc_attention
+from clearhead.operators.rpc import rpc_attention, trace_pursuit
 from clearhead.shapes import ShapeError
 from tests.operators.test_symmetric import drawn
 
@@ -21,26 +20,26 @@ MEAN_SIZE = math.sqrt(2 / math.pi)
 def test_mu_is_one_over_four_times_the_mean_size_of_an_entry() -> None:
     k = drawn(2, 3, 13, 7, dtype=torch.float64)
     mu = 13 * 7 / (4 * k.abs().sum(dim=(-2, -1), keepdim=True))
-    torch.testing.assert_close(KeyBound(strength=3.0).of(k), 3 / mu)
-    torch.testing.assert_close(KeyBound(strength=3.0, threshold=Threshold.TIMES_MU).of(k), 3 * mu)
-    torch.testing.assert_close(KeyBound(mu=KeyMu(width=Width.MODEL)).mu_of(k), 3 * mu)
-    torch.testing.assert_close(KeyBound(mu=KeyMu(eps=0.5)).mu_of(k), mu + 0.5)
-    torch.testing.assert_close(KeyBound(strength=3.0, mu=KeyMu(eps=0.5)).of(k), 3 / (mu + 0.5))
-    torch.testing.assert_close(KeyBound(strength=3.0, threshold=lambda lam, mu: lam**2 / mu).of(k), 9 / mu)
-    torch.testing.assert_close(KeyBound(strength=3.0, mu=0.25).of(k), torch.full((2, 3, 1, 1), 12.0).double())
-    torch.testing.assert_close(KeyBound(strength=None).of(k), 13**-0.5 / mu)
+    torch.testing.assert_close(KeyBound(strength=3.0).compute(k), 3 / mu)
+    torch.testing.assert_close(KeyBound(strength=3.0, threshold=Threshold.TIMES_MU).compute(k), 3 * mu)
+    torch.testing.assert_close(KeyBound(mu=KeyMu(width=Width.MODEL)).compute_mu(k), 3 * mu)
+    torch.testing.assert_close(KeyBound(mu=KeyMu(eps=0.5)).compute_mu(k), mu + 0.5)
+    torch.testing.assert_close(KeyBound(strength=3.0, mu=KeyMu(eps=0.5)).compute(k), 3 / (mu + 0.5))
+    torch.testing.assert_close(KeyBound(strength=3.0, threshold=lambda lam, mu: lam**2 / mu).compute(k), 9 / mu)
+    torch.testing.assert_close(KeyBound(strength=3.0, mu=0.25).compute(k), torch.full((2, 3, 1, 1), 12.0).double())
+    torch.testing.assert_close(KeyBound(strength=None).compute(k), 13**-0.5 / mu)
 
 
 @pytest.mark.parametrize("spread", [0.25, 1.0, 4.0])
 def test_presets_have_the_published_scale_behaviour(spread: float) -> None:
     """Over the spread of keys: 12.8 under lambda / mu at any spread, and 3.8 over its square under lambda mu."""
     k = spread * drawn(4, 3, 197, 64)
-    of = {name: float(preset.bound.of(k).mean()) / spread for name, preset in PRESETS.items()}
+    of = {name: float(preset.bound.compute(k).mean()) / spread for name, preset in PRESETS.items()}
     assert of["paper"] == pytest.approx(4 * 4 * MEAN_SIZE, rel=0.01)
     assert of["code-2024-10"] == pytest.approx(4 * 3 / (4 * MEAN_SIZE) / spread**2, rel=0.01)
     assert of["code-2024-08-base"] == pytest.approx(3 * 4 * MEAN_SIZE, rel=0.01)
     assert of["admm"] == pytest.approx(4 * MEAN_SIZE / math.sqrt(197), rel=0.01)
-    all_heads = KeyBound(mu=KeyMu(width=Width.MODEL)).of(k)
+    all_heads = KeyBound(mu=KeyMu(width=Width.MODEL)).compute(k)
     assert float(all_heads.mean()) / spread == pytest.approx(of["paper"] / 3, rel=1e-5)
 
 
@@ -50,24 +49,24 @@ def test_a_token_is_bounded_by_the_keys_that_it_sees(threshold: Threshold) -> No
     there = drawn(2, 1, 1, 13, seed=1) > -0.5
     bound = KeyBound(threshold=threshold)
     for mask in (CAUSAL, CAUSAL & there, (CAUSAL & there).expand(2, 3, 13, 13)):
-        got = bound.of(k, mask)
+        got = bound.compute(k, mask)
         assert got.shape == (2, 3, 13, 1)
         shown = mask.expand(2, 3, 13, 13)
         for b, h, i in ((0, 0, 12), (1, 2, 5), (1, 1, 7)):
             seen = k[b, h][shown[b, h, i]]
             if len(seen):
-                torch.testing.assert_close(got[b, h, i, 0], bound.of(seen[None, None])[0, 0, 0, 0])
+                torch.testing.assert_close(got[b, h, i, 0], bound.compute(seen[None, None])[0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("scope", list(Scope))
 def test_without_a_causal_mask_padding_is_left_out_and_every_token_has_one_bound(scope: Scope) -> None:
     k, there = drawn(2, 3, 13, 7, dtype=torch.float64), torch.arange(13) < 11
     bound = KeyBound(mu=KeyMu(scope=scope))
-    got = bound.of(k, there)
+    got = bound.compute(k, there)
     assert got.shape == (2, 3, 1, 1)
-    torch.testing.assert_close(got, bound.of(k[..., :11, :]))
+    torch.testing.assert_close(got, bound.compute(k[..., :11, :]))
     spoiled = torch.where(there[:, None], k, torch.nan)
-    torch.testing.assert_close(bound.of(spoiled, there), got)
+    torch.testing.assert_close(bound.compute(spoiled, there), got)
 
 
 def test_scopes_differ_and_only_the_prefix_leaks_nothing() -> None:
@@ -75,9 +74,9 @@ def test_scopes_differ_and_only_the_prefix_leaks_nothing() -> None:
     later = torch.cat([k[..., :12, :], 9 * k[..., 12:, :]], dim=-2)
     for scope in Scope:
         bound = KeyBound(mu=KeyMu(scope=scope))
-        before, after = (bound.of(x, CAUSAL).expand(2, 3, 13, 1)[..., :12, :] for x in (k, later))
+        before, after = (bound.compute(x, CAUSAL).expand(2, 3, 13, 1)[..., :12, :] for x in (k, later))
         assert torch.equal(before, after) == (scope is Scope.PREFIX)
-    by_head, by_sample = (KeyBound(mu=KeyMu(scope=scope)).of(k) for scope in (Scope.HEAD, Scope.SAMPLE))
+    by_head, by_sample = (KeyBound(mu=KeyMu(scope=scope)).compute(k) for scope in (Scope.HEAD, Scope.SAMPLE))
     torch.testing.assert_close(by_sample, by_head.mean(dim=1, keepdim=True).expand_as(by_head))
     assert not torch.allclose(by_sample, by_head)
 
@@ -87,13 +86,13 @@ def test_nothing_overflows(preset: str) -> None:
     bound = PRESETS[preset].bound
     loud = (8 * drawn(1, 2, 197, 64)).half()
     assert loud.float().abs().sum(dim=(-2, -1)).amax() > torch.finfo(torch.float16).max  # their sum is not a half
-    assert bound.of(loud).isfinite().all()
+    assert bound.compute(loud).isfinite().all()
     for k in (torch.zeros(1, 2, 5, 3), torch.full((1, 2, 5, 3), 1e-30), torch.zeros(1, 2, 0, 3)):
         k.requires_grad_()
-        t = bound.of(k)
+        t = bound.compute(k)
         assert t.isfinite().all()
         assert torch.autograd.grad(t.sum(), k)[0].isfinite().all()
-    nobody = bound.of(drawn(1, 2, 5, 3), torch.zeros(5, dtype=torch.bool))
+    nobody = bound.compute(drawn(1, 2, 5, 3), torch.zeros(5, dtype=torch.bool))
     assert nobody.isfinite().all()
 
 
@@ -120,15 +119,15 @@ def test_gradients_reach_the_keys_unless_detached() -> None:
     for mask in (None, CAUSAL):
         for threshold in Threshold:
             bound = KeyBound(threshold=threshold)
-            assert torch.autograd.gradcheck(lambda k, bound=bound, mask=mask: bound.of(k, mask), k, fast_mode=True)
-    assert not KeyBound(mu=KeyMu(detach=True)).of(k).requires_grad
+            assert torch.autograd.gradcheck(lambda k, bound=bound, mask=mask: bound.compute(k, mask), k, fast_mode=True)
+    assert not KeyBound(mu=KeyMu(detach=True)).compute(k).requires_grad
     mu = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda mu: KeyBound(mu=mu).of(k.detach()), mu)
+    assert torch.autograd.gradcheck(lambda mu: KeyBound(mu=mu).compute(k.detach()), mu)
 
 
 def test_wrong_values_are_refused_in_words(typechecked: bool) -> None:
     def with_shape(mu: Tensor) -> Tensor:
-        return KeyBound(mu=mu).of(drawn(2, 3, 5, 7))
+        return KeyBound(mu=mu).compute(drawn(2, 3, 5, 7))
 
     with pytest.raises(ValueError, match=r"strength, lambda, of zero or more; got -1"):
         KeyBound(strength=-1.0)
@@ -139,7 +138,7 @@ def test_wrong_values_are_refused_in_words(typechecked: bool) -> None:
     with pytest.raises(ShapeError, match=r"broadcasts to \(2, 3\).*got mu \(5,\), k \(2, 3, 5, 7\)"):
         with_shape(torch.ones(5))
     with pytest.raises(ShapeError, match=r"one threshold for each mu \(2, 3, 1, 1\); got \(2,\)"):
-        KeyBound(threshold=lambda _, mu: mu[:, 0, 0, 0]).of(drawn(2, 3, 5, 7))
+        KeyBound(threshold=lambda _, mu: mu[:, 0, 0, 0]).compute(drawn(2, 3, 5, 7))
     if typechecked:
         pytest.skip("the import hook refuses what follows before the value can")
     with pytest.raises(ValueError, match="'rows' is not a valid Scope"):

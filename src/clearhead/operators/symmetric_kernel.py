@@ -1,0 +1,120 @@
+"""Symmetric attention as a custom operator of torch, so that torch.compile and autograd can use it.
+
+It takes k (b, h, n, d), padding as key_mask (b, n), and no other mask; call it through `symmetric.py`. The compiled
+kernel computes it if it is installed, tiles of plain torch if not.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import InputError
+from clearhead.kernels.calls import Attended, attend, attend_backward, beside_tokens, room_for_attention
+from clearhead.kernels.library import Kernel, kernel
+from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
+
+__all__ = ["check_operands", "kernel_for", "kernel_supports", "no_autocast", "symmetric"]
+
+
+def kernel_supports(device: torch.device) -> bool:
+    """Return True if the compiled kernel is installed and computes on this device."""
+    return device.type == "cpu" and _kernel_installed()
+
+
+def _kernel_installed() -> bool:
+    return kernel() is not None
+
+
+# The effect of torch.compiler.assume_constant_result, without importing all of the compiler.
+_kernel_installed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def kernel_for(x: Tensor) -> Kernel | None:
+    """Return the compiled kernel if it computes on this tensor's device and dtype, which must be float32."""
+    return kernel() if x.dtype is torch.float32 and kernel_supports(x.device) else None
+
+
+def check_operands(k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
+    """Raise ValueError unless k (b, h, n, d), v (b, h, n, e) and key_mask (b, n) fit: the kernel only gets pointers."""
+    fits = k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and k.dtype == v.dtype and k.device == v.device
+    if key_mask is not None:
+        fits = fits and key_mask.shape == (k.shape[0], k.shape[2])
+        fits = fits and key_mask.dtype is torch.bool and key_mask.device == k.device
+    if not fits:
+        operands = {"k": k, "v": v, "key_mask": key_mask}
+        got = ", ".join(
+            f"{name} {tuple(x.shape)} {x.dtype} on {x.device}" for name, x in operands.items() if x is not None
+        )
+        raise InputError(
+            "expected k (b, h, n, d) and v (b, h, n, e) of one dtype and device, and a boolean key_mask (b, n); "
+            f"got {got}"
+        )
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[None]:
+    """Return a context in which autocast is off on the device of x, so that products keep their dtype."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
+
+
+@torch.library.custom_op("clearhead::symmetric_attention", mutates_args=())
+def symmetric(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the normalisers of its rows, and which heads were computed row by row."""
+    check_operands(k, v, key_mask)
+    compiled = kernel_for(k)
+    with no_autocast(k):
+        if compiled is None:
+            attended = tiles_forward(k, v, key_mask=key_mask, scale=scale)
+        else:
+            attended = attend(compiled, k, v, seen=key_mask, scale=scale)
+    return attended.out, attended.totals, attended.plain
+
+
+@symmetric.register_fake
+def _(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    buffers = room_for_attention(k, v)
+    return buffers.out, buffers.totals, buffers.plain
+
+
+@torch.library.custom_op("clearhead::symmetric_attention_backward", mutates_args=())
+def _symmetric_backward(
+    gradient: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None,
+    scale: float,
+    out: Tensor,
+    totals: Tensor,
+    plain: Tensor,
+) -> tuple[Tensor, Tensor]:
+    attended, compiled = Attended(out, totals, plain), kernel_for(k)
+    with no_autocast(k):
+        if compiled is None:
+            return tiles_backward(gradient, k, v, attended, key_mask=key_mask, scale=scale)
+        return attend_backward(compiled, gradient, k, v, attended, seen=key_mask, scale=scale)
+
+
+@_symmetric_backward.register_fake
+def _(gradient: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return beside_tokens(k), beside_tokens(v)
+
+
+def _setup_context(
+    ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float], output: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    k, v, key_mask, ctx.scale = inputs
+    ctx.save_for_backward(k, v, key_mask, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None, None]:
+    if gradient is None:
+        return None, None, None, None
+    k, v, key_mask, out, totals, plain = ctx.saved_tensors
+    return *_symmetric_backward(gradient, k, v, key_mask, ctx.scale, out, totals, plain), None, None
+
+
+symmetric.register_autograd(_gradient, setup_context=_setup_context)
