@@ -33,8 +33,8 @@ CRATE_FAULTS = (
     Fault(
         "ISTA: the sign that is printed",
         SPARSE,
-        "@ dictionary) - step * penalty)\n    once",
-        "@ dictionary) + step * penalty)\n    once",
+        "@ dictionary) - step * penalty)\n    matrix",
+        "@ dictionary) + step * penalty)\n    matrix",
         STEPS,
     ),
     Fault(
@@ -48,7 +48,7 @@ CRATE_FAULTS = (
         "ISTA: no threshold, many tokens", SPARSE, "z.new_full((d,), -step * penalty)", "z.new_full((d,), 0.0)", STEPS
     ),
     Fault("the longest step by another norm", SPARSE, "ord=2))", 'ord="fro"))', STEPS),
-    Fault("ODL: one step for two", SPARSE, "torch.relu(first + toward - step", "torch.relu(toward - step", STEPS),
+    Fault("ODL: one step for two", SPARSE, "torch.relu(first + drive - step", "torch.relu(drive - step", STEPS),
     Fault(
         "a step too long is never said",
         "modules/sparse_coding.py",
@@ -191,15 +191,15 @@ CRATE_FAULTS = (
     Fault(
         "TSSA: softmax over tokens",
         TOKENS,
-        ".sum(dim=-1) * s, dim=-2)\n    counted",
-        ".sum(dim=-1) * s, dim=-1)\n    counted",
+        ".sum(dim=-1) * s, dim=-2)\n    members",
+        ".sum(dim=-1) * s, dim=-1)\n    members",
         STATISTICS,
     ),
     Fault(
         "TSSA: it looks ahead",
         TOKENS,
-        "(counted.cumsum(dim=-1) + ADDED)",
-        "(counted.sum(dim=-1, keepdim=True) + ADDED)",
+        "(members.cumsum(dim=-1) + ADDED)",
+        "(members.sum(dim=-1, keepdim=True) + ADDED)",
         STATISTICS,
     ),
     Fault("TSSA: the bias counted once", TOKENS, "logits + w.shape[-1] * bias", "logits + bias", STATISTICS),

@@ -63,8 +63,8 @@ OPERATOR_FAULTS = (
     Fault(
         "softmax: rows without keys shown to the kernel",
         "operators/softmax.py",
-        "return torch.where(somewhere, attend(mask=mask | ~somewhere), 0)",
-        "return attend(mask=mask | ~somewhere)",
+        "return torch.where(has_keys, attend(mask=mask | ~has_keys), 0)",
+        "return attend(mask=mask | ~has_keys)",
         SOFTMAX,
     ),
     Fault(
@@ -105,7 +105,7 @@ OPERATOR_FAULTS = (
     Fault(
         "general: dot product divided by its sum",
         "operators/general.py",
-        "return ((weights / visible) @ v.to(weights.dtype)).to(v.dtype)",
+        "return ((weights / count) @ v.to(weights.dtype)).to(v.dtype)",
         "return ((weights / weights.sum(dim=-1, keepdim=True)) @ v.to(weights.dtype)).to(v.dtype)",
         GENERAL,
     ),
@@ -133,8 +133,8 @@ OPERATOR_FAULTS = (
     Fault(
         "general: concatenation without ReLU",
         "operators/general.py",
-        "return torch.relu((q @ of_query).unsqueeze(-1) + (k @ of_key).unsqueeze(-2))",
-        "return (q @ of_query).unsqueeze(-1) + (k @ of_key).unsqueeze(-2)",
+        "return torch.relu((q @ w_q).unsqueeze(-1) + (k @ w_k).unsqueeze(-2))",
+        "return (q @ w_q).unsqueeze(-1) + (k @ w_k).unsqueeze(-2)",
         GENERAL,
     ),
     Fault(
@@ -259,15 +259,15 @@ OPERATOR_FAULTS = (
     Fault(
         "kernel PCA: rounding taken for variance",
         "operators/kernel_pca.py",
-        "kept = energy > torch.maximum(scales.rounding.unsqueeze(-1), pairs.residual)",
-        "kept = energy > 0",
+        "selected = energy > torch.maximum(scales.rounding.unsqueeze(-1), pairs.residual)",
+        "selected = energy > 0",
         KERNEL_PCA,
     ),
     Fault(
         "kernel PCA: axes of the wrong length",
         "operators/kernel_pca.py",
-        "torch.where(kept, pairs.values, 1).rsqrt()",
-        "torch.where(kept, pairs.values, 1).reciprocal()",
+        "torch.where(selected, pairs.values, 1).rsqrt()",
+        "torch.where(selected, pairs.values, 1).reciprocal()",
         KERNEL_PCA,
     ),
     Fault(
@@ -301,8 +301,8 @@ OPERATOR_FAULTS = (
     Fault(
         "kernel PCA: one decomposition for all masks",
         "operators/kernel_pca_attention.py",
-        "there = torch.arange(width, device=q.device) < count[chosen].unsqueeze(-1)",
-        "there = torch.arange(width, device=q.device) < count[chosen].max()",
+        "key_mask = torch.arange(width, device=q.device) < count[batch].unsqueeze(-1)",
+        "key_mask = torch.arange(width, device=q.device) < count[batch].max()",
         KERNEL_PCA,
     ),
     Fault(

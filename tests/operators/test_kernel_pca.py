@@ -191,7 +191,7 @@ def test_every_input_of_a_batch_is_on_its_own(monkeypatch: pytest.MonkeyPatch) -
     for i in range(2):
         for j in range(3):
             assert relative(whole.values[i, j], kernel_pca(k[i, j], axes=3).values) <= EXACT
-    monkeypatch.setattr(importlib.import_module("clearhead.operators.kernel_pca"), "PART", 2 * 11 * 11)
+    monkeypatch.setattr(importlib.import_module("clearhead.operators.kernel_pca"), "CHUNK", 2 * 11 * 11)
     parts = kernel_pca(k, axes=3)
     assert relative(parts.values, whole.values) <= EXACT
     assert relative(kernel_pca(k, axes=ByExplained(0.8)).energy.sum(), whole.energy.sum()) > 1e-3

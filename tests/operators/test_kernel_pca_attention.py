@@ -157,7 +157,7 @@ def test_many_key_sets_are_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     q, k = normal(2, 3, 7, 5, seed=1), normal(2, 3, 7, 5)
     mask = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(2)) < 0.5
     whole = kernel_pca_attention(q, k, axes=3, mask=mask)
-    monkeypatch.setattr(HOME, "PART", 5 * 7 * 7)
+    monkeypatch.setattr(HOME, "CHUNK", 5 * 7 * 7)
     assert relative(kernel_pca_attention(q, k, axes=3, mask=mask), whole) <= EXACT
 
 

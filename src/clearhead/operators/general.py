@@ -1,13 +1,12 @@
-r"""General attention: a weighted mean of transformed values, with the similarity passed as a function.
+r"""General attention: a weighted mean of transformed values, with any similarity function.
 
 Ji and Xie, *A Mathematical View of Attention Models in Deep Learning*, equations (1) and (2); the similarities are
 those of Wang et al. 2018 (*Non-local Neural Networks*, arXiv 1711.07971, section 3.2), and the distance kernel of
 kernel regression. The slides write vectors as columns, O = W_v V softmax((W_k K)^T W_q Q); here tokens are rows. They
-print one C for all queries; it depends on the query. They leave 1/sqrt(d) out, and so do the defaults here; `scale`
-puts it in.
+print one C for all queries; it depends on the query. They have no 1/sqrt(d), and neither do the defaults here.
 
-Names here and there: q_j, k_i, v_i, f, g and C_j are the slides'; `theta` and `phi`, the maps of queries and keys, are
-those of Wang et al. and the W_q and W_k of the slides.
+q_j, k_i, v_i, f, g and C_j are the slides' symbols; `theta` and `phi`, the maps of queries and keys, are those of Wang
+et al. and the W_q and W_k of the slides.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,9 @@ from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
 __all__ = [
+    "Map",
     "Similarity",
+    "apply_maps",
     "concatenation",
     "dot_product",
     "embedded_gaussian",
@@ -35,13 +36,16 @@ Map = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Similarity:
-    """f(q, k), as a definition on one pair and as a matrix for all, and what the weighted sum is divided by.
+    """A similarity f(q, k) and its normalisation.
 
-    `pair` is the definition: q (..., d) and k (..., d) to f (...). `scores` gives all pairs, (..., n, m): log f if
-    `exponential`, else f. An exponential similarity is positive and divided by its sum, C_j = sum_i f(q_j, k_i), so the
-    output is a mean of the values. The others may be negative: their sum may vanish, so they are divided by the number
-    of keys, C_j = m (Wang et al., section 3.2), and the output is no mean. `theta` and `phi` act on queries and keys
-    first. `fused` makes of theta(q), phi(k) and the mask queries, keys and a scale whose softmax attention is the same.
+    pair: the definition, q (..., d) and k (..., d) to f (...)
+    scores: all pairs at once, (..., n, m): log f if `exponential`, f if not
+    exponential: True if f is positive and divided by its sum, C_j = sum_i f(q_j, k_i), so that the output is a mean of
+        the values. Other similarities may be negative and their sum may vanish, so they are divided by the number of
+        keys, C_j = m (Wang et al., section 3.2), and the output is not a mean
+    theta, phi: maps applied to queries and keys first
+    fused: a function that returns, for theta(q), phi(k) and the mask, queries, keys and a scale with the same softmax
+        attention; None if there are none
     """
 
     pair: Callable[[Tensor, Tensor], Tensor]
@@ -52,17 +56,17 @@ class Similarity:
     fused: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, float]] | None = None
 
     def embedded(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """theta(q) and phi(k)."""
+        """Return theta(q) and phi(k)."""
         return (q if self.theta is None else self.theta(q)), (k if self.phi is None else self.phi(k))
 
 
 def gaussian(*, scale: float = 1.0) -> Similarity:
-    r"""f(q, k) = exp(scale q.k); no scale by default, as in the sources."""
+    r"""Return f(q, k) = exp(scale q.k); the scale is 1 by default, as in the sources."""
     return embedded_gaussian(None, None, scale=scale)
 
 
 def embedded_gaussian(theta: Map | None, phi: Map | None, *, scale: float = 1.0) -> Similarity:
-    r"""f(q, k) = exp(scale theta(q).phi(k)): softmax attention, equation (2) with theta = W_q and phi = W_k."""
+    r"""Return f(q, k) = exp(scale theta(q).phi(k)): softmax attention, equation (2) with theta = W_q and phi = W_k."""
     return Similarity(
         pair=lambda q, k: (scale * (q * k).sum(dim=-1)).exp(),
         scores=lambda q, k: scale * q @ k.mT,
@@ -74,7 +78,7 @@ def embedded_gaussian(theta: Map | None, phi: Map | None, *, scale: float = 1.0)
 
 
 def dot_product(theta: Map | None = None, phi: Map | None = None) -> Similarity:
-    r"""f(q, k) = theta(q).phi(k), divided by the number of keys: the sum changes sign and may vanish."""
+    r"""Return f(q, k) = theta(q).phi(k), divided by the number of keys, because its sum may vanish."""
     return Similarity(
         pair=lambda q, k: (q * k).sum(dim=-1),
         scores=lambda q, k: q @ k.mT,
@@ -85,9 +89,11 @@ def dot_product(theta: Map | None = None, phi: Map | None = None) -> Similarity:
 
 
 def concatenation(weight: Tensor, theta: Map | None = None, phi: Map | None = None) -> Similarity:
-    r"""f(q, k) = ReLU(w.[theta(q); phi(k)]), divided by the number of keys: where all are cut to zero there is no sum.
+    r"""Return f(q, k) = ReLU(w.[theta(q); phi(k)]), divided by the number of keys, because its sum may be zero.
 
-    `weight` is w, the queries' part first. No pair is ever concatenated: the two parts are added over the grid.
+    weight: w, the entries for queries first
+
+    Pairs are not concatenated: the products of both halves are added over the grid of pairs.
     """
 
     def pair(q: Tensor, k: Tensor) -> Tensor:
@@ -97,9 +103,9 @@ def concatenation(weight: Tensor, theta: Map | None = None, phi: Map | None = No
         widths = q.shape[-1], k.shape[-1]
         if weight.shape != (sum(widths),):
             got = f"weight {tuple(weight.shape)}, theta(q) {tuple(q.shape)}, phi(k) {tuple(k.shape)}"
-            raise ShapeError(f"expected a weight ({sum(widths)},) for theta(q) beside phi(k); got {got}")
-        of_query, of_key = weight[: widths[0]].to(q.dtype), weight[widths[0] :].to(k.dtype)
-        return torch.relu((q @ of_query).unsqueeze(-1) + (k @ of_key).unsqueeze(-2))
+            raise ShapeError(f"expected a weight ({sum(widths)},) for theta(q) and phi(k) concatenated; got {got}")
+        w_q, w_k = weight[: widths[0]].to(q.dtype), weight[widths[0] :].to(k.dtype)
+        return torch.relu((q @ w_q).unsqueeze(-1) + (k @ w_k).unsqueeze(-2))
 
     return Similarity(
         pair=pair,
@@ -111,11 +117,11 @@ def concatenation(weight: Tensor, theta: Map | None = None, phi: Map | None = No
 
 
 def gaussian_distance(*, bandwidth: float, theta: Map | None = None, phi: Map | None = None) -> Similarity:
-    r"""f(q, k) = exp(-|theta(q) - phi(k)|^2 / (2 bandwidth^2)), the kernel of Nadaraya-Watson regression.
+    r"""Return f(q, k) = exp(-|theta(q) - phi(k)|^2 / (2 bandwidth^2)), the kernel of Nadaraya-Watson regression.
 
-    |q|^2 cancels in the quotient, so this is softmax attention with one more feature, 1 beside q and -|k|^2/2 beside k.
-    Squares of long keys would swallow the distances, so both are first moved to where the visible keys have their
-    median, which no distance notices. The error of log f is then that of the dtype (single precision or better) times
+    |q|^2 cancels in the quotient, so this is softmax attention with one more feature: 1 for q and -|k|^2/2 for k. To
+    keep the squares of long keys from cancelling the distances, the median of the visible keys is subtracted from both
+    first, which changes no distance. The error of log f is then the rounding error (single precision or better) times
     (spread of the keys / bandwidth)^2.
     """
     if not bandwidth > 0:
@@ -140,34 +146,35 @@ def gaussian_distance(*, bandwidth: float, theta: Map | None = None, phi: Map | 
 
 
 def _median(k: Tensor, mask: Tensor | None) -> Tensor:
-    """The median of each feature over the keys that some query may see, (..., 1, d); a mean would follow outliers."""
+    """Return the median of each feature over the visible keys, (..., 1, d); a mean would follow outliers."""
     m = k.shape[-2]
     if m == 0:
         return torch.zeros_like(k[..., :0, :].sum(dim=-2, keepdim=True))
     if mask is not None:
-        seen = mask.expand(*mask.shape[:-1], m)
-        seen = seen.any(dim=-2) if seen.ndim > 1 else seen
-        k = torch.where(seen.unsqueeze(-1), k, torch.nan)
+        visible = mask.expand(*mask.shape[:-1], m)
+        visible = visible.any(dim=-2) if visible.ndim > 1 else visible
+        k = torch.where(visible.unsqueeze(-1), k, torch.nan)
     return k.nanmedian(dim=-2, keepdim=True).values.nan_to_num(nan=0.0)
 
 
-def _shown(q: Tensor, k: Tensor, v: Tensor) -> str:
+def _format(q: Tensor, k: Tensor, v: Tensor) -> str:
     return ", ".join(f"{name} {tuple(x.shape)} {x.dtype}" for name, x in (("q", q), ("k", k), ("v", v)))
 
 
 def apply_maps(
     q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, value: Map | None, mask: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """theta(q), phi(k) and g(v), if they belong together, before the maps and after them."""
+    """Return theta(q), phi(k) and g(v). Raise unless the operands fit, before and after the maps."""
     if min(q.ndim, k.ndim, v.ndim) < 2 or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
         raise ShapeError(
-            "expected q (..., n, p), k (..., m, d), v (..., m, c), one leading shape, one m; got " + _shown(q, k, v)
+            "expected q (..., n, p), k (..., m, d), v (..., m, c) with equal leading shape and m; got "
+            + _format(q, k, v)
         )
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
-        raise InputError(f"expected q, k and v of one floating dtype; got {_shown(q, k, v)}")
+        raise InputError(f"expected q, k and v of one floating dtype; got {_format(q, k, v)}")
     theta, phi = similarity.embedded(q, k)
     if theta.shape[-1] != phi.shape[-1]:
-        got = f"theta(q) {tuple(theta.shape)}, phi(k) {tuple(phi.shape)} from {_shown(q, k, v)}"
+        got = f"theta(q) {tuple(theta.shape)}, phi(k) {tuple(phi.shape)} from {_format(q, k, v)}"
         raise ShapeError(f"expected theta(q) and phi(k) of one width; got {got}")
     v = v if value is None else value(v)
     check_attention_operands(theta, phi, v, mask=mask, bias=bias)
@@ -179,24 +186,29 @@ def general_attention(
     k: Float[Tensor, "*b m d"],
     v: Float[Tensor, "*b m c"],
     *,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
     similarity: Similarity | None = None,
     value: Map | None = None,
-    mask: Bool[Tensor, "..."] | None = None,
     bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b n e"]:
-    r"""Weigh the values by how alike their keys are to the query, and divide.
+    r"""Return the sum of the values, weighted by the similarity of key and query and normalised.
 
     .. math:: o_j = \frac{1}{C_j} \sum_i f(q_j, k_i)\, g(v_i), \qquad
         C_j = \sum_i f(q_j, k_i) \ \text{or}\ m
 
-    `similarity` is f with its C (Gaussian by default), `value` is g (the identity by default; linear or not). The sums
-    run over the keys that `mask` leaves visible, and m counts those; a query that sees none gets zeros. `bias` is added
-    to log f where f is an exponential, else to f. Exponential similarities run on torch's fused kernel.
+    mask: True where a query may attend, broadcasts to (..., n, m); sums run over the visible keys, and m counts those.
+        A query without visible keys gets zeros
+    scale: of the default similarity, 1 if None; not allowed with `similarity`, which has its own
+    similarity: f with its C; `gaussian(scale=scale)` if None
+    value: g, linear or not; the identity if None
+    bias: added to log f if f is exponential, to f if not
 
-    What is not finite is propagated, never refused: in q it spoils its own row of the output, in k and v every row that
-    sees it. A mask is no shield (zero times infinity is not a number): put zeros where keys and values are hidden.
+    Exponential similarities run on torch's fused kernel. NaN and infinity propagate: in q to its own row of the output,
+    in k and v to every row that sees them. A mask does not stop them (zero times infinity is NaN): put zeros where keys
+    and values are hidden.
     """
-    similarity = gaussian() if similarity is None else similarity
+    similarity = _default_similarity(similarity, scale)
     q, k, v = apply_maps(q, k, v, similarity, value, mask, bias)
     if similarity.fused is not None:
         q, k, scale = similarity.fused(q, k, mask)
@@ -205,16 +217,24 @@ def general_attention(
     scores = similarity.scores(q.to(wide), k.to(wide))
     scores = scores if bias is None else scores + bias
     if similarity.exponential:
-        # Softmax attention takes any scores, as a bias on queries and keys that say nothing.
-        silent = torch.zeros_like(q[..., :1]), torch.zeros_like(k[..., :1])
-        return softmax_attention(*silent, v, mask=mask, bias=scores, scale=1.0)
-    return _divided_by_count(scores, v, mask)
+        # Softmax attention accepts any scores, as a bias on queries and keys of zeros.
+        zeros = torch.zeros_like(q[..., :1]), torch.zeros_like(k[..., :1])
+        return softmax_attention(*zeros, v, mask=mask, bias=scores, scale=1.0)
+    return _divide_by_count(scores, v, mask)
 
 
-def _divided_by_count(weights: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _default_similarity(similarity: Similarity | None, scale: float | None) -> Similarity:
+    if similarity is None:
+        return gaussian(scale=1.0 if scale is None else scale)
+    if scale is not None:
+        raise InputError(f"expected the scale inside the similarity, such as gaussian(scale={scale}); got both")
+    return similarity
+
+
+def _divide_by_count(weights: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
-        visible: Tensor | float = float(max(v.shape[-2], 1))
+        count: Tensor | float = float(max(v.shape[-2], 1))
     else:
         weights = torch.where(mask, weights, 0)
-        visible = mask.expand(*mask.shape[:-1], v.shape[-2]).sum(dim=-1, keepdim=True).clamp_min(1)
-    return ((weights / visible) @ v.to(weights.dtype)).to(v.dtype)
+        count = mask.expand(*mask.shape[:-1], v.shape[-2]).sum(dim=-1, keepdim=True).clamp_min(1)
+    return ((weights / count) @ v.to(weights.dtype)).to(v.dtype)

@@ -1,4 +1,4 @@
-"""How many axes of kernel PCA are found, and by which solver."""
+"""The number of axes of kernel PCA, and the choice among its eigenvalue solvers."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -18,21 +18,21 @@ __all__ = ["Axes", "ByExplained", "ByRank", "Solver", "choose_solver", "leading_
 Solver = Literal["dense", "partial", "matrix_free"]
 
 FEW = 80
-"""Keys up to which a full decomposition costs no more than a part of one: 60 on one thread, 97 on two."""
+"""Number of keys up to which a full decomposition costs no more than a partial one: 60 on one thread, 97 on two."""
 CACHED = 2**17
-"""Entries of Gram matrices that are made at once, 1 MiB."""
+"""Entries of Gram matrices computed at once, 1 MiB."""
 MANY = 2000
-"""Keys from which on the Gram matrix is not formed, if it is many times wider than the axes are many."""
+"""Number of keys above which the Gram matrix is not formed, if it is at least eight times the number of axes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByRank:
-    """As many axes as there are with variance; the most of all inputs of a batch."""
+    """All axes with variance; the largest number over the inputs of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByExplained:
-    """As many axes as hold this share of the variance; the most of all inputs of a batch."""
+    """As many axes as hold this share of the variance; the largest number over the inputs of a batch."""
 
     share: float
 
@@ -45,7 +45,7 @@ Axes = int | ByRank | ByExplained
 
 
 def choose_solver(solver: Solver | None, *, m: int, axes: Axes, learn_axes: bool, device: torch.device) -> Solver:
-    """The solver asked for if it can do what is asked, or the fastest that can."""
+    """Return the given solver, or the fastest one if None. Raise ValueError if it cannot find these axes."""
     if solver not in (None, "dense", "partial", "matrix_free"):
         raise InputError(f'expected solver "dense", "partial" or "matrix_free"; got {solver!r}')
     if solver is None:
@@ -55,8 +55,8 @@ def choose_solver(solver: Solver | None, *, m: int, axes: Axes, learn_axes: bool
             return "matrix_free"
         return "partial" if device.type == "cpu" else "dense"
     if solver != "dense" and (learn_axes or not isinstance(axes, int)):
-        wanted = "learn_axes" if learn_axes else f"axes={axes}"
-        raise InputError(f'expected solver "dense" with {wanted}, which needs all axes; got {solver!r}')
+        option = "learn_axes" if learn_axes else f"axes={axes}"
+        raise InputError(f'expected solver "dense" with {option}, which needs all axes; got {solver!r}')
     return solver
 
 
@@ -70,18 +70,18 @@ def leading_axes(
     precision: torch.dtype | None,
     differentiable: bool,
 ) -> tuple[GramScales, Eigenpairs]:
-    """Leading eigenpairs of the centred Gram matrices of keys (b, m, d), all of them if `axes` is no number."""
+    """Return leading eigenpairs of the centred Gram matrices of keys (b, m, d); all of them if `axes` is no number."""
     if precision not in (None, torch.float32, torch.float64):
         raise InputError(f"expected a precision of torch.float32 or torch.float64; got {precision}")
     m = k.shape[-2]
     if solver == "matrix_free" and isinstance(axes, int):
         wide = torch.promote_types(k.dtype, torch.float32) if precision is None else precision
-        there = torch.ones(m, dtype=torch.bool, device=k.device) if visible is None else visible[0]
-        if int(there.sum()) > 4 * guarded(axes):
-            scales, pairs = _matrix_free(k[0].to(wide), there, axes, scale)
+        mask = torch.ones(m, dtype=torch.bool, device=k.device) if visible is None else visible[0]
+        if int(mask.sum()) > 4 * guarded(axes):
+            scales, pairs = _matrix_free(k[0].to(wide), mask, axes, scale)
             lost = bool((pairs.values <= scales.rounding.unsqueeze(-1)).any())
             if lost and precision is None and wide is torch.float32:
-                return _matrix_free(k[0].double(), there, axes, scale)
+                return _matrix_free(k[0].double(), mask, axes, scale)
             return scales, pairs
     gram = _centred_gram(k.double(), visible, scale, whole=differentiable or torch.compiler.is_compiling())
     if solver == "partial" and isinstance(axes, int) and axes < m:
@@ -91,7 +91,7 @@ def leading_axes(
 
 
 def _centred_gram(k: Tensor, visible: Tensor | None, scale: float, *, whole: bool) -> CentredGram:
-    """`centred_gram`, of a few inputs at a time unless `whole`: it passes over its entries often, in the cache."""
+    """Return `centred_gram`, computed for a few inputs at a time unless `whole`, so that they stay in the cache."""
     step = max(1, CACHED // max(k.shape[-2] ** 2, 1))
     if whole or len(k) <= step:
         return centred_gram(k, scale=scale, visible=visible)
@@ -105,24 +105,24 @@ def _centred_gram(k: Tensor, visible: Tensor | None, scale: float, *, whole: boo
 
 
 def _matrix_free(k: Tensor, visible: Tensor, axes: int, scale: float) -> tuple[GramScales, Eigenpairs]:
-    """`leading_axes` of one set of keys, of which the hidden ones are left out before and put back as zeros after."""
+    """Return `leading_axes` of one set of keys. Hidden keys are removed first, and are zeros in the result."""
     gram = tiled_gram(k[visible], scale=scale)
     pairs = krylov_eigenpairs(gram.product, gram.guess(guarded(axes)), axes)
-    place = visible.nonzero().squeeze(-1)
+    indices = visible.nonzero().squeeze(-1)
 
-    def whole(x: Tensor) -> Tensor:
-        return x.new_zeros(1, len(visible), *x.shape[1:]).index_copy(1, place, x.unsqueeze(0))
+    def with_hidden(x: Tensor) -> Tensor:
+        return x.new_zeros(1, len(visible), *x.shape[1:]).index_copy(1, indices, x.unsqueeze(0))
 
     scales = GramScales(
         log_scale=gram.scales.log_scale[None],
-        log_g=whole(gram.scales.log_g),
-        column_mean=whole(gram.scales.column_mean),
+        log_g=with_hidden(gram.scales.log_g),
+        column_mean=with_hidden(gram.scales.column_mean),
         trace=gram.scales.trace[None],
         rounding=gram.scales.rounding[None],
     )
     return scales, Eigenpairs(
         values=pairs.values[None],
-        vectors=whole(pairs.vectors),
+        vectors=with_hidden(pairs.vectors),
         following=pairs.following[None],
         residual=pairs.residual[None],
         converged=pairs.converged[None],

@@ -1,8 +1,8 @@
 r"""Softmax attention (Vaswani et al. 2017, equation 1), with the variations that released models use.
 
-Names here and there: q, k, v are the rows of Q, K, V; `scale` is 1/sqrt(d_k). A soft cap is that of Gemma 2 (Gemma Team
-2024), sinks are the learned logits of GPT-OSS, and a bias is T5's or Swin's relative position term. A query that may
-look nowhere gets zeros; the papers leave that case undefined.
+q, k, v are the rows of the source's Q, K, V; `scale` is 1/sqrt(d_k). The soft cap is that of Gemma 2 (Gemma Team 2024),
+sinks are the learned logits of GPT-OSS, and a bias is the relative position term of T5 or Swin. A query without visible
+keys gets zeros; the papers leave that case undefined.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["as_rows", "fused_attention", "softmax_attention"]
+__all__ = ["as_rows", "check_sinks", "fused_attention", "softmax_attention"]
 
 
 def softmax_attention(
@@ -28,7 +28,7 @@ def softmax_attention(
     softcap: float | None = None,
     sinks: Float[Tensor, "h"] | None = None,
 ) -> Float[Tensor, "*b n e"]:
-    r"""Average the values, each weighted by how its key agrees with the query.
+    r"""Return the mean of the values, each weighted by the softmax of its key's score.
 
     .. math::
         o_i = \sum_j w_{ij} v_j, \qquad
@@ -36,11 +36,11 @@ def softmax_attention(
         s_{ij} = \operatorname{cap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}
 
     with cap(x) = softcap * tanh(x / softcap), sums over the keys that the mask leaves visible, and no sink by default.
-    `scale` is 1/sqrt(d) unless given; `sinks` holds one logit per head, the axis before n. Without sinks, the weights
+    `scale` is 1/sqrt(d) if None; `sinks` holds one logit per head, the axis before n. Without sinks, the weights
     of a row sum to one, so each output lies in the convex hull of the visible values. Without a visible key it is zero.
 
-    Plain calls and calls with a mask or a bias run on torch's fused kernel, which stores no n x m matrix of its own.
-    Calls with a soft cap, with sinks or with a bias finer than q do not; their scores are single precision or better.
+    Calls without a soft cap and sinks run on torch's fused kernel, which stores no n x m matrix, unless a bias has a
+    wider dtype than q. The other calls compute their scores in single precision or better.
     NaN and infinity propagate: in q to its own row of the output, in k and v to every row. So does NaN where a score
     may overflow. A mask does not stop them: put zeros where keys and values are hidden.
     """
@@ -52,17 +52,18 @@ def softmax_attention(
     if mask is None:
         return attend(mask=None)
     mask = as_rows(mask)
-    somewhere = mask.any(dim=-1, keepdim=True)
-    # Kernels differ in what they make of a row without keys, NaN gradients among it, so they are never shown one.
-    return torch.where(somewhere, attend(mask=mask | ~somewhere), 0)
+    has_keys = mask.any(dim=-1, keepdim=True)
+    # Kernels differ in their output for a row without keys, and some give NaN gradients, so they never get one.
+    return torch.where(has_keys, attend(mask=mask | ~has_keys), 0)
 
 
 def as_rows(added: Tensor) -> Tensor:
-    """The same mask or bias with an axis for n and one for m, which the fused kernel insists on."""
+    """Return a mask or bias with an axis for n and one for m, which the fused kernel requires."""
     return added if added.ndim > 1 else added.expand(1, -1 if added.ndim else 1)
 
 
 def check_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
+    """Raise `ShapeError` unless there is one sink for each head of q."""
     if sinks is None or (q.ndim > 2 and sinks.shape == q.shape[-3:-2]):
         return
     got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks)))

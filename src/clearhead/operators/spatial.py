@@ -21,29 +21,29 @@ __all__ = ["fold", "spatial_attention", "spatial_size", "unfold"]
 
 
 def spatial_size(x: Float[Tensor, "b ..."], channel_axis: int = 1) -> tuple[int, ...]:
-    """The lengths of all axes but the batch and the channels: (height, width) of an image, (time, ...) of a video."""
-    axis = _checked_axis(x.ndim, channel_axis, f"x {tuple(x.shape)}")
+    """Return the sizes of all axes but batch and channels: (height, width) of an image, (time, ...) of a video."""
+    axis = _front_axis(x.ndim, channel_axis, f"x {tuple(x.shape)}")
     return tuple(x.shape[1:axis] + x.shape[axis + 1 :])
 
 
 def unfold(x: Float[Tensor, "b ..."], channel_axis: int = 1) -> Float[Tensor, "b n c"]:
-    """The fibres of x along its channels as rows: x[b, :, y, x] becomes token y * width + x. No number is changed.
+    """Return the fibres of x along its channels as rows: x[b, :, y, x] becomes token y * width + x.
 
     x: (b, c, *spatial) or, with `channel_axis=-1`, (b, *spatial, c), with one spatial axis or more
     """
-    axis = _checked_axis(x.ndim, channel_axis, f"x {tuple(x.shape)}")
+    axis = _front_axis(x.ndim, channel_axis, f"x {tuple(x.shape)}")
     positions = math.prod(spatial_size(x, channel_axis))
     return x.movedim(axis, -1).reshape(x.shape[0], positions, x.shape[axis])
 
 
 def fold(tokens: Float[Tensor, "b n c"], spatial: Sequence[int], channel_axis: int = 1) -> Float[Tensor, "b ..."]:
-    """The inverse of `unfold`: tokens (b, positions, c) put back on a grid of the given spatial size."""
+    """Return tokens (b, positions, c) as a grid of the given spatial size: the inverse of `unfold`."""
     if tokens.ndim != 3 or not spatial or tokens.shape[1] != math.prod(spatial):
         raise ShapeError(
-            f"expected tokens (b, positions, c), one for each place of the grid {tuple(spatial)}; "
+            f"expected tokens (b, positions, c), one for each position of the grid {tuple(spatial)}; "
             f"got tokens {tuple(tokens.shape)}"
         )
-    axis = _checked_axis(len(spatial) + 2, channel_axis, f"spatial {tuple(spatial)}, tokens {tuple(tokens.shape)}")
+    axis = _front_axis(len(spatial) + 2, channel_axis, f"spatial {tuple(spatial)}, tokens {tuple(tokens.shape)}")
     return tokens.reshape(tokens.shape[0], *spatial, tokens.shape[2]).movedim(-1, axis)
 
 
@@ -56,35 +56,35 @@ def spatial_attention(
     operator: Callable[..., Tensor] = softmax_attention,
     **options: Any,
 ) -> Float[Tensor, "b ..."]:
-    r"""Let every position of q read from all positions of k and v.
+    r"""Return attention from every position of q to all positions of k and v.
 
     .. math:: O = \operatorname{fold}_{\text{spatial size of } Q}\,
         A(\operatorname{unfold} Q, \operatorname{unfold} K, \operatorname{unfold} V)
 
     q: (b, d, *spatial), or (b, *spatial, d) with `channel_axis=-1`
-    k, v: (b, d, *other) and (b, e, *other), of a spatial size of their own, which may have another number of axes
-    operator: A, a function of q (b, n, d), k (b, m, d), v (b, m, e), with the options that are passed on to it; a mask
-        or a bias among them broadcasts to (b, n, m), with positions counted as `unfold` counts them
+    k, v: (b, d, *other) and (b, e, *other); their spatial size may differ from that of q, also in the number of axes
+    operator: A, a function of q (b, n, d), k (b, m, d), v (b, m, e)
+    options: keyword arguments of the operator, such as mask and scale; a mask or a bias broadcasts to (b, n, m), with
+        positions in the order of `unfold`
 
-    The output, (b, e, *spatial), has the spatial size of q and the channels of v: a q larger than k and v samples up, a
-    smaller one samples down.
+    The output, (b, e, *spatial), has the spatial size of q and the channels of v.
     """
     operands = {"q": q, "k": k, "v": v}
     got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items())
     for x in operands.values():
-        _checked_axis(x.ndim, channel_axis, got)
+        _front_axis(x.ndim, channel_axis, got)
     if spatial_size(k, channel_axis) != spatial_size(v, channel_axis):
-        raise ShapeError(f"expected k and v of one spatial size, channels on axis {channel_axis}; got {got}")
+        raise ShapeError(f"expected k and v of the same spatial size, with channels on axis {channel_axis}; got {got}")
     tokens = (unfold(x, channel_axis) for x in operands.values())
     return fold(operator(*tokens, **options), spatial_size(q, channel_axis), channel_axis)
 
 
-def _checked_axis(ndim: int, channel_axis: int, got: str) -> int:
-    """The channel axis counted from the front."""
+def _front_axis(ndim: int, channel_axis: int, got: str) -> int:
+    """Return the channel axis counted from the front. Raise `ShapeError` unless it exists."""
     axis = channel_axis + ndim if channel_axis < 0 else channel_axis
     if ndim < 3 or not 0 < axis < ndim:
         raise ShapeError(
-            "expected a batch axis, a channel axis behind it and one spatial axis or more; "
+            "expected a batch axis first, a channel axis, and one spatial axis or more; "
             f"got channel_axis {channel_axis}, {got}"
         )
     return axis

@@ -6,8 +6,8 @@ Theirs have tokens as columns Z (d x N) and K subspaces with orthonormal bases U
 
 and one layer's step is Z + kappa a (MSSA(Z) - Z), from a descent step of length kappa on the rate of the projected
 tokens whose inverse is cut after its first order and whose Gram matrix is replaced by its softmax. Here tokens are
-rows. The released code drops the shrinking term, has a map of its own in place of [U_1 ... U_K], scores divided by
-sqrt(p), and a absorbed: `clearhead.modules.SubspaceAttention`.
+rows. The released code drops the shrinking term, has a separate matrix instead of [U_1 ... U_K], divides scores by
+sqrt(p) and absorbs a: `clearhead.modules.SubspaceAttention`.
 """
 
 import torch
@@ -29,12 +29,11 @@ __all__ = [
 def subspace_attention(
     v: Float[Tensor, "*b n p"], *, mask: Bool[Tensor, "..."] | None = None, scale: float | None = None
 ) -> Float[Tensor, "*b n p"]:
-    r"""Average the projected tokens themselves, each weighted by how it agrees with the reader's own.
+    r"""Return attention among projected tokens, each of which is query, key and value.
 
     .. math:: o_i = \sum_j w_{ij} v_j, \qquad w_{ij} \propto e^{\text{scale}\; v_i \cdot v_j}
 
-    SSA of one subspace: symmetric attention whose values are its keys, with its mask and its fast paths. `scale` is
-    1/sqrt(p) unless given, as released; the paper has 1.
+    SSA of one subspace: `symmetric_attention(v, v)`. `scale` is 1/sqrt(p) if None, as released; the paper has 1.
     """
     return symmetric_attention(v, v, mask=mask, scale=scale)
 
@@ -47,15 +46,15 @@ def subspace_step(
     eps: float = 0.5,
     scale: float = 1.0,
 ) -> Float[Tensor, "*b n d"]:
-    r"""One step of the paper: shrink the tokens, and add what attention makes of them in each subspace.
+    r"""Return one step of the paper: shrink the tokens and add their attention in each subspace.
 
     .. math::
         z \leftarrow (1 - t) z + t\, a \sum_k U_k\, \mathrm{SSA}_k(z), \qquad
         t = \kappa a, \qquad a = p / (n\,\epsilon^2)
 
-    bases: U_k; the derivation takes their columns to be orthonormal and their sum of projections to be the identity
-    length: t, the share by which the tokens shrink; a step of length kappa = t / a on the rate
-    eps: the distortion that the rate allows
+    bases: U_k; the derivation assumes orthonormal columns and projections that sum to the identity
+    length: t, the share by which the tokens shrink; a step of size kappa = t / a on the rate
+    eps: the distortion of the rate
     """
     check_bases(z, bases)
     check_eps(eps)
@@ -65,7 +64,7 @@ def subspace_step(
 
 
 def projected(z: Tensor, bases: Tensor) -> Tensor:
-    """V_k^T for every subspace, (..., k, n, p)."""
+    """Return V_k^T for every subspace, (..., k, n, p)."""
     k, d, p = bases.shape
     flat = z @ bases.movedim(0, 1).reshape(d, k * p)
     return flat.reshape(*z.shape[:-1], k, p).movedim(-2, -3)

@@ -1,16 +1,16 @@
 r"""Token statistics self-attention (ToST; Wu et al. 2025, arXiv 2412.17810): linear in the number of tokens.
 
-Three operators go by this name, and no two agree; they are kept apart here. In all of them tokens Z are projected on K
+Three operators have this name, and all differ. In all of them tokens Z are projected onto K
 subspaces, V_k = U_k^T Z, every token belongs to every subspace by Pi, a softmax over the subspaces, and a subspace
 damps each of its axes by the second moment of its members along it. No token is compared with another.
 
-- `token_statistics_step`, the paper's: a step of descent on the variational rate.
-- `token_statistics_attention`, the released vision code's: Pi by shares of each axis' energy, not by energies, and
-  1 / (1 + moment), in which d / eps^2 and f' are absorbed.
-- `causal_token_statistics_attention`, the released language code's: sums over tokens are sums up to each token, and a
-  learned bias for every head and place enters Pi.
+- `token_statistics_step`, of the paper: a step of descent on the variational rate.
+- `token_statistics_attention`, of the released vision code: Pi by shares of each axis' energy, not by energies, and
+  1 / (1 + moment), which absorbs d / eps^2 and f'.
+- `causal_token_statistics_attention`, of the released language code: sums over tokens end at each token, and a learned
+  bias for every head and position enters Pi.
 
-Theirs have tokens as columns; here they are rows.
+The sources write tokens as columns; here they are rows.
 """
 
 import torch
@@ -22,6 +22,8 @@ from clearhead.operators.subspace import check_bases, projected
 from clearhead.shapes import Bool, Float, ShapeError
 
 __all__ = [
+    "ADDED",
+    "LEAST_ENERGY",
     "causal_token_statistics_attention",
     "check_heads",
     "token_statistics_attention",
@@ -29,7 +31,7 @@ __all__ = [
     "variational_rate",
 ]
 
-# As released: what keeps their divisions from zero.
+# As released: the constants that keep divisions from zero.
 _LEAST_NORM, LEAST_ENERGY, ADDED = 1e-12, 1e-12, 1e-8
 
 
@@ -40,7 +42,7 @@ def variational_rate(
     *,
     eps: float = 0.5,
 ) -> Float[Tensor, "*b"]:
-    r"""An upper bound of the rate of members of subspaces, tight where bases are their principal axes.
+    r"""Return an upper bound of the rate of members of subspaces, tight if the bases are their principal axes.
 
     .. math::
         \frac12 \sum_k \frac{n_k}{n} \sum_i f\Big(\frac{1}{n_k} \sum_j \pi_{kj} (u_{ki} \cdot z_j)^2\Big), \qquad
@@ -62,7 +64,7 @@ def token_statistics_step(
     temperature: float = 1.0,
     memberships: Float[Tensor, "*b k n"] | None = None,
 ) -> Float[Tensor, "*b n d"]:
-    r"""One step of the paper: down the variational rate, with the memberships held fixed.
+    r"""Return one step of the paper: descent on the variational rate with fixed memberships.
 
     .. math::
         z_j \leftarrow z_j - \frac{\tau}{n} \sum_k \pi_{kj} U_k D_k U_k^T z_j, \qquad
@@ -70,7 +72,7 @@ def token_statistics_step(
 
     length: tau
     temperature: eta, in pi = softmax over k of |U_k^T z|^2 / 2 eta
-    memberships: pi, (..., k, n), in place of that softmax
+    memberships: pi, (..., k, n); that softmax if None
     """
     check_bases(z, bases)
     check_eps(eps)
@@ -90,22 +92,22 @@ def token_statistics_attention(
     sharpness: Float[Tensor, "h"] | None = None,
     key_mask: Bool[Tensor, "*b n"] | None = None,
 ) -> Float[Tensor, "*b h n p"]:
-    r"""The released vision code's: what is added to the tokens' projections, head by head.
+    r"""Return the update of the tokens' projections in each head, as in the released vision code.
 
     .. math::
         o_{hj} = -\frac{\pi_{hj} w_{hj}}{1 + m_h}, \qquad m_h = \sum_j \frac{\pi_{hj}}{\sum_l \pi_{hl}} w_{hj}^2, \qquad
         \pi_{\cdot j} = \mathrm{softmax}_h\Big(s_h \sum_i \frac{w_{hji}^2}{\sum_l w_{hli}^2}\Big)
 
     w: projections of the tokens, (..., heads, n, p)
-    sharpness: s, their `temp`, one where None
-    key_mask: (..., n), True where there is a token; the others count nowhere and get zeros
+    sharpness: s, `temp` in the source; ones if None
+    key_mask: (..., n), True at tokens; padding has no influence and gets zeros
     """
     check_heads(w, sharpness, key_mask)
     wide, square, s = _prepared(w, sharpness, key_mask)
     energy = square.sum(dim=-2, keepdim=True).clamp_min(_LEAST_NORM**2)
     pi = torch.softmax((square / energy).sum(dim=-1) * s, dim=-2)
-    counted = _counted(pi, key_mask)
-    moments = (counted / (counted.sum(dim=-1, keepdim=True) + ADDED)).unsqueeze(-2) @ square
+    members = _members(pi, key_mask)
+    moments = (members / (members.sum(dim=-1, keepdim=True) + ADDED)).unsqueeze(-2) @ square
     return (-pi.unsqueeze(-1) * wide / (1 + moments)).to(w.dtype)
 
 
@@ -116,7 +118,7 @@ def causal_token_statistics_attention(
     bias: Float[Tensor, "h n"] | None = None,
     key_mask: Bool[Tensor, "*b n"] | None = None,
 ) -> Float[Tensor, "*b h n p"]:
-    r"""The released language code's: every sum over tokens ends at the token itself.
+    r"""Return `token_statistics_attention` with sums that end at the token itself, as in the released language code.
 
     .. math::
         \pi_{\cdot j} = \mathrm{softmax}_h\Big(s_h \sum_i \Big[\frac{w_{hji}^2}{\sum_{l \le j} w_{hli}^2} + c_{hj}\Big]
@@ -124,9 +126,9 @@ def causal_token_statistics_attention(
         o_{hj} = -\frac{\pi_{hj} w_{hj}}{1 + m_{hj}}
 
     w, sharpness, key_mask: as in `token_statistics_attention`
-    bias: c, their `denom_bias`, zero where None; it is counted once for each of the p axes, as released
+    bias: c, `denom_bias` in the source; zeros if None. It counts once for each of the p axes, as released
 
-    Nothing of a later token reaches an earlier one, not a bit.
+    No later token changes an earlier output, not by a single bit.
     """
     check_heads(w, sharpness, key_mask)
     wide, square, s = _prepared(w, sharpness, key_mask)
@@ -134,20 +136,20 @@ def causal_token_statistics_attention(
     if bias is not None:
         logits = logits + w.shape[-1] * bias.to(wide.dtype)
     pi = torch.softmax(logits * s, dim=-2)
-    counted = _counted(pi, key_mask)
-    moments = (counted.unsqueeze(-1) * square).cumsum(dim=-2) / (counted.cumsum(dim=-1) + ADDED).unsqueeze(-1)
+    members = _members(pi, key_mask)
+    moments = (members.unsqueeze(-1) * square).cumsum(dim=-2) / (members.cumsum(dim=-1) + ADDED).unsqueeze(-1)
     return (-pi.unsqueeze(-1) * wide / (1 + moments)).to(w.dtype)
 
 
 def _moments(v: Tensor, memberships: Tensor) -> tuple[Tensor, Tensor]:
-    """n_k, (..., k), and the members' second moment along each axis, (..., k, p); zero where there are no members."""
+    """Return n_k, (..., k), and the members' second moment along each axis, (..., k, p); zero without members."""
     counts = memberships.sum(dim=-1)
     sums = (memberships.unsqueeze(-2) @ v.square()).squeeze(-2)
     return counts, sums / counts.clamp_min(torch.finfo(v.dtype).tiny).unsqueeze(-1)
 
 
 def _prepared(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The projections, widened to single precision and zero where there is no token; their squares; the sharpness."""
+    """Return the projections in single precision or better, zero at padding; their squares; the sharpness."""
     wide = w.to(torch.promote_types(w.dtype, torch.float32))
     if key_mask is not None:
         wide = torch.where(key_mask[..., None, :, None], wide, 0)
@@ -155,7 +157,7 @@ def _prepared(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) -> t
     return wide, wide.square(), s.unsqueeze(-1)
 
 
-def _counted(pi: Tensor, key_mask: Tensor | None) -> Tensor:
+def _members(pi: Tensor, key_mask: Tensor | None) -> Tensor:
     return pi if key_mask is None else torch.where(key_mask.unsqueeze(-2), pi, 0)
 
 
@@ -167,4 +169,4 @@ def check_heads(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) ->
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items() if x is not None)
         raise ShapeError(f"expected w (..., h, n, p), sharpness (h,), key_mask (..., n); got {got}")
     if not w.is_floating_point() or (key_mask is not None and key_mask.dtype is not torch.bool):
-        raise InputError("expected floating w, and a boolean key_mask, True where there is a token")
+        raise InputError("expected floating w, and a boolean key_mask, True at tokens")
