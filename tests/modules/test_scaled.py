@@ -86,7 +86,7 @@ def test_s_has_as_many_parameters_as_published() -> None:
 
 def test_a_matrix_refuses_another_length_or_is_resize_matrix() -> None:
     x = normal(2, 10, 12)
-    with pytest.raises(ShapeError, match="S was made for 7 tokens and there are 10"):
+    with pytest.raises(ShapeError, match="S is for 7 tokens and there are 10"):
         randomised(ScaledAttention(12, num_heads=3, form="matrix", num_tokens=7))(x)
     kept = randomised(ScaledAttention(12, num_heads=3, form="matrix", num_tokens=5, resize="grid", num_prefix_tokens=1))
     line = randomised(ScaledAttention(12, num_heads=3, form="matrix", num_tokens=5, resize="line"))

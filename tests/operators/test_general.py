@@ -159,7 +159,7 @@ def wide(x: Tensor) -> Tensor:
 
 
 REFUSED = {
-    "another b": (lambda q, k, v: (q, k[1:], v[1:]), {}, ShapeError, "one leading shape"),
+    "another b": (lambda q, k, v: (q, k[1:], v[1:]), {}, ShapeError, "equal leading shape"),
     "another m": (lambda q, k, v: (q, k, v[..., 1:, :]), {}, ShapeError, r"got q \(2, 3, 5, 11\).*v \(2, 3, 6, 13\)"),
     "one axis": (lambda q, k, v: (q[0, 0, 0], k, v), {}, ShapeError, r"got q \(11,\)"),
     "another d": (lambda q, k, v: (q, k[..., 1:], v), {}, ShapeError, r"one width.*theta\(q\) \(2, 3, 5, 11\)"),

@@ -212,7 +212,7 @@ def test_signs_do_not_depend_on_the_order_of_the_keys(m: int, seed: int) -> None
 
 def test_a_flat_spectrum_is_said() -> None:
     simplex = 2 * torch.eye(7, dtype=torch.float64)
-    with pytest.warns(FlatSpectrumWarning, match="up to 3 axes of one input are not told from their neighbours"):
+    with pytest.warns(FlatSpectrumWarning, match="up to 3 axes of one input have nearly equal eigenvalues"):
         found = kernel_pca(simplex, axes=3)
     assert not found.identified.any()
     assert found.rank.item() == 3

@@ -206,5 +206,5 @@ def test_as_many_axes_as_the_rank_or_the_variance_ask_for() -> None:
     assert torch.allclose(whole, kernel_pca_attention(q, k, axes=4))
     some = kernel_pca_attention(q, k, axes=ByExplained(0.5), mask=torch.ones(10, dtype=torch.bool))
     assert 1 <= some.shape[-1] < 4
-    with pytest.raises(ValueError, match="a number of axes under a mask"):
+    with pytest.raises(ValueError, match="a number of axes, because queries may see different keys"):
         kernel_pca_attention(q, k, axes=ByRank(), mask=torch.ones(7, 10, dtype=torch.bool))

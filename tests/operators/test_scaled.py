@@ -234,10 +234,10 @@ def test_a_grid_is_resized_along_both_of_its_sides() -> None:
         resize_matrix(drawn(10, 10), 25, layout="grid")
 
 
-def test_other_lengths_are_refused_or_resize_matrix() -> None:
+def test_other_lengths_raise_or_are_resized() -> None:
     q, k, v = (drawn(2, 3, 7, 11, seed=i) for i in range(3))
     matrix = drawn(3, 5, 5, seed=3)
-    with pytest.raises(ShapeError, match=r"S was made for 5 tokens and there are 7.*resize"):
+    with pytest.raises(ShapeError, match=r"S is for 5 tokens and there are 7.*resize"):
         scaled_attention(q, k, v, s=SMatrix(matrix))
     got = scaled_attention(q, k, v, s=SMatrix(matrix, resize="line", num_prefix_tokens=1))
     assert torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resize_matrix(matrix, 7, num_prefix_tokens=1))))

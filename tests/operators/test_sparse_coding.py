@@ -161,7 +161,7 @@ def test_the_longest_step_is_that_of_the_largest_singular_value() -> None:
     dictionary = torch.diag(torch.tensor([4.0, 1.0, -2.0]))
     assert largest_step(dictionary) == pytest.approx(1 / 16)
     assert largest_step(torch.zeros(3, 5)) == float("inf")
-    warned = pytest.warns(StepSizeWarning, match=r"the step 0.1 is longer than 1/\|D\|\^2 = 0.0625.*shorter step")
+    warned = pytest.warns(StepSizeWarning, match=r"the step size 0.1 is above 1/\|D\|\^2 = 0.0625.*smaller step size")
     with warned:
         warn_of_step(dictionary, step=0.1)
     with warnings.catch_warnings():
@@ -186,7 +186,7 @@ def test_dictionaries_that_do_not_fit_each_other(step, typechecked: bool) -> Non
         pytest.skip("the import hook refuses these before the function can")
     with pytest.raises(ShapeError, match=r"expected z .* \(d, atoms\)"):
         step(drawn(3, 5), drawn(7, 11), drawn(7, 11))
-    with pytest.raises(ShapeError, match=r"two dictionaries of one shape; got \(5, 11\) and \(5, 13\)"):
+    with pytest.raises(ShapeError, match=r"two dictionaries of the same shape; got \(5, 11\) and \(5, 13\)"):
         step(drawn(3, 5), drawn(5, 11), drawn(5, 13))
     with pytest.raises(ValueError, match="one floating dtype"):
         step(drawn(3, 5), drawn(5, 11), drawn(5, 11).float())

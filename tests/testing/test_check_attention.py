@@ -147,7 +147,7 @@ def test_what_is_seen_beside() -> None:
 def test_one_length_and_other_inputs_are_told_by_their_shape() -> None:
     layer = ScaledAttention(12, num_heads=3, form="matrix", num_tokens=5)
     assert failures(check(layer)) == {"output"}
-    assert "S was made for 5 tokens and there are 7" in check(layer).failed[0].detail
+    assert "S is for 5 tokens and there are 7" in check(layer).failed[0].detail
     assert check(layer, shape=(2, 5, 12), skip=["single_token"]).passed
     images = check(ch.modules.SpatialAttention(11), shape=(2, 11, 2, 3))
     assert images.passed

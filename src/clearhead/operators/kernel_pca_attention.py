@@ -1,4 +1,4 @@
-r"""Attention whose values encode the principal axes of its keys (kernel PCA of queries; Teo and Nguyen 2024, theorem 1).
+r"""Attention whose values encode the principal axes of its keys: kernel PCA of queries (Teo and Nguyen 2024).
 
 The theorem is about one set of keys. Under a mask every query has its own set: g, the mean and the axes are those of
 its visible keys, and row i of causal attention is a projection only with the values V^(i) of its own prefix. Causal
