@@ -40,7 +40,7 @@ def test_a_step_too_long_is_said_once_for_every_state_and_not_in_training(name: 
         warnings.simplefilter("error")
         layer(x)
     layer.eval()
-    with pytest.warns(StepSizeWarning, match="the step 50 is longer"):
+    with pytest.warns(StepSizeWarning, match="the step size 50 is above"):
         layer(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -216,8 +216,8 @@ def _select(pairs: Eigenpairs, scales: GramScales, axes: Axes) -> Tensor:
 def _assemble(scales: GramScales, pairs: Eigenpairs, visible: Tensor, axes: Axes, axis_norm: AxisNorm) -> KernelPCA:
     selected = _select(pairs, scales, axes)
     if not isinstance(axes, int):
-        count = int(selected.sum(dim=-1).max()) if selected.numel() else 0
-        pairs, selected = pairs.first(count), selected[..., :count]
+        largest = int(selected.sum(dim=-1).max()) if selected.numel() else 0
+        pairs, selected = pairs.first(largest), selected[..., :largest]
     energy = torch.where(selected, pairs.values, 0)
     vectors = (pairs.vectors * same_sign(pairs.vectors)).masked_fill(~selected.unsqueeze(-2), 0)
     vectors = vectors.masked_fill(~visible.unsqueeze(-1), 0)
