@@ -1,4 +1,4 @@
-"""Bugs that the tests must find in CRATE, its operators and modules, its relatives, and token statistics."""
+"""Planted bugs in CRATE, its operators and modules, its relatives, and token statistics."""
 
 from fault import Fault
 
@@ -14,10 +14,14 @@ SPARSE, SUBSPACE, TOKENS = "operators/sparse_coding.py", "operators/subspace.py"
 
 CRATE_FAULTS = (
     Fault(
-        "MSSA: no shrinking", SUBSPACE, "return (1 - length) * z + length * weight", "return z + length * weight", STEPS
+        "MSSA: shrinking left out",
+        SUBSPACE,
+        "return (1 - length) * z + length * weight",
+        "return z + length * weight",
+        STEPS,
     ),
     Fault(
-        "MSSA: a without eps",
+        "MSSA: eps left out of a",
         SUBSPACE,
         "weight = bases.shape[-1] / (z.shape[-2] * eps**2)",
         "weight = bases.shape[-1] / z.shape[-2]",
@@ -31,14 +35,14 @@ CRATE_FAULTS = (
         STEPS,
     ),
     Fault(
-        "ISTA: the sign that is printed",
+        "ISTA: misprinted sign",
         SPARSE,
         "@ dictionary) - step * penalty)\n    matrix",
         "@ dictionary) + step * penalty)\n    matrix",
         STEPS,
     ),
     Fault(
-        "ISTA: dictionary turned round, many tokens",
+        "ISTA: dictionary transposed, many tokens",
         SPARSE,
         "step * (dictionary - dictionary.mT @ dictionary)",
         "step * (dictionary.mT - dictionary.mT @ dictionary)",
@@ -47,52 +51,52 @@ CRATE_FAULTS = (
     Fault(
         "ISTA: no threshold, many tokens", SPARSE, "z.new_full((d,), -step * penalty)", "z.new_full((d,), 0.0)", STEPS
     ),
-    Fault("the longest step by another norm", SPARSE, "ord=2))", 'ord="fro"))', STEPS),
-    Fault("ODL: one step for two", SPARSE, "torch.relu(first + drive - step", "torch.relu(drive - step", STEPS),
+    Fault("ISTA: largest step from another norm", SPARSE, "ord=2))", 'ord="fro"))', STEPS),
+    Fault("ODL: one step instead of two", SPARSE, "torch.relu(first + drive - step", "torch.relu(drive - step", STEPS),
     Fault(
-        "a step too long is never said",
+        "ISTA: no warning for a step that is too long",
         "modules/sparse_coding.py",
         "if unknown or self._checked",
         "if True or self._checked",
         MODULES,
     ),
     Fault(
-        "autocast meets single precision",
+        "ISTA: dtype mismatch under autocast",
         "modules/sparse_coding.py",
         "x.dtype is not torch.float64:",
         "False:",
         MODULES,
     ),
     Fault(
-        "MSSA: tied the wrong way",
+        "MSSA: tied map transposed",
         "modules/subspace.py",
         "linear(heads, self.subspaces.weight.mT)",
         "linear(heads, self.subspaces.weight.reshape(-1, self.subspaces.out_features))",
         MODULES,
     ),
-    Fault("MSSA: scale forgotten", "modules/subspace.py", '"scale": self.scale}', '"scale": None}', MODULES),
+    Fault("MSSA: scale left out", "modules/subspace.py", '"scale": self.scale}', '"scale": None}', MODULES),
     Fault(
-        "MSSA: an empty batch",
+        "MSSA: empty batch fails",
         "modules/subspace.py",
         ".unflatten(-1, (self.num_heads, -1))",
         ".reshape(*x.shape[:-1], self.num_heads, -1)",
         EVERY,
     ),
     Fault(
-        "CRATE: a path around the sparse step",
+        "CRATE: residual connection around the sparse step",
         "models/crate_block.py",
         "return x + codes if self.overcomplete else codes",
         "return x + codes",
         CRATE,
     ),
     Fault(
-        "CRATE: alpha without its path",
+        "CRATE: overcomplete block without residual",
         "models/crate_block.py",
         "return x + codes if self.overcomplete else codes",
         "return codes",
         CRATE,
     ),
-    Fault("CRATE: negated is not", "models/crate_block.py", "x - attended if", "x + attended if", CRATE),
+    Fault("CRATE: negated form not negated", "models/crate_block.py", "x - attended if", "x + attended if", CRATE),
     Fault(
         "CRATE: patches read channel by channel",
         "models/crate.py",
@@ -101,7 +105,7 @@ CRATE_FAULTS = (
         CRATE,
     ),
     Fault(
-        "CRATE: weights from torch's own chance",
+        "CRATE: weights from torch's global random state",
         "models/crate_block.py",
         "torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))",
         "pass",
@@ -122,14 +126,14 @@ CRATE_FAULTS = (
         RELEASED,
     ),
     Fault(
-        "released: more names than known pass",
+        "released: unknown names accepted",
         "models/crate_released.py",
         "if missing or unknown:",
         "if missing:",
         RELEASED,
     ),
     Fault(
-        "released: pixels by a half",
+        "released: pixel normalisation left out",
         "models/crate_released.py",
         "if channels == 3 else {}",
         "if channels == 4 else {}",
@@ -143,51 +147,55 @@ CRATE_FAULTS = (
         RELEASED,
     ),
     Fault(
-        "language: it looks ahead", "models/crate_language.py", "x = block(x, causal=True)", "x = block(x)", LANGUAGE
+        "language: later tokens visible",
+        "models/crate_language.py",
+        "x = block(x, causal=True)",
+        "x = block(x)",
+        LANGUAGE,
     ),
     Fault(
-        "language: no places",
+        "language: positions left out",
         "models/crate_language.py",
         "self.embedding(tokens) + self.positions[: tokens.shape[1]]",
         "self.embedding(tokens)",
         LANGUAGE,
     ),
     Fault(
-        "autoencoder: shown patches are hidden",
+        "autoencoder: visible and hidden patches exchanged",
         "models/crate_autoencoder.py",
         "torch.where(masked.unsqueeze(-1), self.mask_token, x)",
         "torch.where(masked.unsqueeze(-1), x, self.mask_token)",
         MASKED,
     ),
     Fault(
-        "autoencoder: the decoder adds",
+        "autoencoder: sign of the decoder's step",
         "models/crate_autoencoder.py",
         "y - self.attention(",
         "y + self.attention(",
         MASKED,
     ),
     Fault(
-        "autoencoder: a loss of all patches",
+        "autoencoder: loss over all patches",
         "models/crate_autoencoder.py",
         "error[masked].mean()",
         "error.mean()",
         MASKED,
     ),
     Fault(
-        "autoencoder: rows and columns alike",
+        "autoencoder: row codes used for columns",
         "models/crate_autoencoder.py",
         "torch.cat([columns, rows], dim=-1)",
         "torch.cat([rows, rows], dim=-1)",
         MASKED,
     ),
     Fault(
-        "TSSA: the step goes up",
+        "TSSA: step in the wrong direction",
         TOKENS,
         "return z - length / z.shape[-2]",
         "return z + length / z.shape[-2]",
         STATISTICS,
     ),
-    Fault("TSSA: a rate without shares", TOKENS, "(shares * torch.log1p", "(torch.log1p", STATISTICS),
+    Fault("TSSA: rate without class shares", TOKENS, "(shares * torch.log1p", "(torch.log1p", STATISTICS),
     Fault(
         "TSSA: softmax over tokens",
         TOKENS,
@@ -196,15 +204,15 @@ CRATE_FAULTS = (
         STATISTICS,
     ),
     Fault(
-        "TSSA: it looks ahead",
+        "TSSA: later tokens visible",
         TOKENS,
         "(members.cumsum(dim=-1) + ADDED)",
         "(members.sum(dim=-1, keepdim=True) + ADDED)",
         STATISTICS,
     ),
-    Fault("TSSA: the bias counted once", TOKENS, "logits + w.shape[-1] * bias", "logits + bias", STATISTICS),
+    Fault("TSSA: bias not multiplied by the width", TOKENS, "logits + w.shape[-1] * bias", "logits + bias", STATISTICS),
     Fault(
-        "TSSA: hidden tokens are members",
+        "TSSA: hidden tokens are counted as members",
         TOKENS,
         "return pi if key_mask is None else torch.where(key_mask.unsqueeze(-2), pi, 0)",
         "return pi",

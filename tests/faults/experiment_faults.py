@@ -1,4 +1,4 @@
-"""Bugs that the tests must find in the experiments: cache, runs, estimates, tables, readers and attention maps."""
+"""Planted bugs in the experiments: cache, runs, estimates, tables, readers and attention maps."""
 
 from fault import Fault
 
@@ -10,19 +10,19 @@ CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES, IMAGES = (
 ATTENTION_MAPS, PETS_FILE = "experiments/crate/attention_maps.py", "experiments/crate/pets.py"
 
 EXPERIMENT_FAULTS = (
-    Fault("maps: another token's", ATTENTION_MAPS, "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),
-    Fault("maps: the class token's own weight", ATTENTION_MAPS, "weights[..., first:]", "weights[..., : y * x]", (MAPS,)),
+    Fault("maps: weights of another token", ATTENTION_MAPS, "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),
+    Fault("maps: class token's weight on itself included", ATTENTION_MAPS, "weights[..., first:]", "weights[..., : y * x]", (MAPS,)),
     Fault("maps: mask ignored", ATTENTION_MAPS, "scores = scores.masked_fill(~visible, -torch.inf)", "pass", (MAPS,)),
     Fault("maps: one patch too few", ATTENTION_MAPS, "selected = (before < mass", "selected = (share < mass", (MAPS,)),
     Fault("maps: the smallest weights", ATTENTION_MAPS, "descending=True, stable=True", "descending=False, stable=True", (MAPS,)),
     Fault("maps: patches mirrored", ATTENTION_MAPS, "repeat_interleave(size[0] // y, dim=-2)", "repeat_interleave(size[0] // y, dim=-2).flip(-1)", (MAPS,)),
-    Fault("maps: borders count", ATTENTION_MAPS, "keep = torch.ones_like(truth) if counted is None else counted", "keep = torch.ones_like(truth)", (MAPS,)),
-    Fault("maps: the object alone", ATTENTION_MAPS, "share(~predicted, ~truth)", "share(predicted, truth)", (MAPS,)),
+    Fault("maps: borders counted", ATTENTION_MAPS, "keep = torch.ones_like(truth) if counted is None else counted", "keep = torch.ones_like(truth)", (MAPS,)),
+    Fault("maps: background left out", ATTENTION_MAPS, "share(~predicted, ~truth)", "share(predicted, truth)", (MAPS,)),
     Fault("maps: the worst head", ATTENTION_MAPS, "argmax())", "argmin())", (MAPS,)),
-    Fault("pets: species as breeds", PETS_FILE, "int(fields[2]) - 1", "int(fields[1]) - 1", (PETS,)),
-    Fault("pets: border is animal", PETS_FILE, "objects=masks == ANIMAL", "objects=masks != BACKGROUND", (PETS,)),
-    Fault("pets: names that lead outside", PETS_FILE, "or not plain:", "or False:", (PETS,)),
-    Fault("pets: masks of any numbers", PETS_FILE, "values.ndim != 2 or not bool", "values.ndim != 2 and not bool", (PETS,)),
+    Fault("pets: species read as breeds", PETS_FILE, "int(fields[2]) - 1", "int(fields[1]) - 1", (PETS,)),
+    Fault("pets: border counted as animal", PETS_FILE, "objects=masks == ANIMAL", "objects=masks != BACKGROUND", (PETS,)),
+    Fault("pets: names outside the folder accepted", PETS_FILE, "or not plain:", "or False:", (PETS,)),
+    Fault("pets: any mask values accepted", PETS_FILE, "values.ndim != 2 or not bool", "values.ndim != 2 and not bool", (PETS,)),
     Fault("segmentation: best head on the images of its score", "experiments/crate/segmentation.py", "chosen = best_head(heads[::2])", "chosen = best_head(heads[1::2])", (f"{HERE}/crate/test_segmentation.py",)),
     Fault("layers: cached whatever the images", "experiments/crate/training.py", "images.test_images[:inputs])\n        # An audit", "images.test_images[:1])\n        # An audit", (LAYERS,)),
     Fault("cache: key ignored", "experiments/cache.py", 'if "result" in stored and stored.get("key") == _plain(key)', 'if "result" in stored', (CACHE,)),

@@ -1,11 +1,11 @@
-"""A bug that the tests must find."""
+"""A planted bug that the tests must find."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A file of the package, a text that stands in it once, what it becomes, and the tests that must then fail."""
+    """A file of the package, a text that occurs in it once, its wrong replacement, and tests that must then fail."""
 
     name: str
     file: str

@@ -1,4 +1,4 @@
-"""Bugs that the tests must find in coding rates, model folders, the page, and baselines."""
+"""Planted bugs in coding rates, model folders, the page, and baselines."""
 
 from fault import Fault
 
@@ -6,14 +6,14 @@ SIDED = ("tests/audit/test_one_sided.py",)
 AUDITED = ("tests/audit/test_run.py",)
 
 MAP_FAULTS = (
-    Fault("logdet: recorded in single precision", "numerics/logdet.py", "_recorded_pull(x.double(), a.double()[..., None, None])", "_recorded_pull(x, a.to(x.dtype)[..., None, None])", ("tests/numerics/test_logdet.py",)),
+    Fault("logdet: stored in single precision", "numerics/logdet.py", "_recorded_pull(x.double(), a.double()[..., None, None])", "_recorded_pull(x, a.to(x.dtype)[..., None, None])", ("tests/numerics/test_logdet.py",)),
     Fault("logdet: small tokens refused", "numerics/logdet.py", "value.clamp_min(1))", "value)", ("tests/numerics/test_logdet.py",)),
-    Fault("rates: labels of any kind", "numerics/coding_rate.py", "if labels.is_floating_point() or labels.is_complex():", "if False:", ("tests/numerics/test_coding_rate.py",)),
-    Fault("rates: memberships that sum to more", "numerics/coding_rate.py", "if membership is not None and not bool(((membership", "if False and not bool(((membership", ("tests/numerics/test_coding_rate.py",)),
-    Fault("rates: noise looked at under vmap", "numerics/rate_noise.py", "if torch._C._are_functorch_transforms_active():", "if False:", ("tests/numerics/test_coding_rate.py",)),
-    Fault("folders: a kind that is no word", "models/native.py", "if not isinstance(kind, str) or kind not in KINDS:", "if kind not in KINDS:", ("tests/models/test_crate.py",)),
-    Fault("folders: endless steps", "models/crate_block.py", "not 0 < self.step <= LARGEST", "not 0 < self.step", ("tests/models/test_crate.py",)),
-    Fault("page: a scale for a direction", "report/page_data.py", "grid.claim.direction is not None", "False", ("tests/report/test_browser.py",)),
+    Fault("rates: labels of any dtype accepted", "numerics/coding_rate.py", "if labels.is_floating_point() or labels.is_complex():", "if False:", ("tests/numerics/test_coding_rate.py",)),
+    Fault("rates: memberships with a sum above one accepted", "numerics/coding_rate.py", "if membership is not None and not bool(((membership", "if False and not bool(((membership", ("tests/numerics/test_coding_rate.py",)),
+    Fault("rates: noise estimated under vmap", "numerics/rate_noise.py", "if torch._C._are_functorch_transforms_active():", "if False:", ("tests/numerics/test_coding_rate.py",)),
+    Fault("folders: kind of another type accepted", "models/native.py", "if not isinstance(kind, str) or kind not in KINDS:", "if kind not in KINDS:", ("tests/models/test_crate.py",)),
+    Fault("folders: unlimited number of steps", "models/crate_block.py", "not 0 < self.step <= LARGEST", "not 0 < self.step", ("tests/models/test_crate.py",)),
+    Fault("page: agreement scale for a direction", "report/page_data.py", "grid.claim.direction is not None", "False", ("tests/report/test_browser.py",)),
     Fault("untrained: one draw decides", "audit/judging.py", "finding.claim.theory in decisive and len(starts) > 1", "finding.claim.theory in decisive", SIDED),
     Fault("untrained: spread of the mean", "numerics/moments.py", "(1 + 1 / len(drawn))", "(1 / len(drawn))", SIDED),
     Fault("untrained: the head without error", "numerics/moments.py", "variance + error**2", "variance", SIDED),

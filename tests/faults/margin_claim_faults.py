@@ -1,4 +1,4 @@
-"""Bugs that the tests must find in the claims of the attention SVM on heads, each as the right text and the wrong one."""
+"""Planted bugs in the claims of the attention SVM on heads."""
 
 from fault import Fault
 

@@ -16,24 +16,24 @@ SVM = "theories/max_margin/svm"
 
 MARGIN_FAULTS = (
     Fault(
-        "qp: slopes of the wrong sign are kept", "numerics/nonnegative_qp.py", "slope < -rounding)", "slope < -1e9)", QP
+        "qp: slopes of the wrong sign accepted", "numerics/nonnegative_qp.py", "slope < -rounding)", "slope < -1e9)", QP
     ),
     Fault(
-        "qp: negative multipliers are kept",
+        "qp: negative multipliers accepted",
         "numerics/nonnegative_qp.py",
         "self._bound & (x < 0)",
         "self._bound & (x < -1e9)",
         QP,
     ),
     Fault(
-        "qp: free multipliers are bound",
+        "qp: free multipliers constrained",
         "numerics/nonnegative_qp.py",
         "self._bound = ~free if",
         "self._bound = free | True if",
         QP,
     ),
     Fault(
-        "qp: a factor of other rows is used again",
+        "qp: factorisation of other rows reused",
         "numerics/nonnegative_qp.py",
         "not np.array_equal(self._factor.where, where)",
         "len(self._factor.where) != len(where)",
@@ -41,7 +41,7 @@ MARGIN_FAULTS = (
     ),
     Fault("qp: no refinement", "numerics/nonnegative_qp.py", "REFINEMENTS = 8", "REFINEMENTS = 0", QP),
     Fault(
-        "qp: w of the multipliers",
+        "qp: w recomputed from the multipliers",
         "numerics/nonnegative_qp.py",
         "x, w = x + step, w + rows.combined(step)",
         "x = x + step\n            w = rows.combined(x)",
@@ -62,14 +62,14 @@ MARGIN_FAULTS = (
         DISTANCE,
     ),
     Fault(
-        "distance: rows that fail do not join",
+        "distance: violated rows not added",
         "numerics/least_distance.py",
         "        if not failing.any():",
         "        if failing.any() or True:",
         DISTANCE,
     ),
     Fault(
-        "distance: not divided by the rest",
+        "distance: weights not divided by the remainder",
         "numerics/least_distance.py",
         "weights=signed / rest",
         "weights=signed",
@@ -97,28 +97,28 @@ MARGIN_FAULTS = (
         CONSTRAINTS,
     ),
     Fault(
-        "norms: the mean of the margins",
+        "norms: mean margin instead of the smallest",
         f"{SVM}/norms.py",
         "values[inequality].min() / size",
         "values[inequality].mean() / size",
         NORMS,
     ),
     Fault(
-        "norms: negative multipliers count",
+        "norms: negative multipliers not removed",
         f"{SVM}/norms.py",
         "np.where(inequality, np.maximum(multipliers, 0), multipliers)",
         "multipliers * 1.0",
         NORMS,
     ),
     Fault(
-        "norms: the dual of the nuclear norm is Frobenius",
+        "norms: Frobenius norm as the dual of the nuclear norm",
         f"{SVM}/norms.py",
         "np.linalg.norm(W, 2) if",
         "np.linalg.norm(W) if",
         NORMS,
     ),
     Fault(
-        "norms: the dual of the largest entry is itself",
+        "norms: max-entry norm as its own dual",
         f"{SVM}/norms.py",
         "else np.abs(W).sum())",
         "else np.abs(W).max())",
@@ -139,7 +139,7 @@ MARGIN_FAULTS = (
         FROBENIUS,
     ),
     Fault(
-        "nuclear: shrinks by half",
+        "nuclear: half the shrinkage",
         f"{SVM}/nuclear.py",
         "(1 - tau / values[positive])",
         "(1 - 0.5 * tau / values[positive])",

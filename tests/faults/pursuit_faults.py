@@ -1,4 +1,4 @@
-"""Bugs that the tests must find in RPC-Attention, its bound, its options, and principal component pursuit."""
+"""Planted bugs in RPC-Attention, its bound, its options, and principal component pursuit."""
 
 from fault import Fault
 
@@ -9,38 +9,46 @@ STEPS = "operators/pursuit.py"
 
 PURSUIT_FAULTS = (
     Fault("shrinkage past zero", "numerics/shrinkage.py", "(x.abs() - t).clamp_min(0)", "(x.abs() - t)", NUMERICS),
-    Fault("hard threshold keeps what it should drop", "numerics/shrinkage.py", "x.abs() > t", "x.abs() < t", NUMERICS),
     Fault(
-        "PCP: the dual is not in the sparse step",
+        "hard threshold inverted",
+        "numerics/shrinkage.py",
+        "torch.where(x.abs() <= t, 0, x)",
+        "torch.where(x.abs() > t, 0, x)",
+        NUMERICS,
+    ),
+    Fault(
+        "PCP: dual left out of the sparse step",
         "numerics/component_pursuit.py",
         "soft_threshold(m - low_rank + dual / mu",
         "soft_threshold(m - low_rank",
         NUMERICS,
     ),
     Fault(
-        "PCP: the weight forgotten",
+        "PCP: weight left out",
         "numerics/component_pursuit.py",
         "weight / mu)\n        gap",
         "1 / mu)\n        gap",
         NUMERICS,
     ),
-    Fault("mu: padding counts", "operators/clamped_keys.py", "torch.where(visible, size, 0)", "size", BOUND),
     Fault(
-        "mu: all tokens counted",
+        "mu: padding included in the norm", "operators/clamped_keys.py", "torch.where(visible, size, 0)", "size", BOUND
+    ),
+    Fault(
+        "mu: padding included in the count",
         "operators/clamped_keys.py",
         "visible.sum(dim=-1",
         "torch.ones_like(visible).sum(dim=-1",
         BOUND,
     ),
     Fault(
-        "mu: the mask turned round",
+        "mu: mask transposed",
         "operators/clamped_keys.py",
         "return size @ weights.mT",
         "return size @ weights",
         BOUND,
     ),
     Fault(
-        "mu: leaks by default",
+        "mu: depends on later tokens by default",
         "operators/clamped_keys.py",
         "scope: Scope = Scope.PREFIX",
         "scope: Scope = Scope.HEAD",
@@ -48,13 +56,13 @@ PURSUIT_FAULTS = (
     ),
     Fault("mu: in half precision", "operators/clamped_keys.py", ".to(wide).abs()", ".abs()", BOUND),
     Fault(
-        "mu: keys of zero unguarded",
+        "mu: zero keys divide by zero",
         "operators/clamped_keys.py",
-        "mu = 1 / inverse.clamp_min(_LEAST_MEAN)",
-        "mu = 1 / inverse",
+        "1 / inverse.clamp_min(_LEAST_MEAN) + eps, torch.nan",
+        "1 / inverse + eps, torch.nan",
         BOUND,
     ),
-    Fault("bound: eps forgotten", "operators/clamped_keys.py", "/ (1 + eps * inverse)", "/ 1", BOUND),
+    Fault("bound: eps left out", "operators/clamped_keys.py", "/ (1 + eps * inverse)", "/ 1", BOUND),
     Fault(
         "bound: rules exchanged",
         "operators/clamped_keys.py",
@@ -62,10 +70,12 @@ PURSUIT_FAULTS = (
         "if self.threshold is not Threshold.OVER_MU",
         BOUND,
     ),
-    Fault("PAP: dual without the rest", STEPS, "dual = clamped + low_rank - new", "dual = low_rank - new", RPC),
+    Fault(
+        "PAP: remainder left out of the dual", STEPS, "dual = clamped + low_rank - new", "dual = low_rank - new", RPC
+    ),
     Fault("PAP: sign of the dual ignored", STEPS, "(1 - pursuit.dual_sign) * dual", "2 * dual", RPC),
     Fault(
-        "PAP: L first, dual kept",
+        "PAP: L first, old dual added",
         STEPS,
         "                dual = clamped\n",
         "                dual = dual + clamped\n",
@@ -73,13 +83,13 @@ PURSUIT_FAULTS = (
     ),
     Fault("PAP: L first, sign ignored", STEPS, "(1 + pursuit.dual_sign) * clamped", "2 * clamped", RPC),
     Fault(
-        "PAP: queries of the first iteration alone",
+        "PAP: separate queries used in the first iteration only",
         STEPS,
         "q = keys if self.queries is None",
         "q = keys if True",
         RPC,
     ),
-    Fault("PAP: padded queries in the mean", STEPS, "torch.where(visible, q, 0)", "q", RPC),
+    Fault("PAP: padded queries included in the mean", STEPS, "torch.where(visible, q, 0)", "q", RPC),
     Fault(
         "PAP: dropout in every iteration",
         STEPS,
@@ -87,35 +97,45 @@ PURSUIT_FAULTS = (
         "pursuit.dropout is DropoutIterations.LAST",
         RPC,
     ),
-    Fault("PAP: a part gets another's mask", STEPS, "mask = mask[start:end]", "mask = mask[: end - start]", RPC),
-    Fault("PAP: parts without the last", STEPS, "range(0, len(k), size):", "range(0, len(k) - 1, size):", RPC),
+    Fault("PAP: a chunk gets another chunk's mask", STEPS, "mask = mask[start:end]", "mask = mask[: end - start]", RPC),
+    Fault("PAP: last chunk left out", STEPS, "range(0, len(k), size):", "range(0, len(k) - 1, size):", RPC),
     Fault(
-        "inner iterations shrink", "operators/pursuit_options.py", "self.inner is Inner.HALF and not last", "False", RPC
+        "inner iterations shrink instead of halving",
+        "operators/pursuit_options.py",
+        "self.inner is Inner.HALF and not last",
+        "False",
+        RPC,
     ),
-    Fault("hard is soft", "operators/pursuit_options.py", "if self.shrink is Shrink.HARD", "if False", RPC),
     Fault(
-        "the kernel takes options that it has not",
+        "hard threshold replaced by the soft one",
+        "operators/pursuit_options.py",
+        "if self.shrink is Shrink.HARD",
+        "if False",
+        RPC,
+    ),
+    Fault(
+        "kernel used for options it does not support",
         "operators/pursuit_options.py",
         "shrinks and not self.centred",
         "not self.centred",
         RPC,
     ),
     Fault(
-        "presets: the code divides",
+        "presets: code-2024-10 divides by mu",
         "operators/clamped_keys.py",
         "KeyBound(threshold=Threshold.TIMES_MU, mu=KeyMu(width",
         "KeyBound(mu=KeyMu(width",
         BOUND,
     ),
     Fault(
-        "presets: the method's sign",
+        "presets: admm with the wrong sign",
         "operators/pursuit_options.py",
         "order=Order.LOW_RANK_FIRST, dual_sign=1)",
         "order=Order.LOW_RANK_FIRST)",
         RPC,
     ),
     Fault(
-        "clamped keys ask unclamped",
+        "clamped keys: unclamped queries",
         "operators/clamped_keys.py",
         "symmetric_attention(clamped,",
         "symmetric_attention(k.to(wide),",
@@ -123,7 +143,7 @@ PURSUIT_FAULTS = (
     ),
     Fault("trace: Y without mu", "operators/rpc.py", "dual=mu * dual", "dual=dual", RPC),
     Fault(
-        "trace: padding in the residual",
+        "trace: padding included in the residual",
         "operators/rpc.py",
         "torch.where(visible, k - low_rank - sparse, 0)",
         "(k - low_rank - sparse)",

@@ -1,4 +1,4 @@
-"""Bugs that the tests must find in the claims of the coding rate on heads, each as the right text and the wrong one."""
+"""Planted bugs in the claims of the coding rate on heads."""
 
 from fault import Fault
 
@@ -124,8 +124,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "report: curves without their intervals",
         "report/depth.py",
-        "low=[interval.low for interval in line.intervals]",
-        "low=[]",
+        "band=_band(columns, [y(v.low) for v in line.intervals], [y(v.high) for v in line.intervals])",
+        'band=""',
         ("tests/report/test_depth.py",),
     ),
     Fault(

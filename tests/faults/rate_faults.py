@@ -1,4 +1,4 @@
-"""Bugs that the tests must find in coding rates, each as the right text and the wrong one."""
+"""Planted bugs in coding rates."""
 
 from fault import Fault
 
@@ -11,17 +11,21 @@ SIGNS = ("tests/experiments/crate/test_sign_table.py",)
 
 RATE_FAULTS = (
     Fault(
-        "logdet: always the side of features",
+        "logdet: always the d x d side",
         "numerics/logdet.py",
         "x.dtype, x.shape[-2] < x.shape[-1]",
         "x.dtype, False",
         LOGDET,
     ),
     Fault(
-        "logdet: every factor is trusted", "numerics/logdet.py", "lost <= LOST[answer] * value)", "lost <= 1e9)", LOGDET
+        "logdet: inaccurate factorisations accepted",
+        "numerics/logdet.py",
+        "lost <= LOST[answer] * value)",
+        "lost <= 1e9)",
+        LOGDET,
     ),
     Fault(
-        "logdet: pivots that magnify are forgotten",
+        "logdet: error growth of small pivots left out",
         "numerics/logdet.py",
         "(ratios * ratios.cummax(dim=-1).values).sum",
         "ratios.sum",
@@ -29,21 +33,21 @@ RATE_FAULTS = (
     ),
     Fault("logdet: half the gradient", "numerics/logdet.py", "along = 2 * gradient", "along = gradient", LOGDET),
     Fault(
-        "logdet: products under autocast",
+        "logdet: autocast not disabled",
         "numerics/logdet.py",
         "        with torch.no_grad(), _in_full(x):\n            found",
         "        with torch.no_grad():\n            found",
         LOGDET,
     ),
     Fault(
-        "logdet: second derivatives where there are none",
+        "logdet: wrong second derivatives not refused",
         "numerics/logdet.py",
         "if not ctx.by_factor:",
         "if False:",
         LOGDET,
     ),
     Fault(
-        "logdet: a broken factor is inverted",
+        "logdet: failed factorisation inverted",
         "numerics/logdet.py",
         "if not bool(found.exact.all()):",
         "if False:",
@@ -51,36 +55,36 @@ RATE_FAULTS = (
     ),
     Fault("logdet: vmap over the wrong axis", "numerics/logdet.py", "x.movedim(in_dims[0], 0)", "x", LOGDET),
     Fault(
-        "logdet: rounding of a Gram matrix counts",
+        "logdet: rounding error of a Gram matrix counted",
         "numerics/logdet.py",
         "torch.where(values > least, values, 0).log1p()",
         "values.abs().log1p()",
         LOGDET,
     ),
     Fault(
-        "rate: eps for its square",
+        "rate: eps not squared",
         "numerics/coding_rate.py",
         "z.shape[-1] / (z.shape[-2] * eps**2)\n",
         "z.shape[-1] / (z.shape[-2] * eps)\n",
         RATE,
     ),
-    Fault("rate: an empty class is divided by", "numerics/coding_rate.py", "if size > 0 else", "if True else", RATE),
+    Fault("rate: division by an empty class", "numerics/coding_rate.py", "if size > 0 else", "if True else", RATE),
     Fault(
-        "rate: membership without its root",
+        "rate: membership without square root",
         "numerics/coding_rate.py",
         "torch.float32)).sqrt()",
         "torch.float32))",
         RATE,
     ),
     Fault(
-        "rate: projections under autocast",
+        "rate: autocast not disabled for projections",
         "numerics/coding_rate.py",
         "torch.autocast(z.device.type, enabled=False)",
         "torch.autocast(z.device.type, enabled=torch.is_autocast_enabled(z.device.type))",
         RATE,
     ),
     Fault(
-        "rate: noise of the wrong precision",
+        "rate: noise estimated for the wrong dtype",
         "numerics/coding_rate.py",
         "warn_of_noise(projected, dtype=z.dtype",
         "warn_of_noise(projected, dtype=projected.dtype",
@@ -88,21 +92,21 @@ RATE_FAULTS = (
     ),
     Fault("rate: twice the noise", "numerics/rate_noise.py", "0.2 * machine", "0.4 * machine", RATE),
     Fault(
-        "rate: a warning where the signal is above the noise",
+        "rate: warning without noise",
         "numerics/rate_noise.py",
         "if excess > WORTH_SAYING",
         "if True",
         RATE,
     ),
     Fault(
-        "rate stream: counts are not merged",
+        "rate stream: counts not merged",
         "numerics/rate_stream.py",
         "self.counts += other.counts.to(self.counts)",
         "pass",
         STREAM,
     ),
     Fault(
-        "rate stream: counts are not reduced",
+        "rate stream: counts not reduced",
         "numerics/rate_stream.py",
         "torch.distributed.all_reduce(self.counts, group=group)",
         "pass",
@@ -116,17 +120,15 @@ RATE_FAULTS = (
         STREAM,
     ),
     Fault(
-        "rate stream: hidden singular values are not told",
+        "rate stream: no warning for hidden singular values",
         "numerics/rate_stream.py",
         "if hidden > WORTH_SAYING",
         "if False",
         STREAM,
     ),
+    Fault("MCR2: gamma1 left out", "modules/rate_reduction.py", "self.eps / math.sqrt(self.gamma1)", "self.eps", LOSS),
     Fault(
-        "MCR2: gamma1 is not used", "modules/rate_reduction.py", "self.eps / math.sqrt(self.gamma1)", "self.eps", LOSS
-    ),
-    Fault(
-        "MCR2: features are never normalised",
+        "MCR2: features not normalised",
         "modules/rate_reduction.py",
         "if self.normalise else features",
         "if False else features",
@@ -161,7 +163,7 @@ RATE_FAULTS = (
         (f"{HERE}/test_optimum.py",),
     ),
     Fault(
-        "optimum: a constant that is not sharp",
+        "optimum: constant not sharp",
         "theories/coding_rate/optimum.py",
         "share / critical_ratio(share) ** 2",
         "1.03 * share / critical_ratio(share) ** 2",
@@ -182,7 +184,7 @@ RATE_FAULTS = (
         (f"{HERE}/test_principles.py",),
     ),
     Fault(
-        "steps: first order without a",
+        "steps: factor a left out of the first-order step",
         "theories/coding_rate/steps.py",
         "rate * _a(z, bases, eps) * linear",
         "rate * linear",
@@ -203,7 +205,7 @@ RATE_FAULTS = (
         (f"{HERE}/test_denoising.py",),
     ),
     Fault(
-        "signs: rounding counts",
+        "signs: rounding error counted as a change",
         "experiments/crate/sign_table.py",
         "sign * value > UNCHANGED for",
         "sign * value > 0 for",
