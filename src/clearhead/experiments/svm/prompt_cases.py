@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.experiments.svm.descent.attention_task import AttentionTask
+from clearhead.experiments.svm.descent.attention_task import CORRELATION, LOGISTIC, AttentionTask, LinearHead, Loss
 from clearhead.experiments.svm.descent.dynamics import train, train_jointly
-from clearhead.experiments.svm.descent.prediction import CORRELATION, LOGISTIC, LinearHead, Loss
 from clearhead.theories.max_margin import attention_svm
 from clearhead.theories.max_margin.optimality import correlation, globally_optimal
 

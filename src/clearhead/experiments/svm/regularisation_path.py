@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from clearhead.experiments.cache import measure_cells
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
-from clearhead.experiments.svm.descent.parameters import Direct, Factored
 from clearhead.experiments.svm.descent.path import regularisation_path
+from clearhead.experiments.svm.descent.rules import Direct, Factored
 from clearhead.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
 from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead.experiments.tables import Field, Table, mean_of, over_runs, plus_minus

@@ -11,10 +11,9 @@ from torch import Tensor
 from clearhead.experiments.cache import measure_cells
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import COLOURS, finish_panel, make_panels, plot_plane
-from clearhead.experiments.svm.descent.attention_task import AttentionTask
+from clearhead.experiments.svm.descent.attention_task import AttentionTask, LinearHead
 from clearhead.experiments.svm.descent.dynamics import train
-from clearhead.experiments.svm.descent.parameters import Direct, Factored
-from clearhead.experiments.svm.descent.prediction import LinearHead
+from clearhead.experiments.svm.descent.rules import Direct, Factored
 from clearhead.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
 from clearhead.experiments.svm.descent.tasks import draw_small_start
 from clearhead.experiments.tables import Field, Table, decimals

@@ -2,8 +2,7 @@
 
 import torch
 
-from clearhead.experiments.svm.descent.attention_task import AttentionTask
-from clearhead.experiments.svm.descent.prediction import LOGISTIC, LinearHead, Loss, ReluHead
+from clearhead.experiments.svm.descent.attention_task import LOGISTIC, AttentionTask, LinearHead, Loss, ReluHead
 
 R, N, T, D, E, C = 2, 3, 5, 7, 11, 13
 

@@ -7,8 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.experiments.svm.descent.attention_task import AttentionTask, evaluate, evaluate_by_autograd
-from clearhead.experiments.svm.descent.prediction import CORRELATION, EXPONENTIAL, LOGISTIC, LinearHead
+from clearhead.experiments.svm.descent.attention_task import (
+    CORRELATION,
+    EXPONENTIAL,
+    LOGISTIC,
+    AttentionTask,
+    LinearHead,
+    evaluate,
+    evaluate_by_autograd,
+)
 from clearhead.numerics.precision import difference_step, tolerance
 from clearhead.shapes import ShapeError
 from tests.experiments.svm.descent.random_tasks import C, D, E, N, R, T, random_task, random_tensor

@@ -7,11 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clearhead.experiments.svm.descent.attention_task import evaluate, evaluate_by_autograd
+from clearhead.experiments.svm.descent.attention_task import LinearHead, evaluate, evaluate_by_autograd
 from clearhead.experiments.svm.descent.dynamics import train, train_jointly
-from clearhead.experiments.svm.descent.parameters import Direct, Factored
-from clearhead.experiments.svm.descent.prediction import LinearHead
-from clearhead.experiments.svm.descent.rules import GradientDescent, NormalisedDescent, Rule, SignDescent
+from clearhead.experiments.svm.descent.rules import (
+    Direct,
+    Factored,
+    GradientDescent,
+    NormalisedDescent,
+    Rule,
+    SignDescent,
+)
 from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.max_margin import attention_svm

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from clearhead.experiments.svm.descent.attention_task import AttentionTask, evaluate
-from clearhead.experiments.svm.descent.parameters import Direct, Factored, Parameterisation
 from clearhead.experiments.svm.descent.path import regularisation_path
-from clearhead.experiments.svm.descent.rules import Parameters
+from clearhead.experiments.svm.descent.rules import Direct, Factored, Parameterisation, Parameters
 from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.max_margin import Norm, attention_svm

@@ -2,7 +2,7 @@
 
 import torch
 
-from clearhead.experiments.svm.descent.prediction import LinearHead, ReluHead
+from clearhead.experiments.svm.descent.attention_task import LinearHead, ReluHead
 from clearhead.experiments.svm.descent.tasks import draw_relu_tasks, draw_small_start, draw_start, draw_tasks
 
 N, T, D = 3, 5, 7

@@ -7,22 +7,96 @@ With :math:`c_{it} = \nabla h(o_i) \cdot x_{it}`, the gradient is
 .. math:: \nabla L = \frac1n \sum_i \ell'(y_i h(o_i))\, y_i \sum_t a_{it} (c_{it} - \bar c_i)\, x_{it} z_i^T, \qquad
           \bar c_i = \sum_t a_{it} c_{it}.
 
+Heads h and losses :math:`\ell` are those of the sources: a fixed linear head, and in section 6 of arXiv 2308.16898 a
+nonlinear one; losses decrease in the margin y h(o).
+
 As attention saturates, :math:`c_{it} - \bar c_i` of the selected token is a difference of nearly equal numbers: at a
 probability of 1 - 1e-16 its weight in the gradient is only rounding, which normalised descent amplifies. The weights of
 a sequence sum to zero, so the weight of the selected token is computed as minus the sum of the others, which are exact
 to the last digit.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.experiments.svm.descent.prediction import LOGISTIC, Loss, PredictionHead
 from clearhead.shapes import Float, ShapeError
 
-__all__ = ["AttentionTask", "Evaluation", "evaluate", "evaluate_by_autograd"]
+__all__ = [
+    "CORRELATION",
+    "EXPONENTIAL",
+    "LOGISTIC",
+    "AttentionTask",
+    "Evaluation",
+    "LinearHead",
+    "Loss",
+    "PredictionHead",
+    "ReluHead",
+    "evaluate",
+    "evaluate_by_autograd",
+]
+
+
+@runtime_checkable
+class PredictionHead(Protocol):
+    """A scalar function of the output o with its derivative, one per run."""
+
+    def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
+        """Return h(o)."""
+
+    def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
+        """Return the gradient of h at o."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearHead:
+    """h(o) = v.o"""
+
+    v: Float[Tensor, "r c"]
+
+    def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
+        """Return h(o)."""
+        return (outputs @ self.v.unsqueeze(-1)).squeeze(-1)
+
+    def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
+        """Return v for every o."""
+        return self.v.unsqueeze(1).expand(outputs.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ReluHead:
+    """h(o) = the sum of relu(V^T o). Its slope depends on the average of the tokens, not on single tokens."""
+
+    V: Float[Tensor, "r c k"]
+
+    def value(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n"]:
+        """Return h(o)."""
+        return (outputs @ self.V).clamp(min=0).sum(dim=-1)
+
+    def slope(self, outputs: Float[Tensor, "r n c"]) -> Float[Tensor, "r n c"]:
+        """Return the sum of the columns of V that have a positive product with o."""
+        return ((outputs @ self.V) > 0).to(outputs.dtype) @ self.V.mT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A decreasing function of the margin and its derivative, entry by entry."""
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+LOGISTIC = Loss(name="logistic", value=lambda x: -torch.nn.functional.logsigmoid(x), slope=lambda x: -torch.sigmoid(-x))
+r""":math:`\log(1 + e^{-x})`"""
+EXPONENTIAL = Loss(name="exponential", value=lambda x: torch.exp(-x), slope=lambda x: -torch.exp(-x))
+r""":math:`e^{-x}`"""
+CORRELATION = Loss(name="correlation", value=torch.neg, slope=lambda x: -torch.ones_like(x))
+r""":math:`-x`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

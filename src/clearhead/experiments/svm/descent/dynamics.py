@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.experiments.svm.descent.attention_task import AttentionTask, Evaluation, evaluate
-from clearhead.experiments.svm.descent.parameters import Direct, Parameterisation
-from clearhead.experiments.svm.descent.prediction import LinearHead
-from clearhead.experiments.svm.descent.rules import NormalisedDescent, Parameters, Rule
+from clearhead.experiments.svm.descent.attention_task import AttentionTask, Evaluation, LinearHead, evaluate
+from clearhead.experiments.svm.descent.rules import Direct, NormalisedDescent, Parameterisation, Parameters, Rule
 from clearhead.numerics.threads import one_thread
 from clearhead.shapes import Float, Int
 

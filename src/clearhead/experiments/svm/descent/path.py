@@ -17,8 +17,7 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.experiments.svm.descent.attention_task import AttentionTask, evaluate
-from clearhead.experiments.svm.descent.parameters import Direct, Parameterisation
-from clearhead.experiments.svm.descent.rules import Parameters
+from clearhead.experiments.svm.descent.rules import Direct, Parameterisation, Parameters
 from clearhead.numerics.threads import one_thread
 from clearhead.shapes import Float
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clearhead.experiments.svm.descent.attention_task import AttentionTask
-from clearhead.experiments.svm.descent.prediction import LinearHead, ReluHead
+from clearhead.experiments.svm.descent.attention_task import AttentionTask, LinearHead, ReluHead
 from clearhead.shapes import Float
 
 __all__ = ["draw_relu_tasks", "draw_small_start", "draw_start", "draw_tasks"]
