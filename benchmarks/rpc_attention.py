@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import RPCAttention, SymmetricAttention
-from clearhead.numerics.shrinkage import soft_threshold
+from clearhead.numerics.component_pursuit import soft_threshold
 from clearhead.operators import clamped_key_attention, preset, rpc_attention
 
 PRESETS = ("code-2024-10", "paper")

@@ -3,6 +3,7 @@
 from fault import Fault
 
 SOFTMAX = ("tests/operators/test_softmax.py",)
+NOT_FINITE = ("tests/operators/test_not_finite.py",)
 GENERAL = ("tests/operators/test_general.py", "tests/operators/test_general_facts.py")
 SPATIAL = ("tests/operators/test_spatial.py",)
 MODULES = ("tests/modules",)
@@ -11,6 +12,27 @@ SOLVERS = ("tests/numerics/test_krylov.py", "tests/numerics/test_gram_product.py
 
 
 OPERATOR_FAULTS = (
+    Fault(
+        "softmax: NaN becomes zero",
+        "operators/softmax.py",
+        "if not size_q * size_k * max(1.0, abs(scale)) < torch.finfo(wide).max:",
+        "if False:",
+        NOT_FINITE,
+    ),
+    Fault(
+        "softmax: NaN scores weigh nothing",
+        "operators/softmax.py",
+        "torch.where(scores == -torch.inf, 0, (scores - total).exp())",
+        "torch.where(scores > -torch.inf, (scores - total).exp(), 0)",
+        NOT_FINITE,
+    ),
+    Fault(
+        "bound: infinite keys are clamped to zero",
+        "operators/clamped_keys.py",
+        "torch.where(inverse < math.inf, 1 /",
+        "torch.where(inverse == inverse, 1 /",
+        NOT_FINITE,
+    ),
     Fault(
         "softmax: scale left out",
         "operators/softmax.py",

@@ -8,10 +8,12 @@ NUMERICS = ("tests/numerics/test_shrinkage.py", "tests/numerics/test_component_p
 STEPS = "operators/pursuit.py"
 
 PURSUIT_FAULTS = (
-    Fault("shrinkage past zero", "numerics/shrinkage.py", "(x.abs() - t).clamp_min(0)", "(x.abs() - t)", NUMERICS),
+    Fault(
+        "shrinkage past zero", "numerics/component_pursuit.py", "(x.abs() - t).clamp_min(0)", "(x.abs() - t)", NUMERICS
+    ),
     Fault(
         "hard threshold inverted",
-        "numerics/shrinkage.py",
+        "numerics/component_pursuit.py",
         "torch.where(x.abs() <= t, 0, x)",
         "torch.where(x.abs() > t, 0, x)",
         NUMERICS,

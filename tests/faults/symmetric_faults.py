@@ -5,9 +5,24 @@ from fault import Fault
 SYMMETRIC = ("tests/operators/test_symmetric.py", "tests/operators/test_symmetric_range.py")
 PURSUIT = ("tests/operators/test_pursuit.py",)
 RANGE = ("tests/kernels/test_range.py",)
+REPEATS = ("tests/kernels/test_repeats.py",)
 MODULE = ("tests/modules/test_symmetric.py",)
 
 SYMMETRIC_FAULTS = (
+    Fault(
+        "kernel: equal keys keep outputs of their own",
+        "kernels/forward.h",
+        "if (*repeated)\n",
+        "if (false)\n",
+        REPEATS,
+    ),
+    Fault(
+        "kernel: keys of one length count as equal",
+        "kernels/repeats.h",
+        "if (!(k[a][d] == k[b][d])) return false;",
+        "if (!(k[a][0] == k[b][0])) return false;",
+        REPEATS,
+    ),
     Fault(
         "kernel: column totals left out",
         "kernels/forward.h",

@@ -1,10 +1,12 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from clearhead.numerics.moments import RunningMoments, false_discovery_rate
+from clearhead.numerics.moments import RunningMoments, false_discovery_rate, median_interval
 
 EPSILON = np.finfo(np.float64).eps
 
@@ -131,3 +133,19 @@ def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not()
             kept.append(np.sum(found & (shift == 0)) / max(found.sum(), 1))
     assert np.mean(shares) < 0.055
     assert np.mean(crude) > 0.2
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95])
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 8, 9, 37, 72, 500])
+def test_the_interval_of_the_median_is_a_pair_of_order_statistics(count: int, level: float) -> None:
+    values = np.random.default_rng(count).normal(size=count)
+    found = median_interval(values, level=level)
+    below = int(stats.binom.ppf((1 - level) / 2, count, 0.5)) if count else 0
+    if below == 0:
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+        return
+    ordered = np.sort(values)
+    assert (found.low, found.high) == (ordered[below - 1], ordered[count - below])
+    # One order statistic further in on both sides would hold the median less often than the level.
+    assert 1 - 2 * stats.binom.cdf(below - 1, count, 0.5) >= level > 1 - 2 * stats.binom.cdf(below, count, 0.5)

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import class_rates, coding_rate, numerical_rank, rate_gradient, subspace_rates
-from clearhead.numerics.component_pursuit import principal_component_pursuit
+from clearhead.numerics.component_pursuit import (
+    hard_threshold,
+    principal_component_pursuit,
+    singular_value_threshold,
+    soft_threshold,
+)
 from clearhead.numerics.eigenpairs import dense_eigenpairs
 from clearhead.numerics.gram_product import tiled_gram
 from clearhead.numerics.krylov import krylov_eigenpairs
@@ -21,7 +26,6 @@ from clearhead.numerics.moments import RunningMoments, false_discovery_rate, pre
 from clearhead.numerics.nonnegative_qp import nonnegative_qp
 from clearhead.numerics.partial import all_eigenvalues, leading_eigenpairs
 from clearhead.numerics.rate_noise import predicted_excess
-from clearhead.numerics.shrinkage import hard_threshold, singular_value_threshold, soft_threshold
 from clearhead.numerics.spectrum import captured_fraction, features_from_log_kernel, orthonormal_basis
 from clearhead.numerics.unit_rows import StoredRows
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.numerics.shrinkage import hard_threshold, singular_value_threshold, soft_threshold
+from clearhead.numerics.component_pursuit import hard_threshold, singular_value_threshold, soft_threshold
 
 seeds, thresholds = st.integers(0, 2**31), st.sampled_from([0.0, 0.3, 1.7, 40.0])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from clearhead.numerics.proportion import wilson_interval
+from clearhead.numerics.moments import wilson_interval
 from clearhead.training.augmentation import random_shift, random_shift_and_flip
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import learning_rate_factor

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from clearhead.audit.findings import Chance, Finding, Verdict
-from clearhead.numerics.moments import Array, Interval, false_discovery_rate, prediction_p_value
+from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval, prediction_p_value
 from clearhead.theories.theory import Claim, Direction, Unit
 
 __all__ = ["UNTRAINED", "Summary", "beside_untrained", "judge", "summarise"]
@@ -191,7 +191,7 @@ def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
         claim=claim,
         heads=len(family),
         median=_median(values),
-        interval=_interval_of_median(values),
+        interval=median_interval(values),
         exact=_median(np.array([f.exact for f in measured])),
         chance=_median(np.array([f.chance.value for f in measured])),
         chance_range=Interval(
@@ -211,14 +211,3 @@ def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
 def _median(values: Array) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if known.size else math.nan
-
-
-def _interval_of_median(ordered: Array) -> Interval:
-    """Distribution-free 95 % interval: the order statistics whose ranks bound the median by the binomial law.
-
-    NaN for fewer than six values, of which even the least and the largest miss the median more often.
-    """
-    below = int(stats.binom.ppf(0.025, ordered.size, 0.5)) if ordered.size else 0
-    if below == 0:
-        return Interval(math.nan, math.nan)
-    return Interval(float(ordered[below - 1]), float(ordered[ordered.size - below]))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clearhead.experiments.estimates import estimate
 from clearhead.experiments.experiment import MissingPackageError
-from clearhead.numerics.proportion import wilson_interval
+from clearhead.numerics.moments import wilson_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

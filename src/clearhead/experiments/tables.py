@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clearhead.experiments.estimates import Estimate, estimate
-from clearhead.numerics.proportion import wilson_interval
+from clearhead.numerics.moments import wilson_interval
 from clearhead.report.columns import Column, text_column
 
 __all__ = [

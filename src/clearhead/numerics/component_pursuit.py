@@ -2,9 +2,13 @@ r"""Principal component pursuit: a matrix as one of low rank and one with few en
 
 .. math:: \min_{L, S} |L|_* + \lambda |S|_1 \quad \text{subject to} \quad L + S = M
 
-by the alternating directions method, in its authors' step size and weight. Names: `dual` is their Y. Their preprint
-misprints this algorithm: it subtracts Y / mu in the step of L and thresholds by mu and lambda mu. Principal attention
-pursuit inherited the sign; `dual_sign=-1` is here to show what it does.
+by the alternating direction method of multipliers, with its authors' step size and weight. `dual` is their Y. Their
+preprint misprints this algorithm: it subtracts Y / mu in the step of L and thresholds by mu and lambda mu. Principal
+attention pursuit inherited the sign; `dual_sign=-1` shows its effect.
+
+Thresholds are proximal steps, :math:`\operatorname{prox}_f(x) = \arg\min_y f(y) + |y - x|^2 / 2`: soft thresholding is
+that of t times the sum of absolute values, hard thresholding that of t^2 / 2 times the number of nonzero entries, and
+singular value thresholding (Cai, Candes and Shen 2010) that of t times the nuclear norm.
 """
 
 import math
@@ -15,20 +19,48 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.shrinkage import singular_value_threshold, soft_threshold
-from clearhead.shapes import Float, ShapeError
+from clearhead.shapes import Float, ShapeError, check_finite
 
-__all__ = ["ComponentPursuit", "DualSign", "principal_component_pursuit"]
+__all__ = [
+    "ComponentPursuit",
+    "DualSign",
+    "hard_threshold",
+    "principal_component_pursuit",
+    "singular_value_threshold",
+    "soft_threshold",
+]
 
 DualSign = Literal[-1, 1]
-"""Of the dual variable in the step of the low-rank part: +1 as the method has it, -1 as it was once misprinted."""
+"""Sign of the dual variable in the step of the low-rank part: +1 in the method, -1 as it was once misprinted."""
+
+
+def soft_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
+    r"""Move every entry towards zero by t, at most to zero: :math:`\operatorname{sign}(x) \max(|x| - t, 0)`.
+
+    The difference x - soft_threshold(x, t) is x clamped to [-t, t].
+    """
+    return x.sign() * (x.abs() - t).clamp_min(0)
+
+
+def hard_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
+    """Set entries of size at most t to zero; leave the others, and NaN, unchanged."""
+    return torch.where(x.abs() <= t, 0, x)
+
+
+def singular_value_threshold(x: Float[Tensor, "*b n m"], t: Float[Tensor, "*b"] | float) -> Float[Tensor, "*b n m"]:
+    r"""Soft-threshold the singular values: return :math:`U \max(\Sigma - t, 0) V^T` for x = U Sigma V^T."""
+    check_finite("matrices", x)
+    u, values, v = torch.linalg.svd(x, full_matrices=False)
+    at_least = t[..., None] if isinstance(t, Tensor) else t
+    thresholded: Tensor = (u * (values - at_least).clamp_min(0)[..., None, :]) @ v
+    return thresholded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentPursuit:
-    """The parts of a matrix, and how far they were found.
+    """A matrix split into a low-rank and a sparse part.
 
-    `residual` is |M - L - S| over |M| in Frobenius norm; `converged` tells whether it came down to the tolerance.
+    `residual` is |M - L - S| / |M| in Frobenius norm; `converged` is True if it reached the tolerance.
     """
 
     low_rank: Float[Tensor, "n m"]
@@ -57,13 +89,14 @@ def principal_component_pursuit(
 
     weight: lambda, 1/sqrt(max(n, m)) if None
     mu: n m / (4 |M|_1) if None
-    tolerance: of |M - L - S| / |M|, at which it stops; iterations: at most so many
+    tolerance: value of |M - L - S| / |M| at which to stop
+    iterations: largest number of iterations
     """
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ShapeError(f"expected a matrix (n, m) with entries; got {tuple(matrix.shape)}")
     m = matrix.double()
     if not bool(m.isfinite().all()):
-        raise InputError("expected finite entries; got some that are not")
+        raise InputError("expected a finite matrix; got NaN or infinity")
     size = float(m.norm())
     if size == 0:
         zero = torch.zeros_like(matrix)
@@ -71,18 +104,18 @@ def principal_component_pursuit(
     weight = 1 / math.sqrt(max(m.shape)) if weight is None else weight
     mu = 1 / (4 * float(m.abs().mean())) if mu is None else mu
     sparse = dual = torch.zeros_like(m)
-    low_rank, residual, done = sparse, math.inf, 0
-    while done < iterations and residual > tolerance:
+    low_rank, residual, count = sparse, math.inf, 0
+    while count < iterations and residual > tolerance:
         low_rank = singular_value_threshold(m - sparse + dual_sign * dual / mu, 1 / mu)
         sparse = soft_threshold(m - low_rank + dual / mu, weight / mu)
         gap = m - low_rank - sparse
         dual = dual + mu * gap
-        residual, done = float(gap.norm()) / size, done + 1
+        residual, count = float(gap.norm()) / size, count + 1
     return ComponentPursuit(
         low_rank=low_rank.to(matrix.dtype),
         sparse=sparse.to(matrix.dtype),
         dual=dual.to(matrix.dtype),
-        iterations=done,
+        iterations=count,
         residual=residual,
         converged=residual <= tolerance,
     )

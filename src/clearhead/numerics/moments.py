@@ -1,5 +1,6 @@
-"""Mean and spread of a stream, without keeping the stream (Welford 1962, in the batched form of Chan et al. 1983)."""
+"""Running moments (Welford 1962, in the batched form of Chan et al. 1983), confidence intervals and p-values."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,15 @@ from scipy import stats
 
 from clearhead.errors import InputError
 
-__all__ = ["Array", "Interval", "RunningMoments", "false_discovery_rate", "prediction_p_value"]
+__all__ = [
+    "Array",
+    "Interval",
+    "RunningMoments",
+    "false_discovery_rate",
+    "median_interval",
+    "prediction_p_value",
+    "wilson_interval",
+]
 
 Array = NDArray[np.float64]
 
@@ -22,7 +31,7 @@ class Interval:
 
 
 class RunningMoments:
-    """Count, mean and variance of arrays of one shape, entry by entry; entries that are not finite are left out."""
+    """Count, mean and variance of a stream of arrays, entry by entry; entries that are not finite are skipped."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.count: NDArray[np.int64] = np.zeros(shape, dtype=np.int64)
@@ -30,7 +39,7 @@ class RunningMoments:
         self._squares: Array = np.zeros(shape)
 
     def add(self, sample: Array) -> None:
-        """Take one sample of the given shape."""
+        """Add one sample of the given shape."""
         finite = np.isfinite(sample)
         self.count += finite
         step = np.where(finite, sample - self.mean, 0.0)
@@ -38,20 +47,20 @@ class RunningMoments:
         self._squares += step * np.where(finite, sample - self.mean, 0.0)
 
     def standard_error(self) -> Array:
-        """Standard error of the mean; NaN where fewer than two samples were seen."""
+        """Return the standard error of the mean; NaN for fewer than two samples."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(self.count > 1, np.sqrt(self._squares / (self.count - 1) / self.count), np.nan)
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Student's interval of the mean, as (low, high); NaN where fewer than two samples were seen."""
+        """Return Student's confidence interval of the mean as (low, high); NaN for fewer than two samples."""
         quantile = stats.t.ppf(0.5 + level / 2, np.maximum(self.count - 1, 1))
         half = quantile * self.standard_error()
         return self.mean - half, self.mean + half
 
     def p_value(self) -> Array:
-        """Two-sided p-value of Student's test that the mean is zero; NaN where fewer than two samples were seen.
+        """Return the two-sided p-value of Student's test that the mean is zero; NaN for fewer than two samples.
 
-        Samples without spread decide at once: 1 where their mean is zero, 0 where it is not.
+        Without variance it is 1 if the mean is zero, and 0 if not.
         """
         error = self.standard_error()
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -61,7 +70,7 @@ class RunningMoments:
 
 
 def false_discovery_rate(p_values: Array) -> Array:
-    """Adjusted p-values by which to control the share of false discoveries (Benjamini and Hochberg 1995); NaN stays."""
+    """Return p-values adjusted to control the false discovery rate (Benjamini and Hochberg 1995); NaN stays NaN."""
     adjusted = np.full(p_values.shape, np.nan)
     known = np.isfinite(p_values)
     if not ((p_values[known] >= 0) & (p_values[known] <= 1)).all():
@@ -71,16 +80,40 @@ def false_discovery_rate(p_values: Array) -> Array:
     return adjusted
 
 
-def prediction_p_value(value: float, drawn: Array, *, error: float = 0.0) -> float:
-    """Two-sided p-value that one more draw would lie as far out as `value`, if draws are normal (Student's test).
+def prediction_p_value(value: float, samples: Array, *, error: float = 0.0) -> float:
+    """Return the two-sided p-value that one more normal sample lies as far out as `value` (Student's test).
 
-    error: standard error of the value itself, beside which draws spread; NaN of fewer than two draws
+    error: standard error of the value itself, added to the spread of the samples
+
+    NaN for fewer than two samples.
     """
-    if len(drawn) < 2:
-        return float("nan")
-    variance = float(drawn.var(ddof=1)) * (1 + 1 / len(drawn))
-    spread = float(np.sqrt(variance + error**2))
-    apart = abs(value - float(drawn.mean()))
+    if len(samples) < 2:
+        return math.nan
+    variance = float(samples.var(ddof=1)) * (1 + 1 / len(samples))
+    spread = math.sqrt(variance + error**2)
+    distance = abs(value - float(samples.mean()))
     if spread == 0:
-        return float(apart == 0)
-    return float(2 * stats.t.sf(apart / spread, len(drawn) - 1))
+        return float(distance == 0)
+    return float(2 * stats.t.sf(distance / spread, len(samples) - 1))
+
+
+def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> Interval:
+    r"""Return the confidence interval of a proportion (Wilson 1927).
+
+    It holds the p with \|\hat p - p\| <= z sqrt(p (1 - p) / n). It lies in [0, 1] and has positive length at both ends.
+    """
+    if trials < 1 or not 0 <= successes <= trials or successes != int(successes):
+        raise InputError(f"expected 0 <= successes <= trials, whole numbers, and at least one trial; got {successes} of {trials}")
+    interval = stats.binomtest(int(successes), int(trials)).proportion_ci(level, method="wilson")
+    return Interval(float(interval.low), float(interval.high))
+
+
+def median_interval(values: Array, *, level: float = 0.95) -> Interval:
+    """Return the distribution-free confidence interval of the median: two order statistics, by the binomial law.
+
+    NaN where even the smallest and the largest value miss the median more often: for fewer than six values at 95 %.
+    """
+    if len(values) == 0:
+        return Interval(math.nan, math.nan)
+    interval = stats.quantile_test(values, p=0.5).confidence_interval(level)
+    return Interval(float(interval.low), float(interval.high))

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.numerics.moments import Interval
-from clearhead.numerics.proportion import wilson_interval
+from clearhead.numerics.moments import Interval, wilson_interval
 
 __all__ = ["Accuracy", "as_pixels", "measure_accuracy"]
 

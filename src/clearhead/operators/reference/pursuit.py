@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from clearhead.numerics.component_pursuit import DualSign
-from clearhead.numerics.shrinkage import hard_threshold, soft_threshold
+from clearhead.numerics.component_pursuit import DualSign, hard_threshold, soft_threshold
 from clearhead.operators.pursuit import check_pursuit, threshold_by_head
 from clearhead.operators.pursuit_options import PRESETS, Inner, Order, Pursuit, Shrink
 from clearhead.operators.reference.attention import softmax_attention
