@@ -103,7 +103,7 @@ def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> Inte
     It holds the p with \|\hat p - p\| <= z sqrt(p (1 - p) / n). It lies in [0, 1] and has positive length at both ends.
     """
     if trials < 1 or not 0 <= successes <= trials or successes != int(successes):
-        raise InputError(f"expected 0 <= successes <= trials, whole numbers, and at least one trial; got {successes} of {trials}")
+        raise InputError(f"expected 0 <= successes <= trials, whole numbers, at least one; got {successes} of {trials}")
     interval = stats.binomtest(int(successes), int(trials)).proportion_ci(level, method="wilson")
     return Interval(float(interval.low), float(interval.high))
 
