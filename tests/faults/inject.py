@@ -27,6 +27,7 @@ from pursuit_faults import PURSUIT_FAULTS
 from rate_claim_faults import RATE_CLAIM_FAULTS
 from rate_faults import RATE_FAULTS
 from scaled_faults import SCALED_FAULTS
+from stored_faults import STORED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,7 @@ FAULTS = (
     + CRATE_FAULTS
     + MAP_FAULTS
     + EXPERIMENT_FAULTS
+    + STORED_FAULTS
 )
 
 

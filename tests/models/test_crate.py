@@ -51,7 +51,7 @@ def test_the_published_sizes_have_the_published_numbers_of_parameters(size: str,
 
 
 def test_a_size_that_is_not_published_is_said() -> None:
-    with pytest.raises(ValueError, match="no CRATE is called huge; there is tiny, small, base, large"):
+    with pytest.raises(ValueError, match="there is no CRATE size 'huge'; choose from tiny, small, base, large"):
         crate_config("huge")
     assert crate_config("tiny", classes=10, patch_size=8).tokens == 28**2 + 1
 
@@ -263,7 +263,7 @@ def test_its_folder_is_audited(tmp_path: Path) -> None:
 def test_sizes_that_do_not_fit(change: dict[str, object], typechecked: bool) -> None:
     if typechecked and "form" in change:
         pytest.skip("the annotation refuses it first")
-    with pytest.raises(ValueError, match=r"expected|not a valid Form"):
+    with pytest.raises(ValueError, match="expected"):
         dataclasses.replace(CONFIG, **change)
 
 

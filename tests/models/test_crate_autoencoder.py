@@ -51,7 +51,7 @@ def test_the_published_numbers_of_parameters_count_what_is_not_used(size: str, p
     assert sum(p.numel() for p in model.parameters()) + unused == whole
     assert round(whole / 1e6, 1) == published
     assert model.config.penalty == 0.5
-    with pytest.raises(ValueError, match="no CRATE-MAE is called huge"):
+    with pytest.raises(ValueError, match="there is no CRATE-MAE size 'huge'"):
         autoencoder_config("huge")
 
 
@@ -162,5 +162,5 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
     assert dataclasses.replace(CONFIG, decoder_layers=0).decoder_layers == 3
     with pytest.raises(ShapeError, match=r"expected masked \(5, 25\); got masked \(5, 24\)"):
         _model()(_images(), _mask()[:, :24])
-    with pytest.raises(ValueError, match="masked is False throughout"):
+    with pytest.raises(ValueError, match="masked is False everywhere"):
         _model().loss(_images(), torch.zeros(5, 25).bool())

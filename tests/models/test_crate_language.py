@@ -143,5 +143,5 @@ def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
         pytest.skip("the import hook refuses what follows before the model can")
     with pytest.raises(ShapeError, match="expected tokens"):
         _model()(_tokens()[0])
-    with pytest.raises(ValueError, match=r"whole numbers; got torch.float32"):
+    with pytest.raises(ValueError, match=r"an integer dtype; got torch.float32"):
         _model()(_tokens().float())

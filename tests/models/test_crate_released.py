@@ -123,17 +123,17 @@ def _without(state: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 REFUSED: dict[str, tuple[Callable[[dict[str, Tensor]], Any], dict[str, Any], str]] = {
     "one missing": (
         lambda s: _without(s, "transformer.layers.1.1.fn.weight"), {"heads": 2},
-        "no weights of a CRATE as released: they lack transformer.layers.1.1.fn.weight$",
+        r"not weights of the released CRATE code\. missing: transformer.layers.1.1.fn.weight$",
     ),
     "one too many": (
         lambda s: {**s, "transformer.layers.0.0.fn.to_q.weight": torch.ones(2)}, {"heads": 2},
-        "they hold transformer.layers.0.0.fn.to_q.weight$",
+        r"code\. unknown: transformer.layers.0.0.fn.to_q.weight$",
     ),
     "both": (
         lambda s: {**_without(s, "cls_token"), "token": torch.ones(1)}, {"heads": 2},
-        "they lack cls_token and hold token$",
+        "missing: cls_token; unknown: token$",
     ),
-    "another model": (lambda s: {"weight": torch.ones(2)}, {}, "they lack pos_embedding, to_patch_embedding.1.weight"),
+    "another model": (lambda s: {"weight": torch.ones(2)}, {}, "missing: pos_embedding, to_patch_embedding.1.weight"),
     "heads unknown": (lambda s: s, {}, "no published CRATE has width 22 and 3 layers: pass heads="),
     "heads that do not divide": (lambda s: s, {"heads": 3}, "expected heads that divides width"),
     "another shape": (
@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Tensor]], Any], dict[str, Any], str
         r"expected transformer.layers.2.0.fn.qkv.weight \(22, 22\); got \(64, 22\)",
     ),
     "channels": (lambda s: s, {"heads": 2, "channels": 2}, "square patches of 2 channels.*75 numbers.*pass channels="),
-    "no channels": (lambda s: s, {"heads": 2, "channels": 0}, "expected channels of one or more; got 0"),
+    "no channels": (lambda s: s, {"heads": 2, "channels": 0}, "expected channels of at least 1; got 0"),
     "no square": (lambda s: {**s, "pos_embedding": torch.ones(1, 9, 22)}, {"heads": 2}, "and 9 tokens"),
     "no tensors": (lambda s: {"state_dict": {"cls_token": 3}}, {}, "expected tensors by name"),
     "nothing": (lambda s: {}, {}, "expected tensors by name"),
@@ -165,5 +165,5 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(LoadError, match=r"nonsense\."):
             crate_from_released(tmp_path / name)
     torch.save({"state_dict": _theirs()}, tmp_path / "code.pth")  # a whole module, which is code
-    with pytest.raises(LoadError, match="holds more than tensors, and loading it could run code"):
+    with pytest.raises(LoadError, match="contains more than tensors, and loading it could run code"):
         crate_from_released(tmp_path / "code.pth")

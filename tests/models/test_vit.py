@@ -302,6 +302,6 @@ def test_a_plain_folder_reads_as_those_from_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attention", [(Softmax(), Symmetric()), torch.relu, (Softmax(), Softmax(), "symmetric")])
 def test_attention_that_does_not_fit(attention: object) -> None:
-    message = r"expected attention by operators with a name \(softmax, symmetric.*\), one .* each of 3; got"
+    message = r"expected named operators as attention \(softmax, symmetric.*\), one .* each of 3; got"
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, attention=attention)

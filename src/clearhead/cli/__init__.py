@@ -1,1 +1,1 @@
-"""The command line: parse, call a corridor, print."""
+"""The command line: options, progress, exit codes and printing."""

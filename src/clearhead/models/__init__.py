@@ -1,1 +1,1 @@
-"""Models to look at, and where they come from."""
+"""Clearhead's own models, and loading of models from folders and Python objects."""

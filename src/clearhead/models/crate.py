@@ -4,8 +4,8 @@ A layer compresses the tokens by subspace attention and then makes them sparse b
 
     Z <- Z + MSSA(LN(Z)),        Z <- ISTA(LN(Z)),
 
-which is what the released code does. The derivation has (1 - t) Z + t MSSA(Z) with the output map tied to the subspaces
-and no norms; `Form` names the ways between. There is no path around the second step. CRATE-alpha (Yang et al. 2024) is
+as in the released code. The derivation has (1 - t) Z + t MSSA(Z) with the output map tied to the subspaces and no
+norms; `Form` lists the variants. The second step has no residual connection. CRATE-alpha (Yang et al. 2024) is
 `CrateConfig(overcomplete=True)`.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.models.crate_block import CrateBlock, Form, ImageBlockConfig, drawn_from, read_image_config
+from clearhead.models.crate_block import CrateBlock, Form, ImageBlockConfig, initialised_by, read_image_config
 from clearhead.models.image_sizes import PixelNorm, check_sizes, patches
 from clearhead.shapes import Float
 
@@ -26,7 +26,7 @@ __all__ = ["CRATE_SIZES", "Crate", "CrateBlock", "CrateConfig", "Form", "crate_c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrateConfig(ImageBlockConfig):
-    """The sizes of a CRATE: those of its blocks and images, and how many classes it tells apart."""
+    """Settings of a CRATE: those of its blocks and images, and the number of classes."""
 
     classes: int
 
@@ -36,7 +36,7 @@ class CrateConfig(ImageBlockConfig):
 
 
 def crate_from_json(stored: Mapping[str, Any]) -> CrateConfig:
-    """The sizes that `CrateConfig.as_json` gave. ValueError or TypeError for anything else."""
+    """Return the settings that `CrateConfig.as_json` wrote. Raise ValueError or TypeError for anything else."""
     return CrateConfig(**read_image_config(stored))
 
 
@@ -46,30 +46,30 @@ CRATE_SIZES = {
     "base": {"width": 768, "layers": 12, "heads": 12},
     "large": {"width": 1024, "layers": 24, "heads": 16},
 }
-"""The sizes that were published, for 224 x 224 pixels in patches of 16 and 1,000 classes."""
+"""Published sizes, for 224 x 224 pixels in patches of 16 and 1,000 classes."""
 
 
-def crate_config(size: str, **others: Any) -> CrateConfig:
-    """A published size: tiny, small, base or large. `others` are fields of the config that shall differ."""
+def crate_config(size: str, **settings: Any) -> CrateConfig:
+    """Return the settings of a published size (tiny, small, base or large), changed by `settings`."""
     if size not in CRATE_SIZES:
-        raise InputError(f"no CRATE is called {size}; there is {', '.join(CRATE_SIZES)}")
-    plain = {"image_size": 224, "patch_size": 16, "channels": 3, "classes": 1000, **CRATE_SIZES[size]}
-    return CrateConfig(**{**plain, **others})
+        raise InputError(f"there is no CRATE size {size!r}; choose from {', '.join(CRATE_SIZES)}")
+    published = {"image_size": 224, "patch_size": 16, "channels": 3, "classes": 1000, **CRATE_SIZES[size]}
+    return CrateConfig(**{**published, **settings})
 
 
 class Crate(nn.Module):
-    """Classify images by compression and sparse coding of their patches.
+    """A classifier of images by compression and sparse coding of their patches.
 
-    Tokens are [class token; LN(linear(LN(patch)))] + positions, both drawn normally with spread one; the answer is a
-    linear map of the normalised class token. Maps are drawn as torch draws them, as in the released code, from the
-    generator given. Patches are read pixel by pixel with the channels of each together, as the released code does.
+    Tokens are [class token; LN(linear(LN(patch)))] + positions; class token and positions are drawn from N(0, 1). The
+    logits are a linear map of the normalised class token. Maps have torch's default initialisation, drawn from the
+    generator, and a patch lists the channels of each pixel together, both as in the released code.
     """
 
     def __init__(self, config: CrateConfig, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
         pixels = config.channels * config.patch_size**2
-        with drawn_from(generator):
+        with initialised_by(generator):
             self.pixels = PixelNorm(config.pixel_mean, config.pixel_spread, size=config.image_size)
             self.embedding = nn.Sequential(
                 nn.LayerNorm(pixels), nn.Linear(pixels, config.width), nn.LayerNorm(config.width)
@@ -81,11 +81,11 @@ class Crate(nn.Module):
             self.head = nn.Linear(config.width, config.classes)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
-        """One score for each class, (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
+        """Return logits (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
         cut = patches(self.pixels(images), self.config.patch_size)
         x = self.embedding(cut.permute(0, 1, 3, 4, 2).flatten(2))
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
         for block in self.blocks:
             x = block(x)
-        scores: Tensor = self.head(self.norm(x[:, 0]))
-        return scores
+        logits: Tensor = self.head(self.norm(x[:, 0]))
+        return logits

@@ -1,13 +1,13 @@
 r"""CRATE-MAE, a masked autoencoder of CRATE blocks (Pai et al. 2024, arXiv 2404.02446; code of CRATE, model/crate_ae).
 
-Patches are hidden and guessed. Mask tokens are inside the encoder, which therefore has all places of the image; the
-decoder turns the layers round,
+Masked patches are predicted from the others. Mask tokens enter the encoder, which therefore has all positions of the
+image. A layer of the decoder reverses one of the encoder,
 
     Y = D LN(X),        X <- Y - MSSA(LN(Y)),
 
-with a plain linear map in place of the sparse coding step. Positions are fixed sines and cosines and enter once, before
-the encoder. The released code also has a map between encoder and decoder that nothing calls, and a second table of
-positions that nothing reads; its 25.4 M (small) and 44.6 M (base) parameters count them, and both tables.
+with a linear map in place of the sparse coding step. Positions are fixed sines and cosines, added once before the
+encoder. The released code also has a map between encoder and decoder and a second table of positions, neither of which
+is used; its 25.4 M (small) and 44.6 M (base) parameters include them and both tables.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.models.crate import CRATE_SIZES
-from clearhead.models.crate_block import BlockConfig, CrateBlock, Form, ImageBlockConfig, drawn_from, read_image_config
+from clearhead.models.crate_block import (
+    BlockConfig,
+    CrateBlock,
+    Form,
+    ImageBlockConfig,
+    initialised_by,
+    read_image_config,
+)
 from clearhead.models.image_sizes import PixelNorm, check_divides, check_sizes, patches
 from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Bool, Float, ShapeError
@@ -33,17 +40,16 @@ __all__ = [
     "sinusoidal_positions",
 ]
 
-TOKEN_SPREAD = 0.02
+TOKEN_DEVIATION = 0.02
 NORM_EPSILON = 1e-6
-"""Of the norms behind encoder and decoder, as released; those inside blocks have torch's."""
+"""Epsilon of the norms after encoder and decoder, as released; norms inside blocks have torch's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrateAutoencoderConfig(ImageBlockConfig):
-    """The sizes of a CRATE-MAE: those of its blocks and images, and
+    """Settings of a CRATE-MAE: those of its blocks and images, and `decoder_layers` (0 means equal to `layers`).
 
-    penalty: lambda of the encoder, .5 as released
-    decoder_layers: as many as `layers` if 0
+    penalty: lambda of the encoder, 0.5 as released
     """
 
     penalty: float = 0.5
@@ -58,31 +64,31 @@ class CrateAutoencoderConfig(ImageBlockConfig):
 
 
 def autoencoder_from_json(stored: Mapping[str, Any]) -> CrateAutoencoderConfig:
-    """The sizes that `as_json` gave. ValueError or TypeError for anything else."""
+    """Return the settings that `as_json` wrote. Raise ValueError or TypeError for anything else."""
     return CrateAutoencoderConfig(**read_image_config(stored))
 
 
-def autoencoder_config(size: str, **others: Any) -> CrateAutoencoderConfig:
-    """A released size: tiny, small, base or large, each with as many layers of decoder as CRATE has."""
+def autoencoder_config(size: str, **settings: Any) -> CrateAutoencoderConfig:
+    """Return the settings of a released size (tiny, small, base or large), changed by `settings`."""
     if size not in CRATE_SIZES:
-        raise InputError(f"no CRATE-MAE is called {size}; there is {', '.join(CRATE_SIZES)}")
-    plain = {"image_size": 224, "patch_size": 16, "channels": 3, **CRATE_SIZES[size]}
-    return CrateAutoencoderConfig(**{**plain, **others})
+        raise InputError(f"there is no CRATE-MAE size {size!r}; choose from {', '.join(CRATE_SIZES)}")
+    published = {"image_size": 224, "patch_size": 16, "channels": 3, **CRATE_SIZES[size]}
+    return CrateAutoencoderConfig(**{**published, **settings})
 
 
 def random_mask(
-    batch: int, places: int, *, share: float = 0.75, generator: torch.Generator | None = None
+    batch: int, patch_count: int, *, share: float = 0.75, generator: torch.Generator | None = None
 ) -> Bool[Tensor, "b n"]:
-    """(batch, places), True at the patches that are hidden: of every image as many, drawn anew, at least one shown."""
+    """Return a mask (batch, patch_count), True at masked patches: the same number in every image, never all of them."""
     if not 0 < share < 1:
         raise InputError(f"expected a share between 0 and 1; got {share}")
-    kept = max(1, int(places * (1 - share)))
-    order = torch.rand(batch, places, generator=generator).argsort(dim=1)
-    return torch.ones(batch, places, dtype=torch.bool).scatter(1, order[:, :kept], False)
+    visible = max(1, int(patch_count * (1 - share)))
+    order = torch.rand(batch, patch_count, generator=generator).argsort(dim=1)
+    return torch.ones(batch, patch_count, dtype=torch.bool).scatter(1, order[:, :visible], False)
 
 
 def sinusoidal_positions(side: int, width: int) -> Float[Tensor, "n d"]:
-    """(side^2 + 1, width): zeros for the class token, then sines and cosines of row and column (He et al. 2022)."""
+    """Return (side^2 + 1, width): zeros for the class token, then sines and cosines of row, column (He et al. 2022)."""
     frequencies = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
     angles = torch.arange(side, dtype=torch.float64)[:, None] * frequencies
     axis = torch.cat([angles.sin(), angles.cos()], dim=1)
@@ -92,7 +98,7 @@ def sinusoidal_positions(side: int, width: int) -> Float[Tensor, "n d"]:
 
 
 class CrateAutoencoder(nn.Module):
-    """Guess the pixels of hidden patches from those that are shown."""
+    """A masked autoencoder: predicts the pixels of masked patches from the visible ones."""
 
     positions: Tensor
 
@@ -100,11 +106,11 @@ class CrateAutoencoder(nn.Module):
         super().__init__()
         self.config = config
         pixels, width = config.channels * config.patch_size**2, config.width
-        with drawn_from(generator):
+        with initialised_by(generator):
             self.pixels = PixelNorm(config.pixel_mean, config.pixel_spread, size=config.image_size)
             self.embedding = nn.Linear(pixels, width)
-            self.class_token = nn.Parameter(TOKEN_SPREAD * torch.randn(1, 1, width))
-            self.mask_token = nn.Parameter(TOKEN_SPREAD * torch.randn(1, 1, width))
+            self.class_token = nn.Parameter(TOKEN_DEVIATION * torch.randn(1, 1, width))
+            self.mask_token = nn.Parameter(TOKEN_DEVIATION * torch.randn(1, 1, width))
             self.register_buffer(
                 "positions", sinusoidal_positions(config.image_size // config.patch_size, width), persistent=False
             )
@@ -122,38 +128,38 @@ class CrateAutoencoder(nn.Module):
     def forward(
         self, images: Float[Tensor, "b c y x"], masked: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n pixels"]:
-        """Every patch, guessed, as `targets` has it. masked: (b, patches), True where one is hidden; none if None."""
-        x = self.decoder_norm(_through(self.decoder, self.encode(images, masked)))
-        guessed: Tensor = self.head(x[:, 1:])
-        return guessed
+        """Return a prediction of `targets`. masked: (b, patches), True at masked patches; None masks none."""
+        x = self.decoder_norm(_apply_all(self.decoder, self.encode(images, masked)))
+        prediction: Tensor = self.head(x[:, 1:])
+        return prediction
 
     def encode(
         self, images: Float[Tensor, "b c y x"], masked: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b m d"]:
-        """The tokens of the class and of every patch behind the encoder, (b, patches + 1, width)."""
+        """Return the encoded class token and patches, (b, patches + 1, width)."""
         x = self.embedding(self.targets(images))
         if masked is not None:
             if masked.shape != x.shape[:2]:
                 raise ShapeError(f"expected masked {tuple(x.shape[:2])}; got masked {tuple(masked.shape)}")
             x = torch.where(masked.unsqueeze(-1), self.mask_token, x)
         x = torch.cat([self.class_token.expand(len(x), -1, -1).to(x.dtype), x], dim=1) + self.positions
-        coded: Tensor = self.norm(_through(self.blocks, x))
-        return coded
+        encoded: Tensor = self.norm(_apply_all(self.blocks, x))
+        return encoded
 
     def targets(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n pixels"]:
-        """The normalised pixels of every patch. images: (b, channels, image_size, image_size), from 0 to 1."""
+        """Return the normalised pixels of every patch. images: (b, channels, image_size, image_size), from 0 to 1."""
         return patches(self.pixels(images), self.config.patch_size).flatten(2)
 
     def loss(self, images: Float[Tensor, "b c y x"], masked: Bool[Tensor, "b n"]) -> Float[Tensor, ""]:
-        """The mean square error of the guess over hidden patches."""
+        """Return the mean squared error of the prediction over masked patches."""
         if not masked.any():
-            raise InputError("expected hidden patches to guess; masked is False throughout")
+            raise InputError("expected masked patches to predict; masked is False everywhere")
         error: Tensor = (self(images, masked) - self.targets(images)).square().mean(dim=-1)
         return error[masked].mean()
 
 
 class _DecoderBlock(nn.Module):
-    """A block turned round: a dictionary, then what attention finds taken away."""
+    """A reversed block: a dictionary, then subtraction of the attention output."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -170,11 +176,11 @@ class _DecoderBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = nn.functional.linear(self.sparse_norm(x), self.dictionary)
-        less: Tensor = y - self.attention(self.attention_norm(y))
-        return less
+        output: Tensor = y - self.attention(self.attention_norm(y))
+        return output
 
 
-def _through(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+def _apply_all(blocks: nn.ModuleList, x: Tensor) -> Tensor:
     for block in blocks:
         x = block(x)
     return x

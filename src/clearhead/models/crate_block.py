@@ -1,7 +1,7 @@
-"""What every CRATE is built of: the forms of a block, the sizes of blocks and images, and the block.
+"""The block of every CRATE, its variants and its settings.
 
-CRATE-alpha (Yang et al. 2024, arXiv 2405.20299) has an overcomplete sparse coding step with a path around it, and no
-bias in attention's output map.
+CRATE-alpha (Yang et al. 2024, arXiv 2405.20299) has an overcomplete sparse coding step with a residual connection, and
+no bias in the output map of attention.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from clearhead.modules.sparse_coding import OvercompleteStep, SparseCodingStep
 from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Float
 
-__all__ = ["BlockConfig", "CrateBlock", "Form", "ImageBlockConfig", "drawn_from", "read_image_config"]
+__all__ = ["BlockConfig", "CrateBlock", "Form", "ImageBlockConfig", "initialised_by", "read_image_config"]
 
 
 class Form(StrEnum):
-    """How a block compresses. In all of them MSSA reads LN(Z)."""
+    """The compression step of a block. The input of MSSA is LN(Z) in all variants."""
 
     RELEASED = "released"
-    """Z + MSSA, with an output map of its own. It ascends the raw rate of the projected tokens."""
+    """Z + MSSA with a separate output map. It increases the coding rate of the projected tokens."""
     TIED = "tied"
-    """Z + MSSA, with the subspaces as output map."""
+    """Z + MSSA with the subspaces as output map."""
     NEGATED = "negated"
     """Z - MSSA, tied (CRATE-N of Hu et al. 2024, arXiv 2411.17182)."""
     PAPER = "paper"
-    """(1 - t) Z + t MSSA, tied: with the shrinking term of the derivation."""
+    """(1 - t) Z + t MSSA, tied, as derived in the paper."""
 
 
 LARGEST = sys.float_info.max
@@ -42,13 +42,15 @@ LARGEST = sys.float_info.max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockConfig:
-    """The sizes of the blocks of a CRATE.
+    """Settings of the blocks of a CRATE.
 
-    width, layers, heads: of a token, of blocks, of subspaces in each
+    width: size of a token
+    layers: number of blocks
+    heads: number of subspaces in each block
     step, penalty: eta and lambda of the sparse coding step
-    form: how a block compresses
-    shrink: t, where the form is PAPER
-    overcomplete: whether the second half of a block is that of CRATE-alpha
+    form: the compression step
+    shrink: t of the form PAPER
+    overcomplete: use the sparse coding step of CRATE-alpha
     """
 
     width: int = 128
@@ -68,20 +70,22 @@ class BlockConfig:
                 "expected step above 0, penalty of at least 0 and shrink above 0 up to 1; "
                 f"got {self.step}, {self.penalty}, {self.shrink}"
             )
-        object.__setattr__(self, "form", Form(self.form))  # a file, or a caller, may say it in words
+        if self.form not in list(Form):
+            raise InputError(f"expected form to be one of {', '.join(Form)}; got {self.form!r}")
+        object.__setattr__(self, "form", Form(self.form))  # a file or a caller may pass its value
 
     def as_json(self) -> dict[str, Any]:
-        """The sizes as plain values."""
+        """Return the settings as plain values."""
         return {**dataclasses.asdict(self), "form": str(self.form)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBlockConfig(BlockConfig):
-    """The sizes of a CRATE that reads images: those of `BlockConfig`, and of the images as in a vision transformer.
+    """Settings of a CRATE for images: those of `BlockConfig`, and of the images.
 
-    image_size: height and width of an image; patch_size divides it
-    channels: of the images
-    pixel_mean, pixel_spread: of each channel, subtracted and divided by
+    image_size: height and width of an image; must be a multiple of patch_size
+    channels: number of image channels
+    pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
     """
 
     image_size: int
@@ -91,7 +95,7 @@ class ImageBlockConfig(BlockConfig):
     pixel_spread: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        BlockConfig.__post_init__(self)  # super() does not find its class where there are slots
+        BlockConfig.__post_init__(self)  # super() fails in dataclasses with slots
         check_sizes(image_size=self.image_size, patch_size=self.patch_size, channels=self.channels)
         check_divides(whole="image_size", part="patch_size", sizes=(self.image_size, self.patch_size))
         for name in ("pixel_mean", "pixel_spread"):
@@ -101,19 +105,18 @@ class ImageBlockConfig(BlockConfig):
 
     @property
     def tokens(self) -> int:
-        """How many tokens an image becomes: its patches and the class token."""
+        """Return the number of tokens of an image: its patches and the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
 
 def read_image_config(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a config that `as_json` gave: JSON has neither tuples nor forms."""
-    pixels = {name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}
-    return {**stored, **pixels, "form": Form(stored.get("form", Form.RELEASED))}
+    """Return the fields of an image config that `as_json` wrote, with tuples, which JSON does not have."""
+    return {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
 
 
 @contextmanager
-def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
-    """Let torch's modules draw their first weights from the generator; torch's own chance stays as it was."""
+def initialised_by(generator: torch.Generator | None) -> Iterator[None]:
+    """Draw the initial weights of torch's modules from the generator. The global random state does not change."""
     if generator is None:
         yield
         return
@@ -123,9 +126,9 @@ def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
 
 
 class CrateBlock(nn.Module):
-    """One compression and one sparse coding step.
+    """A compression step and a sparse coding step.
 
-    No path leads around the second, except in CRATE-alpha: Z + ODL(LN(Z)), where the codes are decoded again.
+    The second has no residual connection, except in CRATE-alpha: Z + ODL(LN(Z)), where the codes are decoded again.
     """
 
     def __init__(self, config: BlockConfig) -> None:
@@ -139,11 +142,11 @@ class CrateBlock(nn.Module):
             out_bias=not config.overcomplete,
         )
         self.sparse_norm = nn.LayerNorm(config.width)
-        kind = OvercompleteStep if config.overcomplete else SparseCodingStep
-        self.sparse = kind(config.width, step=config.step, penalty=config.penalty)
+        sparse_step = OvercompleteStep if config.overcomplete else SparseCodingStep
+        self.sparse = sparse_step(config.width, step=config.step, penalty=config.penalty)
 
     def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
-        """The sparse codes of the compressed tokens."""
+        """Return the sparse codes of the compressed tokens."""
         attended = self.attention(self.attention_norm(x), causal=causal)
         if self.form is Form.PAPER:
             x = (1 - self.shrink) * x + self.shrink * attended

@@ -1,4 +1,4 @@
-"""What models of images share: checks of their sizes, and images cut into patches."""
+"""Checks of sizes, pixel normalisation and patches, for models of images."""
 
 import math
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ __all__ = ["PixelNorm", "check_divides", "check_sizes", "patches", "per_channel"
 
 
 def check_sizes(**sizes: object) -> None:
-    """Raise ValueError unless every size is a whole number of one or more."""
+    """Raise InputError unless every size is an integer of at least 1."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise InputError(f"expected {name} of one or more; got {size!r}")
+            raise InputError(f"expected {name} of at least 1; got {size!r}")
 
 
 def check_divides(*, whole: str, part: str, sizes: tuple[int, int]) -> None:
-    """Raise ValueError unless the second size divides the first."""
+    """Raise InputError unless the second size divides the first."""
     if sizes[0] % sizes[1]:
         raise InputError(f"expected {part} that divides {whole}; got {sizes[1]} and {sizes[0]}")
 
 
-def per_channel(name: str, given: Sequence[float], *, channels: int) -> tuple[float, ...]:
-    """One finite number for each channel, a half where none is given."""
-    values = tuple(given) or (0.5,) * channels
+def per_channel(name: str, values: Sequence[float], *, channels: int) -> tuple[float, ...]:
+    """Return one finite number per channel; 0.5 each if `values` is empty."""
+    values = tuple(values) or (0.5,) * channels
     if len(values) != channels or not all(math.isfinite(x) for x in values):
-        raise InputError(f"expected {name} of one finite number for each of {channels} channels")
+        raise InputError(f"expected {name} with one finite number for each of {channels} channels")
     return values
 
 
 class PixelNorm(nn.Module):
-    """Subtract a mean and divide by a spread, channel by channel. Neither is a parameter nor saved."""
+    """Per-channel normalisation: subtract a mean, divide by a standard deviation. Neither is a parameter or saved."""
 
     mean: Tensor
     spread: Tensor
@@ -46,7 +46,7 @@ class PixelNorm(nn.Module):
         self.size = size
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """The normalised images. images: (b, channels, size, size), from 0 to 1."""
+        """Return normalised images. images: (b, channels, size, size), from 0 to 1."""
         expected = (len(self.mean), self.size, self.size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
             raise ShapeError(f"expected images (b, {', '.join(map(str, expected))}); got {tuple(images.shape)}")
@@ -54,6 +54,6 @@ class PixelNorm(nn.Module):
 
 
 def patches(images: Float[Tensor, "b c y x"], size: int) -> Float[Tensor, "b n c py px"]:
-    """The patches of images, (b, n, c, size, size), row by row."""
+    """Return the patches of images, (b, n, c, size, size), row by row."""
     rows = images.unfold(2, size, size).unfold(3, size, size)
     return rows.permute(0, 2, 3, 1, 4, 5).flatten(1, 2)

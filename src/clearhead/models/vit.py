@@ -1,7 +1,7 @@
 """A plain vision transformer (Dosovitskiy et al. 2021, arXiv 2010.11929), small enough to train on one core.
 
-Blocks are pre-norm as there, over the house's own attention modules. There is no dropout. Pixels are normalised inside
-the model, so that images are numbers from 0 to 1 everywhere else.
+Blocks are pre-norm as in that paper and use Clearhead's attention modules. There is no dropout. Pixels are normalised
+inside the model, so images have values from 0 to 1 everywhere else.
 """
 
 import dataclasses
@@ -22,21 +22,21 @@ from clearhead.shapes import Float
 
 __all__ = ["VisionTransformer", "VisionTransformerConfig", "config_as_json", "config_from_json"]
 
-INITIAL_SPREAD = 0.02
-"""Standard deviation of the class token and the positions at the start."""
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of the initial class token and positions."""
 SOFTMAX = Softmax()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTransformerConfig:
-    """The sizes of a vision transformer.
+    """Settings of a vision transformer.
 
-    image_size: height and width of an image; patch_size divides it
-    channels, classes: of the images and of the answer
-    width: of a token; heads divides it
-    mlp_width: of the hidden layer between two attentions
-    pixel_mean, pixel_spread: of each channel, subtracted and divided by
-    attention: an operator of `DROP_INS`, or a tuple of one for each layer; equal ones are kept as one
+    image_size: height and width of an image; must be a multiple of patch_size
+    channels, classes: number of image channels and of classes
+    width: size of a token; must be a multiple of heads
+    mlp_width: size of the MLP's hidden layer
+    pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
+    attention: an operator of `DROP_INS`, or a tuple with one per layer
     """
 
     image_size: int
@@ -60,31 +60,29 @@ class VisionTransformerConfig:
             object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
         if min(self.pixel_spread) <= 0:
             raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
-        each = self.layer_attention
-        if len(each) != self.layers or any(type(operator) not in DROP_INS.values() for operator in each):
+        operators = self.layer_attention
+        if len(operators) != self.layers or any(type(operator) not in DROP_INS.values() for operator in operators):
             raise InputError(
-                f"expected attention by operators with a name ({', '.join(DROP_INS)}), one for all layers or one for "
+                f"expected named operators as attention ({', '.join(DROP_INS)}), one for all layers or one for "
                 f"each of {self.layers}; got {self.attention!r}"
             )
-        object.__setattr__(self, "attention", each[0] if all(operator == each[0] for operator in each) else each)
+        equal = all(operator == operators[0] for operator in operators)
+        object.__setattr__(self, "attention", operators[0] if equal else operators)
 
     @property
     def layer_attention(self) -> tuple[Any, ...]:
-        """The operator of every layer."""
-        given = self.attention
-        return tuple(given) if isinstance(given, Sequence) else (given,) * self.layers
+        """Return the operator of every layer."""
+        attention = self.attention
+        return tuple(attention) if isinstance(attention, Sequence) else (attention,) * self.layers
 
     @property
     def tokens(self) -> int:
-        """How many tokens an image becomes: its patches and the class token."""
+        """Return the number of tokens of an image: its patches and the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
 
 def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
-    """The sizes as plain values, operators by name and settings.
-
-    Softmax attention in all layers is left out, so that files from before there was a choice read the same.
-    """
+    """Return the settings as plain values, operators by name. Softmax attention in all layers is left out."""
     plain = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     attention = plain.pop("attention")
     if isinstance(attention, tuple):
@@ -95,24 +93,25 @@ def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
 
 
 def config_from_json(stored: Mapping[str, Any]) -> VisionTransformerConfig:
-    """The sizes that `config_as_json` wrote. ValueError or TypeError for anything else."""
-    sizes = {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
-    if "attention" in sizes:
-        given = sizes["attention"]
-        several = isinstance(given, list)
-        sizes["attention"] = tuple(map(drop_in_from_json, given)) if several else drop_in_from_json(given)
-    return VisionTransformerConfig(**sizes)
+    """Return the settings that `config_as_json` wrote. Raise ValueError or TypeError for anything else."""
+    settings = {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
+    if "attention" in settings:
+        attention = settings["attention"]
+        settings["attention"] = (
+            tuple(map(drop_in_from_json, attention)) if isinstance(attention, list) else drop_in_from_json(attention)
+        )
+    return VisionTransformerConfig(**settings)
 
 
 class VisionTransformer(nn.Module):
-    r"""Classify images by attention over their patches.
+    r"""A classifier of images by attention over their patches.
 
     .. math::
         x \leftarrow x + A(\mathrm{LN}(x)), \qquad x \leftarrow x + W_2\, \mathrm{GELU}(W_1 \mathrm{LN}(x))
 
-    over tokens x = [class token; linear maps of the patches] + positions, `layers` times; the answer is a linear map of
-    the normalised class token. The same generator state gives the same initial weights, whatever the attention: every
-    map, token and position that two models have in common starts alike in both.
+    over tokens x = [class token; linear maps of the patches] + positions, `layers` times. The logits are a linear map
+    of the normalised class token. Equal generator states give equal initial weights whatever the attention: all
+    parameters that two models have in common are equal.
     """
 
     def __init__(self, config: VisionTransformerConfig, *, generator: torch.Generator | None = None) -> None:
@@ -128,19 +127,19 @@ class VisionTransformer(nn.Module):
         self._initialise(generator)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
-        """One score for each class, (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
+        """Return logits (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
         x = self.patches(patches(self.pixels(images), self.config.patch_size).flatten(2))
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
         for block in self.blocks:
             x = block(x)
-        scores: Tensor = self.head(self.norm(x[:, 0]))
-        return scores
+        logits: Tensor = self.head(self.norm(x[:, 0]))
+        return logits
 
     def _initialise(self, generator: torch.Generator | None) -> None:
-        """Maps as Glorot and Bengio 2010 have it, biases zero, tokens and positions small, the answer undecided."""
-        small = partial(nn.init.trunc_normal_, std=INITIAL_SPREAD, generator=generator)
+        """Initialise maps as Glorot and Bengio (2010), biases with zero; class token, positions and head are small."""
+        small = partial(nn.init.trunc_normal_, std=INITIAL_DEVIATION, generator=generator)
         for module in self.modules():
-            if isinstance(module, SymmetricAttention):  # draws where W_Q would, so that the other maps do not shift
+            if isinstance(module, SymmetricAttention):  # draws in place of W_Q, so that later draws stay equal
                 nn.init.xavier_uniform_(torch.empty(self.config.width, self.config.width), generator=generator)
             elif isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight, generator=generator)
@@ -150,7 +149,7 @@ class VisionTransformer(nn.Module):
 
 
 class _Block(nn.Module):
-    """One attention and one hidden layer, each beside a straight path."""
+    """Attention and an MLP, each with a residual connection."""
 
     def __init__(self, config: VisionTransformerConfig, operator: Any) -> None:
         super().__init__()
@@ -163,5 +162,5 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        added: Tensor = x + self.mlp(self.mlp_norm(x))
-        return added
+        output: Tensor = x + self.mlp(self.mlp_norm(x))
+        return output

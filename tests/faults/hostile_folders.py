@@ -1,0 +1,128 @@
+"""Model folders with hostile or nonsensical files, drawn from a seed: each is loaded or refused with one line.
+
+`python tests/faults/hostile_folders.py` tries 200 and prints counts. A fault is an exception that is not a
+ClearheadError, a message of several lines, more than 20 seconds, or more than 1 GB of additional memory.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clearhead.errors import ClearheadError
+from clearhead.models.loading import load_model
+from tests.faults.current_folder import make_model_folder
+
+SECONDS, BYTES = 20, 2**30
+VALUES: tuple[Any, ...] = (
+    0, -1, 1, 3, 10**4, 10**6, 10**9, 10**30, 0.5, -0.5, 1e308, math.nan, math.inf, True, None, "", "8", "../x",
+    "x" * 10**5, [], [1, 2], [[]], {}, {"a": {"b": 1}}, "\x1b[2J", "\u202e", ["sdpa"], {"": "eager"},
+)  # fmt: skip
+TOKENIZER_KEYS = ("model_max_length", "pad_token", "tokenizer_class", "vocab_file", "do_lower_case", "padding_side")
+
+
+def _change_value(chance: random.Random, path: Path, *more: str) -> None:
+    """Give one key of a JSON file a value that it should not have."""
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    stored[chance.choice([*stored, *more])] = chance.choice(VALUES)
+    path.write_text(json.dumps(stored))
+
+
+def _damage_bytes(chance: random.Random, path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for _ in range(chance.choice([1, 8, 64])):
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    path.write_bytes(content[: chance.choice([len(content), len(content) // 2, 0])])
+
+
+def _replace(chance: random.Random, path: Path) -> None:
+    """Put something in the place of a file: a pipe, a device, a folder, a link to itself, deep or long JSON."""
+    path.unlink(missing_ok=True)
+    kind = chance.randrange(6)
+    if kind == 0:
+        os.mkfifo(path)
+    elif kind in (1, 2):
+        path.symlink_to("/dev/zero" if kind == 1 else path)
+    elif kind == 3:
+        path.mkdir()
+    else:
+        path.write_text("[" * 10**5 if kind == 4 else '{"a": "' + "x" * 10**7 + '"}')
+
+
+ATTACKS: tuple[Callable[[random.Random, Path], None], ...] = (
+    lambda chance, folder: _change_value(chance, folder / "config.json", "attn_implementation", "auto_map", "backbone"),
+    lambda chance, folder: _change_value(chance, folder / "config.json"),
+    lambda chance, folder: _change_value(chance, folder / "tokenizer_config.json", *TOKENIZER_KEYS),
+    lambda chance, folder: _change_value(chance, folder / "tokenizer.json"),
+    lambda chance, folder: _change_value(chance, folder / "model.safetensors.index.json", "weight_map", "metadata"),
+    lambda chance, folder: _damage_bytes(chance, folder / chance.choice(["config.json", "tokenizer.json"])),
+    lambda chance, folder: _damage_bytes(chance, folder / "model.safetensors"),
+    lambda chance, folder: _replace(chance, chance.choice(sorted(folder.iterdir()))),
+)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
+
+def outcome(folder: Path, seed: int) -> str:
+    """Change the folder by the seed and load it. Return "loaded", "refused", or a description of the fault."""
+    chance = random.Random(seed)
+    for _ in range(chance.choice([1, 1, 2])):
+        try:
+            chance.choice(ATTACKS)(chance, folder)
+        except (OSError, ValueError, AttributeError, TypeError, IndexError):
+            continue  # an earlier change left nothing to change
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(SECONDS)
+    try:
+        loaded = load_model(str(folder), max_tokens=8)
+        if loaded.encode is not None:
+            loaded.encode(["the a", "a"])
+        result = "loaded"
+    except ClearheadError as error:
+        result = "refused" if "\n" not in str(error) else f"several lines: {error}"
+    except Exception as error:
+        result = f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory)
+    return result if grown < BYTES else f"{grown / BYTES:.1f} GB more memory"
+
+
+def main() -> int:
+    """Try the folders; return 1 if there was a fault."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first folder, to repeat one")
+    arguments = parser.parse_args()
+    results = Counter[str]()
+    with tempfile.TemporaryDirectory() as temporary:
+        original, folder = Path(temporary) / "original", Path(temporary) / "folder"
+        original.mkdir()
+        make_model_folder(original)
+        for seed in range(arguments.first, arguments.first + arguments.count):
+            shutil.copytree(original, folder)
+            result = outcome(folder, seed)
+            if result not in ("loaded", "refused"):
+                print(f"fault: --first {seed} --count 1: {result[:300]}")
+                result = "faults"
+            results[result] += 1
+            shutil.rmtree(folder)
+    print(f"{arguments.count} folders: " + ", ".join(f"{number} {name}" for name, number in sorted(results.items())))
+    return int(results["faults"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
