@@ -1,8 +1,9 @@
-"""The private names of torch, transformers and timm that Clearhead relies on, one function or constant each.
+"""The private names of torch, transformers, timm and scipy that Clearhead relies on, one function or constant each.
 
 Each has a test in tests/test_private_names.py, so that a new version that renames one is noticed.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,12 @@ __all__ = [
     "StorageWeakRef",
     "current_dispatch_mode",
     "current_function_mode",
+    "forward_mode_active",
     "function_modes",
+    "functorch_active",
+    "jit_tracing",
+    "lapack_capsules",
+    "mark_constant",
     "pop_dispatch_mode",
     "storage_address",
     "tensor_version",
@@ -62,3 +68,36 @@ def storage_address(x: Tensor) -> int:
 def tensor_version(x: Tensor) -> int:
     """Return the number of in-place writes to the tensor so far."""
     return x._version
+
+
+def functorch_active() -> bool:
+    """Return True inside vmap, grad or another transform of torch.func, where numbers cannot be read."""
+    active: bool = torch._C._are_functorch_transforms_active()
+    return active
+
+
+def forward_mode_active() -> bool:
+    """Return True inside forward-mode differentiation, which custom operators do not support."""
+    level: int = torch.autograd.forward_ad._current_level
+    return level >= 0
+
+
+def jit_tracing() -> bool:
+    """Return True inside torch.jit.trace; the public torch.jit.is_tracing cannot be compiled."""
+    return torch._C._get_tracing_state() is not None
+
+
+def mark_constant(function: Callable[[], Any]) -> None:
+    """Let torch.compile take the function's result for a constant.
+
+    The public torch.compiler.assume_constant_result imports the whole compiler, which takes seconds.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def lapack_capsules() -> Mapping[str, object]:
+    """Return LAPACK's routines as C functions by name; scipy's public wrappers keep Python's interpreter lock."""
+    from scipy.linalg import cython_lapack
+
+    capsules: Mapping[str, object] = getattr(cython_lapack, "__pyx_capi__", {})
+    return capsules

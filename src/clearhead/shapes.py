@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.private_names import functorch_active
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -86,7 +87,7 @@ def check_attention_operands(
 
 def check_finite(name: str, x: Tensor) -> None:
     """Raise `InputError` if x holds NaN or infinity; do nothing where torch.compile or torch.func hide the numbers."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or functorch_active():
         return
     if not bool(x.isfinite().all()):
         raise InputError(f"expected finite {name}; got NaN or infinity: look for a token that overflowed")

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cython_lapack, lapack
+from scipy.linalg import lapack
 
 from clearhead.errors import InputError
+from clearhead.private_names import lapack_capsules
 
 __all__ = ["Reduction", "eigenvalues_of_tridiagonal", "reduce", "rotate_back"]
 
@@ -89,7 +90,7 @@ def rotate_back(reduction: Reduction, vectors: Array) -> Array:
 @cache
 def _routine(name: str) -> Callable[..., None] | None:
     """The routine without its last argument, which says what went wrong; None if its types are not those expected."""
-    capsule = getattr(cython_lapack, "__pyx_capi__", {}).get(name)
+    capsule = lapack_capsules().get(name)
     if capsule is None or _types(_signature(capsule), name[0]) != ARGUMENTS[name[1:]]:
         return None
     types = ARGUMENTS[name[1:]]

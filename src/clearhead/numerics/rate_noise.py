@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.private_names import functorch_active
 from clearhead.shapes import Float, ShapeError, check_finite
 
 __all__ = ["RoundingNoiseWarning", "predicted_excess", "rounding_size", "warn_of_noise"]
@@ -59,7 +60,7 @@ def warn_of_noise(z: Float[Tensor, "*b n d"], *, dtype: torch.dtype, eps: float)
     n, d = z.shape[-2:]
     if eps > 2.0**13 * machine_epsilon(dtype) or not z.numel():
         return
-    if torch._C._are_functorch_transforms_active():
+    if functorch_active():
         return  # numbers cannot be looked at there
     sizes = rounding_size(z, dtype=dtype).flatten()
     worst = int(sizes.nan_to_num().argmax())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from clearhead.private_names import functorch_active, jit_tracing
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
 __all__ = ["as_rows", "check_sinks", "fused_attention", "softmax_attention"]
@@ -105,9 +106,7 @@ def fused_attention(
 def _surely_finite(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> bool:
     """Return whether no score can be NaN or overflow. False where numbers may not be read: see below."""
     # torch.compile, torch.func and tracing do not let a branch depend on numbers; a GPU would have to wait for them.
-    traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    abstract = traced or torch._C._are_functorch_transforms_active()
-    if abstract or q.device.type != "cpu":
+    if torch.compiler.is_compiling() or jit_tracing() or functorch_active() or q.device.type != "cpu":
         return False
     wide = torch.promote_types(q.dtype, torch.float32)
     size_q = float(torch.linalg.vector_norm(q.detach(), dtype=wide))

@@ -12,6 +12,7 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric_kernel import kernel_supports, no_autocast, symmetric
+from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, check_attention_operands
 
 __all__ = ["four_axes", "key_mask_of", "prefers_kernel", "resolve_scale", "symmetric_attention"]
@@ -105,5 +106,5 @@ def _prefers_tiles(k: Tensor, scale: float) -> bool:
 def _custom_operator_works(scale: float) -> bool:
     """Return True if scores of this scale fit into single precision, and no transform other than autograd is active."""
     # torch.func (vmap, grad, jvp) and forward-mode differentiation do not see into custom operators.
-    transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    transformed = functorch_active() or forward_mode_active()
     return not transformed and (scale == 0 or _LEAST_SCALE <= scale <= 1 / _LEAST_SCALE)

@@ -14,6 +14,7 @@ from clearhead.errors import InputError
 from clearhead.kernels.calls import Attended, attend, attend_backward, beside_tokens, room_for_attention
 from clearhead.kernels.library import Kernel, kernel
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
+from clearhead.private_names import mark_constant
 
 __all__ = ["check_operands", "kernel_for", "kernel_supports", "no_autocast", "symmetric"]
 
@@ -27,8 +28,7 @@ def _kernel_installed() -> bool:
     return kernel() is not None
 
 
-# The effect of torch.compiler.assume_constant_result, without importing all of the compiler.
-_kernel_installed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+mark_constant(_kernel_installed)
 
 
 def kernel_for(x: Tensor) -> Kernel | None:
