@@ -281,7 +281,7 @@ def test_one_map_takes_the_colours_of_any_claim(browser, show, disputed, claim):
         assert cell.find_element(By.TAG_NAME, "use").get_attribute("href") == f"#mark-{finding.verdict.name.lower()}"
     cells[3].click()
     drawer = box(browser, "drawer").text
-    for text in (number(findings[3].value), claim.statement, claim.note):
+    for text in (number(findings[3].value), claim.statement, claim.note[:1].upper() + claim.note[1:]):
         assert text in drawer
     for other in {f.claim.statistic for f in disputed.findings if f.claim.theory == claim.theory}:
         assert other in drawer

@@ -119,7 +119,7 @@ def test_all_facts_are_printed(record):
         "random values, 999 draws; values of other heads, 5 draws; seed 17",
         "52 / 70",
         "Kernel PCA is partly supported in 43 of 70 heads judged; ",
-        "2 of 72 heads for kernel PCA, captured variance: keys are all equal",
+        "2 of 72 heads for kernel PCA (captured variance): keys are all equal",
         "check 1.2 s, forward and capture 9.4 s, kernel PCA 31 s",
         "peak 1.9 GB",
         NAMES.format(5),
@@ -243,7 +243,7 @@ def test_skipped_heads_have_one_line_for_claims_that_skip_the_same(disputed):
     text = printed(lambda c: print_audit(disputed, c), 250)
     assert text.count("skipped") == 2
     assert (
-        "1 of 26 heads for kernel PCA, captured variance, subspace overlap, projection loss, max eigenvalue: keys"
+        "1 of 26 heads for kernel PCA (captured variance; subspace overlap; projection loss; max eigenvalue): keys"
         in text
     )
     none = tuple(f for f in disputed.findings if f.verdict is not Verdict.NOT_APPLICABLE)
@@ -258,7 +258,7 @@ def test_skipped_heads_have_one_line_for_claims_that_skip_the_same(disputed):
     )
     text = printed(lambda c: print_audit(dataclasses.replace(disputed, findings=gone), c), 200)
     assert text.count("skipped") == 3
-    expected = "6 of 26 heads for kernel PCA, subspace overlap, projection loss: no axes (5), keys are all equal (1)"
+    expected = "6 of 26 heads for kernel PCA (subspace overlap; projection loss): no axes (5), keys are all equal (1)"
     assert expected in text
 
 

@@ -93,10 +93,11 @@ def _print_block(title: str, grids: Sequence[ClaimGrid], controls: Sequence[Colu
     median = text_column("median", [short(s.median) for s in summaries])
     predicted = text_column("predicted", [short(s.exact) for s in summaries])
     verdict = text_column("verdict", [s.verdict for s in summaries], right=False)
-    heads = text_column("beyond controls", [_beyond(s) for s in summaries])
+    heads = [text_column(title, [_beyond(s) for s in summaries]) for title in ("beyond controls", "beyond")]
     layouts = [
         [statistic, median, *controls, predicted, verdict],
-        [statistic, median, *controls, predicted, heads],
+        [statistic, median, *controls, predicted, heads[0]],
+        [statistic, median, *controls, predicted, heads[1]],
         [statistic, median, *controls, predicted],
         [statistic, median, *controls],
         [statistic, median, *controls[:1]],

@@ -14,7 +14,7 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import ClaimGrid
 from clearhead.report.head_map import HeadMap, shade_of, square_text
-from clearhead.report.wording import MARKS, RULES, clean, evidence, headline, number, skip_reason
+from clearhead.report.wording import MARKS, RULES, capitalised, clean, evidence, headline, number, skip_reason
 
 __all__ = ["page_data"]
 
@@ -49,7 +49,7 @@ def _map(head_map: HeadMap) -> dict[str, Any]:
     }
 
 
-_TEXTS = ("theory", "statistic", "statement", "formula", "citation", "note")
+_TEXTS = ("theory", "statistic", "formula", "citation")
 
 
 def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: dict[str, int]) -> dict[str, Any]:
@@ -78,6 +78,8 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
     }
     return {
         **{name: clean(getattr(grid.claim, name)) for name in _TEXTS},
+        "statement": capitalised(clean(grid.claim.statement)),
+        "note": capitalised(clean(grid.claim.note)),
         "role": str(grid.claim.role),
         "unit": str(grid.claim.unit),
         "direction": grid.claim.direction is not None,

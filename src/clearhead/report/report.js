@@ -216,7 +216,7 @@
     }
     // The colours of a claim that predicts only a direction are verdicts, not values on the scale of agreement.
     document.querySelector(".legend .colours").style.display = claim.direction ? "none" : "";
-    fill(chosen, { headline: claim.headline, evidence: claim.evidence, statement: claim.statement, note: claim.note ? ` (${claim.note})` : "" });
+    fill(chosen, { headline: claim.headline, evidence: claim.evidence, statement: claim.statement, note: claim.note ? `Note: ${claim.note}` : "" });
   };
   for (const box of document.querySelectorAll(".switch, .hint, .group")) box.hidden = false;
   if (select) {

@@ -70,7 +70,7 @@ def _audited(record: AuditRecord) -> str:
 def _print_checks(record: AuditRecord, leads: Sequence[ClaimGrid], console: Console) -> None:
     print_paragraph("fidelity", Text("\n".join(_fidelity(record.fidelity))), console)
     if record.fidelity.unseen:
-        names = ", ".join(clean(name) for name in record.fidelity.unseen)
+        names = "; ".join(clean(name) for name in record.fidelity.unseen)
         text = f"attention modules not captured ({len(record.fidelity.unseen)}): {names}"
         print_paragraph("missing", Text(text), console)
     for line in _controls(leads):
@@ -135,9 +135,9 @@ def _skipped(grids: Sequence[ClaimGrid]) -> Iterator[str]:
     for group in groups.values():
         reasons, summary = skipped_heads(group[0]), group[0].summary
         why = ", ".join(f"{reason} ({count})" if len(reasons) > 1 else reason for reason, count in reasons.items())
-        names = ", ".join(clean(grid.claim.statistic) for grid in group)
+        names = "; ".join(clean(grid.claim.statistic) for grid in group)
         heads = f"{sum(reasons.values())} of {summary.heads} {summary.claim.unit}s"
-        yield f"{heads} for {clean(summary.claim.theory)}, {names}: {why}"
+        yield f"{heads} for {clean(summary.claim.theory)} ({names}): {why}"
     if not groups:
         yield "no heads"
 

@@ -59,7 +59,8 @@ COMPRESSION = _claim(
     role=Role.PRIMARY,
     note="the less compressing of the unit-norm and the scale-matched change, input by input. A change of size alone "
     "is 0 by definition. The rate falls with depth in untrained models too, so several draws of the same head before "
-    "training decide with the other controls. Z is the stream, and a norm between it and the value map is left out",
+    "training decide with the other controls. Z is the stream, and a norm between it and the value map is left out. In "
+    "a model that normalises after the sum, the trained gain of the norm can lower the rate without attention",
 )
 UNIT_NORM = _claim(
     "unit-norm change",
