@@ -93,15 +93,15 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: largest margin for the least",
         f"{WHERE}/problems.py",
-        "float(self.problem.met.min()) * self.size / self.problem.norm",
-        "float(self.problem.met.max()) * self.size / self.problem.norm",
+        "float(self.problem.head_margins.min()) * self.size / self.problem.norm",
+        "float(self.problem.head_margins.max()) * self.size / self.problem.norm",
         HEADS,
     ),
     Fault(
         "margin: ratio without the best margin",
         f"{WHERE}/problems.py",
-        "float(self.problem.met.min()) * self.size / self.problem.norm",
-        "float(self.problem.met.min()) / self.problem.norm",
+        "float(self.problem.head_margins.min()) * self.size / self.problem.norm",
+        "float(self.problem.head_margins.min()) / self.problem.norm",
         HEADS,
     ),
     Fault(
@@ -121,7 +121,7 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: held out on the tokens drawn alone",
         f"{WHERE}/held_out.py",
-        "    open_to_choice[selected] = True\n",
+        "    candidates[selected] = True\n",
         "    pass\n",
         HEADS,
     ),

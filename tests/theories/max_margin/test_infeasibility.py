@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clearhead.numerics import least_distance
 from clearhead.theories.max_margin import Conflict, MaxMargin, Norm, Status, attention_svm
-from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm
 from clearhead.theories.max_margin.svm.infeasibility import decide
 from clearhead.theories.max_margin.svm.selection import selection_constraints
 from tests.theories.max_margin.problems import Problem, feasible_problem, margin_bound, matrices, random_selection
@@ -102,7 +102,7 @@ def test_decide_returns_a_separating_matrix_for_a_feasible_problem() -> None:
     problem = feasible_problem(31, 11, 3, 2)
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     found = decide(rows, np.zeros(rows.count))
-    assert isinstance(found, Least)
+    assert isinstance(found, LeastNorm)
     assert rows.values(found.W).min() > 0
 
 
@@ -116,7 +116,7 @@ def test_equalities_can_contradict_margins() -> None:
     assert isinstance(found, Conflict)
     assert found.tokens == ((int(rows.sequence[1]), int(rows.token[1])),)
     assert found.residual < ROUNDING
-    assert isinstance(decide(rows.at(np.arange(1, 6)), np.zeros(5)), Least)
+    assert isinstance(decide(rows.at(np.arange(1, 6)), np.zeros(5)), LeastNorm)
 
 
 def test_an_undecided_problem_is_not_called_infeasible(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How near a head's matrix is to the SVMs of least nuclear norm and of least largest entry."""
+"""Cosines of a head's matrix with the SVMs of least nuclear norm and of least max-entry norm."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.problems import Fit
 from clearhead.theories.max_margin.on_heads.random_heads import Space
-from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm
 from clearhead.theories.max_margin.svm.max_entry import least_max_entry
 from clearhead.theories.max_margin.svm.nuclear import least_nuclear
 from clearhead.theories.theory import Claim
@@ -18,25 +18,25 @@ from clearhead.theories.theory import Claim
 __all__ = ["Matrices", "other_cosines"]
 
 GAP = 1e-4
-"""Cosines to an answer that is proved to this differ from those to the exact one in their third digit at most."""
+"""Tolerance of these SVMs: it changes a cosine by less than the third digit."""
 ENTRIES = 2048
-"""Of the largest W that is compared with the max-entry SVM: a linear program of more takes seconds for each head."""
+"""Largest size of W for the max-entry SVM: a larger linear program takes seconds for each head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """W of the layer's own heads, and of the random heads beside them, made when they are asked for."""
+    """The matrices W of the layer's heads and of the random heads, computed on demand."""
 
     space: Space
     kept: np.random.SeedSequence
     draws: int
 
     def own(self, h: int) -> Array:
-        """W of one of the layer's heads."""
+        """Return W of one of the layer's heads."""
         return self.space.matrix(h).numpy()
 
     def random(self) -> list[Array]:
-        """W of the random heads: those that `choices_of` draws from the same seeds."""
+        """Return W of the random heads, the same as `choices_of` draws from the same seeds."""
         generator = torch.Generator().manual_seed(int(self.kept.generate_state(1)[0]))
         width = self.space.matrix(0).shape[1]
         units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
@@ -44,17 +44,17 @@ class Matrices:
 
 
 def other_cosines(fit: Fit | None, W: Array) -> Mapping[Claim, float]:
-    """<W, W^mm> / |W| |W^mm| in both norms; NaN where no matrix separates, or W has too many entries for a program."""
+    """Return <W, W^mm> / (|W| |W^mm|) in both norms; NaN if no matrix separates, or W is too large for max-entry."""
     if fit is None:
         return {c.COSINE_NUCLEAR: float("nan"), c.COSINE_MAX_ENTRY: float("nan")}
     rows = fit.problem.constraints()
-    least = Least(rows.combined(fit.multipliers), fit.multipliers, converged=True)
+    least = LeastNorm(rows.combined(fit.multipliers), fit.multipliers, converged=True)
     found = {c.COSINE_NUCLEAR: _cosine(W, least_nuclear(rows, least, tolerance=GAP)), c.COSINE_MAX_ENTRY: float("nan")}
     if W.size <= ENTRIES:
         found[c.COSINE_MAX_ENTRY] = _cosine(W, least_max_entry(rows, least, tolerance=GAP))
     return found
 
 
-def _cosine(W: Array, least: Least) -> float:
+def _cosine(W: Array, least: LeastNorm) -> float:
     sizes = float(np.linalg.norm(W) * np.linalg.norm(least.W))
     return float((W * least.W).sum()) / sizes if least.converged else float("nan")

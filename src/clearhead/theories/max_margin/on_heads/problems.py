@@ -1,8 +1,8 @@
-r"""The attention SVM of one head on a group of choices, and what it says of the head's own matrix.
+r"""The attention SVM of one head on a group of choices, compared with the head's own matrix W.
 
-All of it is inner products: with :math:`G` those of tokens and :math:`Q` those of queries, constraints have
-:math:`\langle A_j, A_k\rangle = (\delta_j \cdot \delta_k)(z_j \cdot z_k)`, and :math:`\langle A_j, W\rangle` is a
-difference of the head's scores. G is made once for a group and serves every head and every control.
+Everything follows from inner products: :math:`\langle A_j, A_k\rangle = (\delta_j \cdot \delta_k)(z_j \cdot z_k)` for
+the constraints, and :math:`\langle A_j, W\rangle` is a difference of the head's scores. The tokens' Gram matrix is
+computed once for a group and serves every head and every control.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from clearhead.theories.max_margin.svm.solution import Conflict
 __all__ = ["Fit", "Group", "Problem", "fitted"]
 
 COPY = 1e-9
-"""A token nearer to the selected one than this share of the largest distance counts as the same token."""
-CANCELS = 1e-4
-"""Below this share of the tokens' square lengths, a square distance is computed from the difference itself: from inner
-products it would be rounding error."""
-LOW = 0.05
+"""A token whose distance from the selected one is below this share of the largest distance counts as a copy of it."""
+CANCELLATION = 1e-4
+"""Squared distances below this share of the tokens' squared lengths are computed from the difference: inner products
+would leave only rounding error."""
+LOW_QUANTILE = 0.05
 
 
 class Group:
-    """The choices of some inputs, in the space of one head or of all: their tokens in one list, and inner products."""
+    """The choices of some inputs in the space of one head or of all: their tokens in one list, and Gram matrices."""
 
     def __init__(self, choices: Sequence[Choice], side: int) -> None:
         self.choices = choices
@@ -44,55 +44,62 @@ class Group:
 
     @cached_property
     def tokens(self) -> Array:
-        """Inner products of all tokens."""
+        """Gram matrix of all tokens."""
         return np.asarray(self.x @ self.x.T)
 
     @cached_property
     def queries(self) -> Array:
-        """Inner products of all queries."""
+        """Gram matrix of all queries."""
         return np.asarray(self.z @ self.z.T)
 
     def selected(self, kind: str, draw: int, h: int) -> Indices:
-        """Which token of the list each sequence selects."""
+        """Return the index in the list of the token that each sequence selects."""
         return np.asarray(self.start + np.array([choice.selected[kind][draw, h] for choice in self.choices]))
 
     def scores(self, kind: str, draw: int, h: int) -> Array:
-        """Of every token of the list."""
+        """Return the score of every token of the list."""
         return np.concatenate([choice.scores[kind][draw, h] for choice in self.choices])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Each sequence must select a token of the list rather than those drawn for it.
+    """The problem that each sequence selects one token of the list rather than its other sampled tokens.
 
-    rows: the tokens that must not win; met: <A_j, W> of the head's own W, and norm: |W|
-    order: whose query each sequence has
-    near: whether a constraint's tokens are so near to each other that inner products lose their difference
+    selected: the token that each sequence selects
+    rows: the tokens of the constraints, which must score lower
+    order: the sequence whose query each sequence uses
+    head_margins: <A_j, W> for the head's W; norm: |W|
+    cancels: whether two tokens of a constraint are so close that inner products lose their difference
     """
 
     group: Group
     selected: Indices
     rows: Indices
     order: Indices
-    met: Array
+    head_margins: Array
     norm: float
-    near: bool = False
+    cancels: bool = False
 
     @classmethod
     def of(
         cls, group: Group, selected: Indices, scores: Array, norm: float, *, order: Indices | None = None
     ) -> "Problem":
-        """The problem in which a head with these scores selects these tokens."""
-        own = selected[group.sequence]
+        """Return the problem in which a head with these scores selects these tokens."""
+        chosen = selected[group.sequence]
         square = np.diagonal(group.tokens)
-        away = square + square[own] - 2 * group.tokens[np.arange(len(own)), own]
-        cancels = np.flatnonzero(away < CANCELS * (square + square[own]))
-        away[cancels] = np.square(group.x[own[cancels]] - group.x[cancels]).sum(axis=-1)
-        rows = np.flatnonzero(group.drawn & (away > COPY**2 * away.max()))
-        met = (scores[own] - scores)[rows]
-        unmoved = np.arange(len(selected)) if order is None else order
-        near = bool(np.isin(cancels, rows).any())
-        return cls(group=group, selected=selected, rows=rows, order=unmoved, met=met, norm=norm, near=near)
+        distance = square + square[chosen] - 2 * group.tokens[np.arange(len(chosen)), chosen]
+        close = np.flatnonzero(distance < CANCELLATION * (square + square[chosen]))
+        distance[close] = np.square(group.x[chosen[close]] - group.x[close]).sum(axis=-1)
+        rows = np.flatnonzero(group.drawn & (distance > COPY**2 * distance.max()))
+        return cls(
+            group=group,
+            selected=selected,
+            rows=rows,
+            order=np.arange(len(selected)) if order is None else order,
+            head_margins=(scores[chosen] - scores)[rows],
+            norm=norm,
+            cancels=bool(np.isin(close, rows).any()),
+        )
 
     @property
     def sequence(self) -> Indices:
@@ -101,7 +108,7 @@ class Problem:
 
     @cached_property
     def gram(self) -> Array:
-        """Return the inner products of the A_j."""
+        """Gram matrix of the A_j."""
         sequence = self.sequence
         queries = self.group.queries[np.ix_(self.order, self.order)]
         return np.asarray(self._differences() * queries[np.ix_(sequence, sequence)])
@@ -109,7 +116,7 @@ class Problem:
     def _differences(self) -> Array:
         """Return the inner products of the token differences."""
         tokens, sequence = self.group.tokens, self.sequence
-        if self.near:
+        if self.cancels:
             delta = self.group.x[self.selected][sequence] - self.group.x[self.rows]
             return np.asarray(delta @ delta.T)
         mixed = tokens[np.ix_(self.selected, self.rows)][sequence]
@@ -123,7 +130,7 @@ class Problem:
         return np.sqrt(np.diagonal(self.gram))
 
     def constraints(self) -> Constraints:
-        """The same in factors."""
+        """Return the constraints as factors."""
         sequence = self.sequence
         return Constraints(
             delta=self.group.x[self.selected][sequence] - self.group.x[self.rows],
@@ -144,80 +151,81 @@ class Fit:
 
     @property
     def separates(self) -> bool:
-        """Whether the head's own W selects these tokens: true by construction of its own argmax."""
-        return bool(self.problem.met.min() > 0)
+        """Whether the head's W selects these tokens; true by construction if they are its argmax."""
+        return bool(self.problem.head_margins.min() > 0)
 
     @cached_property
     def margins(self) -> Array:
-        """<A_j, W^mm>."""
+        """<A_j, W^mm> for every constraint."""
         return np.asarray(self.problem.gram @ self.multipliers)
 
     @property
     def size(self) -> float:
-        """|W^mm|, the inverse of the best margin."""
+        """|W^mm|, the inverse of the largest margin."""
         return float(np.sqrt(self.multipliers @ self.margins))
 
     def margin_ratio(self) -> float:
-        """The margin of W relative to the best one."""
-        return float(self.problem.met.min()) * self.size / self.problem.norm
+        """Return the margin of W relative to the largest margin, [min_j <A_j, W> / |W|] |W^mm|."""
+        return float(self.problem.head_margins.min()) * self.size / self.problem.norm
 
     def low_margin_ratio(self) -> float:
-        """The same at the 5 % quantile of both margins."""
-        best = np.quantile(self.margins, LOW) / self.size
-        return float(np.quantile(self.problem.met, LOW) / self.problem.norm / best)
+        """Return the ratio of the 5 % quantiles of both margins instead of their minima."""
+        best = np.quantile(self.margins, LOW_QUANTILE) / self.size
+        return float(np.quantile(self.problem.head_margins, LOW_QUANTILE) / self.problem.norm / best)
 
     def cosine(self) -> float:
-        """<W, W^mm> / |W| |W^mm|, through the multipliers: <W, sum l A> = sum l <A, W>."""
-        return float(self.multipliers @ self.problem.met) / (self.size * self.problem.norm)
+        """Return <W, W^mm> / (|W| |W^mm|), from <W, sum_j l_j A_j> = sum_j l_j <A_j, W>."""
+        return float(self.multipliers @ self.problem.head_margins) / (self.size * self.problem.norm)
 
     def cosine_in_span(self) -> float:
-        """The same for the part of W that these scores depend on, its projection on the span of the A_j."""
+        """Return the cosine for the projection of W on the span of the A_j, on which alone these scores depend."""
         lengths = self.problem.lengths
-        met = self.problem.met / lengths
         unit = self.problem.gram / np.outer(lengths, lengths)
-        return float(self.cosine() * self.problem.norm / np.sqrt(_inverse_form(unit, met)))
+        projected = _inverse_form(unit, self.problem.head_margins / lengths)
+        return float(self.cosine() * self.problem.norm / np.sqrt(projected))
 
     def hebbian_cosine(self) -> float:
-        """<W, H> / |W| |H| of the Hebbian matrix H = sum of all A_j."""
-        return float(self.problem.met.sum()) / (float(np.sqrt(self.problem.gram.sum())) * self.problem.norm)
+        """Return <W, H> / (|W| |H|) for the Hebbian matrix H = sum_j A_j."""
+        return float(self.problem.head_margins.sum()) / (float(np.sqrt(self.problem.gram.sum())) * self.problem.norm)
 
     def supports(self) -> Indices:
-        """The constraints that hold the margin."""
+        """Return the constraints with a nonzero multiplier."""
         weights = self.multipliers * self.problem.lengths
         return np.flatnonzero(weights > 1e-9 * weights.max())
 
 
-def _inverse_form(unit: Array, met: Array) -> float:
-    """Return met^T (unit + 1e-10 I)^-1 met for a positive semi-definite matrix with ones on its diagonal."""
+def _inverse_form(unit: Array, v: Array) -> float:
+    """Return v^T (unit + 1e-10 I)^-1 v for a positive semi-definite matrix with ones on its diagonal."""
     shifted = unit.copy()
     shifted[np.diag_indices_from(shifted)] += 1e-10
     try:
         factor = linalg.cho_factor(shifted, lower=True, overwrite_a=True, check_finite=False)
-        return float(met @ linalg.cho_solve(factor, met, check_finite=False))
+        return float(v @ linalg.cho_solve(factor, v, check_finite=False))
     except linalg.LinAlgError:
-        # Rounding made an eigenvalue less than -1e-10; the exact matrix has none below zero.
+        # Rounding made an eigenvalue less than -1e-10; the exact matrix has no negative one.
         values, vectors = linalg.eigh(unit, check_finite=False)
-        return float(np.square(met @ vectors) @ (1 / (np.maximum(values, 0) + 1e-10)))
+        return float(np.square(v @ vectors) @ (1 / (np.maximum(values, 0) + 1e-10)))
 
 
 def fitted(problem: Problem) -> Fit | None:
-    """Solve it; None where no matrix selects these tokens."""
-    found = _multipliers(problem, None)
-    if found is None:
-        # The gram says too little of infeasible problems; the arbiter sees the constraints themselves.
-        decided = decide(problem.constraints(), np.ones(len(problem.rows)))
-        if decided is None or isinstance(decided, Conflict):
+    """Return the attention SVM of least Frobenius norm; None if no matrix selects these tokens."""
+    multipliers = _multipliers(problem, None)
+    if multipliers is None:
+        # The Gram matrix alone does not decide feasibility; the constraints do.
+        decision = decide(problem.constraints(), np.ones(len(problem.rows)))
+        if decision is None or isinstance(decision, Conflict):
             return None
-        found = _multipliers(problem, decided.multipliers)
-    return None if found is None else Fit(problem=problem, multipliers=found)
+        multipliers = _multipliers(problem, decision.multipliers)
+    return None if multipliers is None else Fit(problem=problem, multipliers=multipliers)
 
 
 def _multipliers(problem: Problem, start: Array | None) -> Array | None:
+    """Solve the dual for the multipliers, from those of `start` if given; None if it does not converge."""
     lengths = problem.lengths
     unit = float(1 / lengths.min())
-    found = nonnegative_qp(
+    dual = nonnegative_qp(
         GramRows(problem.gram / np.outer(lengths, lengths)),
         1 / (lengths * unit),
         start=None if start is None else start * lengths / unit,
     )
-    return found.x * unit / lengths if found.converged else None
+    return dual.x * unit / lengths if dual.converged else None

@@ -15,11 +15,11 @@ from clearhead.numerics.moments import Array
 from clearhead.numerics.nonnegative_qp import NonnegativeQP
 from clearhead.theories.max_margin.svm.constraints import Constraints, UnitConstraints
 
-__all__ = ["Least", "Projection", "least_frobenius"]
+__all__ = ["LeastNorm", "Projection", "least_frobenius"]
 
 
 @dataclass(frozen=True, slots=True)
-class Least:
+class LeastNorm:
     """A matrix, the multipliers of the unscaled constraints, and whether both are optimal up to rounding."""
 
     W: Array
@@ -27,7 +27,7 @@ class Least:
     converged: bool
 
 
-def least_frobenius(constraints: Constraints, *, near: Array | None = None, start: Array | None = None) -> Least:
+def least_frobenius(constraints: Constraints, *, near: Array | None = None, start: Array | None = None) -> LeastNorm:
     """Return the matrix of least Frobenius norm, or the one nearest to `near`, that satisfies the constraints.
 
     start: multipliers of a similar problem, to begin with
@@ -44,11 +44,11 @@ class Projection:
             UnitConstraints(constraints), free=constraints.equal if constraints.equal.any() else None
         )
 
-    def nearest(self, near: Array | None = None, *, start: Array | None = None) -> Least:
+    def nearest(self, near: Array | None = None, *, start: Array | None = None) -> LeastNorm:
         """Return the feasible matrix nearest to `near`, or to zero."""
         rows, lengths = self._constraints, self._lengths
         linear = (rows.bound if near is None else rows.bound - rows.values(near)) / lengths
         unit = float(np.abs(linear).max(initial=0.0)) or 1.0
         dual = self._program.solve(linear / unit, start=None if start is None else start * lengths / unit)
         W = dual.w * unit
-        return Least(W if near is None else near + W, dual.x * unit / lengths, dual.converged)
+        return LeastNorm(W if near is None else near + W, dual.x * unit / lengths, dual.converged)

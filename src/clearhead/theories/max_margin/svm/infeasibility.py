@@ -10,7 +10,7 @@ import numpy as np
 from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.svm.constraints import Constraints, Indices, UnitConstraints
-from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm
 from clearhead.theories.max_margin.svm.solution import Conflict
 
 __all__ = ["decide", "zero_constraint_conflict"]
@@ -33,7 +33,7 @@ def zero_constraint_conflict(constraints: Constraints, selected: Indices) -> Con
     return Conflict(tokens=pairs, weights=(1 / len(pairs),) * len(pairs), residual=0.0, reason=reason)
 
 
-def decide(constraints: Constraints, guess: Array) -> Conflict | Least | None:
+def decide(constraints: Constraints, guess: Array) -> Conflict | LeastNorm | None:
     """Return a conflict or a separating matrix (not of least norm); None if the least squares do not converge.
 
     guess: multipliers, the largest of which are tried first, because they grow without bound if there is a conflict
@@ -47,7 +47,7 @@ def decide(constraints: Constraints, guess: Array) -> Conflict | Least | None:
     multipliers = nearest.weights / lengths
     if not nearest.exists:
         return _conflict(constraints, multipliers)
-    return Least(constraints.combined(multipliers), multipliers, converged=False)
+    return LeastNorm(constraints.combined(multipliers), multipliers, converged=False)
 
 
 def _conflict(constraints: Constraints, weights: Array) -> Conflict:

@@ -14,7 +14,7 @@ from scipy import linalg, optimize
 
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.svm.constraints import Constraints
-from clearhead.theories.max_margin.svm.frobenius import Least, least_frobenius
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm, least_frobenius
 
 __all__ = ["least_nuclear_of_rank", "truncated"]
 
@@ -31,7 +31,7 @@ def truncated(W: Array, rank: int) -> Array:
     return K @ Q.T
 
 
-def least_nuclear_of_rank(constraints: Constraints, least: Least, rank: int, *, seed: int = 0) -> Array | None:
+def least_nuclear_of_rank(constraints: Constraints, least: LeastNorm, rank: int, *, seed: int = 0) -> Array | None:
     """Return a feasible matrix of at most this rank whose nuclear norm is a local minimum; None if none was found.
 
     `least` is the solution without the bound. The starts differ in their multipliers, which decide where the iteration

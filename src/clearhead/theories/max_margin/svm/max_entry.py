@@ -13,7 +13,7 @@ from scipy import optimize, sparse
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.svm.constraints import Constraints
-from clearhead.theories.max_margin.svm.frobenius import Least
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm
 from clearhead.theories.max_margin.svm.norms import bracket
 from clearhead.theories.max_margin.svm.solution import Norm
 
@@ -26,7 +26,7 @@ FEASIBILITY = 1e-10
 """The smallest tolerance that HiGHS accepts."""
 
 
-def least_max_entry(constraints: Constraints, least: Least, *, tolerance: float) -> Least:
+def least_max_entry(constraints: Constraints, least: LeastNorm, *, tolerance: float) -> LeastNorm:
     """Return the matrix of least max-entry norm, given any matrix `least` that satisfies the constraints.
 
     It has converged if the bounds on its margin are within the tolerance. If the solver fails, return `least`.
@@ -44,13 +44,13 @@ def least_max_entry(constraints: Constraints, least: Least, *, tolerance: float)
     options = {"primal_feasibility_tolerance": FEASIBILITY, "dual_feasibility_tolerance": FEASIBILITY}
     program = optimize.linprog(**_program(rows, attained), method="highs-ipm", options=options)
     if program.x is None:
-        return Least(least.W, least.multipliers, converged=False)
+        return LeastNorm(least.W, least.multipliers, converged=False)
     multipliers = np.zeros(rows.count)
     multipliers[~rows.equal] = np.maximum(-program.ineqlin.marginals, 0)
     multipliers[rows.equal] = program.eqlin.marginals[n * d :]
     W, multipliers = program.x[: d * e].reshape(d, e), multipliers / rows.units
     margin = bracket(rows, W, multipliers, Norm.MAX_ENTRY)
-    return Least(W, multipliers, converged=margin.high - margin.low <= tolerance * margin.high)
+    return LeastNorm(W, multipliers, converged=margin.high - margin.low <= tolerance * margin.high)
 
 
 def _program(rows: Constraints, attained: float) -> dict[str, object]:

@@ -15,7 +15,7 @@ from scipy import linalg
 
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.svm.constraints import Constraints
-from clearhead.theories.max_margin.svm.frobenius import Least, Projection
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm, Projection
 from clearhead.theories.max_margin.svm.norms import bracket
 from clearhead.theories.max_margin.svm.solution import Norm
 
@@ -32,7 +32,7 @@ PATIENCE = 1.5
 """Once P is proved, V, whose rank is exact, gets this many times as many steps to be proved."""
 
 
-def least_nuclear(constraints: Constraints, least: Least, *, tolerance: float) -> Least:
+def least_nuclear(constraints: Constraints, least: LeastNorm, *, tolerance: float) -> LeastNorm:
     """Return the matrix of least nuclear norm that satisfies the constraints, from that of least Frobenius norm.
 
     It has converged if the bounds on its margin are within the tolerance; otherwise it is the best of all iterations.
@@ -44,7 +44,7 @@ def least_nuclear(constraints: Constraints, least: Least, *, tolerance: float) -
     best.offer(left.T @ least.W @ right, least.multipliers)
     if not best.proved():
         _split(rows, least.multipliers, best)
-    return Least(left @ best.matrix() @ right.T, best.multipliers, best.proved())
+    return LeastNorm(left @ best.matrix() @ right.T, best.multipliers, best.proved())
 
 
 def _span_coordinates(vectors: Array) -> tuple[Array, Array]:

@@ -24,7 +24,7 @@ from clearhead.theories.max_margin.svm.certificate import (
     unfound_solution,
 )
 from clearhead.theories.max_margin.svm.constraints import Constraints
-from clearhead.theories.max_margin.svm.frobenius import Least, least_frobenius
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm, least_frobenius
 from clearhead.theories.max_margin.svm.infeasibility import decide, zero_constraint_conflict
 from clearhead.theories.max_margin.svm.low_rank import least_nuclear_of_rank, truncated
 from clearhead.theories.max_margin.svm.max_entry import least_max_entry
@@ -97,7 +97,7 @@ def solve_constraints(
     return certified_solution(constraints, shape, norm, least.W, least.multipliers, tolerance=tolerance)
 
 
-def _separate(constraints: Constraints) -> Conflict | Least:
+def _separate(constraints: Constraints) -> Conflict | LeastNorm:
     """Return the matrix of least Frobenius norm, or a conflict: feasibility does not depend on the norm.
 
     If neither can be computed, return a matrix that separates, otherwise the last one tried.
@@ -113,7 +113,7 @@ def _separate(constraints: Constraints) -> Conflict | Least:
 
 
 def _solve_with_rank(
-    constraints: Constraints, shape: tuple[int, int], least: Least, rank: int, tolerance: float
+    constraints: Constraints, shape: tuple[int, int], least: LeastNorm, rank: int, tolerance: float
 ) -> MaxMargin:
     """Return `least` truncated to the rank if that is optimal, otherwise a local solution of that rank.
 
