@@ -16,7 +16,7 @@ from clearhead.errors import InputError
 from clearhead.interfaces import AttentionSpec, Detach, Layer, attach, attachment_of, find, huggingface
 from clearhead.interfaces.whole_model import is_captured
 from clearhead.modules import SubspaceAttention, SymmetricAttention
-from clearhead.operators.placing import CHILD, Builds, operator_called, placed_form, traits_of
+from clearhead.operators.requirements import CHILD_NAME, Buildable, instantiate, requirements_of, resolve_operator
 from clearhead.private_names import COMPILED_MODEL, HF_IMPLEMENTATION
 
 __all__ = ["Swap", "SwapWarning", "SwappedLayer", "find_swaps", "swap"]
@@ -39,7 +39,7 @@ class SwappedLayer:
 
 def swap(
     model: nn.Module,
-    operator: str | Callable[..., Tensor] | Builds,
+    operator: str | Callable[..., Tensor] | Buildable,
     *,
     layers: Layers = "all",
     describe: Sequence[AttentionSpec] = (),
@@ -60,7 +60,7 @@ def swap(
     or on leaving the block. `SwapWarning` reports side effects.
     """
     _refuse(model)
-    operator = operator_called(operator)
+    operator = resolve_operator(operator)
     found = find(model, describe)
     selected = select_layers(model, found, layers)
     result = Swap(model, operator, found, selected)
@@ -90,14 +90,14 @@ class Swap:
         add_note(model, self)
 
     def _attach(self, layer: Layer) -> None:
-        module, traits = layer.module, traits_of(self.operator)
+        module, needs = layer.module, requirements_of(self.operator)
         _require_free(layer)
-        form = placed_form(self.operator, module)
+        form = instantiate(self.operator, module)
         with_parameters = isinstance(form, nn.Module)
         if with_parameters:
-            module.add_module(CHILD, form)  # type: ignore[arg-type]
+            module.add_module(CHILD_NAME, form)  # type: ignore[arg-type]
         self._detach.append((module, None))
-        handler = OperatorHandler(None if with_parameters else form, module, name=layer.path, traits=traits)
+        handler = OperatorHandler(None if with_parameters else form, module, name=layer.path, needs=needs)
         self._handlers.append(handler)
         self._detach[-1] = (module, attach(layer, handler))
 
@@ -105,7 +105,7 @@ class Swap:
         for module, detach in reversed(self._detach):
             if detach is not None:
                 detach()
-            module._modules.pop(CHILD, None)
+            module._modules.pop(CHILD_NAME, None)
         self._detach = []
 
     @property
@@ -142,7 +142,7 @@ class Swap:
         paths = ", ".join(choice.layer.path for choice in self._selected[:2])
         more = ", ..." if len(self._selected) > 2 else ""
         state = "in" if self._detach else "undone, was in"
-        return f"Swap({traits_of(self.operator).name} {state} {len(self._selected)} layers: {paths}{more})"
+        return f"Swap({requirements_of(self.operator).name} {state} {len(self._selected)} layers: {paths}{more})"
 
 
 def _refuse(model: nn.Module) -> None:
@@ -158,7 +158,7 @@ def _require_free(layer: Layer) -> None:
     attachment = attachment_of(layer.module)
     for handler in [] if attachment is None else attachment.handlers:
         if isinstance(handler, OperatorHandler):
-            raise InputError(f"{layer.path} has another operator already, {handler.traits.name}: undo that swap first")
+            raise InputError(f"{layer.path} has another operator already, {handler.needs.name}: undo that swap first")
     if layer.interface == huggingface.NAME:
         implementation = getattr(layer.module.config, HF_IMPLEMENTATION)
         if implementation not in (None, "eager", "sdpa"):
@@ -169,20 +169,20 @@ def _require_free(layer: Layer) -> None:
 
 
 def _warn_of_unused_queries(operator: Any, layers: Sequence[Layer]) -> None:
-    traits = traits_of(operator)
+    needs = requirements_of(operator)
     with_queries = [
         layer
         for layer in layers
         if not isinstance(layer.module, SymmetricAttention | SubspaceAttention)
         or getattr(layer.module, "query", None) is not None
     ]
-    if traits.uses_queries or not with_queries:
+    if needs.uses_queries or not with_queries:
         return
     groups = max(int(getattr(layer.module, "num_key_value_groups", 1)) for layer in with_queries)
     shared = f", and the {groups} query heads of each group, which share their keys, become equal" if groups > 1 else ""
     count = f"{len(with_queries)} layers" if len(with_queries) > 1 else with_queries[0].path
     warnings.warn(
-        f"{traits.name} does not use the queries of {count}: W_Q no longer acts there, every token attends with its "
+        f"{needs.name} does not use the queries of {count}: W_Q no longer acts there, every token attends with its "
         f"own key as query, which the model was not trained for{shared}",
         SwapWarning,
         stacklevel=3,

@@ -15,8 +15,8 @@ from clearhead._swap_notes import as_json, find_swaps, remove_config_note, store
 from clearhead.errors import InputError
 from clearhead.interfaces import AttentionSpec
 from clearhead.models.objects import SWAP_FILE, SWAP_KEY
-from clearhead.operators.drop_in import drop_in_from_json
-from clearhead.operators.placing import CHILD
+from clearhead.operators.named import operator_from_dict
+from clearhead.operators.requirements import CHILD_NAME
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
 from clearhead.stored_json import read_json, write_json
 
@@ -88,7 +88,7 @@ def _read(entry: Any) -> tuple[Any, list[str]]:
     layers = entry["layers"]
     if not isinstance(layers, list) or not layers or not all(isinstance(path, str) for path in layers):
         raise InputError(f"expected layers as paths; got {layers!r}")
-    return drop_in_from_json(entry["operator"]), layers
+    return operator_from_dict(entry["operator"]), layers
 
 
 def _stored_in(folder: Path) -> Any:
@@ -108,7 +108,7 @@ def _paths(swaps: Iterable[Swap]) -> list[str]:
 
 def _operator_tensors(model: nn.Module, paths: Sequence[str]) -> list[str]:
     """Return the names of the operators' parameters in the model's state dict."""
-    starts = tuple(f"{CHILD}." if path == "(model)" else f"{path}.{CHILD}." for path in paths)
+    starts = tuple(f"{CHILD_NAME}." if path == "(model)" else f"{path}.{CHILD_NAME}." for path in paths)
     return [name for name in model.state_dict() if name.startswith(starts)]
 
 

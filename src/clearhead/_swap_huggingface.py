@@ -11,8 +11,8 @@ from clearhead._swap_operator import apply_operator
 from clearhead.errors import InputError
 from clearhead.interfaces.cross import is_cross_attention
 from clearhead.interfaces.huggingface import read_call
-from clearhead.operators.drop_in import DROP_INS
-from clearhead.operators.placing import traits_of
+from clearhead.operators.named import NAMED_OPERATORS
+from clearhead.operators.requirements import requirements_of
 
 __all__ = ["register_huggingface"]
 
@@ -27,7 +27,7 @@ def register_huggingface() -> tuple[str, ...]:
     interface, with its own defaults. Masks are built as for sdpa. Return the names.
     """
     names = []
-    for name, kind in DROP_INS.items():
+    for name, kind in NAMED_OPERATORS.items():
         if not hasattr(kind, "build"):
             names.append(PREFIX + name)
             _register(PREFIX + name, partial(_attend, kind()))
@@ -63,4 +63,4 @@ def _attend(
     arguments = {"query": query, "key": key, "value": value, "attention_mask": attention_mask, **options}
     cross = in_decoder or is_cross_attention(module, name)
     call = read_call(module, arguments, name=name, cross=cross, rebuilds_causality=True)
-    return apply_operator(operator, traits_of(operator), call).transpose(1, 2).contiguous(), None
+    return apply_operator(operator, requirements_of(operator), call).transpose(1, 2).contiguous(), None

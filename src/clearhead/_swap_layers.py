@@ -151,7 +151,7 @@ class FirstPass:
         missed = [handler for handler in self.handlers if not handler.reached]
         if missed:
             raise AttentionNotSeenError(
-                f"{missed[0].traits.name} was never called in {', '.join(handler.name for handler in missed[:3])}"
+                f"{missed[0].needs.name} was never called in {', '.join(handler.name for handler in missed[:3])}"
                 f"{f' and {len(missed) - 3} more' if len(missed) > 3 else ''}: these layers did not run, or not as "
                 "their class says; leave them out of layers="
             )

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from clearhead.models.objects import SWAP_KEY
-from clearhead.operators.drop_in import drop_in_as_json
-from clearhead.operators.placing import traits_of
+from clearhead.operators.named import operator_to_dict
+from clearhead.operators.requirements import requirements_of
 
 if TYPE_CHECKING:
     from clearhead._swap import Swap
@@ -23,7 +23,7 @@ def find_swaps(model: nn.Module) -> tuple["Swap", ...]:
 
 def as_json(swap: "Swap") -> dict[str, Any]:
     """Return a swap as plain JSON; raise InputError if its operator has no name."""
-    return {"operator": drop_in_as_json(swap.operator), "layers": [layer.path for layer in swap.layers]}
+    return {"operator": operator_to_dict(swap.operator), "layers": [layer.path for layer in swap.layers]}
 
 
 def add_note(model: nn.Module, swap: "Swap") -> None:
@@ -83,4 +83,4 @@ def _noted(swap: "Swap") -> dict[str, Any]:
         return as_json(swap)
     except ValueError:
         paths = [layer.path for layer in swap.layers]
-        return {"operator": None, "unnamed": traits_of(swap.operator).name, "layers": paths}
+        return {"operator": None, "unnamed": requirements_of(swap.operator).name, "layers": paths}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.interfaces import Call, Original, sdpa
 from clearhead.interfaces.layouts import head_count
-from clearhead.operators.placing import CHILD, Traits
+from clearhead.operators.requirements import CHILD_NAME, Requirements
 from clearhead.shapes import ShapeError
 
 __all__ = ["OperatorHandler", "SwapWarning", "apply_operator"]
@@ -34,8 +34,10 @@ class OperatorHandler:
     replaces = True
     permanent = True
 
-    def __init__(self, operator: Callable[..., Tensor] | None, module: nn.Module, *, name: str, traits: Traits) -> None:
-        self.operator, self.module, self.name, self.traits = operator, module, name, traits
+    def __init__(
+        self, operator: Callable[..., Tensor] | None, module: nn.Module, *, name: str, needs: Requirements
+    ) -> None:
+        self.operator, self.module, self.name, self.needs = operator, module, name, needs
         self.calls = 0
         self.reached = False
 
@@ -46,49 +48,49 @@ class OperatorHandler:
             self.calls += 1
         if call.need_weights and not compiling:
             warnings.warn(
-                f"{self.name} was called for attention weights; {self.traits.name} has none, so they are None "
+                f"{self.name} was called for attention weights; {self.needs.name} has none, so they are None "
                 "(pass need_weights=False)",
                 SwapWarning,
                 stacklevel=2,
             )
-        operator: Any = self.module._modules[CHILD] if self.operator is None else self.operator
-        return apply_operator(operator, self.traits, call)
+        operator: Any = self.module._modules[CHILD_NAME] if self.operator is None else self.operator
+        return apply_operator(operator, self.needs, call)
 
 
-def apply_operator(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+def apply_operator(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
     """Return the operator's output for a call, (..., n, e), with zeros for queries without a visible key.
 
     Raise InputError if the layer has a bias, a soft cap or sinks that the operator does not take, or if the operator
     attends within one sequence and the layer does not.
     """
     if call.folded is not None and call.q.ndim > 2:
-        return apply_operator(operator, traits, _unfolded(call, call.folded)).flatten(-4, -3)
+        return apply_operator(operator, needs, _unfolded(call, call.folded)).flatten(-4, -3)
     heads = head_count(call.module)
     if call.interface == sdpa.NAME and call.q.ndim == 5 and 1 < heads == call.q.shape[1]:  # (b, heads, windows, n, d)
-        return _apply(operator, traits, _windows_first(call)).transpose(1, 2)
-    return _apply(operator, traits, call)
+        return _apply(operator, needs, _windows_first(call)).transpose(1, 2)
+    return _apply(operator, needs, call)
 
 
-def _apply(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+def _apply(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
     for option, words in _OPTIONS.items():
-        if getattr(call, option) is not None and option not in traits.takes:
-            raise InputError(f"{call.name} has {words}, which {traits.name} does not take: leave it out of layers=")
-    if call.dropout and "dropout" not in traits.takes and not torch.compiler.is_compiling():
+        if getattr(call, option) is not None and option not in needs.takes:
+            raise InputError(f"{call.name} has {words}, which {needs.name} does not take: leave it out of layers=")
+    if call.dropout and "dropout" not in needs.takes and not torch.compiler.is_compiling():
         warnings.warn(
-            f"{call.name} drops {call.dropout:.0%} of its weights in training; {traits.name} has no dropout, so none "
+            f"{call.name} drops {call.dropout:.0%} of its weights in training; {needs.name} has no dropout, so none "
             "are dropped",
             SwapWarning,
             stacklevel=2,
         )
-    if not traits.square:
-        return _run(operator, traits, call)
+    if not needs.square:
+        return _run(operator, needs, call)
     n, m = call.q.shape[-2], call.k.shape[-2]
     if call.cross or (n != m and not call.causal) or n > m:
         raise InputError(
-            f"{call.name}: {traits.name} attends within one sequence, and here {n} queries attend to {m} keys of "
+            f"{call.name}: {needs.name} attends within one sequence, and here {n} queries attend to {m} keys of "
             "another (cross-attention, or keys made fewer): leave it out of layers="
         )
-    return _run(operator, traits, call) if n == m else _run_with_cache(operator, traits, call)
+    return _run(operator, needs, call) if n == m else _run_with_cache(operator, needs, call)
 
 
 def _unfolded(call: Call, heads: int) -> Call:
@@ -118,26 +120,26 @@ def _windows_first(call: Call) -> Call:
     return replace(call, q=q, k=k, v=v, mask=swap_axes(call.mask), bias=swap_axes(call.bias))
 
 
-def _run(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+def _run(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
     options = {option: getattr(call, option) for option in _OPTIONS if getattr(call, option) is not None}
-    if "dropout" in traits.takes and call.dropout:
+    if "dropout" in needs.takes and call.dropout:
         options["dropout"] = call.dropout
     mask, has_keys = call.mask, None
-    if traits.plain and mask is not None:  # a plain function may give NaN for a query without a visible key
+    if needs.plain and mask is not None:  # a plain function may give NaN for a query without a visible key
         has_keys = mask.any(dim=-1, keepdim=True)
         mask = mask | ~has_keys
     try:
         out = operator(call.q, call.k, call.v, mask=mask, scale=call.scale, **options)
     except ShapeError as error:
-        raise ShapeError(f"{call.name}: {traits.name} refuses the layer's tensors: {error}") from error
+        raise ShapeError(f"{call.name}: {needs.name} refuses the layer's tensors: {error}") from error
     expected = (*call.q.shape[:-1], call.v.shape[-1])
     if tuple(out.shape) != expected:
-        raise ShapeError(f"{call.name}: expected {expected} from {traits.name}; got {tuple(out.shape)}")
+        raise ShapeError(f"{call.name}: expected {expected} from {needs.name}; got {tuple(out.shape)}")
     out = out.to(call.v.dtype)
     return out if has_keys is None else torch.where(has_keys, out, 0)
 
 
-def _run_with_cache(operator: Callable[..., Tensor], traits: Traits, call: Call) -> Tensor:
+def _run_with_cache(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
     """Return the output where a cache holds earlier keys: the operator runs on all of them, and the last rows count.
 
     The positions of the queries are read off the mask, in which each sees keys up to its own. A cache does not hold
@@ -147,7 +149,7 @@ def _run_with_cache(operator: Callable[..., Tensor], traits: Traits, call: Call)
     if call.window is not None and m >= call.window:
         raise InputError(
             f"{call.name} has a sliding window of {call.window}, and its cache may have lost older keys, which "
-            f"{traits.name} needs: generate with use_cache=False, or leave it out of layers="
+            f"{needs.name} needs: generate with use_cache=False, or leave it out of layers="
         )
     first = m - 1 if call.mask is None else _first_position(call.mask, n)
     visible = torch.ones(1, m, dtype=torch.bool, device=call.q.device) if call.mask is None else call.mask
@@ -156,17 +158,17 @@ def _run_with_cache(operator: Callable[..., Tensor], traits: Traits, call: Call)
     if mask is None:
         raise InputError(
             f"{call.name}: the mask of {n} queries over {m} keys is not causal with hidden keys (a window, or several "
-            f"sequences in one), and {traits.name} needs the masks of earlier queries: generate with use_cache=False"
+            f"sequences in one), and {needs.name} needs the masks of earlier queries: generate with use_cache=False"
         )
-    if first and traits.needs_past_queries:
+    if first and needs.needs_past_queries:
         raise InputError(
-            f"{call.name}: {traits.name} needs the queries of earlier tokens, which a cache does not hold: "
+            f"{call.name}: {needs.name} needs the queries of earlier tokens, which a cache does not hold: "
             'generate with use_cache=False, or use keys as queries if the operator can (queries="keys")'
         )
     k, v = call.k[..., :stop, :], call.v[..., :stop, :]
     q = torch.cat([call.q.new_zeros(*call.q.shape[:-2], first, call.q.shape[-1]), call.q], dim=-2)
-    whole = replace(call, q=q if traits.uses_queries else k, k=k, v=v, mask=mask)
-    return _run(operator, traits, whole)[..., first:, :]
+    whole = replace(call, q=q if needs.uses_queries else k, k=k, v=v, mask=mask)
+    return _run(operator, needs, whole)[..., first:, :]
 
 
 def _mask_of_all(visible: Tensor, first: int, stop: int) -> Tensor | None:

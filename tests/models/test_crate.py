@@ -15,7 +15,7 @@ from clearhead.models.loading import load_model
 from clearhead.models.native import MARKER, draw_baseline, load_native, save_native
 from clearhead.models.objects import LoadError
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.drop_in import ClampedKeys
+from clearhead.operators.named import ClampedKeys
 from clearhead.shapes import ShapeError
 from clearhead.stored_json import read_json, write_json
 from tests.interfaces.made_from import ROLES, assert_found

@@ -17,7 +17,7 @@ from clearhead.models.native import MARKER, draw_baseline, is_native, load_nativ
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.shapes import ShapeError
 from clearhead.storage import write_tensors
 from clearhead.stored_json import read_json, write_json

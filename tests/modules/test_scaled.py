@@ -8,7 +8,7 @@ from torch import nn
 
 from clearhead.modules import MultiHeadAttention, ScaledAttention
 from clearhead.operators import LearnedScaling, Scaled, reference
-from clearhead.operators.drop_in import drop_in_as_json, drop_in_from_json
+from clearhead.operators.named import operator_from_dict, operator_to_dict
 from clearhead.operators.scaled import AlphaAsymmetric, AlphaSymmetric, SMatrix
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
@@ -97,9 +97,9 @@ def test_a_matrix_refuses_another_length_or_is_resize_matrix() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
     settings = Scaled(num_heads=3, **FORMS[form])
-    stored = json.loads(json.dumps(drop_in_as_json(settings)))
+    stored = json.loads(json.dumps(operator_to_dict(settings)))
     assert stored["operator"] == "scaled"
-    assert drop_in_from_json(stored) == settings
+    assert operator_from_dict(stored) == settings
     assert settings.square
     assert settings.needs_past_queries is (form == "asymmetric")
     first, second = settings.build(), settings.build()
@@ -133,7 +133,7 @@ def test_settings_that_do_not_fit_are_refused_in_words(options: dict, words: str
     with pytest.raises(ValueError, match=words):
         Scaled(**options)
     with pytest.raises(ValueError, match=words):
-        drop_in_from_json({"operator": "scaled", **options})
+        operator_from_dict({"operator": "scaled", **options})
 
 
 def test_widths_that_do_not_fit_are_refused_in_words() -> None:

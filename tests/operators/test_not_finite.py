@@ -23,9 +23,9 @@ from clearhead.operators import (
     softmax_attention,
     symmetric_attention,
 )
-from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.operators.general import dot_product, gaussian_distance
 from clearhead.operators.kernel_pca_solvers import Solver
+from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
 from tests.operators.paths import PATHS, forced
 
 Attention = Callable[..., Tensor]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from clearhead import register_huggingface, swap
 from clearhead._swap_operator import apply_operator
 from clearhead.interfaces import Call
-from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
-from clearhead.operators.placing import traits_of
+from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.operators.requirements import requirements_of
 from tests.interfaces.zoo import _GPT2, _GROUPED, _size
 from tests.noise import rounding_tolerance, weight_tolerance
 from tests.once import once
@@ -125,7 +125,7 @@ def test_the_past_matters_to_the_operator_that_is_tested() -> None:
     step = Call(
         name="layer", module=nn.Identity(), interface="", q=q[..., -1:, :], k=k, v=v, scale=7**-0.5, causal=True
     )
-    answered = apply_operator(TwoSteps(), traits_of(TwoSteps()), step)
+    answered = apply_operator(TwoSteps(), requirements_of(TwoSteps()), step)
     assert float((whole - answered).abs().max()) <= rounding_tolerance(last, k, v)
     smooth = v - 0.5 * Softmax()(k, k, v)
     assert float((whole - Softmax()(k[..., -1:, :], k, smooth)).abs().max()) > 1e-2
@@ -168,7 +168,7 @@ def test_masks_that_are_not_causal_are_refused() -> None:
             causal=True,
         )
         with pytest.raises(ValueError, match=r"the mask of 2 queries over 5 keys is not causal with hidden keys"):
-            apply_operator(Symmetric(), traits_of(Symmetric()), call)
+            apply_operator(Symmetric(), requirements_of(Symmetric()), call)
     nowhere = Call(
         name="layer",
         module=nn.Identity(),
@@ -180,7 +180,7 @@ def test_masks_that_are_not_causal_are_refused() -> None:
         mask=torch.zeros(1, 1, 2, 5, dtype=torch.bool),
         causal=True,
     )
-    assert not apply_operator(Symmetric(), traits_of(Symmetric()), nowhere).any()
+    assert not apply_operator(Symmetric(), requirements_of(Symmetric()), nowhere).any()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

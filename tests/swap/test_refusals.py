@@ -11,7 +11,7 @@ import clearhead
 from clearhead import AttentionSpec, swap
 from clearhead.models.loading import load_model
 from clearhead.models.objects import LoadError
-from clearhead.operators.drop_in import Symmetric
+from clearhead.operators.named import Symmetric
 from tests.interfaces.zoo import FAMILIES
 from tests.noise import weight_tolerance
 from tests.swap.models import IDENTITY, MODELS, apart, encoder_inputs, rounding, run, same

@@ -13,7 +13,7 @@ from torch import nn
 from clearhead import find_swaps, load_swaps, save_swaps, swap
 from clearhead.models.loading import load_model
 from clearhead.models.native import load_native, save_native
-from clearhead.operators import drop_in
+from clearhead.operators.named import NAMED_OPERATORS
 from clearhead.storage import DamagedFileError
 from clearhead.stored_json import write_json
 from tests.faults.damage import DAMAGES, damage
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator with parameters among those that a file may name."""
-    monkeypatch.setitem(drop_in.DROP_INS, "gained", Gained)
+    monkeypatch.setitem(NAMED_OPERATORS, "gained", Gained)
 
 
 def read_json_or_none(path: Path) -> Any:
@@ -125,7 +125,7 @@ def test_what_has_no_name_is_not_saved_and_not_forgotten(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="nothing is swapped"):
         save_swaps(model, tmp_path)
     swap(model, uniform, layers=0)
-    with pytest.raises(ValueError, match="only operators with a name can be saved"):
+    with pytest.raises(ValueError, match="only named operators can be saved"):
         save_swaps(model, tmp_path)
     assert list(tmp_path.iterdir()) == []
     model.save_pretrained(tmp_path)
@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[Any, str]] = {
                 "layers": [_FIRST],
             }
         ],
-        "cannot be made",
+        "cannot be built",
     ),
     "a setting": ([{"operator": {"operator": "symmetric", "x": 1}, "layers": ["x"]}], "has no setting x"),
     "numbers": ([{"operator": {"operator": "symmetric"}, "layers": [0]}], "expected layers as paths"),

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import clearhead
 from clearhead import SwapWarning, swap
-from clearhead.operators.drop_in import RPC, ClampedKeys, Scaled, Softmax, Symmetric
+from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
 from tests.swap.models import IDENTITY, MODELS, apart, encoder_inputs, run, same, trace
 from tests.swap.operators import Gained, TwoSteps, uniform
 
@@ -259,7 +259,7 @@ def test_layers_are_chosen_by_number_and_path(name: str) -> None:
 
 def test_operators_are_named_or_called(typechecked: bool) -> None:
     model = MODELS["bert"].make()
-    with pytest.raises(ValueError, match="there is no operator 'sofmax'; there are softmax, symmetric"):
+    with pytest.raises(ValueError, match="there is no operator 'sofmax'; choose from softmax, symmetric"):
         swap(model, "sofmax")
     for wrong in (Softmax,) if typechecked else (Softmax, 3):
         with pytest.raises(ValueError, match="expected an operator, its name, or a function"):

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 import clearhead
 from clearhead import swap
 from clearhead.interfaces import AttentionNotSeenError
-from clearhead.operators.drop_in import Symmetric
+from clearhead.operators.named import Symmetric
 from tests.noise import rounding_tolerance
 from tests.swap.models import IDENTITY, MODELS, apart, rounding, run, same
 from tests.swap.operators import Gained

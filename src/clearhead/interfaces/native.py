@@ -30,7 +30,7 @@ def attach(layer: Layer, handler: Handler) -> Detach:
 def computes_softmax(module: nn.Module) -> bool:
     """Return whether the module attends by softmax of q·k, with its keys as queries or without."""
     operator: Any = getattr(module, "operator", None)
-    operator = getattr(operator, "operator", operator) if type(operator).__name__ == "ByKeys" else operator
+    operator = getattr(operator, "operator", operator) if type(operator).__name__ == "KeysAsQueries" else operator
     name = getattr(operator, "__name__", type(operator).__name__)
     return name in ("softmax_attention", "Softmax", "symmetric_attention", "Symmetric")
 

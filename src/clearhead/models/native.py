@@ -21,7 +21,7 @@ from clearhead.models.vit import (
     config_as_json,
     config_from_json,
 )
-from clearhead.operators.placing import CHILD
+from clearhead.operators.requirements import CHILD_NAME
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
 from clearhead.stored_json import read_json, write_json
 
@@ -57,7 +57,7 @@ def save_native(model: nn.Module, folder: Path) -> None:
     """Write the folder. Each file is replaced atomically. Operators of a swap are not saved."""
     name = _kind_of(model)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor for name, tensor in model.state_dict().items() if CHILD not in name.split(".")}
+    weights = {name: tensor for name, tensor in model.state_dict().items() if CHILD_NAME not in name.split(".")}
     write_tensors(folder / WEIGHTS_FILE, weights, metadata={"format": "pt"})
     write_json(folder / CONFIG_FILE, {MARKER: name, **KINDS[name].as_json(model.config)})
 

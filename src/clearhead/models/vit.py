@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
 from clearhead.modules import SymmetricAttention
-from clearhead.modules.fitting import attention_module
-from clearhead.operators.drop_in import DROP_INS, Softmax, drop_in_as_json, drop_in_from_json
+from clearhead.modules.from_operator import attention_module
+from clearhead.operators.named import NAMED_OPERATORS, Softmax, operator_from_dict, operator_to_dict
 from clearhead.shapes import Float
 
 __all__ = ["VisionTransformer", "VisionTransformerConfig", "config_as_json", "config_from_json"]
@@ -36,7 +36,7 @@ class VisionTransformerConfig:
     width: size of a token; must be a multiple of heads
     mlp_width: size of the MLP's hidden layer
     pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
-    attention: an operator of `DROP_INS`, or a tuple with one per layer
+    attention: an operator of `NAMED_OPERATORS`, or a tuple with one per layer
     """
 
     image_size: int
@@ -61,9 +61,11 @@ class VisionTransformerConfig:
         if min(self.pixel_spread) <= 0:
             raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
         operators = self.layer_attention
-        if len(operators) != self.layers or any(type(operator) not in DROP_INS.values() for operator in operators):
+        if len(operators) != self.layers or any(
+            type(operator) not in NAMED_OPERATORS.values() for operator in operators
+        ):
             raise InputError(
-                f"expected named operators as attention ({', '.join(DROP_INS)}), one for all layers or one for "
+                f"expected named operators as attention ({', '.join(NAMED_OPERATORS)}), one for all layers or one for "
                 f"each of {self.layers}; got {self.attention!r}"
             )
         equal = all(operator == operators[0] for operator in operators)
@@ -86,9 +88,9 @@ def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
     plain = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     attention = plain.pop("attention")
     if isinstance(attention, tuple):
-        plain["attention"] = [drop_in_as_json(operator) for operator in attention]
+        plain["attention"] = [operator_to_dict(operator) for operator in attention]
     elif attention != SOFTMAX:
-        plain["attention"] = drop_in_as_json(attention)
+        plain["attention"] = operator_to_dict(attention)
     return plain
 
 
@@ -98,7 +100,7 @@ def config_from_json(stored: Mapping[str, Any]) -> VisionTransformerConfig:
     if "attention" in settings:
         attention = settings["attention"]
         settings["attention"] = (
-            tuple(map(drop_in_from_json, attention)) if isinstance(attention, list) else drop_in_from_json(attention)
+            tuple(map(operator_from_dict, attention)) if isinstance(attention, list) else operator_from_dict(attention)
         )
     return VisionTransformerConfig(**settings)
 

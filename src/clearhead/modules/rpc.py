@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.modules.symmetric import SymmetricAttention
-from clearhead.operators.drop_in import Queries
+from clearhead.operators.named import Queries
 from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
 

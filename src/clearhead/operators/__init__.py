@@ -5,16 +5,6 @@
 
 from clearhead.operators import reference
 from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope, Threshold, Width, clamped_key_attention
-from clearhead.operators.drop_in import (
-    DROP_INS,
-    RPC,
-    ClampedKeys,
-    DropIn,
-    Softmax,
-    Symmetric,
-    drop_in_as_json,
-    drop_in_from_json,
-)
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -35,6 +25,16 @@ from clearhead.operators.kernel_pca import (
 )
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
 from clearhead.operators.learned_scaling import LearnedScaling, Scaled
+from clearhead.operators.named import (
+    NAMED_OPERATORS,
+    RPC,
+    ClampedKeys,
+    NamedOperator,
+    Softmax,
+    Symmetric,
+    operator_from_dict,
+    operator_to_dict,
+)
 from clearhead.operators.pursuit import principal_attention_pursuit
 from clearhead.operators.pursuit_options import PRESETS, DropoutIterations, Inner, Order, Pursuit, Shrink, preset
 from clearhead.operators.resizing import resize_matrix
@@ -67,7 +67,7 @@ from clearhead.operators.token_statistics import (
 )
 
 __all__ = [
-    "DROP_INS",
+    "NAMED_OPERATORS",
     "PRESETS",
     "RPC",
     "AlphaAsymmetric",
@@ -75,7 +75,6 @@ __all__ = [
     "ByExplained",
     "ByRank",
     "ClampedKeys",
-    "DropIn",
     "DropoutIterations",
     "FlatSpectrumWarning",
     "Inner",
@@ -84,6 +83,7 @@ __all__ = [
     "KeyBound",
     "KeyMu",
     "LearnedScaling",
+    "NamedOperator",
     "Order",
     "Pursuit",
     "PursuitStep",
@@ -102,8 +102,6 @@ __all__ = [
     "clamped_key_attention",
     "concatenation",
     "dot_product",
-    "drop_in_as_json",
-    "drop_in_from_json",
     "embedded_gaussian",
     "fold",
     "gaussian",
@@ -114,6 +112,8 @@ __all__ = [
     "kernel_pca_attention",
     "kernel_pca_spectrum",
     "largest_step",
+    "operator_from_dict",
+    "operator_to_dict",
     "overcomplete_step",
     "preset",
     "principal_attention_pursuit",

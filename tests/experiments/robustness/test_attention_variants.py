@@ -27,7 +27,7 @@ from clearhead.experiments.robustness.runs import clamped_shares
 from clearhead.experiments.robustness.variants import VARIANTS, Variant, configs_of
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer
-from clearhead.operators.drop_in import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
 from clearhead.robustness.sweep import corrupt
 from clearhead.training.evaluation import measure_accuracy

@@ -18,7 +18,7 @@ from clearhead.experiments.robustness.runs import Run
 from clearhead.experiments.robustness.step_time import StepTimes
 from clearhead.experiments.robustness.variants import VARIANTS, Variant
 from clearhead.experiments.tables import as_columns, as_markdown
-from clearhead.operators.drop_in import Softmax, Symmetric
+from clearhead.operators.named import Softmax, Symmetric
 from clearhead.report.columns import first_that_fits, print_columns
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
 

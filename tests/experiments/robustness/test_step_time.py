@@ -12,7 +12,7 @@ from clearhead.experiments.experiment import Request
 from clearhead.experiments.robustness import step_time
 from clearhead.experiments.robustness.step_time import StepTimes, load_step_times, measure_step_times, store_step_times
 from clearhead.models.vit import VisionTransformerConfig
-from clearhead.operators.drop_in import Symmetric
+from clearhead.operators.named import Symmetric
 from clearhead.training.loop import Recipe, Stepper
 
 CONFIG = VisionTransformerConfig(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.models.vit import VisionTransformerConfig
-from clearhead.operators.drop_in import RPC, ClampedKeys, Scaled, Softmax, Symmetric
+from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
 
 __all__ = ["VARIANTS", "Variant", "configs_of"]
 

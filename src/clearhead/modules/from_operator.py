@@ -9,10 +9,10 @@ from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.modules.symmetric import SymmetricAttention
 from clearhead.shapes import Bool, Float
 
-__all__ = ["ByKeys", "attention_module"]
+__all__ = ["KeysAsQueries", "attention_module"]
 
 
-class ByKeys:
+class KeysAsQueries:
     """An operator (q, k, v, *, mask, scale) with keys as queries, (k, v, *, mask, scale)."""
 
     def __init__(self, operator: Callable[..., Tensor]) -> None:
@@ -31,12 +31,12 @@ class ByKeys:
 
 
 def attention_module(operator: Any, *, embed_dim: int, num_heads: int) -> nn.Module:
-    """Return self-attention by an operator of `clearhead.operators.drop_in.DROP_INS`.
+    """Return self-attention by an operator of `clearhead.operators.named.NAMED_OPERATORS`.
 
     If the operator ignores queries there is no W_Q, as symmetric attention was published. All other projections have
     the names, shapes and biases of `MultiHeadAttention`. Parameters of an operator become parameters of the module.
     """
     if not operator.uses_queries:
-        return SymmetricAttention(embed_dim, num_heads, operator=ByKeys(operator))
+        return SymmetricAttention(embed_dim, num_heads, operator=KeysAsQueries(operator))
     operator = operator.build() if hasattr(operator, "build") else operator
     return MultiHeadAttention(embed_dim, num_heads, operator=operator)

@@ -1,7 +1,7 @@
-"""Operators as values that can stand in for a layer's own attention: a name, and numbers that a file can hold.
+"""Operators with a name and settings, which can be swapped into a layer and saved to a file.
 
-A drop-in is called as every operator is, (q, k, v, *, mask, scale), and says what it needs of the place it is put into.
-Anything that is called so can be swapped in; only what is listed here can be saved, for a file names no code.
+A named operator is called as every operator is, (q, k, v, *, mask, scale), and declares what it requires of the layer.
+Any function with this signature can be swapped in; only named operators can be saved, because a file holds no code.
 """
 
 import dataclasses
@@ -21,32 +21,33 @@ from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float
 
 __all__ = [
-    "DROP_INS",
+    "NAMED_OPERATORS",
     "RPC",
     "ClampedKeys",
-    "DropIn",
+    "NamedOperator",
     "Queries",
     "Scaled",
     "Softmax",
     "Symmetric",
-    "drop_in_as_json",
-    "drop_in_from_json",
+    "operator_from_dict",
+    "operator_to_dict",
 ]
 
 Queries = Literal["keys", "given"]
-"""Who asks: every token by its own key, as the symmetric operators were published, or by the layer's own query."""
+"""The queries: "keys" to use keys as queries, as the symmetric operators were published; "given" for the layer's."""
 
 
-class DropIn(Protocol):
-    """What a place has to know of an operator that is put into it.
+class NamedOperator(Protocol):
+    """An operator with the properties that a swap needs to know.
 
-    name: by which it is saved
-    square: whether it attends within one sequence, so that there is one query for every key
-    needs_past_queries: whether earlier tokens' queries enter a later token's output; a cache keeps keys and values only
-    uses_queries: whether the layer's own queries enter at all
-    takes: which of bias, softcap, sinks and dropout it takes as further arguments
+    name: the name in a saved file
+    square: True if it attends within one sequence, with one query for every key
+    needs_past_queries: True if the queries of earlier tokens enter a later token's output; a cache holds only keys and
+        values
+    uses_queries: True if it uses the layer's queries
+    takes: which of bias, softcap, sinks and dropout it accepts as further arguments
 
-    One that learns something has `build()` in place of a call: every place gets a module of its own, called so.
+    An operator with parameters has `build()` instead of a call: every layer gets a module, which is called.
     """
 
     name: ClassVar[str]
@@ -67,7 +68,7 @@ class DropIn(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax:
-    """`softmax_attention`, what most layers do anyway."""
+    """`softmax_attention`, which most layers compute anyway."""
 
     name: ClassVar[str] = "softmax"
     square: ClassVar[bool] = False
@@ -83,14 +84,14 @@ class Softmax:
         *,
         mask: Bool[Tensor, "..."] | None = None,
         scale: float | None = None,
-        **more: Any,
+        **options: Any,
     ) -> Float[Tensor, "*b n e"]:
-        return softmax_attention(q, k, v, mask=mask, scale=scale, **more)
+        return softmax_attention(q, k, v, mask=mask, scale=scale, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symmetric:
-    """`symmetric_attention`: the layer's queries are left out, and every token asks by its key."""
+    """`symmetric_attention`: the layer's queries are ignored, and keys are the queries."""
 
     name: ClassVar[str] = "symmetric"
     square: ClassVar[bool] = True
@@ -114,7 +115,9 @@ class Symmetric:
 class ClampedKeys:
     """`clamped_key_attention` with the bound of a preset.
 
-    bound: the preset; strength: another lambda than it has
+    bound: the name of the preset
+    strength: lambda; that of the preset if None
+    queries: "keys" or "given"
     """
 
     name: ClassVar[str] = "clamped"
@@ -133,7 +136,7 @@ class ClampedKeys:
 
     @property
     def uses_queries(self) -> bool:
-        """Whether the layer's queries ask."""
+        """True if it uses the layer's queries."""
         return self.queries == "given"
 
     def __call__(  # noqa: D102
@@ -153,8 +156,9 @@ class ClampedKeys:
 class RPC:
     """`rpc_attention`.
 
-    pursuit: the name of a preset, or options of your own
-    iterations, strength: other iterations, another lambda than the pursuit has
+    pursuit: the name of a preset, or a `Pursuit`
+    iterations, strength: override the number of iterations, and lambda, of the pursuit
+    queries: "keys" or "given"
     """
 
     name: ClassVar[str] = "rpc"
@@ -165,7 +169,7 @@ class RPC:
     strength: float | None = None
     queries: Queries = "keys"
     options: Pursuit = field(init=False, repr=False, compare=False)
-    """What is pursued, with all that was chosen."""
+    """The pursuit, with iterations and strength replaced."""
 
     def __post_init__(self) -> None:
         _check_queries(self.queries)
@@ -175,12 +179,12 @@ class RPC:
 
     @property
     def uses_queries(self) -> bool:
-        """Whether the layer's queries ask."""
+        """True if it uses the layer's queries."""
         return self.queries == "given"
 
     @property
     def needs_past_queries(self) -> bool:
-        """Whether a token's output depends on what earlier tokens asked: through L, from the second iteration on."""
+        """True if the queries of earlier tokens enter the output: through L, from the second iteration on."""
         return self.uses_queries and self.options.iterations > 1
 
     def __call__(  # noqa: D102
@@ -202,34 +206,34 @@ def _check_queries(queries: str) -> None:
         raise InputError(f'expected queries "keys" or "given"; got {queries!r}')
 
 
-DROP_INS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric, ClampedKeys, RPC, Scaled)}
-"""Every operator that can be named in a file."""
+NAMED_OPERATORS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric, ClampedKeys, RPC, Scaled)}
+"""All operators that can be saved, by name."""
 
 
-def drop_in_as_json(operator: Any) -> dict[str, Any]:
-    """The operator as a name and plain settings. ValueError for one that is not of `DROP_INS`."""
-    if type(operator) not in DROP_INS.values():
-        known = ", ".join(DROP_INS)
-        raise InputError(f"only operators with a name can be saved ({known}); got {operator!r}: undo it before saving")
+def operator_to_dict(operator: Any) -> dict[str, Any]:
+    """Return the operator's name and settings. Raise ValueError if it is not one of `NAMED_OPERATORS`."""
+    if type(operator) not in NAMED_OPERATORS.values():
+        known = ", ".join(NAMED_OPERATORS)
+        raise InputError(f"only named operators can be saved ({known}); got {operator!r}: undo the swap before saving")
     settings = {name: getattr(operator, name) for name in _settings(type(operator))}
     plain = {name: value.to_dict() if isinstance(value, Pursuit) else value for name, value in settings.items()}
     return {"operator": operator.name, **plain}
 
 
-def drop_in_from_json(stored: Any) -> Any:
-    """The operator that `drop_in_as_json` wrote. ValueError for anything else."""
+def operator_from_dict(stored: Any) -> Any:
+    """Return the operator that `operator_to_dict` stored. Raise ValueError for anything else."""
     name = stored.get("operator") if isinstance(stored, Mapping) else None
-    if not isinstance(name, str) or name not in DROP_INS:
-        raise InputError(f"expected an operator among {', '.join(DROP_INS)}; got {stored!r}")
+    if not isinstance(name, str) or name not in NAMED_OPERATORS:
+        raise InputError(f"expected an operator among {', '.join(NAMED_OPERATORS)}; got {stored!r}")
     settings = {name: value for name, value in stored.items() if name != "operator"}
-    kind = DROP_INS[name]
+    kind = NAMED_OPERATORS[name]
     unknown = settings.keys() - _settings(kind)
     if unknown:
         raise InputError(f"{kind.name} has no setting {', '.join(sorted(unknown))}")
     try:
         return kind(**settings)
     except TypeError as error:
-        raise InputError(f"{kind.name} cannot be set so: {error}") from None
+        raise InputError(f"bad settings for {kind.name}: {error}") from None
 
 
 def _settings(kind: type[Any]) -> list[str]:
