@@ -17,7 +17,7 @@ from clearhead.experiments.images import ImageSet
 from clearhead.experiments.training_runs import Plan, TrainedRun, train_runs
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.operators.clamped_keys import KeyBound
-from clearhead.operators.drop_in import RPC, ClampedKeys
+from clearhead.operators.named import RPC, ClampedKeys
 from clearhead.robustness.sweep import sweep
 from clearhead.training.evaluation import as_pixels, measure_accuracy
 
