@@ -172,6 +172,13 @@ def test_charts_of_equal_missing_and_tiny_numbers_are_drawn(values: tuple[float,
     assert len(chart.y_ticks) >= 1
 
 
+def test_a_missing_number_interrupts_line_and_band() -> None:
+    chart = depth_chart(dataclasses.replace(CURVE, lines=(line("this model", 31.0, math.nan, 29.0),)))
+    assert chart.lines[0].path.count("M") == 2
+    assert chart.lines[0].band.count("M") == 2
+    assert chart.lines[0].texts == ("31", "-", "29")
+
+
 def test_a_deep_model_has_few_labels() -> None:
     layers = tuple(range(96))
     deep = dataclasses.replace(CURVE, layers=layers, lines=(line("this model", *map(float, layers)),))

@@ -141,6 +141,14 @@ def test_narrow_terminals_lose_the_lesser_columns_first(record):
     assert "control" in headers[50]
 
 
+def test_the_table_has_median_control_and_prediction_of_each_claim(record):
+    (summary,) = summarise(record.findings)
+    lines = printed(lambda c: print_audit(record, c), 120).splitlines()
+    (row,) = [line for line in lines if line.startswith("kernel PCA  captured variance ")]
+    median = f"{short(summary.median)} [{short(summary.interval.low)}, {short(summary.interval.high)}]"
+    assert re.split(r"\s{2,}", row)[2:] == [median, ".32 [.31, .33]", "1", "52 / 70"]
+
+
 def test_a_failed_check_and_missing_layers_are_shown(record):
     fidelity = dataclasses.replace(record.fidelity, swap_error=0.2, unseen=("decoder.odd",))
     text = printed(lambda c: print_audit(dataclasses.replace(record, fidelity=fidelity), c), 120)
