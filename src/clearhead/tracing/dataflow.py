@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
+
+from clearhead.private_names import StorageWeakRef, storage_address
 
 __all__ = ["Dataflow", "storage_of"]
 
@@ -17,10 +18,9 @@ __all__ = ["Dataflow", "storage_of"]
 def storage_of(x: Tensor) -> int | None:
     """The address of the tensor's storage; None for kinds of tensors that have none."""
     try:
-        address: int = x.untyped_storage()._cdata
+        return storage_address(x)
     except (RuntimeError, NotImplementedError):
         return None
-    return address
 
 
 class Dataflow:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from clearhead.heads import LinearMap
 from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.private_names import tensor_version
 from clearhead.shapes import Float
 
 __all__ = ["LinearCall", "by_token", "holds", "is_plain"]
@@ -43,7 +44,7 @@ class LinearCall:
 def _versions(*tensors: Tensor | None) -> tuple[int, ...] | None:
     """How often each was written to in place; None in inference mode, where torch does not count."""
     try:
-        return tuple([x._version for x in tensors if x is not None])
+        return tuple([tensor_version(x) for x in tensors if x is not None])
     except RuntimeError:
         return None
 

@@ -1,0 +1,295 @@
+"""What an interface reads off a call, compared with what torch computes from the same arguments."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clearhead import capture, swap
+from clearhead._swap_operator import apply_operator
+from clearhead.audit.fidelity import recompute_error, replaced
+from clearhead.interfaces import Call, Detach, Layer, Original, attach, attachment_of, find, huggingface, sdpa
+from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
+from clearhead.interfaces.layouts import Layout
+from clearhead.interfaces.masks import causal_mask, split_mask
+from clearhead.interfaces.order import forward_order
+from clearhead.numerics.precision import tolerance
+from clearhead.operators.placing import traits_of
+from tests.interfaces.zoo import FAMILIES
+
+QUERIES, KEYS, WIDTH = 5, 11, 7
+
+
+class Direct(nn.Module):
+    """Passes its arguments to torch's function."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, **options)
+
+
+def _operands(heads: int = 2, shared: int = 2, *, queries: int = QUERIES, keys: int = KEYS) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(heads + keys)
+    return [
+        torch.randn(3, h, n, WIDTH, generator=generator) for h, n in ((heads, queries), (shared, keys), (shared, keys))
+    ]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(QUERIES, KEYS), (KEYS, QUERIES), (KEYS, KEYS)])
+def test_a_causal_call_sees_keys_from_the_first_on(queries: int, keys: int) -> None:
+    """torch's kernel aligns causality at the start, also where there are more keys than queries, or fewer."""
+    model = Direct()
+    with capture(model) as captured:
+        model(*_operands(queries=queries, keys=keys), is_causal=True)
+    (heads,) = captured.heads
+    rows, columns = torch.arange(queries)[:, None], torch.arange(keys)
+    assert torch.equal(heads.mask[0, 0], columns <= rows)
+    assert recompute_error(heads) <= 4 * tolerance(torch.float32)
+    assert torch.equal(causal_mask(queries, keys, torch.device("cpu"))[0, 0], columns <= rows)
+
+
+def test_transformers_own_causality_is_aligned_in_the_same_way() -> None:
+    module = nn.Identity()
+    module.is_causal = True
+    q, k, v = _operands()
+    call = huggingface.read_call(
+        module, {"query": q, "key": k, "value": v}, name="layer", cross=False, rebuilds_causality=True
+    )
+    assert torch.equal(call.mask, causal_mask(QUERIES, KEYS, q.device))
+    out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    again = functional.scaled_dot_product_attention(q, k, v, attn_mask=call.mask)
+    assert torch.allclose(out, again, atol=tolerance(torch.float32))
+
+
+@pytest.mark.parametrize("shared", [1, 2, 3])
+def test_keys_and_values_of_grouped_heads_are_repeated_in_torchs_order(shared: int) -> None:
+    model = Direct()
+    q, k, v = _operands(heads=6, shared=shared)
+    with torch.no_grad(), capture(model) as captured:
+        model(q, k, v, enable_gqa=True)
+    (heads,) = captured.heads
+    assert heads.groups == 6 // shared
+    for ours, theirs in ((heads.k, k), (heads.v, v)):
+        for head in range(6):
+            assert torch.equal(ours[:, head], theirs[:, head // (6 // shared)])
+    assert recompute_error(heads) <= 4 * tolerance(torch.float32)
+
+
+def test_grouped_heads_of_transformers_are_repeated_in_its_order() -> None:
+    q, k, v = _operands(heads=6, shared=2)
+    call = huggingface.read_call(
+        nn.Identity(), {"query": q, "key": k, "value": v}, name="layer", cross=False, rebuilds_causality=False
+    )
+    assert call.groups == 3
+    assert torch.equal(call.k[:, 4], k[:, 1])
+    assert torch.equal(call.v[:, 2], v[:, 0])
+
+
+def test_dropout_of_transformers_counts_in_training_only() -> None:
+    """Some models pass their dropout whatever the mode, and their attention functions apply it in training alone."""
+    q, k, v = _operands()
+    given = {"query": q, "key": k, "value": v, "dropout": 0.3}
+    module = nn.Identity()
+    for training in (True, False):
+        module.train(training)
+        call = huggingface.read_call(module, given, name="layer", cross=False, rebuilds_causality=False)
+        assert call.dropout == (0.3 if training else 0.0)
+
+
+def _hidden_row(mask: Tensor) -> Tensor:
+    mask = mask.clone()
+    mask[1, :, 3] = False
+    return mask
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_plain_function_gets_no_query_without_keys_and_its_row_is_zero(masked: bool) -> None:
+    seen: list[Tensor | None] = []
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
+        seen.append(mask)
+        return torch.ones(*q.shape[:-1], v.shape[-1])
+
+    q, k, v = _operands()
+    mask = _hidden_row(torch.ones(3, 1, QUERIES, KEYS, dtype=torch.bool)) if masked else None
+    call = Call(name="layer", module=nn.Identity(), interface="", q=q, k=k, v=v, scale=1.0, mask=mask)
+    out = apply_operator(plain, traits_of(plain), call)
+    assert bool((out[1, :, 3] == (0 if masked else 1)).all())
+    assert float(out.sum()) == out.numel() - (2 * WIDTH if masked else 0)
+    assert (seen[0] is None) == (not masked)
+    assert seen[0] is None or bool(seen[0].any(dim=-1).all())
+
+
+def test_rows_without_keys_are_zero_in_a_swapped_model_too() -> None:
+    model = Direct()
+    operands = _operands()
+    mask = _hidden_row(torch.ones(3, 1, QUERIES, KEYS, dtype=torch.bool))
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+    with swap(model, plain):
+        out = model(*operands, attn_mask=mask)
+    assert not out[1, :, 3].any()
+    assert not out.isnan().any()
+    assert out[1, :, 2].abs().sum() > 0
+
+
+def test_a_bias_beside_a_mask_is_kept() -> None:
+    added = torch.zeros(1, 1, QUERIES, KEYS)
+    added[..., 4] = -torch.inf
+    added[..., 2] = 0.5
+    mask, bias = split_mask(added)
+    assert torch.equal(mask, torch.arange(KEYS).expand(1, 1, QUERIES, KEYS) != 4)
+    assert torch.equal(bias, torch.where(mask, added, 0))
+
+
+class Recording:
+    """A handler that notes its calls; it returns `change` of the layer's own output."""
+
+    replaces = True
+
+    def __init__(self, change: Any = lambda out: out, *, permanent: bool = False) -> None:
+        self.change, self.permanent = change, permanent
+        self.calls: list[Call] = []
+
+    def __call__(self, call: Call, original: Original) -> Tensor:
+        self.calls.append(call)
+        return self.change(original())
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet", "timm vit", "timm eva", "diffusers dit"])
+def test_attach_calls_the_handler_and_detach_takes_it_off(name: str) -> None:
+    model, inputs = FAMILIES[name].make(), FAMILIES[name].inputs()
+    layers = find(model)
+    first = Recording()
+    with torch.no_grad():
+        alone = model(**inputs)[0]
+        detach = attach(layers[0], first)
+        assert torch.equal(model(**inputs)[0], alone)
+        assert [call.name for call in first.calls] == [layers[0].path]
+        doubled = Recording(lambda out: 2 * out)
+        second = attach(layers[0], doubled)
+        assert not torch.equal(model(**inputs)[0], alone)
+        assert (len(first.calls), len(doubled.calls)) == (2, 1)
+        second()
+        second()
+        assert torch.equal(model(**inputs)[0], alone)
+        detach()
+        assert torch.equal(model(**inputs)[0], alone)
+    assert (len(first.calls), len(doubled.calls)) == (3, 1)
+    assert attachment_of(layers[0].module) is None
+
+
+def test_permanent_handlers_are_innermost() -> None:
+    model, order = Direct(), []
+
+    class Noting(Recording):
+        def __call__(self, call: Call, original: Original) -> Tensor:
+            out = original()
+            order.append(self.permanent)
+            return out
+
+    layer = Layer(path="", module=model, interface=sdpa.NAME)
+    detach: list[Detach] = [attach(layer, Noting()), attach(layer, Noting(permanent=True)), attach(layer, Noting())]
+    model(*_operands())
+    assert order == [True, False, False]
+    for undo in detach:
+        undo()
+    assert sorted(vars(model)) == sorted(vars(Direct()))
+
+
+def test_the_layers_own_attention_is_computed_once_and_only_if_called_for() -> None:
+    counted: list[int] = []
+
+    def compute() -> tuple[Tensor, Tensor]:
+        counted.append(1)
+        return torch.ones(2), torch.zeros(2)
+
+    original = Original(compute)
+    assert counted == []
+    assert original() is original()
+    assert counted == [1]
+    assert torch.equal(original.model_output, torch.zeros(2))
+
+
+def test_wrappers_come_off_in_any_order_and_from_below_a_forward_of_others() -> None:
+    class Plus:
+        permanent = False
+
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def __call__(self, module: nn.Module, proceed: Any, *args: Any, **kwargs: Any) -> Any:
+            return proceed(*args, **kwargs) + self.by
+
+    module, x = nn.Identity(), torch.zeros(())
+    one, ten = Plus(1), Plus(10)
+    wrap_forward(module, one)
+    wrap_forward(module, ten)
+    assert module(x) == 11
+    below = module.forward
+    module.forward = lambda x: below(x) * 2
+    assert module(x) == 22
+    unwrap_forward(module, one)
+    assert module(x) == 20
+    wrap_forward(module, one)
+    assert module(x) == 21
+    unwrap_forward(module, ten)
+    unwrap_forward(module, one)
+    assert module(x) == 0
+    del module.forward
+    assert sorted(vars(module)) == sorted(vars(nn.Identity()))
+
+
+def test_arguments_are_named_with_those_of_kwargs() -> None:
+    def function(x: int, y: int = 2, **rest: int) -> None: ...
+
+    assert named_arguments(function, 1, z=3) == {"x": 1, "z": 3}
+    assert named_arguments(function, 1, 5) == {"x": 1, "y": 5}
+
+
+def test_layers_come_in_the_order_in_which_forward_names_them() -> None:
+    class Later(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.unnamed = (nn.Identity() for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.c(x)
+            x = self._inside(x)
+            return self.a(x)
+
+        def _inside(self, x: Tensor) -> Tensor:
+            return self.b(x)
+
+    names = [path for path, _ in forward_order(nn.Sequential(Later()))]
+    assert names == ["", "0", "0.c", "0.b", "0.a", "0.unnamed"]
+
+
+def test_a_replacement_in_half_precision_keeps_the_models_dtype() -> None:
+    model = Direct()
+    operands = [x.bfloat16() for x in _operands()]
+    with torch.no_grad(), replaced(model, lambda heads: heads.out.double()):
+        assert model(*operands).dtype is torch.bfloat16
+
+
+def test_of_three_axes_heads_in_the_batch_need_a_multiple_of_the_inputs() -> None:
+    module = nn.Identity()
+    module.num_heads = 4
+    x = torch.randn(12, 5, 7)
+    call = Call(name="layer", module=module, interface="", q=x, k=x, v=x, scale=1.0)
+    assert Layout.of(call, 3) == Layout(folded=4)
+    assert Layout.of(call, 12) == Layout()
+    assert tuple(Layout.of(call, 3).heads(call, x, name="layer").q.shape) == (3, 4, 5, 7)
+
+
+def test_windows_are_counted_for_modules_with_a_window_size() -> None:
+    module = nn.Identity()
+    x = torch.randn(12, 2, 5, 7)
+    call = Call(name="layer", module=module, interface="", q=x, k=x, v=x, scale=1.0)
+    assert Layout.of(call, 3).windows == 1
+    module.window_size = 5
+    assert Layout.of(call, 3).windows == 4
+    assert Layout.of(call, 5).windows == 1
