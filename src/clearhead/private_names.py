@@ -51,12 +51,12 @@ def pop_dispatch_mode() -> Any:
 
 def current_function_mode() -> Any:
     """Return the innermost torch function mode of this thread, None if there is none."""
-    return torch.overrides._get_current_function_mode()
+    return torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
 
 
 def function_modes() -> list[Any]:
     """Return the torch function modes of this thread, outermost first."""
-    return list(torch.overrides._get_current_function_mode_stack())
+    return list(torch.overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
 def storage_address(x: Tensor) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from crate_faults import CRATE_FAULTS
 from experiment_faults import EXPERIMENT_FAULTS
 from fault import Fault
+from interface_faults import INTERFACE_FAULTS
 from map_faults import MAP_FAULTS
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
@@ -42,6 +43,7 @@ FAULTS = (
     + RATE_FAULTS
     + CRATE_FAULTS
     + MAP_FAULTS
+    + INTERFACE_FAULTS
     + EXPERIMENT_FAULTS
     + STORED_FAULTS
 )

@@ -150,7 +150,7 @@ class _Child:
     def permanent(self) -> bool:
         return self.attachment.permanent
 
-    def __call__(self, _module: nn.Module, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         run = _RUN.get()
         if run is None or run.attachment is not self.attachment:
             return proceed(*args, **kwargs)

@@ -37,7 +37,7 @@ def without_modes() -> Iterator[None]:
     """
     popped: list[CallMode] = []
     while isinstance(mode := current_function_mode(), CallMode):
-        mode.__exit__(None, None, None)
+        _leave(mode)
         popped.insert(0, mode)
     before = _SUSPENDED.modes
     _SUSPENDED.modes = [*before, *popped]
@@ -46,7 +46,7 @@ def without_modes() -> Iterator[None]:
     finally:
         _SUSPENDED.modes = before
         for mode in popped:
-            mode.__enter__()
+            _enter(mode)
 
 
 @contextmanager
@@ -54,10 +54,18 @@ def with_suspended_modes() -> Iterator[None]:
     """Activate the suspended modes again inside `without_modes`."""
     modes, _SUSPENDED.modes = _SUSPENDED.modes, []
     for mode in modes:
-        mode.__enter__()
+        _enter(mode)
     try:
         yield
     finally:
         for mode in reversed(modes):
-            mode.__exit__(None, None, None)
+            _leave(mode)
         _SUSPENDED.modes = modes
+
+
+def _enter(mode: CallMode) -> None:
+    mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _leave(mode: CallMode) -> None:
+    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]

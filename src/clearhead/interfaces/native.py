@@ -35,7 +35,7 @@ def computes_softmax(module: nn.Module) -> bool:
     return name in ("softmax_attention", "Softmax", "symmetric_attention", "Symmetric")
 
 
-def _classes(*names: str) -> tuple[type, ...]:
+def _classes(*names: str) -> tuple[type[nn.Module], ...]:
     """Return classes of `clearhead.modules`, which no model can contain unless they are imported."""
     libraries = [sys.modules.get("clearhead.modules"), sys.modules.get("clearhead.modules.token_attention")]
     classes = [getattr(library, name, None) for library in libraries for name in names]

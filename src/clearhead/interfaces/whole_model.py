@@ -61,10 +61,7 @@ class _Elsewhere:
 
     def __init__(self, handler: Handler, parts: set[int]) -> None:
         self.handler, self.parts = handler, parts
-
-    @property
-    def replaces(self) -> bool:
-        return self.handler.replaces
+        self.replaces = handler.replaces
 
     def __call__(self, call: Call, original: Original) -> Tensor:
         return original() if id(call.module) in self.parts else self.handler(call, original)
