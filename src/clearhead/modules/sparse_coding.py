@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.modules.inputs import check_sizes
 from clearhead.operators.sparse_coding import ista_step, overcomplete_step, warn_of_step
+from clearhead.private_names import current_dispatch_mode, functorch_active, tensor_version
 from clearhead.shapes import Float
 
 __all__ = ["OvercompleteStep", "SparseCodingStep"]
@@ -31,11 +32,11 @@ class _Dictionary(nn.Module):
             return
         # Tensors of inference mode have no version, and those of the meta device no numbers.
         unknown = self.dictionary.is_inference() or self.dictionary.is_meta
-        if unknown or self._checked_version == self.dictionary._version:
+        if unknown or self._checked_version == tensor_version(self.dictionary):
             return
-        if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        if functorch_active() or current_dispatch_mode() is not None:
             return  # numbers cannot be read there
-        self._checked_version = self.dictionary._version
+        self._checked_version = tensor_version(self.dictionary)
         if not bool(self.dictionary.isfinite().all()):
             return
         warn_of_step(self.dictionary, step=self.step)
