@@ -16,7 +16,7 @@ from clearhead.interfaces.layouts import Layout
 from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.interfaces.order import forward_order
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.placing import traits_of
+from clearhead.operators.requirements import requirements_of
 from tests.interfaces.zoo import FAMILIES
 
 QUERIES, KEYS, WIDTH = 5, 11, 7
@@ -114,7 +114,7 @@ def test_a_plain_function_gets_no_query_without_keys_and_its_row_is_zero(masked:
     q, k, v = _operands()
     mask = _hidden_row(torch.ones(3, 1, QUERIES, KEYS, dtype=torch.bool)) if masked else None
     call = Call(name="layer", module=nn.Identity(), interface="", q=q, k=k, v=v, scale=1.0, mask=mask)
-    out = apply_operator(plain, traits_of(plain), call)
+    out = apply_operator(plain, requirements_of(plain), call)
     assert bool((out[1, :, 3] == (0 if masked else 1)).all())
     assert float(out.sum()) == out.numel() - (2 * WIDTH if masked else 0)
     assert (seen[0] is None) == (not masked)
