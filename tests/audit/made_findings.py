@@ -2,16 +2,18 @@
 
 import dataclasses
 
-from clearhead.audit.findings import Chance, Finding
+from clearhead.audit.findings import ControlResult, Finding
 from clearhead.numerics.moments import Interval
 from clearhead.theories.theory import Claim
 
-CLAIM = Claim(theory="theory", statistic="share", statement="it is one", formula="s = 1", citation="someone", exact=1.0)
-LOWER = dataclasses.replace(CLAIM, statistic="residual", statement="it is none", formula="r = 0", exact=0.0)
+CLAIM = Claim(
+    theory="theory", statistic="share", statement="it is one", formula="s = 1", citation="someone", predicted=1.0
+)
+LOWER = dataclasses.replace(CLAIM, statistic="residual", statement="it is none", formula="r = 0", predicted=0.0)
 
 
-def control(value: float, p: float, *, name: str = "drawn") -> Chance:
-    return Chance(control=name, value=value, range=Interval(value - 0.1, value + 0.1), draws=19, seed=0, p_value=p)
+def control(value: float, p: float, *, name: str = "drawn") -> ControlResult:
+    return ControlResult(name=name, value=value, range=Interval(value - 0.1, value + 0.1), draws=19, seed=0, p_value=p)
 
 
 def finding(
@@ -23,11 +25,11 @@ def finding(
     inputs: int = 29,
     head: int = 0,
     claim: Claim = CLAIM,
-    exact: float | None = None,
-    controls: tuple[Chance, ...] | None = None,
+    predicted: float | None = None,
+    controls: tuple[ControlResult, ...] | None = None,
 ) -> Finding:
     """One control with this chance and p-value, unless the controls are given."""
-    known = claim.exact if exact is None else exact
+    known = claim.predicted if predicted is None else predicted
     assert known is not None
     return Finding(
         claim=claim,
@@ -36,7 +38,7 @@ def finding(
         head=head,
         value=value,
         interval=Interval(value - half, value + half),
-        exact=known,
+        predicted=known,
         controls=(control(chance, p),) if controls is None else controls,
         inputs=inputs,
     )

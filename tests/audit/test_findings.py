@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.audit.findings import Chance, Finding
+from clearhead.audit.findings import ControlResult, Finding
 from clearhead.theories.theory import TheoremCheck
 from tests.audit.made_findings import CLAIM, LOWER, control, finding
 
@@ -15,7 +15,7 @@ from tests.audit.made_findings import CLAIM, LOWER, control, finding
 def test_agreement_is_zero_at_chance_and_one_at_the_theory() -> None:
     for claim in (CLAIM, LOWER):
         assert finding(0.3, claim=claim).agreement == pytest.approx(0)
-        assert finding(claim.exact, claim=claim).agreement == pytest.approx(1)
+        assert finding(claim.predicted, claim=claim).agreement == pytest.approx(1)
     assert finding(0.65).agreement == pytest.approx(0.5)
     assert finding(0.15, claim=LOWER).agreement == pytest.approx(0.5)
     assert finding(0.45, claim=LOWER).agreement == pytest.approx(-0.5)
@@ -37,15 +37,15 @@ def test_there_is_no_agreement_where_chance_reaches_the_theory() -> None:
 
 
 def test_there_is_no_agreement_without_an_exact_value() -> None:
-    unknown = finding(0.5, exact=math.nan)
+    unknown = finding(0.5, predicted=math.nan)
     assert math.isnan(unknown.agreement)
     assert math.isnan(unknown.agreement_interval.high)
 
 
 def test_agreement_is_measured_by_the_exact_value_of_the_finding_and_not_of_the_claim() -> None:
-    by_input = dataclasses.replace(CLAIM, exact=None)
-    assert finding(0.4, claim=by_input, exact=0.5).agreement == pytest.approx(0.5)
-    assert finding(0.4, claim=by_input, exact=0.4).agreement == pytest.approx(1)
+    by_input = dataclasses.replace(CLAIM, predicted=None)
+    assert finding(0.4, claim=by_input, predicted=0.5).agreement == pytest.approx(0.5)
+    assert finding(0.4, claim=by_input, predicted=0.4).agreement == pytest.approx(1)
 
 
 LOW, HIGH = control(0.2, 0.01, name="low"), control(0.6, 0.01, name="high")
@@ -53,29 +53,29 @@ GONE = control(math.nan, math.nan, name="gone")
 
 
 @pytest.mark.parametrize("order", [(LOW, HIGH, GONE), (GONE, HIGH, LOW)], ids=["low first", "low last"])
-def test_the_hardest_control_is_the_one_nearest_to_the_theory(order: tuple[Chance, ...]) -> None:
-    assert finding(0.7, controls=order).chance is HIGH
-    assert finding(0.7, controls=order, claim=LOWER).chance is LOW
-    assert finding(0.7, controls=order, exact=0.3).chance is LOW
+def test_the_hardest_control_is_the_one_nearest_to_the_theory(order: tuple[ControlResult, ...]) -> None:
+    assert finding(0.7, controls=order).closest_control is HIGH
+    assert finding(0.7, controls=order, claim=LOWER).closest_control is LOW
+    assert finding(0.7, controls=order, predicted=0.3).closest_control is LOW
     assert finding(0.7, controls=order).agreement == pytest.approx((0.7 - 0.6) / (1 - 0.6))
 
 
 def test_the_hardest_control_does_not_depend_on_where_the_head_is() -> None:
     for value in (0.1, 0.21, 0.4, 0.59, 0.9):
-        assert finding(value, controls=(LOW, HIGH)).chance is HIGH
+        assert finding(value, controls=(LOW, HIGH)).closest_control is HIGH
 
 
 def test_without_an_exact_value_the_first_known_control_stands_for_all() -> None:
-    assert finding(exact=math.nan, controls=(GONE, LOW, HIGH)).chance is LOW
+    assert finding(predicted=math.nan, controls=(GONE, LOW, HIGH)).closest_control is LOW
 
 
 def test_a_finding_without_controls_has_an_unknown_chance() -> None:
     bare = finding(controls=())
-    assert (bare.chance.control, bare.chance.draws) == ("none", 0)
-    assert math.isnan(bare.chance.value)
+    assert (bare.closest_control.name, bare.closest_control.draws) == ("none", 0)
+    assert math.isnan(bare.closest_control.value)
     assert math.isnan(bare.p_value)
     assert math.isnan(bare.agreement)
-    assert finding(controls=(GONE,)).chance is GONE
+    assert finding(controls=(GONE,)).closest_control is GONE
 
 
 p_values = st.floats(0, 1)
@@ -99,7 +99,9 @@ def test_with_one_control_the_p_value_is_that_control_s(value: float, chance: fl
 
 
 @given(value=values, controls=controls)
-def test_the_p_value_is_never_smaller_than_the_largest_one_sided(value: float, controls: tuple[Chance, ...]) -> None:
+def test_the_p_value_is_never_smaller_than_the_largest_one_sided(
+    value: float, controls: tuple[ControlResult, ...]
+) -> None:
     made = finding(value, controls=controls)
     assert min(above(made), below(made)) <= made.p_value <= 1
     assert made.p_value >= max(c.p_value for c in controls) - 1e-12
@@ -109,7 +111,7 @@ def test_the_p_value_is_never_smaller_than_the_largest_one_sided(value: float, c
 
 @given(value=values, controls=controls, further=st.builds(control, values, p_values))
 def test_one_more_control_never_makes_a_head_stand_out_more(
-    value: float, controls: tuple[Chance, ...], further: Chance
+    value: float, controls: tuple[ControlResult, ...], further: ControlResult
 ) -> None:
     assert finding(value, controls=(*controls, further)).p_value >= finding(value, controls=controls).p_value - 1e-12
 

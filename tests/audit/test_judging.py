@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from clearhead.audit.baseline import BASELINE, with_baseline
 from clearhead.audit.findings import Finding, Verdict
-from clearhead.audit.judging import SUPPORT, UNTRAINED, beside_untrained, judge, summarise
+from clearhead.audit.judging import SUPPORT, judge, summarise
 from clearhead.numerics.moments import Interval, RunningMoments
+from clearhead.theories.reason import Reason, ReasonKind
 from tests.audit.made_findings import CLAIM, LOWER, control, finding
 
 
@@ -87,8 +89,17 @@ def test_support_needs_the_whole_interval() -> None:
 def test_judging_changes_nothing_but_the_verdict_and_keeps_the_order() -> None:
     given = [finding(0.1 * i, head=i, claim=(CLAIM, LOWER)[i % 2]) for i in range(7)]
     judged = judge(iter(given))
-    assert [dataclasses.replace(f, verdict=Verdict.UNDECIDED) for f in judged] == given
+    plain = [dataclasses.replace(f, verdict=Verdict.UNDECIDED, adjusted_p_value=math.nan) for f in judged]
+    assert repr(plain) == repr(given)
     assert all(f.verdict is not Verdict.UNDECIDED for f in judged)
+
+
+def test_findings_keep_the_p_value_that_decided() -> None:
+    values = [0.001, 0.01, 0.2, 0.03]
+    judged = judge([finding(p=p, head=i) for i, p in enumerate(values)])
+    assert [f.adjusted_p_value for f in judged] == pytest.approx(list(stats.false_discovery_control(values)))
+    assert all((f.adjusted_p_value <= 0.05) is (f.verdict is not Verdict.NO_EVIDENCE) for f in judged)
+    assert math.isnan(judge([finding(inputs=0, p=math.nan)])[0].adjusted_p_value)
 
 
 def test_many_heads_raise_the_bar_within_a_claim_and_not_across_claims() -> None:
@@ -139,7 +150,9 @@ def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not()
 
 def test_a_head_of_which_the_theory_does_not_speak_keeps_its_value_and_is_not_tested() -> None:
     spoken_of = finding(0.6, p=0.04)
-    silent = dataclasses.replace(finding(0.99, p=1e-9, head=1), applies=False, reason="not saturated")
+    silent = dataclasses.replace(
+        finding(0.99, p=1e-9, head=1), applies=False, reasons=(Reason(ReasonKind.NOT_COVERED, "not saturated"),)
+    )
     judged = judge([spoken_of, silent])
     assert [f.verdict for f in judged] == [Verdict.PARTLY_SUPPORTED, Verdict.NOT_APPLICABLE]
     assert judged[1].value == 0.99
@@ -164,8 +177,7 @@ def test_a_summary_is_of_medians_over_measured_heads() -> None:
     gone = [finding(math.nan, inputs=0, chance=math.nan, head=7), finding(0.0, inputs=0, chance=0.0, head=8)]
     (summary,) = summarise(judge([*given, *gone]))
     assert summary.median == 0.35
-    assert summary.chance == pytest.approx(0.23)
-    assert (summary.chance_range.low, summary.chance_range.high) == pytest.approx((0.13, 0.33))
+    assert summary.controls == pytest.approx({"drawn": 0.23})
     assert (summary.interval.low, summary.interval.high) == (0.1, 0.95)
     assert (summary.heads, summary.measured) == (9, 7)
     assert sum(summary.verdicts.values()) == 9
@@ -225,8 +237,8 @@ def over_inputs(sample: np.ndarray) -> Finding:
 def test_the_untrained_head_is_one_more_control_by_welch_s_test() -> None:
     rng = np.random.default_rng(3)
     trained, before = rng.normal(0.5, 0.1, 23), rng.normal(0.45, 0.3, 17)
-    (beside,) = beside_untrained([over_inputs(trained)], [over_inputs(before)], seed=7)
-    assert [c.control for c in beside.controls] == ["drawn", UNTRAINED]
+    (beside,) = with_baseline([over_inputs(trained)], [over_inputs(before)], seed=7)
+    assert [c.name for c in beside.controls] == ["drawn", BASELINE]
     added = beside.controls[-1]
     assert added.value == pytest.approx(before.mean())
     assert added.p_value == pytest.approx(stats.ttest_ind(trained, before, equal_var=False).pvalue)
@@ -239,20 +251,20 @@ def test_training_shows_in_the_controls_p_value_and_decides_nothing() -> None:
     rng = np.random.default_rng(5)
     same, changed, before = (over_inputs(rng.normal(mean, 0.05, 29)) for mean in (0.5, 0.7, 0.5))
     for head, moved in ((same, False), (changed, True)):
-        (beside,) = beside_untrained([head], [before], seed=0)
+        (beside,) = with_baseline([head], [before], seed=0)
         assert (beside.controls[-1].p_value < 0.01) is moved
         assert verdict(beside) is verdict(head) is Verdict.PARTLY_SUPPORTED
-        assert beside.chance == head.chance
+        assert beside.closest_control == head.closest_control
         assert beside.p_value == head.p_value
         (summary,) = summarise([beside])
-        assert summary.decisive == tuple(chance.control for chance in head.controls)
-        assert UNTRAINED in summary.controls
+        assert summary.decisive == tuple(chance.name for chance in head.controls)
+        assert BASELINE in summary.controls
 
 
 def test_untrained_heads_stand_beside_their_own_head_and_claim() -> None:
     heads = [finding(0.5, head=h, claim=claim) for claim in (CLAIM, LOWER) for h in range(3)]
     before = [dataclasses.replace(f, value=0.1 + 0.01 * i) for i, f in enumerate(heads)]
-    beside = beside_untrained(heads, reversed(before), seed=0)
+    beside = with_baseline(heads, reversed(before), seed=0)
     assert [f.controls[-1].value for f in beside] == [f.value for f in before]
     assert [f.head for f in beside] == [f.head for f in heads]
 
@@ -260,17 +272,17 @@ def test_untrained_heads_stand_beside_their_own_head_and_claim() -> None:
 def test_heads_without_a_counterpart_and_those_without_a_choice_get_no_further_control() -> None:
     alone = finding(head=5)
     certain = dataclasses.replace(finding(), verdict=Verdict.TRUE_BY_CONSTRUCTION)
-    assert beside_untrained([alone, certain], [finding()], seed=0) == [alone, certain]
+    assert with_baseline([alone, certain], [finding()], seed=0) == [alone, certain]
 
 
 def test_an_untrained_head_that_could_not_be_measured_does_not_count() -> None:
     nothing = dataclasses.replace(finding(math.nan, inputs=0), interval=Interval(math.nan, math.nan))
-    (beside,) = beside_untrained([finding(p=0.02)], [nothing], seed=0)
+    (beside,) = with_baseline([finding(p=0.02)], [nothing], seed=0)
     assert beside.p_value == pytest.approx(0.02)
 
 
 def test_a_summary_has_the_median_of_each_control_and_of_the_exact_values() -> None:
-    by_input = dataclasses.replace(CLAIM, exact=None)
+    by_input = dataclasses.replace(CLAIM, predicted=None)
     easy, hard = (0.1, 0.2, 0.4, math.nan, 0.3), (0.5, 0.6, math.nan, 0.7, 0.8)
     exact = (1.0, 2.0, math.nan, 4.0, 5.0)
     given = [
@@ -278,22 +290,23 @@ def test_a_summary_has_the_median_of_each_control_and_of_the_exact_values() -> N
             0.9,
             head=h,
             claim=by_input,
-            exact=exact[h],
+            predicted=exact[h],
             controls=(control(e, 0.1, name="easy"), control(d, 0.1, name="hard")),
         )
         for h, (e, d) in enumerate(zip(easy, hard, strict=True))
     ]
-    gone = finding(math.nan, inputs=0, head=5, claim=by_input, exact=99.0, controls=(control(99.0, 0.1, name="easy"),))
+    gone = finding(
+        math.nan, inputs=0, head=5, claim=by_input, predicted=99.0, controls=(control(99.0, 0.1, name="easy"),)
+    )
     (summary,) = summarise([*given, gone])
     assert summary.controls == pytest.approx({"easy": 0.25, "hard": 0.65})
-    assert summary.exact == pytest.approx(3.0)
-    assert summary.chance == pytest.approx(np.median([0.5, 0.6, 0.4, 0.7, 0.8]))
+    assert summary.predicted == pytest.approx(3.0)
 
 
 def test_a_control_without_any_value_has_no_median() -> None:
-    (summary,) = summarise([finding(controls=(control(math.nan, math.nan, name="gone"),), exact=math.nan)])
+    (summary,) = summarise([finding(controls=(control(math.nan, math.nan, name="gone"),), predicted=math.nan)])
     assert math.isnan(summary.controls["gone"])
-    assert math.isnan(summary.exact)
+    assert math.isnan(summary.predicted)
 
 
 @pytest.mark.parametrize(
@@ -313,12 +326,12 @@ def test_a_control_without_any_value_has_no_median() -> None:
 def test_a_value_that_may_pass_the_theorys_must_stay_near_it(
     exact: float, controls: tuple[float, ...], value: float, expected: Verdict
 ) -> None:
-    claim = dataclasses.replace(CLAIM, exact=None)
-    base = finding(float(value), claim=claim, exact=float(exact))
+    claim = dataclasses.replace(CLAIM, predicted=None)
+    base = finding(float(value), claim=claim, predicted=float(exact))
     (chance,) = base.controls[:1]
     made = dataclasses.replace(
         base,
         interval=Interval(value - 1e-3, value + 1e-3),
-        controls=tuple(dataclasses.replace(chance, control=str(c), value=float(c), p_value=1e-9) for c in controls),
+        controls=tuple(dataclasses.replace(chance, name=str(c), value=float(c), p_value=1e-9) for c in controls),
     )
     assert verdict(made) is expected

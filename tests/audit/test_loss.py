@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._gradients import capture_gradients
+from clearhead.audit.engine import Measurement
 from clearhead.audit.run import AuditError, audit
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.numerics.precision import tolerance
-from clearhead.theories import kernel_pca
 from clearhead.theories.max_margin.claims import LOCAL
 from tests.capture.models import CASES, layers, loss_of, tokens
 
@@ -31,14 +31,13 @@ def _batches(count: int = 3) -> Iterator[Tensor]:
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
     """What the theory is shown."""
     shown: list[Heads] = []
-    kind = type(kernel_pca.THEORY.begin(0))
-    observe = kind.observe
+    observe = Measurement.observe
 
     def spied(self: Any, heads: Heads) -> None:
         shown.append(heads)
         observe(self, heads)
 
-    monkeypatch.setattr(kind, "observe", spied)
+    monkeypatch.setattr(Measurement, "observe", spied)
     return shown
 
 
@@ -103,7 +102,7 @@ def test_the_loss_gets_the_batch_that_was_given() -> None:
 
 
 def test_the_untrained_model_is_differentiated_too(seen: list[Heads]) -> None:
-    audit(layers(1), list(_batches()), theories="kernel-pca", loss=_loss, untrained=layers(1))
+    audit(layers(1), list(_batches()), theories="kernel-pca", loss=_loss, baseline=layers(1))
     assert len(seen) == 6
     assert all(heads.out_gradient is not None for heads in seen)
 
@@ -162,7 +161,7 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_loss(monkeypatch: pytest.Monk
     def fails(*_: object) -> None:
         raise defect
 
-    monkeypatch.setattr(type(kernel_pca.THEORY.begin(0)), "observe", fails)
+    monkeypatch.setattr(Measurement, "observe", fails)
     with pytest.raises(IndexError) as caught:
         audit(layers(1), _batches(), theories="kernel-pca", loss=_loss)
     assert caught.value is defect

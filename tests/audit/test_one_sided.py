@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from clearhead.audit.findings import Chance, Finding, Verdict
-from clearhead.audit.judging import UNTRAINED, beside_untrained, judge, summarise
+from clearhead.audit.baseline import BASELINE, with_baseline
+from clearhead.audit.findings import ControlResult, Finding, Verdict
+from clearhead.audit.judging import judge, summarise
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import arrange, beyond_controls
 from clearhead.report.head_table import print_head_table
@@ -18,13 +19,13 @@ from clearhead.report.wording import MARKS, RULES, closest_control, evidence, he
 from clearhead.theories.theory import Direction, Unit
 from tests.audit.made_findings import CLAIM, control, finding
 
-LESS = dataclasses.replace(CLAIM, statistic="change", exact=None, direction=Direction.LOWER)
+LESS = dataclasses.replace(CLAIM, statistic="change", predicted=None, direction=Direction.LOWER)
 MORE = dataclasses.replace(LESS, statistic="growth", direction=Direction.HIGHER)
 BY_LAYER = dataclasses.replace(LESS, statistic="density", unit=Unit.LAYER)
 
 
-def one_sided(value: float, *chances: Chance, claim=LESS, head: int = 0, layer: int = 0) -> Finding:
-    made = finding(value, claim=claim, exact=math.nan, head=head, controls=chances)
+def one_sided(value: float, *chances: ControlResult, claim=LESS, head: int = 0, layer: int = 0) -> Finding:
+    made = finding(value, claim=claim, predicted=math.nan, head=head, controls=chances)
     return dataclasses.replace(made, layer=layer)
 
 
@@ -39,7 +40,7 @@ def test_a_head_beyond_every_control_agrees_on_the_side_that_the_theory_tells(cl
     expected = [toward, Verdict.NO_EVIDENCE, away] if claim is LESS else [away, Verdict.NO_EVIDENCE, toward]
     judged = judge([one_sided(value, *controls, claim=claim, head=h) for h, value in enumerate(values)])
     assert [f.verdict for f in judged] == expected
-    assert [f.chance.control for f in judged] == ["low" if claim is LESS else "high"] * 3
+    assert [f.closest_control.name for f in judged] == ["low" if claim is LESS else "high"] * 3
     (summary,) = summarise(judged)
     assert closest_control(summary) == ("low" if claim is LESS else "high")
     assert beyond_controls(summary) == 1
@@ -48,7 +49,7 @@ def test_a_head_beyond_every_control_agrees_on_the_side_that_the_theory_tells(cl
 def test_a_direction_has_no_scale() -> None:
     head = one_sided(-0.5, LOW, HIGH)
     assert math.isnan(head.agreement)
-    assert math.isnan(head.exact)
+    assert math.isnan(head.predicted)
     with pytest.raises(ValueError, match="one of them"):
         dataclasses.replace(CLAIM, direction=Direction.LOWER)
 
@@ -76,22 +77,22 @@ def test_untrained_heads_decide_where_the_theory_says_so_and_there_are_several()
         ((LESS.theory,), several[:1], Verdict.SUPPORTED),  # from one it cannot be told how draws differ
         (("other",), several, Verdict.SUPPORTED),
     ):
-        (beside,) = judge(beside_untrained([head], before, seed=0, decisive=decisive))
-        assert beside.controls[-1].control == UNTRAINED
+        (beside,) = judge(with_baseline([head], before, seed=0, decisive=decisive))
+        assert beside.controls[-1].name == BASELINE
         assert beside.verdict is expected
 
 
 def test_a_head_must_lie_outside_of_what_one_more_draw_would_give() -> None:
     draws = [-0.6, -0.4, -0.55, -0.35, -0.5]
     head = without_spread(-1.0)
-    (beside,) = beside_untrained([head], map(without_spread, draws), seed=0, decisive=[LESS.theory])
+    (beside,) = with_baseline([head], map(without_spread, draws), seed=0, decisive=[LESS.theory])
     chance = beside.controls[-1]
     apart = (-1.0 - np.mean(draws)) / (np.std(draws, ddof=1) * math.sqrt(1 + 1 / 5))
     assert chance.p_value == pytest.approx(2 * stats.t.sf(abs(apart), 4))
     assert (chance.value, chance.draws, chance.decisive) == (pytest.approx(np.mean(draws)), 5, True)
     # The head's own error over inputs counts too.
     unsure = dataclasses.replace(head, interval=Interval(-1.4, -0.6))
-    (beside,) = beside_untrained([unsure], map(without_spread, draws), seed=0, decisive=[LESS.theory])
+    (beside,) = with_baseline([unsure], map(without_spread, draws), seed=0, decisive=[LESS.theory])
     assert beside.controls[-1].p_value > 2 * chance.p_value
 
 
@@ -100,17 +101,15 @@ def test_one_more_draw_is_called_different_at_the_rate_promised() -> None:
     called = 0
     for _ in range(400):
         value, *draws = generator.normal(size=6)
-        (beside,) = beside_untrained(
-            [without_spread(value)], map(without_spread, draws), seed=0, decisive=[LESS.theory]
-        )
+        (beside,) = with_baseline([without_spread(value)], map(without_spread, draws), seed=0, decisive=[LESS.theory])
         called += beside.controls[-1].p_value < 0.05
     assert 8 <= called <= 34  # of 20 expected, four standard deviations below none and three above
 
 
 def test_the_untrained_layer_is_called_so() -> None:
     layer = one_sided(-0.5, LOW, claim=BY_LAYER)
-    (beside,) = beside_untrained([layer], [layer], seed=0)
-    assert beside.controls[-1].control == "the same layer before training"
+    (beside,) = with_baseline([layer], [layer], seed=0)
+    assert beside.controls[-1].name == "the same layer before training"
 
 
 def without_spread(value: float) -> Finding:
@@ -119,7 +118,7 @@ def without_spread(value: float) -> Finding:
 
 @pytest.mark.parametrize(("before", "p"), [(1.0, 1.0), (0.5, 0.0)])
 def test_numbers_without_spread_are_told_apart_at_once(before: float, p: float) -> None:
-    (beside,) = beside_untrained([without_spread(1.0)], [without_spread(before)], seed=0)
+    (beside,) = with_baseline([without_spread(1.0)], [without_spread(before)], seed=0)
     assert beside.controls[-1].p_value == p
 
 

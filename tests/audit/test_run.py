@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead.audit import engine as watching
+from clearhead.audit import model_runs
+from clearhead.audit.baseline import BASELINE
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Verdict
-from clearhead.audit.judging import UNTRAINED
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
@@ -128,7 +129,7 @@ def test_batches_are_taken_one_at_a_time_and_not_kept() -> None:
 
 def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
     model, untrained = drawn_large(Projecting()).double(), Projecting().double()
-    compared = audit(model, list(_batches()), untrained=untrained)
+    compared = audit(model, list(_batches()), baseline=untrained)
     alone = audit(untrained, list(_batches()))
     assert untrained.training
     for plain, finding, before in zip(record.findings, compared.findings, alone.findings, strict=True):
@@ -140,7 +141,7 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
             continue
         *others, last = finding.controls
         assert repr(tuple(others)) == repr(plain.controls)
-        assert (last.control, last.draws) == (f"the same {finding.claim.unit} before training", 1)
+        assert (last.name, last.draws) == (f"the same {finding.claim.unit} before training", 1)
         assert last.value == pytest.approx(before.value, rel=1e-9, nan_ok=True)
         assert repr(finding.value) == repr(plain.value)
     planted = next(f for f in compared.findings if f.claim is kernel_pca.CAPTURED and (f.layer, f.head) == (1, 1))
@@ -149,7 +150,7 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
     assert planted.verdict is Verdict.SUPPORTED
     assert [f.verdict for f in compared.findings] == [f.verdict for f in record.findings]
     with pytest.raises(AuditError, match="give the batches as a list"):
-        audit(model, _batches(), untrained=untrained)
+        audit(model, _batches(), baseline=untrained)
 
     class Once:
         left = _batches()
@@ -157,8 +158,8 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
         def __iter__(self) -> Iterator[Tensor]:
             return iter(self.left)
 
-    with pytest.raises(AuditError, match="did not see the same inputs"):
-        audit(model, Once(), untrained=untrained, theories="symmetry")
+    with pytest.raises(AuditError, match="did not get the same inputs"):
+        audit(model, Once(), baseline=untrained, theories="symmetry")
 
 
 def test_modes_and_gradients_come_back_as_they_were() -> None:
@@ -237,9 +238,9 @@ def test_what_cannot_be_audited(make: Any, batches: Any, error: type[Exception],
 
 
 def test_weights_that_are_not_finite() -> None:
-    model = drawn_large(Projecting()).double()
+    model = _encoder().double()
     with torch.no_grad():
-        model.layers[0].weight[0, 0] = torch.nan
+        model.self_attn.in_proj_weight[0, 0] = torch.nan
     with pytest.raises(AttentionNotSeenError, match="not finite; its weights may hold NaN"):
         audit(model, _batches())
 
@@ -312,8 +313,7 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_model(
     def fails(*_: object) -> None:
         raise defect
 
-    begun = kernel_pca.THEORY.begin
-    monkeypatch.setattr(type(begun(0)), "observe", fails)
+    monkeypatch.setattr(Measurement, "observe", fails)
     with pytest.raises(IndexError) as caught:
         audit(drawn_large(make()).double(), _batches(), theories=["kernel-pca"])
     assert caught.value is defect
@@ -344,26 +344,24 @@ def test_a_theory_that_is_judged_by_it_has_the_untrained_model_among_its_control
     batches = [FAMILIES["bert"].inputs()] * 2
     options: dict[str, Any] = {"theories": ("coding-rate", "symmetry")}
     alone = audit(model, batches, **options)
-    compared = audit(model, batches, untrained=iter([untrained] * 2), untrained_for="coding-rate", **options)
-    one = audit(model, batches, untrained=untrained, untrained_for=["coding-rate"], **options)
-    nobody = audit(model, batches, untrained=untrained, untrained_for=[], **options)
+    compared = audit(model, batches, baseline=iter([untrained] * 2), baseline_for="coding-rate", **options)
+    one = audit(model, batches, baseline=untrained, baseline_for=["coding-rate"], **options)
+    nobody = audit(model, batches, baseline=untrained, baseline_for=[], **options)
     itself = audit(untrained, batches, theories="coding-rate")
     assert (
-        alone.notes
-        == nobody.notes
-        == ("coding rate: not compared with initialisation, where an untrained model may do as well",)
+        alone.notes == nobody.notes == ("coding rate: not compared with a baseline; an untrained model may do as well",)
     )
     assert not compared.notes
-    assert one.notes == ("coding rate: one untrained model is shown and does not decide; several draws would",)
-    assert not any(c.decisive for f in one.findings for c in f.controls if c.control == UNTRAINED)
+    assert one.notes == ("coding rate: one baseline model is shown and does not decide; several draws would",)
+    assert not any(c.decisive for f in one.findings for c in f.controls if c.name == BASELINE)
     for finding in compared.findings:
         last = finding.controls[-1] if finding.controls else None
         if finding.claim.theory == "coding rate":
             assert last is not None
-            assert (last.control.replace("layer", "head"), last.decisive) == (UNTRAINED, True)
+            assert (last.name.replace("layer", "head"), last.decisive) == (BASELINE, True)
         else:
-            assert last is None or last.control != UNTRAINED
-    assert not any(c.control == UNTRAINED for f in (*alone.findings, *nobody.findings) for c in f.controls)
+            assert last is None or last.name != BASELINE
+    assert not any(c.name == BASELINE for f in (*alone.findings, *nobody.findings) for c in f.controls)
     assert len(compared.curves) == 4
     for curve, plain, start in zip(compared.curves, alone.curves, itself.curves, strict=True):
         assert curve.lines[1].name == "the same model before training"
@@ -376,8 +374,8 @@ def test_an_untrained_model_without_numbers_is_refused(encoder_pair: Any) -> Non
     broken = copy.deepcopy(untrained)
     with torch.no_grad():
         next(broken.parameters()).fill_(torch.nan)
-    with pytest.raises(AuditError, match="the untrained model gives no value for coding rate at layer 0"):
-        audit(model, [FAMILIES["bert"].inputs()] * 2, theories="coding-rate", untrained=broken)
+    with pytest.raises(AuditError, match="the baseline gives no value for coding rate at layer 0"):
+        audit(model, [FAMILIES["bert"].inputs()] * 2, theories="coding-rate", baseline=broken)
 
 
 def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
@@ -387,21 +385,21 @@ def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path
         for name, parameter in model.named_parameters():
             if "query" in name or "key" in name:
                 parameter.mul_(10)
-    record = audit(model, [FAMILIES["bert"].inputs()] * 4, untrained=untrained)
+    record = audit(model, [FAMILIES["bert"].inputs()] * 4, baseline=untrained)
     nuclear = [f for f in record.findings if f.claim.statistic == "cosine, nuclear" and f.inputs]
     assert nuclear
     assert all(chance.decisive for f in nuclear for chance in f.controls), "the untrained head has no such number"
     written = write_report(record, tmp_path)
     stored = json.loads(written.findings.read_text())
-    assert all(f["chance"] is None or f["chance"] in f["controls"] for f in stored["findings"])
+    assert all(f["closest_control"] is None or f["closest_control"] in f["controls"] for f in stored["findings"])
 
 
 def test_a_finding_with_no_control_but_the_untrained_head_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
-    record = audit(encoder_pair[0], [FAMILIES["bert"].inputs()], untrained=encoder_pair[1], theories="kernel-pca")
+    record = audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=encoder_pair[1], theories="kernel-pca")
     alone = [dataclasses.replace(f, controls=f.controls[-1:]) for f in record.findings]
     assert not any(chance.decisive for f in alone for chance in f.controls)
     written = write_report(dataclasses.replace(record, findings=tuple(alone)), tmp_path)
-    assert {f["chance"] for f in json.loads(written.findings.read_text())["findings"]} == {None}
+    assert {f["closest_control"] for f in json.loads(written.findings.read_text())["findings"]} == {None}
 
 
 class Collapsing(nn.Module):
@@ -439,18 +437,18 @@ def test_only_theories_that_need_the_stream_have_it_captured(
     encoder_pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    whole = watching.capture
+    whole = model_runs.capture
 
-    def noted(*args: Any, stream: bool, **kwargs: Any) -> Any:
+    def noted(*args: Any, stream: bool = False, **kwargs: Any) -> Any:
         asked.append(stream)
         return whole(*args, stream=stream, **kwargs)
 
-    monkeypatch.setattr(watching, "capture", noted)
-    for theory in ("symmetry", "coding-rate"):
+    monkeypatch.setattr(model_runs, "capture", noted)
+    for theory in ("kernel-pca", "coding-rate"):
         audit(encoder_pair[0], [FAMILIES["bert"].inputs()], theories=theory)
     assert asked == [False, True]
 
 
 def test_unknown_theories_are_not_compared(encoder_pair: Any) -> None:
     with pytest.raises(ValueError, match="no theory is called magic"):
-        audit(encoder_pair[0], [FAMILIES["bert"].inputs()], untrained=encoder_pair[1], untrained_for=["magic"])
+        audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=encoder_pair[1], baseline_for=["magic"])

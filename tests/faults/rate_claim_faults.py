@@ -47,22 +47,22 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: padding counts",
         f"{WHERE}/tokens.py",
-        "if heads.mask is None or heads.windows > 1:",
-        "if True:",
+        "present = example.visible.any(dim=0).cpu() if example.windows == 1 else",
+        "present = example.visible.any(dim=0).cpu() if False else",
         MEASURED,
     ),
     Fault(
         "rate: draws depend on the batch",
-        f"{WHERE}/measurement.py",
-        "self._measured(heads, maps, i, seen + i + 1)",
-        "self._measured(heads, maps, i, i + 1)",
+        "audit/examples.py",
+        "entropy = (seed, heads.layer, first + index + 1)",
+        "entropy = (seed, heads.layer, index + 1)",
         MEASURED,
     ),
     Fault(
         "rate: the map itself for its basis",
         f"{WHERE}/measurement.py",
-        "block = Block(tokens, maps.bases, eps=self._eps)",
-        "block = Block(tokens, maps.weights, eps=self._eps)",
+        "block = Block(tokens, bases, eps=self.eps)",
+        "block = Block(tokens, weights, eps=self.eps)",
         MEASURED,
     ),
     Fault(
@@ -96,15 +96,15 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: curves before attention, not behind it",
         f"{WHERE}/depth.py",
-        "raw, unit = {MODEL: float(block.after.raw.sum())}",
-        "raw, unit = {MODEL: float(block.before.raw.sum())}",
+        "raw, unit = block.after.raw, block.after.unit",
+        "raw, unit = block.before.raw, block.before.unit",
         CURVES,
     ),
     Fault(
         "rate: one random subspace for all heads",
         f"{WHERE}/depth.py",
-        'raw["in random subspaces"] = heads * float',
-        'raw["in random subspaces"] = float',
+        "len(raw) * float(random.after.raw.mean())",
+        "float(random.after.raw.mean())",
         CURVES,
     ),
     Fault(
@@ -144,7 +144,7 @@ RATE_CLAIM_FAULTS = (
     ),
     Fault(
         "judging: the untrained model never decides",
-        "audit/judging.py",
+        "audit/baseline.py",
         "judged = finding.claim.theory in decisive and len(starts) > 1",
         "judged = False",
         JUDGED,

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from clearhead.audit.findings import Chance, Finding
+from clearhead.audit.findings import ControlResult, Finding
 from clearhead.audit.judging import judge
 from clearhead.audit.record import AuditRecord, Fidelity, Timing
 from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval
+from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Dispute, Position, Role
 
 KERNEL_PCA = Claim(
@@ -19,7 +20,7 @@ KERNEL_PCA = Claim(
     statement="A head's values span the leading principal axes of its keys in the feature space of softmax.",
     formula=r"\rho = \sum_k \lambda_k(P K_\varphi P) / \sum_{k \le d} \lambda_k(K_\varphi)",
     citation="Teo and Nguyen 2024, Unveiling the Hidden Structure of Self-Attention, section 2.2",
-    exact=1.0,
+    predicted=1.0,
     percent=True,
 )
 MAX_MARGIN = Claim(
@@ -28,7 +29,7 @@ MAX_MARGIN = Claim(
     statement="The combined key-query matrix separates the best token from the others by the largest margin.",
     formula=r"\min_j (k_{opt} - k_j)^T W q / \gamma^*",
     citation="Tarzanagh et al. 2023, Transformers as Support Vector Machines, theorem 3",
-    exact=0.0,
+    predicted=0.0,
 )
 OVERLAP = dataclasses.replace(
     KERNEL_PCA,
@@ -41,7 +42,7 @@ LOSS = dataclasses.replace(
     KERNEL_PCA,
     statistic="projection loss",
     statement="The loss is as small as the theorem's.",
-    exact=None,
+    predicted=None,
     role=Role.PUBLISHED,
     note="falls when values grow",
     percent=False,
@@ -66,12 +67,16 @@ EXACT_BY_INPUT = {LOSS.statistic: 0.8, EIGENVALUE.statistic: math.nan}
 NOTHING = Interval(math.nan, math.nan)
 
 
+def _reasons(text: str) -> tuple[Reason, ...]:
+    return (Reason(ReasonKind.UNDEFINED, text),)
+
+
 def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) -> Finding:
     """Return one head whose verdict follows from its number.
 
     Its second control is the closer one; statistics as published have the first only.
     """
-    exact = EXACT_BY_INPUT[claim.statistic] if claim.exact is None else claim.exact
+    exact = EXACT_BY_INPUT[claim.statistic] if claim.predicted is None else claim.predicted
     toward = -1 if exact < 0.5 else 1
     chance = 0.3 if toward > 0 else 0.7
     kind = (layer * 5 + head) % 8
@@ -82,8 +87,8 @@ def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) ->
     if math.isnan(exact):  # what values do not enter is the same for random ones
         p = 1.0
     value = chance + toward * shift
-    easy = Chance(
-        control="random values",
+    easy = ControlResult(
+        name="random values",
         value=chance,
         range=Interval(chance - 0.05, chance + 0.05),
         draws=999,
@@ -92,7 +97,7 @@ def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) ->
     )
     near = chance + toward * 0.02
     hard = dataclasses.replace(
-        easy, control="values of other heads", value=near, range=Interval(near - 0.01, near + 0.01), draws=5
+        easy, name="values of other heads", value=near, range=Interval(near - 0.01, near + 0.01), draws=5
     )
     base = Finding(
         claim=claim,
@@ -101,18 +106,25 @@ def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) ->
         head=head,
         value=value,
         interval=Interval(value - half, value + half),
-        exact=exact,
+        predicted=exact,
         controls=(easy,) if claim.role is Role.PUBLISHED else (easy, hard),
         inputs=200,
     )
     if (layer, head) in {(1, 7), (4, 2)}:
         gone = _controls(base, value=math.nan, range=NOTHING, p_value=math.nan)
         return dataclasses.replace(
-            gone, value=math.nan, interval=NOTHING, inputs=0, skipped=200, reason="keys are all equal"
+            gone,
+            value=math.nan,
+            interval=NOTHING,
+            inputs=0,
+            skipped=200,
+            reasons=_reasons("keys are all equal"),
         )
     if (layer, head) == (3, 3):
         untested = _controls(base, p_value=math.nan)
-        return dataclasses.replace(untested, interval=NOTHING, inputs=1, skipped=199, reason="too few tokens")
+        return dataclasses.replace(
+            untested, interval=NOTHING, inputs=1, skipped=199, reasons=_reasons("too few tokens")
+        )
     return base
 
 

@@ -111,8 +111,14 @@ def until(browser, condition):
 
 
 def numbers_of(finding):
-    texts = [finding.value, finding.interval.low, finding.interval.high, finding.chance.value, finding.exact]
-    texts += [finding.chance.range.low, finding.chance.range.high, finding.agreement, finding.p_value]
+    texts = [
+        finding.value,
+        finding.interval.low,
+        finding.interval.high,
+        finding.closest_control.value,
+        finding.predicted,
+    ]
+    texts += [finding.closest_control.range.low, finding.closest_control.range.high, finding.agreement, finding.p_value]
     return [*map(number, texts), str(finding.inputs), str(finding.verdict)]
 
 
@@ -205,7 +211,7 @@ def test_a_click_opens_the_details_of_a_head(browser, show, record):
     rows = [row.text for row in drawer.find_elements(By.CSS_SELECTOR, ".controls tbody tr")]
     for control, row in zip(finding.controls, rows, strict=True):
         numbers = (control.value, control.range.low, control.range.high, control.p_value)
-        assert all(text in row for text in (control.control, *map(number, numbers), str(control.draws)))
+        assert all(text in row for text in (control.name, *map(number, numbers), str(control.draws)))
     assert ["(closest)" in row for row in rows] == [False, True]
     ActionChains(browser).send_keys(Keys.ESCAPE).perform()
     assert not drawer.is_displayed()
@@ -246,7 +252,7 @@ def test_the_switch_shows_one_claim_at_a_time(browser, show, two_claims):
 
 
 def test_the_scale_of_agreement_is_shown_where_there_is_one(browser, show, two_claims):
-    directed = dataclasses.replace(MAX_MARGIN, exact=None, direction=Direction.LOWER)
+    directed = dataclasses.replace(MAX_MARGIN, predicted=None, direction=Direction.LOWER)
     findings = [dataclasses.replace(f, claim=directed) if f.claim == MAX_MARGIN else f for f in two_claims.findings]
     show(dataclasses.replace(two_claims, findings=tuple(findings)))
     scale = browser.find_element(By.CSS_SELECTOR, ".legend .colours")

@@ -37,7 +37,7 @@ CURVE = DepthCurve(
     note="it grows with the tokens",
 )
 COMPRESSION = dataclasses.replace(
-    KERNEL_PCA, theory="coding rate", statistic="compression", exact=None, direction=Direction.LOWER
+    KERNEL_PCA, theory="coding rate", statistic="compression", predicted=None, direction=Direction.LOWER
 )
 DENSITY = dataclasses.replace(COMPRESSION, statistic="density", role=Role.SECONDARY, unit=Unit.LAYER)
 
@@ -47,7 +47,7 @@ def curved() -> AuditRecord:
     near, far = control(-0.1, 1e-9, name="near"), control(0.2, 1e-9, name="far")
     heads = [
         dataclasses.replace(
-            finding(value, claim=claim, exact=math.nan, controls=(near, far), head=0 if claim is DENSITY else h),
+            finding(value, claim=claim, predicted=math.nan, controls=(near, far), head=0 if claim is DENSITY else h),
             layer=layer,
         )
         for claim in (COMPRESSION, DENSITY)

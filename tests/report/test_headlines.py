@@ -69,23 +69,23 @@ def test_only_a_primary_claim_speaks_for_its_theory(summary: Summary) -> None:
 
 def test_the_evidence_names_median_control_and_prediction(summary: Summary) -> None:
     known = dataclasses.replace(
-        summary, median=0.2904, exact=1.0, controls={"a random value map": 0.3218}, decisive=("a random value map",)
+        summary, median=0.2904, predicted=1.0, controls={"a random value map": 0.3218}, decisive=("a random value map",)
     )
     assert evidence(known) == (
         "Captured variance is 29% in the median head and 32% for a random value map; the theory predicts 100%."
     )
-    loss = dataclasses.replace(known, claim=LOSS, exact=0.8)
+    loss = dataclasses.replace(known, claim=LOSS, predicted=0.8)
     assert evidence(loss) == (
         "Projection loss is 0.29 in the median head and 0.32 for a random value map; the theory predicts 0.80."
     )
-    lower = dataclasses.replace(KERNEL_PCA, exact=None, direction=Direction.LOWER)
-    assert evidence(dataclasses.replace(known, claim=lower, exact=math.nan)).endswith(
+    lower = dataclasses.replace(KERNEL_PCA, predicted=None, direction=Direction.LOWER)
+    assert evidence(dataclasses.replace(known, claim=lower, predicted=math.nan)).endswith(
         "32% for a random value map; the theory predicts a lower value than every control."
     )
 
 
 def test_the_evidence_needs_neither_controls_nor_a_prediction(summary: Summary) -> None:
-    bare = dataclasses.replace(summary, controls={}, decisive=(), exact=math.nan, median=0.25)
+    bare = dataclasses.replace(summary, controls={}, decisive=(), predicted=math.nan, median=0.25)
     assert evidence(bare) == "Captured variance is 25% in the median head."
     unmeasured = dataclasses.replace(summary, median=math.nan)
     assert evidence(unmeasured) == "Captured variance could not be measured in any head."
@@ -100,8 +100,8 @@ def test_percentages_have_two_digits_and_near_one_hundred_three() -> None:
 def test_the_closest_control_is_the_decisive_one_nearest_to_the_theory(summary: Summary) -> None:
     controls = {"low": 0.2, "high": 0.6, "gone": math.nan}
     judged = dataclasses.replace(summary, controls=controls, decisive=tuple(controls))
-    assert closest_control(dataclasses.replace(judged, exact=1.0)) == "high"
-    assert closest_control(dataclasses.replace(judged, exact=0.0)) == "low"
-    assert closest_control(dataclasses.replace(judged, exact=math.nan)) == "low"
-    assert closest_control(dataclasses.replace(judged, exact=1.0, decisive=("low",))) == "low"
+    assert closest_control(dataclasses.replace(judged, predicted=1.0)) == "high"
+    assert closest_control(dataclasses.replace(judged, predicted=0.0)) == "low"
+    assert closest_control(dataclasses.replace(judged, predicted=math.nan)) == "low"
+    assert closest_control(dataclasses.replace(judged, predicted=1.0, decisive=("low",))) == "low"
     assert closest_control(dataclasses.replace(judged, decisive=("gone",))) == ""

@@ -12,6 +12,7 @@ from clearhead.audit.judging import summarise
 from clearhead.report import render_html
 from clearhead.report.folder import write_report
 from clearhead.report.wording import number
+from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Dispute, Position, Role
 from tests.once import once
 from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP, record_of
@@ -96,8 +97,8 @@ def test_every_string_of_the_record_is_escaped(disputed):
         dataclasses.replace(
             f,
             claim=hostile[f.claim],
-            reason=HOSTILE,
-            controls=tuple(dataclasses.replace(c, control=c.control + HOSTILE) for c in f.controls),
+            reasons=(Reason(ReasonKind.UNDEFINED, HOSTILE),),
+            controls=tuple(dataclasses.replace(c, name=c.name + HOSTILE) for c in f.controls),
         )
         for f in disputed.findings
     )
@@ -168,7 +169,7 @@ def test_the_dispute_shows_both_sides_and_the_verdicts(disputed):
     positions = [section.index(text) for text in order]
     assert positions == sorted(positions)
     (loss,) = [s for s in summarise(disputed.findings) if s.claim == LOSS]
-    for figure in (loss.median, loss.controls["random values"], loss.exact):
+    for figure in (loss.median, loss.controls["random values"], loss.predicted):
         assert f">{number(figure)}<" in section
     assert 'id="dispute' not in render_html(dataclasses.replace(disputed, disputes=()))
 

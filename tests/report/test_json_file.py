@@ -24,7 +24,7 @@ def test_values_are_plain_and_finite(record, two_claims, theorems):
 
 
 def test_infinities_become_null(record):
-    chance = dataclasses.replace(record.findings[0].chance, value=-math.inf, p_value=math.nan)
+    chance = dataclasses.replace(record.findings[0].closest_control, value=-math.inf, p_value=math.nan)
     first = dataclasses.replace(record.findings[0], value=math.inf, controls=(chance,))
     made = audit_as_json(dataclasses.replace(record, findings=(first,)))
     assert made["findings"][0]["value"] is None
@@ -46,17 +46,17 @@ def test_findings_keep_their_order_and_numbers(disputed):
         assert entry["verdict"] == str(f.verdict)
         assert entry["reason"] == f.reason
         assert (entry["value"], entry["predicted"], entry["agreement"]) == tuple(
-            map(plain, (f.value, f.exact, f.agreement))
+            map(plain, (f.value, f.predicted, f.agreement))
         )
         assert entry["interval"]["low"] == plain(f.interval.low)
         assert entry["p_value"] == plain(f.p_value)
         if not math.isnan(f.p_value):
             assert entry["agreement_interval"]["high"] == plain(f.agreement_interval.high)
             assert entry["p_value"] <= entry["p_value_adjusted"] <= 1
-        assert entry["closest_control"] == f.chance.control
-        assert list(entry["controls"]) == [c.control for c in f.controls]
+        assert entry["closest_control"] == f.closest_control.name
+        assert list(entry["controls"]) == [c.name for c in f.controls]
         for c in f.controls:
-            assert entry["controls"][c.control] == {
+            assert entry["controls"][c.name] == {
                 "value": plain(c.value),
                 "range": {"low": plain(c.range.low), "high": plain(c.range.high)},
                 "draws": c.draws,
@@ -69,7 +69,7 @@ def test_claims_are_listed_once_and_disputes_name_them(disputed):
     made = audit_as_json(disputed)
     claims = list(dict.fromkeys(f.claim for f in disputed.findings))
     assert [(c["statistic"], c["role"], c["note"], c["predicted"]) for c in made["claims"]] == [
-        (c.statistic, str(c.role), c.note, c.exact) for c in claims
+        (c.statistic, str(c.role), c.note, c.predicted) for c in claims
     ]
     assert [s["statistic"] for s in made["summaries"]] == [c.statistic for c in claims]
     assert made["summaries"][0]["controls"]["values of other heads"] == pytest.approx(0.32)

@@ -8,13 +8,20 @@ import math
 import pytest
 from rich.console import Console
 
-from clearhead.audit.record import AuditRecord, ModelSymmetry
+from clearhead.audit.record import AuditRecord
 from clearhead.report import audit_as_json, print_audit, render_html
+from clearhead.theories.theory import WholeModelErrors
 
-BROKEN = ModelSymmetry(layers=(0.123, 0.456), whole=0.789, unrelated=1.432, inputs=4, draws=2)
+BROKEN = WholeModelErrors(theory="symmetry", layers=(0.123, 0.456), whole=0.789, unrelated=1.432, inputs=4, draws=2)
 POOLED = dataclasses.replace(BROKEN, whole=math.nan, unrelated=math.nan, reason="not one vector per <token>")
-UNTRIED = ModelSymmetry(
-    layers=(), whole=math.nan, unrelated=math.nan, inputs=0, draws=2, reason="two <sequences> are read"
+UNTRIED = WholeModelErrors(
+    theory="symmetry",
+    layers=(),
+    whole=math.nan,
+    unrelated=math.nan,
+    inputs=0,
+    draws=2,
+    reason="two <sequences> are read",
 )
 
 
@@ -25,10 +32,10 @@ def _printed(record: AuditRecord) -> str:
 
 
 def test_the_numbers_are_everywhere(record: AuditRecord) -> None:
-    with_order = dataclasses.replace(record, symmetry=BROKEN)
+    with_order = dataclasses.replace(record, whole_model=(BROKEN,))
     printed = _printed(with_order)
     assert "by layer .12 .46; whole model .79 (an unrelated order 1.4)" in printed
-    assert audit_as_json(with_order)["symmetry"]["layers"] == [0.123, 0.456]
+    assert audit_as_json(with_order)["whole_model"][0]["layers"] == [0.123, 0.456]
     page = render_html(with_order)
     section = page[page.index('id="order"') :]
     for figure in ("0.123", "0.456", "0.789", "1.43"):
@@ -36,18 +43,18 @@ def test_the_numbers_are_everywhere(record: AuditRecord) -> None:
 
 
 @pytest.mark.parametrize(("symmetry", "words"), [(POOLED, "not one vector per"), (UNTRIED, "are read")])
-def test_what_is_missing_has_its_reason(record: AuditRecord, symmetry: ModelSymmetry, words: str) -> None:
-    without = dataclasses.replace(record, symmetry=symmetry)
+def test_what_is_missing_has_its_reason(record: AuditRecord, symmetry: WholeModelErrors, words: str) -> None:
+    without = dataclasses.replace(record, whole_model=(symmetry,))
     assert words in _printed(without)
     page = render_html(without)
     assert words in page[page.index('id="order"') :]
     assert "<token>" not in page
     assert "<sequences>" not in page
-    assert json.loads(json.dumps(audit_as_json(without), allow_nan=False))["symmetry"]["whole"] is None
+    assert json.loads(json.dumps(audit_as_json(without), allow_nan=False))["whole_model"][0]["whole"] is None
 
 
 def test_nothing_is_shown_where_nothing_was_measured(record: AuditRecord) -> None:
-    assert record.symmetry is None
+    assert record.whole_model == ()
     assert 'id="order"' not in render_html(record)
     assert "permut" not in _printed(record)
-    assert audit_as_json(record)["symmetry"] is None
+    assert audit_as_json(record)["whole_model"] == []

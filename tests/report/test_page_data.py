@@ -31,7 +31,7 @@ def test_the_data_block_has_every_number_of_every_claim(disputed):
         assert columns["value"] == [number(f.value) for f in findings]
         assert columns["p"] == [number(f.p_value) for f in findings]
         assert [facts["verdicts"][int(v)]["words"] for v in columns["verdict"]] == [str(f.verdict) for f in findings]
-        assert [facts["controls"][int(c)] for c in columns["closest"]] == [f.chance.control for f in findings]
+        assert [facts["controls"][int(c)] for c in columns["closest"]] == [f.closest_control.name for f in findings]
         assert entry["role"] == str(claim.role)
         assert entry["map"] == ["kernel PCA", "max margin"].index(claim.theory)
         for i, control in enumerate(entry["controls"]):

@@ -11,6 +11,7 @@ from clearhead.audit.record import AuditRecord
 from clearhead.cli.verify_command import print_checks
 from clearhead.report import print_audit, print_theorems, render_html
 from clearhead.report.wording import agreement, closest_control, control_draws, duration, number, short
+from clearhead.theories.reason import Reason, ReasonKind
 from tests.report.synthetic import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of
 
 WIDTHS = [50, 80, 120, 200]
@@ -259,7 +260,7 @@ def test_skipped_heads_have_one_line_for_claims_that_skip_the_same(disputed):
         lambda c: print_audit(dataclasses.replace(disputed, findings=none), c), 80
     )
     gone = tuple(
-        dataclasses.replace(f, verdict=Verdict.NOT_APPLICABLE, reason="no axes")
+        dataclasses.replace(f, verdict=Verdict.NOT_APPLICABLE, reasons=(Reason(ReasonKind.UNDEFINED, "no axes"),))
         if f.claim in (OVERLAP, LOSS) and f.layer == 0
         else f
         for f in disputed.findings

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
@@ -21,7 +22,6 @@ from clearhead.theories.symmetry import (
     GRID,
     Action,
     Element,
-    PermutationSymmetry,
     bounded_translations,
     dihedral,
     drawn_permutations,
@@ -29,6 +29,7 @@ from clearhead.theories.symmetry import (
     equivariance_errors,
     flips,
     invariance,
+    make_theory,
     permutations,
     relative_error,
     rotations,
@@ -247,7 +248,7 @@ def _call(*, seed: int = 0, **changed: Any) -> Heads:
 
 
 def _found(*calls: Heads, seed: int = 0, draws: int = 3) -> list[Finding]:
-    measurement = PermutationSymmetry(seed, draws=draws)
+    measurement = Measurement(make_theory(draws=draws), seed=seed)
     for call in calls:
         measurement.observe(call)
     return judge(measurement.findings())
@@ -279,10 +280,10 @@ BREAKS = {
 def test_heads_that_know_no_positions_agree(case: str) -> None:
     for finding in _found(_call(**KEEPS[case])):
         assert finding.value < 1e-14
-        assert finding.chance.value > 0.5
+        assert finding.closest_control.value > 0.5
         assert finding.verdict is Verdict.TRUE_BY_CONSTRUCTION
         assert finding.agreement == pytest.approx(1)
-        assert (finding.inputs, finding.skipped, finding.chance.draws) == (BATCH, 0, 3)
+        assert (finding.inputs, finding.skipped, finding.closest_control.draws) == (BATCH, 0, 3)
 
 
 @pytest.mark.parametrize("case", BREAKS)
@@ -334,7 +335,7 @@ def test_batches_windows_and_seeds() -> None:
     ]
     together, apart = _found(call), _found(*parts)
     for a, b in zip(together, apart, strict=True):
-        assert (a.value, a.chance.value) == pytest.approx((b.value, b.chance.value), rel=1e-12)
+        assert (a.value, a.closest_control.value) == pytest.approx((b.value, b.closest_control.value), rel=1e-12)
         assert a.p_value == pytest.approx(b.p_value, rel=1e-6)
     windows = _found(dataclasses.replace(call, windows=BATCH))
     assert (windows[0].inputs, windows[0].verdict) == (1, Verdict.UNDECIDED)
@@ -395,4 +396,4 @@ def test_three_tokens_suffice_and_one_draw_does_not() -> None:
         is Verdict.TRUE_BY_CONSTRUCTION
     )
     with pytest.raises(ValueError, match="at least 2 draws"):
-        PermutationSymmetry(0, draws=1)
+        make_theory(draws=1)

@@ -1,94 +1,162 @@
-"""Watch a model as it was before training, drawn once or several times, on the same inputs."""
+"""The baseline: the same model before training, drawn once or several times and measured on the same inputs."""
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import stats
 from torch import nn
 
-from clearhead.audit.engine import AuditError, Seen, evaluated
-from clearhead.audit.findings import Finding
+from clearhead.audit.engine import Measurement
+from clearhead.audit.findings import ControlResult, Finding, Verdict
+from clearhead.audit.model_runs import AuditError, Coverage, evaluation_mode
 from clearhead.audit.record import DepthCurve
-from clearhead.theories.theory import AlongDepth, Measurement, Theory
+from clearhead.numerics.moments import Interval, prediction_p_value
+from clearhead.theories.theory import Claim, Need, Theory, Unit
 
-__all__ = ["BeforeTraining", "curves_of", "watch_untrained"]
+__all__ = ["BASELINE", "Baseline", "measure_baseline", "with_baseline"]
+
+BASELINE = "the same head before training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeforeTraining:
-    """What untrained models gave: their findings one after the other, their curves, and how many they were."""
+class Baseline:
+    """Findings and curves of the baseline models, one model after the other, and the number of models."""
 
     findings: list[Finding]
     curves: list[DepthCurve]
     models: int
 
-    def of(self, curve: DepthCurve) -> list[DepthCurve]:
-        """The same curve of every model."""
-        return [one for one in self.curves if (one.theory, one.title) == (curve.theory, curve.title)]
+    def curves_like(self, curve: DepthCurve) -> list[DepthCurve]:
+        """Return the same curve of every model."""
+        return [other for other in self.curves if (other.theory, other.title) == (curve.theory, curve.title)]
 
 
-def watch_untrained(
+def measure_baseline(
     models: Iterable[nn.Module],
-    compared: Sequence[Theory],
+    theories: Sequence[Theory],
     findings: Sequence[Finding],
-    seen: Seen,
-    look: Callable[..., Seen],
+    covered: Coverage,
+    measure: Callable[[nn.Module, Iterable[Any], Sequence[Measurement], Callable[[int], None]], Coverage],
     batches: Iterable[Any],
-    clock: dict[str, float],
-    tell: Callable[[str, int], None],
+    progress: Callable[[str, int], None],
     seed: int,
-) -> BeforeTraining:
-    """What the untrained models give: all theories on the first, those that are judged by it on the others too."""
-    before: list[Finding] = []
-    curves: list[DepthCurve] = []
-    count = 0
-    for place, model in enumerate(models):
-        asked = compared if place == 0 else [theory for theory in compared if theory.needs_untrained]
-        if not asked:
+) -> Baseline:
+    """Measure all theories on the first model, and those that are judged by the baseline on the others too.
+
+    `findings` and `covered` are the trained model's, which the baseline must match.
+    """
+    baseline = Baseline(findings=[], curves=[], models=0)
+    for number, model in enumerate(models):
+        compared = theories if number == 0 else [theory for theory in theories if Need.BASELINE in theory.needs]
+        if not compared:
             break
-        plain = [(theory.title, theory.begin(seed, controls=False)) for theory in asked]
-        with evaluated(model), torch.no_grad():
-            again = look(
-                model,
-                iter(batches),
-                plain,
-                clock,
-                lambda done: tell("untrained", done),
-                stream=any(theory.needs_stream for theory in asked),
-            )
-        drawn = [finding for _, measurement in plain for finding in measurement.findings()]
-        _require_alike(findings, drawn, titles=[title for title, _ in plain], same_inputs=again == seen)
-        before += drawn
-        curves += curves_of(plain)
-        count = place + 1
-    return BeforeTraining(findings=before, curves=curves, models=count)
-
-
-def curves_of(chosen: Sequence[tuple[str, Measurement]]) -> list[DepthCurve]:
-    """What the measurements drew along depth."""
-    drawn = (measurement for _, measurement in chosen if isinstance(measurement, AlongDepth))
-    return [curve for measurement in drawn for curve in measurement.curves()]
-
-
-def _require_alike(
-    findings: Sequence[Finding], drawn: Sequence[Finding], *, titles: list[str], same_inputs: bool
-) -> None:
-    """Refuse an untrained model that is another architecture, saw other inputs, or gives no numbers."""
-    measured = {(f.claim, f.layer, f.head): f.inputs for f in findings if f.claim.theory in titles}
-    at_start = {(f.claim, f.layer, f.head): f.inputs for f in drawn}
-    if not same_inputs or measured.keys() != at_start.keys():
-        raise AuditError(
-            "the untrained model did not see the same inputs with the same heads; give batches that can be gone "
-            "through twice, and a model of the same architecture"
+        measurements = [Measurement(theory, seed=seed, controls=False) for theory in compared]
+        with evaluation_mode(model), torch.no_grad():
+            seen = measure(model, iter(batches), measurements, lambda done: progress("baseline", done))
+        drawn = [finding for measurement in measurements for finding in measurement.findings()]
+        _require_match(findings, drawn, titles=[theory.title for theory in compared], same_inputs=seen == covered)
+        baseline = Baseline(
+            findings=baseline.findings + drawn,
+            curves=baseline.curves + [curve for measurement in measurements for curve in measurement.curves()],
+            models=number + 1,
         )
-    measured_at = {(claim.theory, layer) for (claim, layer, _), inputs in measured.items() if inputs}
-    measured_at_start = {(claim.theory, layer) for (claim, layer, _), inputs in at_start.items() if inputs}
+    return baseline
+
+
+def _require_match(
+    findings: Sequence[Finding], baseline: Sequence[Finding], *, titles: Sequence[str], same_inputs: bool
+) -> None:
+    """Raise AuditError if the baseline has another architecture, got other inputs, or has no values in a layer."""
+    trained = {(f.claim, f.layer, f.head): f.inputs for f in findings if f.claim.theory in titles}
+    untrained = {(f.claim, f.layer, f.head): f.inputs for f in baseline}
+    if not same_inputs or trained.keys() != untrained.keys():
+        raise AuditError(
+            "the baseline did not get the same inputs with the same heads; give batches that can be iterated over "
+            "twice, and a model of the same architecture"
+        )
+    measured, at_start = (
+        {(claim.theory, layer) for (claim, layer, _), inputs in counts.items() if inputs}
+        for counts in (trained, untrained)
+    )
     # A single claim may be missing, as those of max margin on saturated heads alone are: it has no baseline then.
-    silent = sorted(measured_at - measured_at_start)
+    silent = sorted(measured - at_start)
     if silent:
         theory, layer = silent[0]
         raise AuditError(
-            f"the untrained model gives no value for {theory} at layer {layer}, where the model does; are its weights "
-            "finite? Leave it out, or draw it again"
+            f"the baseline gives no value for {theory} at layer {layer}, where the model does; are its weights "
+            "finite? Leave the baseline out, or draw it again"
         )
+
+
+def with_baseline(
+    findings: Iterable[Finding], baseline: Iterable[Finding], *, seed: int, decisive: Collection[str] = ()
+) -> list[Finding]:
+    """Add the same head of the baseline models to every finding as one more control, where both were measured.
+
+    `baseline` are the findings of one model or of several, one after the other. The control is shown and not judged by,
+    with Welch's test over inputs against the first model: its head has other keys, on which the same number may have
+    another meaning. If the claim's theory is among the `decisive` and there are several models, the head must lie
+    outside the spread of one more draw; a single model says nothing about that spread.
+    """
+    at_start: dict[tuple[Claim, int, int], list[Finding]] = defaultdict(list)
+    for start in (start for start in baseline if start.inputs):
+        at_start[start.claim, start.layer, start.head].append(start)
+
+    def compared(finding: Finding) -> Finding:
+        starts = at_start.get((finding.claim, finding.layer, finding.head), [])
+        if not starts or not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
+            return finding
+        judged = finding.claim.theory in decisive and len(starts) > 1
+        result = _against_all(finding, starts, seed) if judged else _against_first(finding, starts[0], seed)
+        return dataclasses.replace(finding, controls=(*finding.controls, result))
+
+    return [compared(finding) for finding in findings]
+
+
+def _control_name(finding: Finding) -> str:
+    return BASELINE if finding.claim.unit is Unit.HEAD else BASELINE.replace("head", finding.claim.unit)
+
+
+def _against_first(finding: Finding, start: Finding, seed: int) -> ControlResult:
+    spread, spread_at_start = _deviation(finding), _deviation(start)
+    test = stats.ttest_ind_from_stats(
+        finding.value, spread, finding.inputs, start.value, spread_at_start, start.inputs, equal_var=False
+    )
+    # Numbers without spread decide at once, as they do in RunningMoments.
+    p = float(test.pvalue) if spread or spread_at_start else float(finding.value == start.value)
+    return ControlResult(
+        name=_control_name(finding),
+        value=start.value,
+        range=start.interval,
+        draws=1,
+        seed=seed,
+        p_value=p,
+        decisive=False,
+    )
+
+
+def _against_all(finding: Finding, starts: Sequence[Finding], seed: int) -> ControlResult:
+    """Test by Student's prediction interval: draws differ as the head may differ from them, plus the head's error."""
+    values = np.array([start.value for start in starts], dtype=np.float64)
+    low, high = np.quantile(values, [0.025, 0.975])
+    error = _deviation(finding) / math.sqrt(finding.inputs) if finding.inputs > 1 else math.nan
+    return ControlResult(
+        name=_control_name(finding),
+        value=float(values.mean()),
+        range=Interval(float(low), float(high)),
+        draws=len(values),
+        seed=seed,
+        p_value=prediction_p_value(finding.value, values, error=error),
+    )
+
+
+def _deviation(finding: Finding) -> float:
+    """Return the standard deviation over inputs, from Student's interval of the mean."""
+    half = (finding.interval.high - finding.interval.low) / 2
+    return half / float(stats.t.ppf(0.975, max(finding.inputs - 1, 1))) * math.sqrt(finding.inputs)

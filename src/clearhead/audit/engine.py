@@ -1,166 +1,251 @@
-"""A model watched while it runs on batches: every attention call is shown to the measurements."""
+"""The engine: one theory measured on a stream of attention calls.
 
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+It splits calls into examples with their random numbers (`examples`), asks the theory for samples, and sums them by
+layer and head (`accumulators`).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from clearhead._capture import Capture, capture
-from clearhead._gradients import GradientCapture, capture_gradients
+from clearhead.audit.accumulators import ClaimSums, LayerSums, depth_curve
+from clearhead.audit.examples import make_examples
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.record import DepthCurve
 from clearhead.errors import InputError
 from clearhead.heads import Heads
-from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
-from clearhead.theories.theory import Measurement
+from clearhead.numerics.threads import one_thread_each
+from clearhead.theories.example import Cache, Example, Group, Random
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.samples import average
+from clearhead.theories.theory import Claim, Role, Sample, Samples, Theory
 
-__all__ = ["AuditError", "Seen", "evaluated", "run", "run_on", "watch"]
+__all__ = ["Measurement"]
+
+OF_GROUPS = 2**31
+"""Separates the random numbers of groups from those of inputs, whose numbers are smaller."""
 
 
-class AuditError(InputError):
-    """An audit that cannot give numbers. The message names the cause and the remedy."""
+@dataclass(slots=True)
+class _Layer:
+    """One layer: its sums, how many inputs came, and the group of prepared examples that is not complete."""
 
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """How much a model was watched on."""
-
+    sums: LayerSums
+    claims: tuple[Claim, ...]
     inputs: int
-    tokens: int
+    groups: int = 0
+    waiting: list[Any] = field(default_factory=list)
+    before: list[Any] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
 
 
-def watch(
-    model: nn.Module,
-    batches: Iterable[Any],
-    chosen: Sequence[tuple[str, Measurement]],
-    clock: dict[str, float],
-    tell: Callable[[int], None],
-    *,
-    layers: Collection[int] | None,
-    checked: Sequence[str],
-    describe: Sequence[AttentionSpec],
-    allow_unseen: bool,
-    loss: Callable[[Any, Any], Tensor] | None,
-    stream: bool,
-) -> Seen:
-    """Show the measurements every attention call of the model on the batches.
+class Measurement:
+    """One theory, measured on the calls given to `observe`. It keeps sums over inputs, never the inputs.
 
-    `clock` gains the seconds of each measurement by its name. With `stream`, calls come with the tokens that the model
-    carries past the block.
+    controls: whether controls are measured too
+    first: how many inputs of the audit come before the first, for parts of an audit that are merged
     """
-    seen = Seen(0, 0)
-    observer = _Observer(chosen, layers, clock, checked)
-    captured = capture if loss is None else capture_gradients
-    with captured(model, describe=describe, keep=observer, allow_unseen=allow_unseen, stream=stream) as tape:
-        for batch in batches:
-            tell(seen.inputs)
-            which = f"the batch after {seen.inputs} inputs"
-            if loss is None:
-                run_on(model, batch, which, observer)
-            else:
-                _differentiate(tape, loss, run_on(model, batch, which, observer), batch, which)
-            inputs, tokens = _size(batch)
-            seen = Seen(seen.inputs + inputs, seen.tokens + tokens)
-    tell(seen.inputs)
-    return seen
 
+    def __init__(self, theory: Theory, *, seed: int = 0, controls: bool = True, first: int = 0) -> None:
+        self.theory = theory
+        self._seed, self._controls, self._first = seed, controls, first
+        self._layers: dict[int, _Layer] = {}
+        self._cache = Cache()
 
-def run(model: nn.Module, batch: Any) -> Any:
-    """Call the model with one batch, on the model's device."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if isinstance(batch, Mapping):
-        return model(**{key: _moved(value, device) for key, value in batch.items()})
-    if isinstance(batch, list | tuple):
-        return model(*(_moved(value, device) for value in batch))
-    return model(_moved(batch, device))
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
-
-
-class _Observer:
-    """Shows the theories every call. They look on inside the model's call, so their failure is kept apart from its."""
-
-    def __init__(
-        self,
-        chosen: Sequence[tuple[str, Measurement]],
-        layers: Collection[int] | None,
-        clock: dict[str, float],
-        checked: Sequence[str],
-    ) -> None:
-        self.failure: Exception | None = None
-        self._checked = checked
-        self._chosen = chosen
-        self._layers = layers
-        self._clock = clock
-
-    def __call__(self, heads: Heads) -> None:
-        if heads.name not in self._checked:
-            raise AttentionNotSeenError(
-                f"{heads.name} runs on a later batch and not on the first, so it was never checked; "
-                "begin with a batch on which every layer runs"
-            )
-        if self._layers is not None and heads.layer not in self._layers:
+    def observe(self, heads: Heads) -> None:
+        """Measure one call of one layer."""
+        number = self._layers[heads.layer].inputs if heads.layer in self._layers else self._first
+        by_input = make_examples(
+            heads,
+            self.theory.windows,
+            first=number,
+            seed=self._seed,
+            controls=self._controls,
+            per_audit=self._cache,
+        )
+        if not by_input:
             return
-        try:
-            for title, measurement in self._chosen:
-                begun = time.perf_counter()
-                measurement.observe(heads)
-                self._clock[title] += time.perf_counter() - begun
-        except Exception as error:
-            self.failure = error
-            raise
+        layer = self._layer(heads, by_input[0][0][0])
+        layer.inputs += len(by_input)
+        if self.theory.grouping is None:
+            self._measure_inputs(layer, by_input)
+        else:
+            self._measure_groups(layer, [examples[0] for examples in by_input])
+
+    def _layer(self, heads: Heads, example: Example) -> _Layer:
+        if heads.layer not in self._layers:
+            sums = LayerSums(heads.layer, heads.name, heads.q.shape[1])
+            self._layers[heads.layer] = _Layer(sums, self._claims_of(example), self._first)
+        return self._layers[heads.layer]
+
+    def _claims_of(self, example: Example) -> tuple[Claim, ...]:
+        return self.theory.claims if self.theory.claims_of is None else self.theory.claims_of(example)
+
+    def _measure_inputs(self, layer: _Layer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
+        flat = [pair for examples in by_input for pair in examples]
+        samples = iter(one_thread_each(lambda pair: self._samples(*pair), flat))
+        for examples in by_input:
+            self._add(layer, [next(samples) for _ in examples])
+
+    def _samples(self, example: Example, rng: Random) -> Samples:
+        reason = self.theory.applies(example)
+        return self.theory.measure(example, rng) if reason is None else dict.fromkeys(self._claims_of(example), reason)
+
+    def _add(self, layer: _Layer, windows: Sequence[Samples]) -> None:
+        """Count one input: the mean of its windows, claim by claim."""
+        for claim in dict.fromkeys(claim for window in windows for claim in window):
+            sums = layer.sums.of(claim)
+            measured = [window[claim] for window in windows if claim in window]
+            samples = [sample for sample in measured if isinstance(sample, Sample)]
+            for reason in (sample for sample in measured if isinstance(sample, Reason)):
+                sums.explain(reason)
+            if samples:
+                sums.add(samples[0] if len(windows) == 1 else average(samples))
+            else:
+                sums.examples += 1
+
+    def _measure_groups(self, layer: _Layer, examples: Sequence[tuple[Example, Random]]) -> None:
+        grouping = self.theory.grouping
+        assert grouping is not None
+        usable = []
+        for example, rng in examples:
+            reason = self._group_obstacle(layer, example)
+            if reason is None:
+                usable.append((example, rng))
+            elif reason not in layer.reasons:
+                layer.reasons.append(reason)
+        if not usable:
+            return
+        kept, generators = zip(*usable, strict=True)
+        for example, prepared in zip(kept, grouping.prepare(kept, generators), strict=True):
+            layer.waiting.append(prepared)
+            if len(layer.waiting) == grouping.size:
+                group = Group(number=layer.groups, prepared=layer.waiting, before=layer.before, last=example)
+                rng = Random(self._seed, example.layer, OF_GROUPS, layer.groups)
+                layer.sums.add(self.theory.measure(group, rng))
+                layer.groups, layer.before, layer.waiting = layer.groups + 1, layer.waiting, []
+
+    def _group_obstacle(self, layer: _Layer, example: Example) -> Reason | None:
+        if not set(self._claims_of(example)) & set(layer.claims):
+            return Reason(ReasonKind.NOT_FOUND, "the layer's linear maps were not found in every call")
+        return self.theory.applies(example)
+
+    def _sums(self) -> list[LayerSums]:
+        """Return the sums of every layer, in order."""
+        return [self._explained(self._layers[number]) for number in sorted(self._layers)]
+
+    def _explained(self, layer: _Layer) -> LayerSums:
+        """Return the sums of a layer; without a complete group, one skipped sample with the reasons."""
+        if self.theory.grouping is None or layer.groups:
+            return layer.sums
+        text = f"fewer than {self.theory.grouping.size} inputs, which make one group"
+        explained = LayerSums(layer.sums.layer, layer.sums.name, layer.sums.heads)
+        for claim in layer.claims:
+            explained.of(claim).examples = 1
+            for reason in layer.reasons or [Reason(ReasonKind.TOO_FEW_INPUTS, text)]:
+                explained.of(claim).explain(reason)
+        return explained
+
+    def findings(self) -> list[Finding]:
+        """Return a finding for every claim, layer and head, without verdicts from controls."""
+        layers = self._sums()
+        found = [
+            finding
+            for claim in self.theory.claims
+            if claim.role is not Role.DEPTH
+            for layer in layers
+            if claim in layer.claims
+            for finding in layer.claims[claim].findings(claim, layer.layer, layer.name, self._seed)
+        ]
+        return _with_requirements(found)
+
+    def curves(self) -> list[DepthCurve]:
+        """Return the curves over depth."""
+        layers = self._sums()
+        curves = (depth_curve(claim, layers) for claim in self.theory.claims if claim.role is Role.DEPTH)
+        return [curve for curve in curves if curve is not None]
+
+    def notes(self) -> list[str]:
+        """Return what to know of the inputs before trusting the numbers."""
+        notes: dict[str, None] = {}
+        for layer in self._sums():
+            for sums in layer.claims.values():
+                for caveat, count in sums.caveats.items():
+                    notes[f"{self.theory.title}: {caveat.text} in {count} inputs at layer {layer.layer}"] = None
+        return list(notes)
+
+    def merge(self, other: "Measurement") -> None:
+        """Add the sums of another part of the same audit. Groups of inputs that are not complete are left out."""
+        if (self.theory.key, self._seed, self._controls) != (other.theory.key, other._seed, other._controls):
+            raise InputError(
+                f"cannot merge {other.theory.key} with seed {other._seed} into {self.theory.key} with seed "
+                f"{self._seed}; merge parts of one audit"
+            )
+        for number, layer in other._layers.items():
+            if number not in self._layers:
+                self._layers[number] = layer
+                continue
+            mine = self._layers[number]
+            mine.sums.merge(layer.sums)
+            mine.inputs += layer.inputs - other._first
+            mine.groups += layer.groups
+            mine.reasons += [reason for reason in layer.reasons if reason not in mine.reasons]
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums as values that JSON can hold, from which `from_state` restores every bit."""
+        numbers = {claim: index for index, claim in enumerate(self.theory.claims)}
+        return {
+            "theory": self.theory.key,
+            "seed": self._seed,
+            "controls": self._controls,
+            "first": self._first,
+            "layers": [
+                {
+                    "layer": number,
+                    "name": layer.sums.name,
+                    "heads": layer.sums.heads,
+                    "inputs": layer.inputs,
+                    "groups": layer.groups,
+                    "reasons": [[str(reason.kind), reason.text] for reason in layer.reasons],
+                    "expected": [numbers[claim] for claim in layer.claims],
+                    "claims": [[numbers[claim], sums.state()] for claim, sums in layer.sums.claims.items()],
+                }
+                for number, layer in self._layers.items()
+            ],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], theory: Theory) -> "Measurement":
+        """Return the measurement that `state` was taken of."""
+        if state["theory"] != theory.key:
+            raise InputError(f"the sums are of {state['theory']}, not of {theory.key}")
+        restored = cls(theory, seed=state["seed"], controls=state["controls"], first=state["first"])
+        for entry in state["layers"]:
+            sums = LayerSums(entry["layer"], entry["name"], entry["heads"])
+            sums.claims = {
+                theory.claims[number]: ClaimSums.from_state(of_claim) for number, of_claim in entry["claims"]
+            }
+            restored._layers[entry["layer"]] = _Layer(
+                sums,
+                tuple(theory.claims[number] for number in entry["expected"]),
+                entry["inputs"],
+                groups=entry["groups"],
+                reasons=[Reason(ReasonKind(kind), text) for kind, text in entry["reasons"]],
+            )
+        return restored
 
 
-def run_on(model: nn.Module, batch: Any, which: str, observer: _Observer | None = None) -> Any:
-    """Call the model; what it raises is said of it and of `which` input, what an observer raised stays as it is."""
-    try:
-        output = run(model, batch)
-    except AttentionNotSeenError:
-        raise
-    except Exception as error:
-        if observer is None or observer.failure is None:
-            raise AuditError(f"the model fails on {which}: {error}; do the inputs fit it?") from error
-    # Also where the model caught it.
-    if observer is not None and observer.failure is not None:
-        raise observer.failure
-    return output
+def _with_requirements(findings: Sequence[Finding]) -> list[Finding]:
+    """Mark findings whose claim requires more of another statistic than the head has."""
+    values = {(f.claim.statistic, f.layer, f.head): f.value for f in findings}
 
+    def checked(finding: Finding) -> Finding:
+        needed = finding.claim.requires
+        if needed is None or not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
+            return finding
+        if values[needed.statistic, finding.layer, finding.head] >= needed.at_least:
+            return finding
+        return dataclasses.replace(finding, applies=False, reasons=(needed.reason,))
 
-def _differentiate(tape: Capture, loss: Callable[[Any, Any], Tensor], output: Any, batch: Any, which: str) -> None:
-    """Show the observer the calls of one batch, which waited for the loss."""
-    assert isinstance(tape, GradientCapture)
-    try:
-        value = loss(output, batch)
-    except Exception as error:
-        raise AuditError(
-            f"the loss fails on {which}: {error}; it is called with the model's output and the batch"
-        ) from error
-    tape.differentiate(value)
-
-
-def _size(batch: Any) -> tuple[int, int]:
-    """Inputs and tokens of a batch; no tokens where it does not tell."""
-    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
-    inputs = next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)
-    if not isinstance(batch, Mapping):
-        return inputs, 0
-    mask, ids = batch.get("attention_mask"), batch.get("input_ids")
-    if isinstance(mask, Tensor):
-        return inputs, int(mask.sum())
-    return inputs, ids.numel() if isinstance(ids, Tensor) else 0
-
-
-@contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and each of its modules as it was at the end."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    return [checked(finding) for finding in findings]

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from clearhead.numerics.moments import Interval
+from clearhead.theories.reason import Reason
 from clearhead.theories.theory import Claim
 
-__all__ = ["Chance", "Finding", "Verdict"]
+__all__ = ["NO_CONTROL", "ControlResult", "Finding", "Verdict"]
 
 
 class Verdict(StrEnum):
@@ -27,15 +28,15 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chance:
-    """The same statistic where the theory has nothing to say: `draws` draws of a control, by `seed`.
+class ControlResult:
+    """The statistic under one control, from `draws` draws by `seed`.
 
-    `value` and `range` are the mean and the middle 95 % of the draws, each averaged over inputs; `p_value` is of the
-    two-sided test that the head and this control do not differ. One that is not `decisive` is shown and not judged by:
-    it was measured on other keys, where the same number may mean another thing.
+    `value` and `range` are the mean and the middle 95 % of the draws, each averaged over inputs. `p_value` is that of
+    the two-sided test that head and control do not differ. A control that is not `decisive` is shown and not judged by:
+    it was measured on other keys, where the same number may have another meaning.
     """
 
-    control: str
+    name: str
     value: float
     range: Interval
     draws: int
@@ -44,20 +45,21 @@ class Chance:
     decisive: bool = True
 
 
-NO_CHANCE = Chance(
-    control="none", value=math.nan, range=Interval(math.nan, math.nan), draws=0, seed=0, p_value=math.nan
+NO_CONTROL = ControlResult(
+    name="none", value=math.nan, range=Interval(math.nan, math.nan), draws=0, seed=0, p_value=math.nan
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One claim measured on one head, beside its controls.
+    """One claim measured on one head, with its controls.
 
-    `value` and `interval` are over inputs: the mean, and Student's 95 % interval of that mean; `exact` is what the
-    value would be if the theory were exact. `inputs` were used and `skipped` could not be, for `reason`; one may be a
-    group of inputs, where the claim is one on several.
+    `value` and `interval` are over inputs: the mean, and Student's 95 % interval of it. `predicted` is the value if the
+    theory held exactly. `inputs` counts the samples, which are inputs or groups of inputs; `skipped` those that could
+    not be measured, for the `reasons`.
 
-    applies: whether the theory speaks of this head at all; if not, the value stands and is not tested, for `reason`
+    applies: whether the theory covers this head; if not, the value is shown and not tested, for the `reasons`
+    adjusted_p_value: `p_value`, adjusted among the heads of the claim for the false discovery rate; NaN until judged
     """
 
     claim: Claim
@@ -66,40 +68,48 @@ class Finding:
     head: int
     value: float
     interval: Interval
-    exact: float
-    controls: tuple[Chance, ...]
+    predicted: float
+    controls: tuple[ControlResult, ...]
     inputs: int
     skipped: int = 0
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     verdict: Verdict = Verdict.UNDECIDED
     applies: bool = True
+    adjusted_p_value: float = math.nan
 
     @property
-    def chance(self) -> Chance:
-        """The hardest control that is decisive: the one that comes nearest to what the theory says."""
-        decisive = {chance.control: chance for chance in self.controls if chance.decisive}
-        name = self.claim.hardest({name: chance.value for name, chance in decisive.items()}, self.exact)
-        return decisive.get(name) or next(iter(decisive.values()), NO_CHANCE)
+    def reason(self) -> str:
+        """All reasons in words; "" without."""
+        return "; ".join(reason.text for reason in self.reasons)
+
+    @property
+    def closest_control(self) -> ControlResult:
+        """The decisive control nearest to the theory's prediction: the null of `agreement`."""
+        decisive = {control.name: control for control in self.controls if control.decisive}
+        name = self.claim.closest({name: control.value for name, control in decisive.items()}, self.predicted)
+        return decisive.get(name) or next(iter(decisive.values()), NO_CONTROL)
 
     @property
     def p_value(self) -> float:
-        """Of the test that the head lies on one side of every decisive control; NaN if one of them cannot be tested, or
-        the theory does not speak of the head.
+        """Two-sided p-value that the head lies beyond all decisive controls (intersection-union test).
 
-        Lying beyond all of them is an intersection of claims, so the largest of the one-sided p-values needs no
-        correction (Berger 1982); twice the smaller of the two sides' is two-sided. With one control it is that one's.
+        NaN if a control has no p-value or the theory does not cover the head. Lying beyond all of them is an
+        intersection of claims, so the largest of the one-sided p-values needs no correction (Berger 1982); twice the
+        smaller of the two sides' is two-sided. With one control it is that control's.
         """
-        known = [chance for chance in self.controls if chance.decisive and not math.isnan(chance.value)]
-        if not self.applies or not known or any(math.isnan(chance.p_value) for chance in known):
+        known = [control for control in self.controls if control.decisive and not math.isnan(control.value)]
+        if not self.applies or not known or any(math.isnan(control.p_value) for control in known):
             return math.nan
-        above = max(_one_sided(chance, self.value > chance.value) for chance in known)
-        below = max(_one_sided(chance, self.value < chance.value) for chance in known)
+        above = max(_one_sided(control, self.value > control.value) for control in known)
+        below = max(_one_sided(control, self.value < control.value) for control in known)
         return min(1.0, 2 * min(above, below))
 
     @property
     def agreement(self) -> float:
-        """0 is chance, 1 is the theory, on one scale for every theory; NaN where chance already reaches the theory, or
-        the theory tells a direction only."""
+        """(value - null) / (predicted - null): 0 is the null, 1 the theory.
+
+        NaN where the null equals the prediction, or the theory predicts only a direction.
+        """
         return self._on_scale(self.value)
 
     @property
@@ -108,9 +118,10 @@ class Finding:
         return Interval(self._on_scale(self.interval.low), self._on_scale(self.interval.high))
 
     def _on_scale(self, value: float) -> float:
-        span = self.exact - self.chance.value
-        return (value - self.chance.value) / span if abs(span) > 1e-9 else math.nan
+        null = self.closest_control.value
+        span = self.predicted - null
+        return (value - null) / span if abs(span) > 1e-9 else math.nan
 
 
-def _one_sided(chance: Chance, observed: bool) -> float:
-    return chance.p_value / 2 if observed else 1 - chance.p_value / 2
+def _one_sided(control: ControlResult, observed: bool) -> float:
+    return control.p_value / 2 if observed else 1 - control.p_value / 2

@@ -3,21 +3,19 @@
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
-from clearhead.audit.findings import Chance, Finding, Verdict
-from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval, prediction_p_value
-from clearhead.theories.theory import Claim, Direction, Unit
+from clearhead.audit.findings import ControlResult, Finding, Verdict
+from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval
+from clearhead.theories.theory import Claim, Direction
 
-__all__ = ["UNTRAINED", "Summary", "beside_untrained", "judge", "summarise"]
+__all__ = ["SUPPORT", "Summary", "judge", "summarise"]
 
-UNTRAINED = "the same head before training"
 SUPPORT = 0.9
-"""A head agrees with a theory when the whole interval of its agreement is within so much of 1."""
+"""Least agreement, over its whole interval, of a head that supports a theory."""
 
 
 def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
@@ -39,7 +37,8 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
     for members in families.values():
         adjusted = false_discovery_rate(np.array([findings[i].p_value for i in members], dtype=np.float64))
         for i, p in zip(members, adjusted, strict=True):
-            findings[i] = dataclasses.replace(findings[i], verdict=_verdict(findings[i], float(p), rate))
+            verdict = _verdict(findings[i], float(p), rate)
+            findings[i] = dataclasses.replace(findings[i], verdict=verdict, adjusted_p_value=float(p))
     return findings
 
 
@@ -53,106 +52,36 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
     if p > rate:
         return Verdict.NO_EVIDENCE
     if finding.claim.direction is not None:
-        lower = finding.value < finding.chance.value
+        lower = finding.value < finding.closest_control.value
         return Verdict.SUPPORTED if lower is (finding.claim.direction is Direction.LOWER) else Verdict.CONTRADICTED
-    if not math.isfinite(finding.exact):
+    if not math.isfinite(finding.predicted):
         return Verdict.NOT_APPLICABLE
-    known = [chance.value for chance in finding.controls if chance.decisive and math.isfinite(chance.value)]
-    if min(known) <= finding.exact <= max(known) and min(known) < max(known):
+    known = [control.value for control in finding.controls if control.decisive and math.isfinite(control.value)]
+    if min(known) <= finding.predicted <= max(known) and min(known) < max(known):
         return Verdict.NO_EVIDENCE
-    toward_theory = (finding.value - finding.chance.value) * (finding.exact - finding.chance.value) > 0
+    toward_theory = (finding.value - finding.closest_control.value) * (
+        finding.predicted - finding.closest_control.value
+    ) > 0
     if not toward_theory:
         return Verdict.CONTRADICTED
     ends = (finding.agreement_interval.low, finding.agreement_interval.high)
-    passed = max(ends) > 2 - SUPPORT and finding.claim.exact is None
+    passed = max(ends) > 2 - SUPPORT and finding.claim.predicted is None
     return Verdict.SUPPORTED if min(ends) >= SUPPORT and not passed else Verdict.PARTLY_SUPPORTED
-
-
-def beside_untrained(
-    findings: Iterable[Finding], untrained: Iterable[Finding], *, seed: int, decisive: Collection[str] = ()
-) -> list[Finding]:
-    """Add to every finding the same head of untrained models as one more control, where both were measured.
-
-    `untrained` are the findings of one such model or of several, one after the other. It is shown and not judged by, by
-    Welch's test over inputs with the first: that head has other keys, and what any values capture of them is another
-    number. Where the claim's theory is among the `decisive` and there are several models, the head must lie outside of
-    what one more of them would give; how much models differ from draw to draw cannot be told from one.
-    """
-    at_start: dict[tuple[Claim, int, int], list[Finding]] = defaultdict(list)
-    for start in (start for start in untrained if start.inputs):
-        at_start[start.claim, start.layer, start.head].append(start)
-
-    def beside(finding: Finding) -> Finding:
-        starts = at_start.get((finding.claim, finding.layer, finding.head), [])
-        if not starts or not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
-            return finding
-        judged = finding.claim.theory in decisive and len(starts) > 1
-        chance = _among_untrained(finding, starts, seed) if judged else _beside_first(finding, starts[0], seed)
-        return dataclasses.replace(finding, controls=(*finding.controls, chance))
-
-    return [beside(finding) for finding in findings]
-
-
-def _untrained_name(finding: Finding) -> str:
-    return UNTRAINED if finding.claim.unit is Unit.HEAD else UNTRAINED.replace("head", finding.claim.unit)
-
-
-def _beside_first(finding: Finding, untrained: Finding, seed: int) -> Chance:
-    spread, spread_at_start = _deviation(finding), _deviation(untrained)
-    test = stats.ttest_ind_from_stats(
-        finding.value, spread, finding.inputs, untrained.value, spread_at_start, untrained.inputs, equal_var=False
-    )
-    # Numbers without spread decide at once, as they do in RunningMoments.
-    p = float(test.pvalue) if spread or spread_at_start else float(finding.value == untrained.value)
-    return Chance(
-        control=_untrained_name(finding),
-        value=untrained.value,
-        range=untrained.interval,
-        draws=1,
-        seed=seed,
-        p_value=p,
-        decisive=False,
-    )
-
-
-def _among_untrained(finding: Finding, starts: Sequence[Finding], seed: int) -> Chance:
-    """Student's prediction test: draws differ from one another as the head may from them, beside its own error."""
-    values = np.array([start.value for start in starts], dtype=np.float64)
-    low, high = np.quantile(values, [0.025, 0.975])
-    error = _deviation(finding) / math.sqrt(finding.inputs) if finding.inputs > 1 else math.nan
-    return Chance(
-        control=_untrained_name(finding),
-        value=float(values.mean()),
-        range=Interval(float(low), float(high)),
-        draws=len(values),
-        seed=seed,
-        p_value=prediction_p_value(finding.value, values, error=error),
-    )
-
-
-def _deviation(finding: Finding) -> float:
-    """Standard deviation over inputs, read back from Student's interval of the mean."""
-    half = (finding.interval.high - finding.interval.low) / 2
-    return half / float(stats.t.ppf(0.975, max(finding.inputs - 1, 1))) * math.sqrt(finding.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """One claim over all heads: medians over the measured heads, and how many heads have each verdict.
 
-    `chance` is of every head's hardest control, `controls` of each control by its name, with half the width of the
-    middle 95 % of its draws in `spreads`; `decisive` names those that are judged by.
+    `controls` has the median of each control by name; `decisive` names the controls that are judged by.
     """
 
     claim: Claim
     heads: int
     median: float
     interval: Interval
-    exact: float
-    chance: float
-    chance_range: Interval
+    predicted: float
     controls: dict[str, float]
-    spreads: dict[str, float]
     decisive: tuple[str, ...]
     verdicts: dict[Verdict, int]
 
@@ -183,31 +112,23 @@ def summarise(findings: Iterable[Finding]) -> list[Summary]:
 
 def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
     measured = [f for f in family if f.inputs > 0 and math.isfinite(f.value)]
-    values = np.sort(np.array([f.value for f in measured]))
-    by_control: dict[str, list[Chance]] = defaultdict(list)
-    for chance in (chance for f in measured for chance in f.controls):
-        by_control[chance.control].append(chance)
+    values = np.array([f.value for f in measured])
+    by_control: dict[str, list[ControlResult]] = defaultdict(list)
+    for control in (control for f in measured for control in f.controls):
+        by_control[control.name].append(control)
     return Summary(
         claim=claim,
         heads=len(family),
         median=_median(values),
         interval=median_interval(values),
-        exact=_median(np.array([f.exact for f in measured])),
-        chance=_median(np.array([f.chance.value for f in measured])),
-        chance_range=Interval(
-            _median(np.array([f.chance.range.low for f in measured])),
-            _median(np.array([f.chance.range.high for f in measured])),
-        ),
-        controls={name: _median(np.array([c.value for c in found])) for name, found in by_control.items()},
-        spreads={
-            name: _median(np.array([(c.range.high - c.range.low) / 2 for c in found]))
-            for name, found in by_control.items()
-        },
-        decisive=tuple(dict.fromkeys(chance.control for f in measured for chance in f.controls if chance.decisive)),
+        predicted=_median([f.predicted for f in measured]),
+        controls={name: _median([c.value for c in results]) for name, results in by_control.items()},
+        decisive=tuple(dict.fromkeys(control.name for f in measured for control in f.controls if control.decisive)),
         verdicts=dict(Counter(f.verdict for f in family)),
     )
 
 
-def _median(values: Array) -> float:
-    known = values[~np.isnan(values)]
+def _median(values: Sequence[float] | Array) -> float:
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
     return float(np.median(known)) if known.size else math.nan

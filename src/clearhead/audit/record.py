@@ -1,4 +1,4 @@
-"""What one audit did and found: the facts that the terminal, the JSON file and the report all show."""
+"""The record of one audit: the facts that the terminal, the JSON file and the report all show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +10,9 @@ import numpy as np
 from clearhead.audit.findings import Finding
 from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval, RunningMoments
-from clearhead.theories.theory import Dispute
+from clearhead.theories.theory import Dispute, WholeModelErrors
 
-__all__ = ["AuditRecord", "DepthCurve", "DepthLine", "Fidelity", "ModelSymmetry", "Timing"]
+__all__ = ["AuditRecord", "DepthCurve", "DepthLine", "Fidelity", "Timing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +35,8 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSymmetry:
-    """How far permuting a model's tokens is from permuting its outputs: relative errors, 0 for a function of sets.
-
-    `layers` by place in the forward pass and `whole` for the model's output, NaN where there is not one vector per
-    token; `unrelated` is the error of the output against an unrelated order. `reason` tells why something is missing.
-    """
-
-    layers: tuple[float, ...]
-    whole: float
-    unrelated: float
-    inputs: int
-    draws: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds by phase, and the process's peak memory in bytes (None where the system does not tell)."""
+    """Seconds by phase, and the process's peak memory in bytes (None where the system does not say)."""
 
     check: float
     forward: float
@@ -63,7 +47,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthLine:
-    """One quantity by layer: means over inputs, and Student's 95 % intervals of these; NaN where there is none."""
+    """One quantity by layer: means over inputs and Student's 95 % intervals of them; NaN where undefined."""
 
     name: str
     values: tuple[float, ...]
@@ -72,9 +56,9 @@ class DepthLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthCurve:
-    """How a quantity goes with depth, as papers draw it: the model's line first, then those that are its chance.
+    """A quantity by layer, as papers draw it: the model's line first, then its controls.
 
-    `layers` are places in the forward pass, one for each value of every line; `quantity` is what the values are of.
+    `layers` are numbers in forward-pass order, one for each value of every line; `quantity` labels the values.
     """
 
     theory: str
@@ -84,10 +68,10 @@ class DepthCurve:
     lines: tuple[DepthLine, ...]
     note: str = ""
 
-    def beside(self, others: Sequence["DepthCurve"], *, name: str) -> "DepthCurve":
-        """The same with the first lines of other models' curves as one more, second, where they have the same layers.
+    def with_line(self, others: Sequence["DepthCurve"], *, name: str) -> "DepthCurve":
+        """Add the first lines of other models' curves as the second line, where they have the same layers.
 
-        Of several models it is their mean, and its intervals are Student's over them.
+        Of several models the line is their mean, and its intervals are Student's over them.
         """
         lines = [other.lines[0] for other in others if other.layers == self.layers]
         if not lines:
@@ -124,11 +108,11 @@ class AuditRecord:
     fidelity: Fidelity
     findings: tuple[Finding, ...]
     timing: Timing
-    symmetry: ModelSymmetry | None = None
+    whole_model: tuple[WholeModelErrors, ...] = ()
     disputes: tuple[Dispute, ...] = ()
     curves: tuple[DepthCurve, ...] = ()
     notes: tuple[str, ...] = ()
-    """What to know of this audit before trusting its verdicts."""
+    """What to know about this audit before trusting its verdicts."""
 
     def __str__(self) -> str:
         """Return what was audited and the verdicts."""

@@ -1,7 +1,6 @@
-"""The corridor from a model and its data to findings."""
+"""Run an audit: from a model and its inputs to a record of findings."""
 
 import functools
-import resource
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,22 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import __version__
-from clearhead.audit.baseline import curves_of, watch_untrained
-from clearhead.audit.engine import AuditError, evaluated, run, run_on, watch
+from clearhead.audit.baseline import measure_baseline, with_baseline
+from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import check_fidelity
-from clearhead.audit.findings import Verdict
-from clearhead.audit.judging import beside_untrained, judge
-from clearhead.audit.model_symmetry import model_symmetry
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import judge
+from clearhead.audit.model_runs import AuditError, evaluation_mode, forward, measure, run_whole_model
 from clearhead.audit.record import AuditRecord, Fidelity, Timing
 from clearhead.interfaces import AttentionSpec
 from clearhead.theories.catalogue import find_theories
-from clearhead.theories.symmetry import THEORY as SYMMETRY
-from clearhead.theories.theory import AlongDepth, Measurement, Role, Theory
+from clearhead.theories.reason import ReasonKind
+from clearhead.theories.theory import Need, Role, Theory
 
 __all__ = ["AuditError", "audit"]
 
 LARGEST_SEED = 2**63 - 1
-UNTRAINED_MODEL = "the same model before training"
+BASELINE_LINE = "the same model before training"
 
 
 def audit(
@@ -40,92 +39,91 @@ def audit(
     seed: int = 0,
     describe: Sequence[AttentionSpec] = (),
     allow_unseen: bool = False,
-    untrained: nn.Module | Iterable[nn.Module] | None = None,
-    untrained_for: Sequence[str] | str | None = None,
+    baseline: nn.Module | Iterable[nn.Module] | None = None,
+    baseline_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
 ) -> AuditRecord:
-    """Measure theories of attention on every head of a model, against chance, over the inputs given.
+    """Measure theories of attention on every head of a model and compare each head with controls.
 
-    `batches` are what the model is called with: a mapping of keyword arguments, a tuple of positional ones, or one
-    tensor. They are taken one at a time and only sums over them are kept, so memory does not grow with their number.
-    `layers` are places in the forward pass, from 0; all by default. `theories` are names, or one name; all by default.
-    The model is put into evaluation mode and comes back as it was. Before anything is measured, the captured tensors
-    are proved to be what the model computes.
+    Before anything is measured, the captured tensors are checked to be what the model computes. The model is put into
+    evaluation mode and restored at the end.
 
-    `untrained` is the same model with weights as they were before training: each of its heads becomes one more control
-    for the same head of the model. The batches are then gone through again, so they must not be a one-time iterator.
-    Theories that are judged by it need several, drawn by several seeds: one is shown and does not decide.
-    `untrained_for` names the theories that are compared with it; all by default. Theories whose claims mean little
-    without it leave a note in the record where there is none.
-
-    `loss` takes the model's output and the batch, as it was given, and returns one number to differentiate. Every batch
-    is then run with gradients, and measurements see those at each layer's output (`Heads.out_gradient`).
-
-    `progress` is told a phase ("check", "measure", "untrained") and how many inputs it has done.
+    batches: inputs of the model: mappings of keyword arguments, tuples of positional ones, or single tensors. They are
+        taken one at a time and only sums over them are kept, so memory does not grow with their number
+    theories: keys of theories, or one key; all by default
+    layers: numbers of layers in forward-pass order, from 0; all by default
+    baseline: the same model before training, drawn once or several times. Each of its heads becomes one more control
+        for the same head of the model. The batches are iterated over again for it, so they must not be an iterator.
+        Theories that are judged by the baseline need several draws; one is shown and does not decide
+    baseline_for: keys of the theories that are compared with the baseline; all by default
+    loss: a function of the model's output and the batch that returns one number. Every batch is then differentiated,
+        and theories get the gradients at each layer's output
+    progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
     """
     if layers is not None and not layers:
         raise AuditError("layers is empty, so there is nothing to measure; leave it out for all layers")
     if not 0 <= seed <= LARGEST_SEED:
         raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
-    if untrained is not None and iter(batches) is batches:
-        raise AuditError("an untrained model is measured after the trained one: give the batches as a list")
-    found = find_theories([theories] if isinstance(theories, str) else theories)
-    compared = _compared(found, untrained, untrained_for)
-    chosen = [(theory.title, theory.begin(seed)) for theory in found]
+    if baseline is not None and iter(batches) is batches:
+        raise AuditError("a baseline is measured after the model, on the same inputs: give the batches as a list")
+    chosen = find_theories([theories] if isinstance(theories, str) else theories)
+    compared = _compared(chosen, baseline, baseline_for)
+    measurements = [Measurement(theory, seed=seed) for theory in chosen]
     started = time.perf_counter()
-    tell = progress or (lambda phase, done: None)
-    stream = iter(batches)
-    first = next(stream, None)
+    report_progress = progress or (lambda phase, done: None)
+    remaining = iter(batches)
+    first = next(remaining, None)
     if first is None:
-        raise AuditError("there is nothing to audit on: no batch was given")
+        raise AuditError("there are no inputs: no batch was given")
     if _length(first) == 1:
-        raise AuditError("an input of one token attends to itself whatever the model; give longer inputs")
-    with evaluated(model), torch.no_grad():
-        tell("check", 0)
-        fidelity = check_fidelity(model, lambda: run(model, first), describe=describe, allow_unseen=allow_unseen)
+        raise AuditError("an input of one token attends to itself in every model; give longer inputs")
+    with evaluation_mode(model), torch.no_grad():
+        report_progress("check", 0)
+        fidelity = check_fidelity(model, lambda: forward(model, first), describe=describe, allow_unseen=allow_unseen)
         _require_layers(fidelity, layers)
         checked = time.perf_counter()
-        clock = dict.fromkeys((title for title, _ in chosen), 0.0)
-        symmetry = None
-        if SYMMETRY in found:
-            begun = time.perf_counter()
-            symmetry = model_symmetry(
+        seconds = dict.fromkeys((theory.title for theory in chosen), 0.0)
+        run_once = functools.partial(run_whole_model, model, describe=describe, allow_unseen=allow_unseen)
+        whole_model = []
+        for theory in chosen:
+            if theory.whole_model is not None:
+                start = time.perf_counter()
+                whole_model.append(theory.whole_model(run_once, first, seed))
+                seconds[theory.title] += time.perf_counter() - start
+
+        def measure_model(
+            model: nn.Module, batches: Iterable[Any], measured: Sequence[Measurement], done: Callable[[int], None]
+        ) -> Any:
+            return measure(
                 model,
-                first,
-                lambda batch: run_on(model, batch, "one of its first inputs alone"),
+                batches,
+                measured,
+                seconds,
+                done,
+                layers=layers,
+                checked=[layer.name for layer in fidelity.layers],
                 describe=describe,
                 allow_unseen=allow_unseen,
-                seed=seed,
+                loss=loss,
             )
-            clock[SYMMETRY.title] += time.perf_counter() - begun
-        names = [layer.name for layer in fidelity.layers]
-        look = functools.partial(
-            watch, layers=layers, checked=names, describe=describe, allow_unseen=allow_unseen, loss=loss
+
+        covered = measure_model(
+            model, chain([first], remaining), measurements, lambda done: report_progress("measure", done)
         )
-        seen = look(
-            model,
-            chain([first], stream),
-            chosen,
-            clock,
-            lambda done: tell("measure", done),
-            stream=any(theory.needs_stream for theory in found),
-        )
-    findings = [finding for _, measurement in chosen for finding in measurement.findings()]
-    curves, drawn = curves_of(chosen), 0
+    findings = [finding for measurement in measurements for finding in measurement.findings()]
+    curves, baselines = [curve for measurement in measurements for curve in measurement.curves()], 0
     if compared:
-        models = [untrained] if isinstance(untrained, nn.Module) else untrained or ()
-        before = watch_untrained(models, compared, findings, seen, look, batches, clock, tell, seed)
-        decisive = [theory.title for theory in compared if theory.needs_untrained]
-        findings = beside_untrained(findings, before.findings, seed=seed, decisive=decisive)
-        curves, drawn = [curve.beside(before.of(curve), name=UNTRAINED_MODEL) for curve in curves], before.models
+        models = [baseline] if isinstance(baseline, nn.Module) else baseline or ()
+        before = measure_baseline(models, compared, findings, covered, measure_model, batches, report_progress, seed)
+        decisive = [theory.title for theory in compared if Need.BASELINE in theory.needs]
+        findings = with_baseline(findings, before.findings, seed=seed, decisive=decisive)
+        curves = [curve.with_line(before.curves_like(curve), name=BASELINE_LINE) for curve in curves]
+        baselines = before.models
     findings = judge(findings)
-    decide = [f for f in findings if f.claim.role is Role.PRIMARY and f.verdict is not Verdict.TRUE_BY_CONSTRUCTION]
-    too_short = [finding.reason for finding in decide if "tokens" in finding.reason]
-    if too_short and all(finding.inputs == 0 for finding in decide):
-        raise AuditError(f"every input is too short to say anything, {too_short[0]}; give longer inputs")
+    _require_length(findings)
     ended = time.perf_counter()
     return AuditRecord(
         model=name or type(model).__name__,
@@ -133,48 +131,46 @@ def audit(
         version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
-        inputs=max(seen.inputs, *(finding.inputs + finding.skipped for finding in findings)),
-        tokens=seen.tokens,
+        inputs=max(covered.inputs, *(finding.inputs + finding.skipped for finding in findings)),
+        tokens=covered.tokens,
         fidelity=fidelity,
         findings=tuple(findings),
         timing=Timing(
             check=checked - started,
-            forward=ended - checked - sum(clock.values()),
-            theory=clock,
+            forward=ended - checked - sum(seconds.values()),
+            theory=seconds,
             total=ended - started,
             peak_memory=_peak_memory(),
         ),
-        symmetry=symmetry,
-        disputes=tuple(theory.dispute for theory in found if theory.dispute is not None),
+        whole_model=tuple(whole_model),
+        disputes=tuple(theory.dispute for theory in chosen if theory.dispute is not None),
         curves=tuple(curves),
-        notes=tuple(_notes(found, compared, chosen, drawn=drawn)),
+        notes=(
+            *_baseline_notes(chosen, compared, baselines),
+            *(note for measurement in measurements for note in measurement.notes()),
+        ),
     )
 
 
 def _compared(
-    found: Sequence[Theory],
-    untrained: nn.Module | Iterable[nn.Module] | None,
-    names: Sequence[str] | str | None,
+    chosen: Sequence[Theory],
+    baseline: nn.Module | Iterable[nn.Module] | None,
+    keys: Sequence[str] | str | None,
 ) -> list[Theory]:
-    """The theories that are compared with the untrained model."""
-    if untrained is None:
+    """Return the theories that are compared with the baseline."""
+    if baseline is None:
         return []
-    names = [names] if isinstance(names, str) else names
-    asked = None if names is None else find_theories(names) if names else []
-    return [theory for theory in found if asked is None or theory in asked]
+    keys = [keys] if isinstance(keys, str) else keys
+    wanted = None if keys is None else find_theories(keys) if keys else []
+    return [theory for theory in chosen if wanted is None or theory in wanted]
 
 
-def _notes(
-    found: Sequence[Theory], compared: Sequence[Theory], chosen: Sequence[tuple[str, Measurement]], *, drawn: int
-) -> Iterator[str]:
-    for theory in found:
-        if theory.needs_untrained and (theory not in compared or not drawn):
-            yield f"{theory.title}: not compared with initialisation, where an untrained model may do as well"
-        elif theory.needs_untrained and drawn == 1:
-            yield f"{theory.title}: one untrained model is shown and does not decide; several draws would"
-    for title, measurement in chosen:
-        if isinstance(measurement, AlongDepth):
-            yield from (f"{title}: {note}" for note in measurement.notes())
+def _baseline_notes(chosen: Sequence[Theory], compared: Sequence[Theory], baselines: int) -> Iterator[str]:
+    for theory in chosen:
+        if Need.BASELINE in theory.needs and (theory not in compared or not baselines):
+            yield f"{theory.title}: not compared with a baseline; an untrained model may do as well"
+        elif Need.BASELINE in theory.needs and baselines == 1:
+            yield f"{theory.title}: one baseline model is shown and does not decide; several draws would"
 
 
 def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:
@@ -183,13 +179,25 @@ def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:
         raise AuditError(f"there is no layer {unknown[0]}; the model has layers 0 to {len(fidelity.layers) - 1}")
 
 
+def _require_length(findings: Sequence[Finding]) -> None:
+    """Raise AuditError if inputs are too short for every primary claim."""
+    deciding = [f for f in findings if f.claim.role is Role.PRIMARY and f.verdict is not Verdict.TRUE_BY_CONSTRUCTION]
+    short = [reason for f in deciding for reason in f.reasons if reason.kind is ReasonKind.TOO_SHORT]
+    if short and all(finding.inputs == 0 for finding in deciding):
+        raise AuditError(f"every input is too short to be measured: {short[0].text}; give longer inputs")
+
+
 def _length(batch: Any) -> int | None:
-    """Tokens per input, where the batch tells."""
+    """Return the number of tokens per input, if the batch has token ids."""
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     return ids.shape[1] if isinstance(ids, Tensor) and ids.ndim == 2 else None
 
 
-def _peak_memory() -> int:
-    """Bytes: Linux counts kibibytes, macOS bytes."""
+def _peak_memory() -> int | None:
+    """Return the process's peak memory in bytes; None where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes

@@ -24,13 +24,14 @@ from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
 from clearhead.theories.catalogue import find_theories
+from clearhead.theories.theory import Need
 
 __all__ = ["AuditRequest", "AuditResult", "print_result", "run_audit"]
 
 BASELINE_DRAWS = 5
 """Number of models with fresh random weights that form the baseline."""
 
-_PHASES = {"check": "checking the capture", "measure": "measuring", "untrained": "measuring the baseline"}
+_PHASES = {"check": "checking the capture", "measure": "measuring", "baseline": "measuring the baseline"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
     """Run the audit and write its report. Bad options are refused before the model is loaded."""
     layers = None if request.layers is None else _layer_numbers(request.layers)
     theories = find_theories(request.theories)
-    compared = [t.name for t in theories if t.needs_untrained or request.baseline is Baseline.ALL]
+    compared = [t.key for t in theories if Need.BASELINE in t.needs or request.baseline is Baseline.ALL]
     describe = [] if request.describe is None else read_descriptions(request.describe)
     if request.text is not None and request.batches is not None:
         raise CommandError("--text and --batches are two ways to give inputs; choose one")
@@ -100,8 +101,8 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
                 seed=request.seed,
                 describe=describe,
                 allow_unseen=request.allow_unseen,
-                untrained=_baseline(request, loaded) if compared else None,
-                untrained_for=compared,
+                baseline=_baseline(request, loaded) if compared else None,
+                baseline_for=compared,
                 loss=None if request.loss is None else load_function(request.loss),
                 name=loaded.name,
                 data=inputs.name,

@@ -1,7 +1,9 @@
 """Running moments (Welford 1962, in the batched form of Chan et al. 1983), confidence intervals and p-values."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +47,28 @@ class RunningMoments:
         step = np.where(finite, sample - self.mean, 0.0)
         self.mean += step / np.maximum(self.count, 1)
         self._squares += step * np.where(finite, sample - self.mean, 0.0)
+
+    def merge(self, other: "RunningMoments") -> None:
+        """Add the samples of other moments of the same shape (Chan, Golub and LeVeque 1983)."""
+        count = self.count + other.count
+        share = other.count / np.maximum(count, 1)
+        step = other.mean - self.mean
+        self.mean = self.mean + step * share
+        self._squares = self._squares + other._squares + step**2 * self.count * share
+        self.count = count
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums as plain lists, from which `from_state` restores every bit."""
+        return {"count": self.count.tolist(), "mean": self.mean.tolist(), "squares": self._squares.tolist()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "RunningMoments":
+        """Return the moments that `state` was taken of."""
+        count = np.array(state["count"], dtype=np.int64)
+        moments = cls(count.shape)
+        moments.count = count
+        moments.mean, moments._squares = (np.array(state[name], dtype=np.float64) for name in ("mean", "squares"))
+        return moments
 
     def standard_error(self) -> Array:
         """Return the standard error of the mean; NaN for fewer than two samples."""

@@ -30,7 +30,7 @@ def _layouts(grids: Sequence[ClaimGrid]) -> Iterator[list[Column]]:
     statistic = text_column("statistic", [s.claim.statistic for s in summaries], right=False)
     median = text_column("median [95% CI]", [_with_interval(s.median, s.interval) for s in summaries])
     control = text_column("control [95%]", [_with_interval(_control(g.summary), _range(g)) for g in grids])
-    predicted = text_column("predicted", [short(s.exact) for s in summaries])
+    predicted = text_column("predicted", [short(s.predicted) for s in summaries])
     counts = [_beyond(s) for s in summaries]
     heads_long = text_column("heads beyond controls (FDR 5%)", counts)
     heads = text_column("beyond", counts)
@@ -91,7 +91,7 @@ def _print_block(title: str, grids: Sequence[ClaimGrid], controls: Sequence[Colu
     summaries = [grid.summary for grid in grids]
     statistic = text_column("statistic", [s.claim.statistic for s in summaries], right=False)
     median = text_column("median", [short(s.median) for s in summaries])
-    predicted = text_column("predicted", [short(s.exact) for s in summaries])
+    predicted = text_column("predicted", [short(s.predicted) for s in summaries])
     verdict = text_column("verdict", [s.verdict for s in summaries], right=False)
     heads = [text_column(title, [_beyond(s) for s in summaries]) for title in ("beyond controls", "beyond")]
     layouts = [

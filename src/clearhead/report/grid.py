@@ -6,11 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import Summary, summarise
-from clearhead.numerics.moments import Interval, false_discovery_rate
+from clearhead.numerics.moments import Interval
 from clearhead.report.wording import skip_reason
 from clearhead.theories.theory import Claim, Role
 
@@ -19,11 +17,10 @@ __all__ = ["Cell", "ClaimGrid", "Row", "arrange", "beyond_controls", "further_cl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One finding, its index in the record, and its p-value adjusted over the heads of its claim."""
+    """One finding and its index in the record."""
 
     index: int
     finding: Finding
-    adjusted: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ class ClaimGrid:
             for cell in self.cells
             if math.isfinite(cell.finding.value)
             for drawn in cell.finding.controls
-            if drawn.control == control and math.isfinite(drawn.range.low) and math.isfinite(drawn.range.high)
+            if drawn.name == control and math.isfinite(drawn.range.low) and math.isfinite(drawn.range.high)
         ]
         if not ranges:
             return Interval(math.nan, math.nan)
@@ -89,11 +86,10 @@ def arrange(findings: Iterable[Finding]) -> list[ClaimGrid]:
 
 
 def _rows(findings: list[Finding], members: list[int]) -> tuple[Row, ...]:
-    adjusted = false_discovery_rate(np.array([findings[i].p_value for i in members], dtype=np.float64))
     cells: dict[tuple[int, str], list[Cell]] = defaultdict(list)
-    for i, p in zip(members, adjusted, strict=True):
+    for i in members:
         finding = findings[i]
-        cells[finding.layer, finding.name].append(Cell(index=i, finding=finding, adjusted=float(p)))
+        cells[finding.layer, finding.name].append(Cell(index=i, finding=finding))
     return tuple(
         Row(layer=layer, name=name, cells=tuple(sorted(cells[layer, name], key=lambda cell: cell.finding.head)))
         for layer, name in sorted(cells)

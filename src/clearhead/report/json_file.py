@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from clearhead.audit.findings import Chance, Finding
+from clearhead.audit.findings import ControlResult, Finding
 from clearhead.audit.record import AuditRecord
 from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
 from clearhead.report.wording import closest_control, evidence, headline
@@ -38,7 +38,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "disputes": _plain(record.disputes),
         "summaries": [_summary(grid) for grid in grids],
         "fidelity": _plain(record.fidelity),
-        "symmetry": _plain(record.symmetry),
+        "whole_model": _plain(record.whole_model),
         "curves": _plain(record.curves),
         "notes": list(record.notes),
         "timing": _plain(record.timing),
@@ -71,7 +71,7 @@ def _summary(grid: ClaimGrid) -> dict[str, Any]:
         "beyond_controls": beyond_controls(summary),
         "median": _plain(summary.median),
         "interval": _plain(summary.interval),
-        "predicted": _plain(summary.exact),
+        "predicted": _plain(summary.predicted),
         "closest_control": closest or None,
         "control": _plain(summary.controls.get(closest)),
         "controls": _plain(summary.controls),
@@ -89,11 +89,11 @@ def _finding(cell: Cell) -> dict[str, Any]:
         "head": finding.head,
         "value": _plain(finding.value),
         "interval": _plain(finding.interval),
-        "predicted": _plain(finding.exact),
-        "closest_control": finding.chance.control if finding.chance.draws else None,
-        "controls": {control.control: _control(control) for control in finding.controls},
+        "predicted": _plain(finding.predicted),
+        "closest_control": finding.closest_control.name if finding.closest_control.draws else None,
+        "controls": {control.name: _control(control) for control in finding.controls},
         "p_value": _plain(finding.p_value),
-        "p_value_adjusted": _plain(cell.adjusted),
+        "p_value_adjusted": _plain(finding.adjusted_p_value),
         "agreement": _plain(finding.agreement),
         "agreement_interval": _plain(finding.agreement_interval),
         "inputs": finding.inputs,
@@ -103,8 +103,8 @@ def _finding(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _control(control: Chance) -> dict[str, Any]:
-    return {name: value for name, value in _plain(control).items() if name not in ("control", "decisive")}
+def _control(control: ControlResult) -> dict[str, Any]:
+    return {name: value for name, value in _plain(control).items() if name not in ("name", "decisive")}
 
 
 def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ VERDICTS = tuple(Verdict)
 def page_data(grids: Sequence[ClaimGrid], maps: Sequence[HeadMap], map_of: Sequence[int]) -> Markup:
     """Return the findings as JSON that cannot end its own element; `map_of` has the index of each claim's map."""
     reasons = _numbered(skip_reason(cell.finding) for grid in grids for cell in grid.cells)
-    controls = _numbered(c.control for grid in grids for cell in grid.cells for c in cell.finding.controls)
+    controls = _numbered(c.name for grid in grids for cell in grid.cells for c in cell.finding.controls)
     data = {
         "claims": [_claim(grid, index, reasons, controls) for grid, index in zip(grids, map_of, strict=True)],
         "maps": [_map(head_map) for head_map in maps],
@@ -63,7 +63,7 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
         "value": lambda f: number(f.value),
         "low": lambda f: low(f.interval),
         "high": lambda f: high(f.interval),
-        "predicted": lambda f: number(f.exact),
+        "predicted": lambda f: number(f.predicted),
         "agreement": lambda f: number(f.agreement),
         "agreement_low": lambda f: low(f.agreement_interval),
         "agreement_high": lambda f: high(f.agreement_interval),
@@ -72,7 +72,7 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
         "skipped": lambda f: f"{f.skipped:,}",
         "reason": lambda f: str(reasons[skip_reason(f)]),
         "verdict": lambda f: str(VERDICTS.index(f.verdict)),
-        "closest": lambda f: str(controls[f.chance.control]) if f.chance.draws else "-",
+        "closest": lambda f: str(controls[f.closest_control.name]) if f.closest_control.draws else "-",
         "shade": shade_of,
         "text": lambda f: square_text(f) or "-",
     }
@@ -88,7 +88,7 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
         "evidence": evidence(grid.summary),
         "columns": {
             **{name: _column(grid, text) for name, text in columns.items()},
-            "adjusted": " ".join(number(cell.adjusted) for cell in grid.cells),
+            "adjusted": " ".join(number(cell.finding.adjusted_p_value) for cell in grid.cells),
         },
         "controls": [_control(grid, name, i) for name, i in controls.items() if name in grid.summary.controls],
     }
@@ -96,7 +96,7 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
 
 def _control(grid: ClaimGrid, name: str, index: int) -> dict[str, Any]:
     """Return the columns of one control; a head without it has 0 draws."""
-    controls = [next((c for c in cell.finding.controls if c.control == name), None) for cell in grid.cells]
+    controls = [next((c for c in cell.finding.controls if c.name == name), None) for cell in grid.cells]
     return {
         "control": index,
         "seed": " ".join(dict.fromkeys(str(c.seed) for c in controls if c is not None)),

@@ -6,14 +6,14 @@ from rich.console import Console
 from rich.text import Text
 
 from clearhead.audit.findings import Verdict
-from clearhead.audit.record import AuditRecord, Fidelity, ModelSymmetry
+from clearhead.audit.record import AuditRecord, Fidelity
 from clearhead.report.claim_tables import print_leading_claims, print_other_claims, print_published_claims
 from clearhead.report.columns import print_paragraph
 from clearhead.report.depth import depth_in_words
 from clearhead.report.grid import ClaimGrid, arrange, further_claims, leading, skipped_heads
 from clearhead.report.head_table import print_head_table
 from clearhead.report.wording import amount_of_memory, clean, control_draws, duration, evidence, headline, short
-from clearhead.theories.theory import Role
+from clearhead.theories.theory import Role, WholeModelErrors
 
 __all__ = ["print_audit"]
 
@@ -75,8 +75,8 @@ def _print_checks(record: AuditRecord, leads: Sequence[ClaimGrid], console: Cons
         print_paragraph("missing", Text(text), console)
     for line in _controls(leads):
         print_paragraph("controls", Text(line), console)
-    if record.symmetry is not None:
-        print_paragraph("order", Text(_order(record.symmetry)), console)
+    for errors in record.whole_model:
+        print_paragraph("order", Text(_order(errors)), console)
 
 
 def _fidelity(fidelity: Fidelity) -> list[str]:
@@ -110,7 +110,7 @@ def _controls(leads: Sequence[ClaimGrid]) -> Iterator[str]:
     yield from lines
 
 
-def _order(symmetry: ModelSymmetry) -> str:
+def _order(symmetry: WholeModelErrors) -> str:
     if not symmetry.layers:
         return f"permuted tokens were not measured: {clean(symmetry.reason)}"
     layers = " ".join(short(error) for error in symmetry.layers)

@@ -47,7 +47,7 @@ def value_chart(grid: ClaimGrid) -> ValueChart:
         *(("control", name, value, grid.control_range(name)) for name, value in summary.controls.items()),
     ]
     if summary.claim.direction is None:
-        lines.insert(0, ("theory", "theory predicts", summary.exact, NO_BAR))
+        lines.insert(0, ("theory", "theory predicts", summary.predicted, NO_BAR))
     points = [p for _, _, at, bar in lines for p in (at, bar.low, bar.high) if math.isfinite(p)]
     low, high = min([*points, *values], default=0.0), max([*points, *values], default=1.0)
     width = (high - low) or 1.0
@@ -69,7 +69,7 @@ def value_chart(grid: ClaimGrid) -> ValueChart:
             )
             for kind, name, at, bar in lines
         ),
-        predicted=percent(summary.exact),
+        predicted=percent(summary.predicted),
         control=percent(summary.controls.get(closest_control(summary), math.nan)),
         heads=tuple(sorted({round(p, 1) for p in map(percent, values) if p is not None})),
     )

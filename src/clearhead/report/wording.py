@@ -115,8 +115,8 @@ def evidence(summary: Summary) -> str:
         text += f" and {in_prose(claim, summary.controls[control])} for {clean(control)}"
     if claim.direction is not None:
         return f"{text}; the theory predicts a {claim.direction} value than every control."
-    if math.isfinite(summary.exact):
-        text += f"; the theory predicts {in_prose(claim, summary.exact)}"
+    if math.isfinite(summary.predicted):
+        text += f"; the theory predicts {in_prose(claim, summary.predicted)}"
     return f"{text}."
 
 
@@ -146,7 +146,7 @@ def closest_control(summary: Summary) -> str:
 
     Where no prediction is known this is the first decisive control.
     """
-    return summary.claim.hardest({name: summary.controls[name] for name in summary.decisive}, summary.exact)
+    return summary.claim.closest({name: summary.controls[name] for name in summary.decisive}, summary.predicted)
 
 
 def position(finding: Finding) -> str:
@@ -159,7 +159,7 @@ def control_draws(findings: Iterable[Finding]) -> list[str]:
     """Return every control of some findings with its number of draws, as in "random values, 6 draws"."""
     draws: dict[str, set[int]] = {}
     for control in (control for finding in findings for control in finding.controls):
-        draws.setdefault(control.control, set()).add(control.draws)
+        draws.setdefault(control.name, set()).add(control.draws)
     return [f"{clean(name)}, {_draws(counts)}" for name, counts in draws.items()]
 
 

@@ -9,7 +9,7 @@ from clearhead.theories.theory import TheoremCheck, Theory
 __all__ = ["THEORIES", "all_theorems", "find_theories"]
 
 THEORIES: dict[str, Theory] = {
-    theory.name: theory for theory in (kernel_pca.THEORY, max_margin.THEORY, coding_rate.THEORY, symmetry.THEORY)
+    theory.key: theory for theory in (kernel_pca.THEORY, max_margin.THEORY, coding_rate.THEORY, symmetry.THEORY)
 }
 
 

@@ -1,56 +1,95 @@
-"""A theory of attention: its claims, how they are measured, its theorem checks and what is disputed."""
+"""A theory of attention as one object: its claims, how they are measured, what it needs and what is proved or disputed.
+
+A theory says what to compute on one example. The engine (`clearhead.audit.engine`) does the rest: batches, windows,
+masks, seeds, skipping, sums over examples, timing.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Any
 
 from clearhead.errors import InputError
-from clearhead.heads import Heads
-
-if TYPE_CHECKING:
-    from clearhead.audit.findings import Finding
-    from clearhead.audit.record import DepthCurve
+from clearhead.numerics.moments import Array
+from clearhead.theories.example import Example, ModelOutput, Random
+from clearhead.theories.reason import Reason
 
 __all__ = [
-    "AlongDepth", "Begin", "Claim", "Direction", "Dispute", "Measurement", "Position", "Role", "TheoremCheck", "Theory",
-    "Unit",
+    "Claim", "Control", "Direction", "Dispute", "Grouping", "Need", "Position", "Requirement", "Role", "Sample",
+    "Samples", "TheoremCheck", "Theory", "Unit", "WholeModelErrors", "Windows",
 ]  # fmt: skip
 
 
 class Role(StrEnum):
-    """What a claim is to its theory."""
+    """The part a claim plays in its theory."""
 
     PRIMARY = "primary"
     """The theory stands or falls with it."""
     SECONDARY = "secondary"
     """Another consequence of the theory, or a condition for it."""
     PUBLISHED = "as published"
-    """A statistic that a publication rests on, computed as it says; shown so that its worth can be seen."""
+    """A statistic that a publication rests on, computed as published; shown so that its worth can be seen."""
+    DEPTH = "by depth"
+    """A quantity by layer: it makes a curve over depth and is not judged."""
 
 
 class Direction(StrEnum):
-    """On which side of chance a value lies, where a theory says no more than that."""
+    """The side of the controls on which a theory predicts the value, where it predicts no more than that."""
 
     LOWER = "lower"
     HIGHER = "higher"
 
 
 class Unit(StrEnum):
-    """What one finding of a claim is of."""
+    """The unit of one finding of a claim."""
 
     HEAD = "head"
     LAYER = "layer"
 
 
+class Need(StrEnum):
+    """Something a theory needs beyond q, k, v and the mask."""
+
+    RESIDUAL_STREAM = "residual stream"
+    GRADIENTS = "gradients"
+    WEIGHTS = "weights"
+    """The linear maps that made queries, keys or values."""
+    BASELINE = "baseline"
+    """The same model before training, as a control that decides."""
+
+
+class Windows(StrEnum):
+    """How the windows of one input become examples. Most models have one window, the whole input."""
+
+    EACH = "each"
+    """Each window is an example, and the samples of an input's windows are averaged."""
+    ONE = "one"
+    """One window is drawn for each input."""
+    WHOLE = "whole"
+    """One example for each input, for claims on the residual stream; q, k, v are those of the first window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A condition for judging a claim: the mean of another statistic of the same head is at least `at_least`."""
+
+    statistic: str
+    at_least: float
+    reason: Reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a theory says, as something that can be measured.
+    """One measurable prediction of a theory.
 
-    `exact` is the value if the theory were exact; None where that depends on the input, and every finding has its own,
-    and where the theory tells no value but only the `direction` in which it lies from chance.
-    `note` is what to know before trusting the number. A claim of whole layers has `unit` LAYER, and findings of head 0.
+    theory: the theory's title
+    predicted: the statistic if the theory held exactly; None where it depends on the input, and samples carry it, and
+        where the theory predicts only a `direction`
+    note: what to know before trusting the number
+    percent: whether the statistic is a share of a whole, shown as a percentage
+    undefined: why the statistic may have no value on an example that the theory applies to
+    requires: a condition for judging the claim in a head
     """
 
     theory: str
@@ -58,26 +97,123 @@ class Claim:
     statement: str
     formula: str
     citation: str
-    exact: float | None
+    predicted: float | None
     role: Role = Role.PRIMARY
     note: str = ""
     direction: Direction | None = None
     unit: Unit = Unit.HEAD
     percent: bool = False
-    """Whether the statistic is a share of a whole, which people read as a percentage."""
+    undefined: str = "the statistic is not defined on some inputs"
+    requires: Requirement | None = None
 
     def __post_init__(self) -> None:
-        if self.direction is not None and self.exact is not None:
-            raise InputError(f"{self.statistic} has an exact value and a direction; a claim has one of them")
+        if self.direction is not None and self.predicted is not None:
+            raise InputError(f"{self.statistic} has a predicted value and a direction; a claim has one of them")
 
-    def hardest(self, controls: Mapping[str, float], exact: float) -> str:
-        """Name the control that comes nearest to what the theory says, or the first if nobody knows; "" without."""
+    def closest(self, controls: Mapping[str, float], predicted: float) -> str:
+        """Return the name of the control nearest to the prediction; the first if nothing is predicted; "" without."""
         known = {name: value for name, value in controls.items() if math.isfinite(value)}
         if self.direction is not None and known:
             return (min if self.direction is Direction.LOWER else max)(known, key=lambda name: known[name])
-        if not known or not math.isfinite(exact):
+        if not known or not math.isfinite(predicted):
             return next(iter(known), "")
-        return min(known, key=lambda name: abs(exact - known[name]))
+        return min(known, key=lambda name: abs(predicted - known[name]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A construction under which a claim should fail; its draws form the null distribution.
+
+    kept: whether each draw is kept over all examples, as a random model would be, rather than drawn again for each.
+        Draws made for each example average out, so a head is compared with their mean, example by example. Draws that
+        are kept differ from one another as the head may differ from them, so the head must lie outside their spread.
+    """
+
+    name: str
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A claim's statistic on one example or group; NaN where it is undefined.
+
+    value: by head, of size 1 for claims on layers; controls: by draw and head
+    predicted: by head, the value if the theory held exactly, where the claim does not say
+    by_construction: whether the claim holds on this example whatever the head computes
+    caveat: what to know of the example before trusting the number
+    """
+
+    value: Array
+    controls: Mapping[Control, Array]
+    predicted: Array | None = None
+    by_construction: bool = False
+    caveat: Reason | None = None
+
+
+Samples = Mapping[Claim, Sample | Reason]
+"""A sample for each claim of an example, or the reason why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """Samples over groups of inputs: `prepare` reduces examples to what a group needs, so no tensors wait for it.
+
+    `Theory.measure` then gets a `Group` of `size` prepared examples.
+    """
+
+    size: int
+    prepare: Callable[[Sequence[Example], Sequence[Random]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeModelErrors:
+    """Relative differences between a model on transformed inputs and its transformed outputs; 0 if they are equal.
+
+    `layers` by number and `whole` for the model's output, NaN where there is not one vector per token; `unrelated` is
+    the difference to an unrelated transformation. `reason` says why something is missing.
+    """
+
+    theory: str
+    layers: tuple[float, ...]
+    whole: float
+    unrelated: float
+    inputs: int
+    draws: int
+    reason: str = ""
+
+
+def _applies(example: Example) -> Reason | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theory:
+    """A theory of attention that can be measured on the heads of a model.
+
+    key: name on the command line and in `record[key]`; title: name for display
+    claims: all claims, in the order of the report
+    measure: a sample for every claim of one example, or of one `Group` where the theory has a grouping. A claim that
+        cannot be measured there has a reason instead
+    applies: why nothing can be measured on the example, if so
+    claims_of: the claims that the example's layer has; all by default. Claims left out get no finding
+    needs: what the theory needs beyond q, k, v and the mask
+    whole_model: compares runs of the whole model on transformed inputs, given a function that runs it, a batch and
+        the seed
+    theorems: verifies the theory's proved statements
+    """
+
+    key: str
+    title: str
+    claims: tuple[Claim, ...]
+    measure: Callable[[Any, Random], Samples]
+    applies: Callable[[Example], Reason | None] = _applies
+    claims_of: Callable[[Example], tuple[Claim, ...]] | None = None
+    windows: Windows = Windows.EACH
+    grouping: Grouping | None = None
+    needs: frozenset[Need] = frozenset()
+    whole_model: Callable[[Callable[[Any], ModelOutput], Any, int], WholeModelErrors] | None = None
+    theorems: Callable[[], Sequence["TheoremCheck"]] = tuple
+    dispute: "Dispute | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,48 +263,3 @@ class Dispute:
     theory: str
     question: str
     positions: tuple[Position, ...]
-
-
-@runtime_checkable
-class Measurement(Protocol):
-    """A theory being tested on a stream of calls. It keeps sums over inputs, never the inputs."""
-
-    def observe(self, heads: Heads) -> None:
-        """Take one call of one layer."""
-
-    def findings(self) -> "list[Finding]":
-        """What was found on every head seen, without verdicts."""
-
-
-@runtime_checkable
-class AlongDepth(Measurement, Protocol):
-    """A measurement that can also draw what it saw layer by layer."""
-
-    def curves(self) -> "list[DepthCurve]":
-        """Quantities by layer, each beside its chance."""
-
-    def notes(self) -> list[str]:
-        """What to know of the inputs before trusting the numbers."""
-
-
-@runtime_checkable
-class Begin(Protocol):
-    """Start a measurement with a seed; without controls where only the values are wanted."""
-
-    def __call__(self, seed: int, *, controls: bool = True) -> Measurement:
-        """Begin."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Theory:
-    """A name on the command line, what it says, how to measure it, and the statements behind it that can be proved."""
-
-    name: str
-    title: str
-    begin: Begin
-    theorems: Callable[[], Sequence[TheoremCheck]]
-    dispute: Dispute | None = None
-    needs_stream: bool = False
-    """Whether its claims are on the tokens carried past a block (`Heads.stream`)."""
-    needs_untrained: bool = False
-    """Whether its claims mean little unless the same model before training is a control, and one to be judged by."""

@@ -3,17 +3,17 @@ import math
 import pytest
 import torch
 
+from clearhead.audit.engine import Measurement
 from clearhead.numerics.coding_rate import subspace_rates
-from clearhead.theories.coding_rate import CodingRateClaims
+from clearhead.theories.coding_rate import THEORY
 from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
-from clearhead.theories.theory import AlongDepth
 from tests.theories.coding_rate.made_heads import INPUTS, bases, compressed, heads_of, tokens
 
 Z = tokens()
 
 
-def watched(*calls, **options) -> CodingRateClaims:
-    measurement = CodingRateClaims(0, **options)
+def measured(*calls, controls: bool = True) -> Measurement:
+    measurement = Measurement(THEORY, controls=controls)
     for heads in calls:
         measurement.observe(heads)
     return measurement
@@ -23,8 +23,7 @@ def test_curves_are_means_over_inputs_by_layer() -> None:
     between = [compressed(Z), compressed(compressed(Z))]
     after = [Z.clamp_min(0), Z.clamp_min(1)]
     calls = [heads_of(Z, between[i], after=after[i], layer=2 + i) for i in range(2)]
-    measurement = watched(*calls)
-    assert isinstance(measurement, AlongDepth)
+    measurement = measured(*calls)
     raw, unit, dense, nonzero = measurement.curves()
     size = torch.linalg.vector_norm
     for i in range(2):
@@ -48,7 +47,7 @@ def test_curves_are_means_over_inputs_by_layer() -> None:
 def test_random_subspaces_are_of_the_same_number_and_width() -> None:
     """On tokens without a preferred direction, a sum over as many random subspaces is that over the heads'."""
     even = torch.randn(INPUTS, 97, 31, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    raw, unit = watched(heads_of(even, even)).curves()[:2]
+    raw, unit = measured(heads_of(even, even)).curves()[:2]
     for curve in (raw, unit):
         assert curve.lines[-1].name == "in random subspaces"
         assert curve.lines[-1].values[0] == pytest.approx(curve.lines[0].values[0], rel=0.03)
@@ -56,35 +55,38 @@ def test_random_subspaces_are_of_the_same_number_and_width() -> None:
 
 def test_an_untrained_models_line_stands_second() -> None:
     trained, before = (
-        watched(heads_of(z, compressed(z), after=z), **options).curves()
+        measured(heads_of(z, compressed(z), after=z), **options).curves()
         for z, options in ((Z, {}), (tokens(seed=3), {"controls": False}))
     )
-    beside = [curve.beside([other], name="before") for curve, other in zip(trained, before, strict=True)]
+    beside = [curve.with_line([other], name="before") for curve, other in zip(trained, before, strict=True)]
     for curve, own, other in zip(beside, trained, before, strict=True):
         assert [line.name for line in curve.lines[:2]] == ["this model", "before"]
         assert curve.lines[1].values == other.lines[0].values
         assert curve.lines[2:] == own.lines[1:]
         assert len(other.lines) == 1
-        assert own.beside([], name="before") == own
-        mean = own.beside([other, own], name="both").lines[1]
+        assert own.with_line([], name="before") == own
+        mean = own.with_line([other, own], name="both").lines[1]
         assert mean.values == pytest.approx(
             [(a + b) / 2 for a, b in zip(other.lines[0].values, own.lines[0].values, strict=True)]
         )
         assert all(i.low <= v <= i.high for i, v in zip(mean.intervals, mean.values, strict=True))
-    (elsewhere,) = watched(heads_of(Z, Z, layer=5)).curves()[:1]
-    assert trained[0].beside([elsewhere], name="before") == trained[0]
+    (elsewhere,) = measured(heads_of(Z, Z, layer=5)).curves()[:1]
+    assert trained[0].with_line([elsewhere], name="before") == trained[0]
 
 
 def test_where_nothing_was_seen_there_is_no_curve() -> None:
-    assert watched(heads_of(Z, Z, stream=False)).curves() == []
-    assert len(watched(heads_of(Z, Z)).curves()) == 2
-    assert len(watched(heads_of(Z, Z, after=Z, values=False)).curves()) == 2
+    assert measured(heads_of(Z, Z, stream=False)).curves() == []
+    assert len(measured(heads_of(Z, Z)).curves()) == 2
+    assert len(measured(heads_of(Z, Z, after=Z, values=False)).curves()) == 2
 
 
 def test_tokens_without_length_are_counted() -> None:
     holes = Z.clone()
     holes[:, 3] = 0
-    measurement = watched(heads_of(Z, holes, layer=1), heads_of(holes, holes, layer=2))
-    assert [note.split()[0] for note in measurement.notes()] == [str(INPUTS), str(2 * INPUTS)]
-    assert watched(heads_of(Z, Z)).notes() == []
+    measurement = measured(heads_of(Z, holes, layer=1), heads_of(holes, holes, layer=2))
+    assert measurement.notes() == [
+        f"coding rate: tokens of length zero, which cannot be scaled to length one, in {INPUTS} inputs at layer {layer}"
+        for layer in (1, 2)
+    ]
+    assert measured(heads_of(Z, Z)).notes() == []
     assert all(math.isfinite(f.value) for f in measurement.findings() if f.claim.theory == "coding rate" and f.inputs)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
+from clearhead.theories.coding_rate import make_theory
 from clearhead.theories.coding_rate.block import Block, Draws, relative_changes
 from clearhead.theories.coding_rate.change import rate_change
 from clearhead.theories.coding_rate.claims import (
@@ -29,7 +31,6 @@ from clearhead.theories.coding_rate.claims import (
     UNIT_NORM,
     UNSCALED_MAP,
 )
-from clearhead.theories.coding_rate.measurement import CodingRateClaims
 from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.theory import Claim, Unit
 from tests.theories.coding_rate.made_heads import (
@@ -50,7 +51,8 @@ TOLERANCE = tolerance(torch.float64, terms=TOKENS * STREAM)
 
 
 def found(*calls, seed: int = 0, **options) -> dict[Claim, list[Finding]]:
-    measurement = CodingRateClaims(seed, **options)
+    controls = options.pop("controls", True)
+    measurement = Measurement(make_theory(**options), seed=seed, controls=controls)
     for heads in calls:
         measurement.observe(heads)
     by_claim: dict[Claim, list[Finding]] = {}
@@ -64,7 +66,7 @@ def verdicts(findings: list[Finding]) -> set[Verdict]:
 
 
 def control(finding: Finding, name: str) -> float:
-    return next(chance.value for chance in finding.controls if chance.control == name)
+    return next(chance.value for chance in finding.controls if chance.name == name)
 
 
 Z = tokens()
@@ -138,7 +140,7 @@ def test_with_two_tokens_each_gets_the_others() -> None:
     z, between = Z[0, :2], Z[0, :2] + drawn(2, STREAM, seed=7)
     block = Block(Tokens(before=z, between=between, after=None), bases(), eps=0.5)
     generator = torch.Generator().manual_seed(0)
-    samples = block.samples(Draws(), generator, block.elsewhere(2, generator))
+    samples = block.samples(Draws(), generator, block.in_random_subspaces(2, generator))
     expected = relative_changes(block.before, block.rates(z + (between - z).flip(0)))
     for claim in HEAD_CLAIMS:
         for exchanged in samples[claim].controls[OTHER_TOKENS]:
@@ -217,7 +219,7 @@ def test_a_map_of_zeros_has_no_subspace() -> None:
     ("options", "words"),
     [
         ({"stream": False}, "not found"),
-        ({"values": False}, "no linear map"),
+        ({"values": False}, "not a linear map"),
         ({"maps": drawn(HEADS, STREAM + 2, WIDTH)}, "another width"),
     ],
 )
@@ -235,12 +237,12 @@ def test_other_obstacles_say_why() -> None:
     holes[:, 0, 0] = torch.nan
     for broken, words in (
         (dataclasses.replace(heads, k=longer, v=longer), "another sequence"),
-        (dataclasses.replace(heads, stream=heads_of(Z[:3], Z[:3]).stream), "other inputs"),
+        (dataclasses.replace(heads, stream=heads_of(Z[:3], Z[:3]).stream), "not found"),
         (heads_of(Z[:, :3], Z[:, :3]), "fewer than 4 tokens"),
         (heads_of(holes, Z), "not finite"),
     ):
         assert all(words in f.reason for f in found(broken)[COMPRESSION])
-    assert "nothing follows" in found(heads)[DENSITY][0].reason
+    assert "nothing between the attention" in found(heads)[DENSITY][0].reason
 
 
 def test_sparsity_is_of_layers() -> None:
@@ -299,4 +301,4 @@ def test_eps_is_epsilon_itself() -> None:
         measured = found(heads_of(Z, compressed(Z)), eps=eps)[RAW][0].value
         assert measured == pytest.approx(float((change.raw / change.before).mean()), rel=TOLERANCE)
     with pytest.raises(ValueError, match="eps"):
-        CodingRateClaims(0, eps=0.0)
+        make_theory(eps=0.0)

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
 from clearhead.operators.kernel_pca import kernel_pca
-from clearhead.theories.kernel_pca import CAPTURED, Draws, KernelPCAClaims, captured_variance
+from clearhead.theories.kernel_pca import CAPTURED, Draws, captured_variance, make_theory
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
 SCALE = WIDTH**-0.5
@@ -39,7 +40,7 @@ def _shortened(call: Heads, tokens: slice) -> Heads:
 
 def _found(*calls: Heads, seed: int = 0, draws: int = 20) -> list[Finding]:
     random_only = Draws(random_values=draws, random_map=0, permuted=0, other_heads=0)
-    measurement = KernelPCAClaims(seed, claims=[CAPTURED], draws=random_only)
+    measurement = Measurement(make_theory(claims=[CAPTURED], draws=random_only), seed=seed)
     for call in calls:
         measurement.observe(call)
     return [finding for finding in judge(measurement.findings()) if finding.claim is CAPTURED]
@@ -165,7 +166,7 @@ def test_long_keys_do_not_make_the_measurement_blind() -> None:
         one = captured_variance(call.k[:, h], call.v[:, h], scale=SCALE)
         assert finding.value == pytest.approx(float(one.mean()), rel=1e-9)
         assert finding.value > 0.05
-        assert finding.chance.value > 0.05
+        assert finding.closest_control.value > 0.05
 
 
 @pytest.mark.parametrize(("size", "error"), [(1e-2, 1e-9), (1e-4, 1e-6), (1e-6, 0.02)])
@@ -188,8 +189,8 @@ def test_a_planted_head_is_supported_and_a_random_one_is_not() -> None:
     found = _found(_call(planted))
     assert [finding.verdict for finding in found] == [Verdict.NO_EVIDENCE, Verdict.SUPPORTED, Verdict.NO_EVIDENCE]
     assert found[1].agreement == pytest.approx(1)
-    assert found[0].chance.value == pytest.approx(found[1].chance.value, abs=0.1)
-    assert found[0].chance.range.low < found[0].value < found[0].chance.range.high
+    assert found[0].closest_control.value == pytest.approx(found[1].closest_control.value, abs=0.1)
+    assert found[0].closest_control.range.low < found[0].value < found[0].closest_control.range.high
 
 
 def test_random_heads_are_called_significant_at_the_rate_promised() -> None:
@@ -211,7 +212,7 @@ def test_how_inputs_are_batched_does_not_matter() -> None:
     together, apart = _found(call), _found(*parts)
     for a, b in zip(together, apart, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-12)
-        assert a.chance.value == pytest.approx(b.chance.value, rel=1e-12)
+        assert a.closest_control.value == pytest.approx(b.closest_control.value, rel=1e-12)
         assert a.p_value == pytest.approx(b.p_value, rel=1e-6)
     assert together[0].inputs == BATCH
 
@@ -220,7 +221,7 @@ def test_seeds_move_chance_and_nothing_else() -> None:
     first, again, other = _found(_call()), _found(_call()), _found(_call(), seed=1)
     assert first == again
     assert first[0].value == other[0].value
-    assert first[0].chance.value != other[0].chance.value
+    assert first[0].closest_control.value != other[0].closest_control.value
 
 
 def test_padding_does_not_count() -> None:

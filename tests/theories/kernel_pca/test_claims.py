@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads, LinearMap
-from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, KernelPCAClaims
+from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, make_theory
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.kernel_pca.controls import (
     OTHER_HEADS,
@@ -38,7 +39,8 @@ def _mapped(seed: int = 0, *, bias: bool = True, batch: int = BATCH) -> Heads:
 
 
 def _found(*calls: Heads, seed: int = 0, **options: object) -> dict[str, list[Finding]]:
-    measurement = KernelPCAClaims(seed, **options)  # type: ignore[arg-type]
+    controls = bool(options.pop("controls", True))
+    measurement = Measurement(make_theory(**options), seed=seed, controls=controls)  # type: ignore[arg-type]
     for one in calls:
         measurement.observe(one)
     by_statistic: dict[str, list[Finding]] = {}
@@ -70,9 +72,9 @@ def test_every_claim_has_its_exact_value_on_the_theorems_values() -> None:
         for finding in found[claim.statistic]:
             assert finding.inputs == BATCH
             if claim in described:
-                assert math.isnan(finding.exact)
+                assert math.isnan(finding.predicted)
             elif claim not in other_norm:
-                assert finding.value == pytest.approx(finding.exact, rel=1e-6, abs=1e-9), claim.statistic
+                assert finding.value == pytest.approx(finding.predicted, rel=1e-6, abs=1e-9), claim.statistic
 
 
 def test_published_likeness_takes_eigenvectors_of_length_one() -> None:
@@ -87,10 +89,10 @@ def test_published_likeness_takes_eigenvectors_of_length_one() -> None:
 def test_controls_by_claim(mapped: dict[str, list[Finding]]) -> None:
     all_controls = {RANDOM_VALUES.name, RANDOM_MAP.name, PERMUTED.name, OTHER_HEADS.name}
     for claim in CLAIMS:
-        names = {chance.control for chance in mapped[claim.statistic][0].controls}
+        names = {chance.name for chance in mapped[claim.statistic][0].controls}
         assert names == ({RANDOM_VALUES.name} if claim.role is Role.PUBLISHED else all_controls), claim.statistic
         for chance in mapped[claim.statistic][0].controls:
-            assert math.isfinite(chance.value), (claim.statistic, chance.control)
+            assert math.isfinite(chance.value), (claim.statistic, chance.name)
             assert 0 <= chance.p_value <= 1
 
 
@@ -119,7 +121,7 @@ def test_values_that_beat_random_ones_as_any_map_does_are_at_chance() -> None:
     strong = _found(layer, claims=[CAPTURED])[CAPTURED.statistic]
     assert sum(f.verdict is Verdict.PARTLY_SUPPORTED for f in weak) >= 3
     assert {f.verdict for f in strong} == {Verdict.NO_EVIDENCE}
-    assert all(f.chance.control in (RANDOM_MAP.name, OTHER_HEADS.name) for f in strong)
+    assert all(f.closest_control.name in (RANDOM_MAP.name, OTHER_HEADS.name) for f in strong)
 
 
 def test_random_maps_are_called_different_at_the_rate_promised() -> None:
@@ -128,7 +130,7 @@ def test_random_maps_are_called_different_at_the_rate_promised() -> None:
     for seed in range(40):
         layer = _mapped(seed=100 * seed, batch=4)
         found = _found(layer, seed=seed, claims=[CAPTURED])[CAPTURED.statistic]
-        p_values += [ch.p_value for f in found for ch in f.controls if ch.control == RANDOM_MAP.name]
+        p_values += [ch.p_value for f in found for ch in f.controls if ch.name == RANDOM_MAP.name]
     rejected = np.mean(np.array(p_values) <= 0.05)
     assert len(p_values) == 200
     assert 0.01 <= rejected <= 0.12
@@ -173,7 +175,7 @@ def test_a_control_that_cannot_be_made_is_left_out(mapped: dict[str, list[Findin
     unknown = dataclasses.replace(layer, values_from=None)
     few = dataclasses.replace(layer, **{n: getattr(layer, n)[:, :3] for n in ("q", "k", "v", "out")}, values_from=None)
     found = (mapped, *(_found(x, claims=[CAPTURED]) for x in (unknown, few)))
-    names = [{ch.control for ch in x[CAPTURED.statistic][0].controls} for x in found]
+    names = [{ch.name for ch in x[CAPTURED.statistic][0].controls} for x in found]
     assert names[0] - names[1] == {RANDOM_MAP.name}
     assert names[1] - names[2] == {OTHER_HEADS.name}
 
@@ -228,7 +230,7 @@ def test_every_number_is_finite_for_long_keys_in_any_precision(dtype: torch.dtyp
         for finding in found[claim.statistic]:
             assert math.isfinite(finding.value), claim.statistic
             if claim in (c.LINEAR_CKA, c.KERNEL_CKA) and finding.skipped:
-                assert "no unbiased likeness" in finding.reason
+                assert "too few tokens for an unbiased similarity" in finding.reason
             else:
                 assert finding.inputs == BATCH, claim.statistic
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import judge
-from clearhead.theories.kernel_pca import CAPTURED, KernelPCAClaims
+from clearhead.theories.kernel_pca import CAPTURED, make_theory
 from clearhead.theories.kernel_pca.kernels import KERNEL, distance_from_a_kernel
 from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, drawn
 
@@ -47,7 +48,7 @@ def test_measured_only_where_there_is_a_bias_or_a_cap() -> None:
         ({"bias": places @ places.mT, "mask": mask}, Verdict.SUPPORTED),
         ({"softcap": 0.5}, Verdict.PARTLY_SUPPORTED),
     ):
-        measurement = KernelPCAClaims(0, claims=[CAPTURED])
+        measurement = Measurement(make_theory(claims=[CAPTURED]))
         measurement.observe(call(v, k, **changed))
         found = judge(measurement.findings())
         kernels = [f for f in found if f.claim is KERNEL]
@@ -65,7 +66,7 @@ def test_measured_only_where_there_is_a_bias_or_a_cap() -> None:
 
 def test_not_in_cross_attention() -> None:
     k, v = drawn(BATCH, HEADS, TOKENS, WIDTH, seed=0), drawn(BATCH, HEADS, TOKENS, VALUES, seed=1)
-    measurement = KernelPCAClaims(0, claims=[CAPTURED])
+    measurement = Measurement(make_theory(claims=[CAPTURED]))
     q = drawn(BATCH, HEADS, 7, WIDTH, seed=2)
     measurement.observe(call(v, k, q=q, out=v[:, :, :7], bias=drawn(1, HEADS, 7, TOKENS, seed=3)))
     found = [f for f in measurement.findings() if f.claim is KERNEL]

@@ -7,18 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from clearhead.audit.engine import Measurement
+from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.theories.max_margin import Norm, attention_svm
+from clearhead.theories.example import Cache, Example
+from clearhead.theories.max_margin import Norm, attention_svm, make_theory
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import OWN, RANDOM, Sampling, choices_of
 from clearhead.theories.max_margin.on_heads.held_out import Place, Trial
-from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
-from clearhead.theories.theory import Claim
+from clearhead.theories.theory import Claim, Windows
 from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
@@ -47,7 +49,7 @@ def max_margin_head(size: float, norm: Norm = Norm.FROBENIUS) -> Heads:
 
 def measured(head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHING) -> dict[str, list[Finding]]:
     """Every group sees the same inputs, with all of their queries and tokens."""
-    measurement = MaxMarginClaims(0, sampling=sampling)
+    measurement = Measurement(make_theory(sampling=sampling))
     for _ in range(groups):
         measurement.observe(head)
     found: dict[str, list[Finding]] = {}
@@ -80,17 +82,23 @@ def test_a_head_of_each_norm_is_told_by_its_own_cosine(norm: Norm, claim: Claim)
     values = {one.statistic: found[one.statistic][0].value for one in cosines}
     assert values.pop(claim.statistic) == pytest.approx(1, abs=1e-3)
     assert all(value < 0.97 for value in values.values())
-    names = {x.control for x in found[c.COSINE_NUCLEAR.statistic][0].controls}
+    names = {x.name for x in found[c.COSINE_NUCLEAR.statistic][0].controls}
     assert names == {c.RANDOM_HEAD.name}
 
 
 def test_other_norms_are_measured_in_saturated_heads_and_everywhere_if_asked() -> None:
     quiet = max_margin_head(1.0)
     assert np.isnan(measured(quiet)[c.COSINE_NUCLEAR.statistic][0].value)
-    measurement = MaxMarginClaims(0, sampling=EVERYTHING, everywhere=True)
+    measurement = Measurement(make_theory(sampling=EVERYTHING, everywhere=True))
     measurement.observe(quiet)
     [first, _] = [f for f in measurement.findings() if f.claim == c.COSINE_NUCLEAR]
     assert 0 < first.value < 1
+
+
+def examples_of(heads: Heads) -> list[Example]:
+    """The example of every input of a call."""
+    made = make_examples(heads, Windows.EACH, first=0, seed=0, controls=True, per_audit=Cache())
+    return [example for [(example, _)] in made]
 
 
 def test_the_matrices_of_random_heads_are_those_that_chose() -> None:
@@ -100,7 +108,7 @@ def test_the_matrices_of_random_heads_are_those_that_chose() -> None:
     for given in (head, dataclasses.replace(head, keys_from=None)):
         space, kept = space_of(given), np.random.SeedSequence([3, 5])
         sampling = Sampling(inputs=1, queries=2, tokens=4, random=3, turned=1, mistaken=1)
-        [choices] = choices_of(given, space, [(1, np.random.default_rng(0))], sampling, kept=kept)
+        [choices] = choices_of([examples_of(given)[1]], space, [np.random.default_rng(0)], sampling, kept=kept)
         for draw, W in enumerate(Matrices(space, kept, 3).random()):
             for choice in choices:
                 for h in range(choice.scores[RANDOM].shape[1]):
@@ -197,7 +205,7 @@ def test_numbers_are_those_of_the_definitions(with_bias: bool) -> None:
         assert found[c.RATIO.statistic][h].value == pytest.approx(expected.ratio, rel=1e-7)
         assert found[c.LOW_RATIO.statistic][h].value == pytest.approx(expected.low_ratio, rel=1e-7)
         assert found[c.COSINE.statistic][h].value == pytest.approx(expected.cosine, rel=1e-7)
-        [beside] = [x for x in found[c.COSINE.statistic][h].controls if x.control == c.HEBBIAN.name]
+        [beside] = [x for x in found[c.COSINE.statistic][h].controls if x.name == c.HEBBIAN.name]
         assert beside.value == pytest.approx(expected.hebbian, rel=1e-7)
     # The control: the heads differ, so another's numbers would not do.
     assert by_hand(head, 0).ratio != pytest.approx(by_hand(head, 1).ratio, rel=1e-3)
@@ -213,7 +221,7 @@ def test_local_optimality_counts_support_tokens_and_no_others() -> None:
         better = gains.gather(1, expected.selected[:, None]) > gains
         share = float(better[expected.support].double().mean())
         assert found[c.LOCAL.statistic][h].value == pytest.approx(share)
-        [every] = [x for x in found[c.LOCAL.statistic][h].controls if x.control == c.EVERY_TOKEN.name]
+        [every] = [x for x in found[c.LOCAL.statistic][h].controls if x.name == c.EVERY_TOKEN.name]
         assert every.value != pytest.approx(share, abs=1e-3)
 
 
@@ -226,9 +234,9 @@ def test_a_token_that_was_not_drawn_can_be_selected_where_the_head_selects_it() 
     first[0, 0, 0] = 1
     sampling = Sampling(inputs=2, queries=5, tokens=2, random=0, turned=0, mistaken=0)
     head = call(x, first, first)
-    numbered = [(index, np.random.default_rng(index)) for index in range(2)]
-    kept = np.random.SeedSequence(0)
-    choices = [choice for found in choices_of(head, space_of(head), numbered, sampling, kept=kept) for choice in found]
+    generators = [np.random.default_rng(index) for index in range(2)]
+    by_input = choices_of(examples_of(head)[:2], space_of(head), generators, sampling, kept=np.random.SeedSequence(0))
+    choices = [choice for of_input in by_input for choice in of_input]
     group = Group(choices, 0)
     selected = group.selected(OWN, 0, 0)
     assert {choice.places[at] for choice, at in zip(choices, selected - group.start, strict=True)} == {3}
@@ -260,7 +268,7 @@ def test_a_loss_shows_whether_the_selected_token_is_locally_optimal() -> None:
     against = measured(dataclasses.replace(head, out_gradient=(values - centre) * 1e3))
     assert found[c.LOCAL.statistic][0].value > 0.9
     assert against[c.LOCAL.statistic][0].value < 0.1
-    names = {x.control for x in found[c.LOCAL.statistic][0].controls}
+    names = {x.name for x in found[c.LOCAL.statistic][0].controls}
     assert names == {c.EVERY_TOKEN.name, c.ANY_TOKENS.name}
     assert c.LOCAL.statistic not in measured(head)
 
@@ -287,7 +295,7 @@ def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
     sampling = Sampling(inputs=3, queries=2, tokens=4, random=3, turned=3, mistaken=1)
 
     def values(sizes: list[int]) -> list[float]:
-        measurement = MaxMarginClaims(0, sampling=sampling)
+        measurement = Measurement(make_theory(sampling=sampling))
         for part in torch.split(x, sizes):
             measurement.observe(call(part, *maps))
         found = [f for f in measurement.findings() if f.inputs]
@@ -300,7 +308,7 @@ def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"bias": torch.zeros(1, 1, TOKENS, TOKENS)}, "a bias on the scores knows places"),
+        ({"bias": torch.zeros(1, 1, TOKENS, TOKENS)}, "a bias on the scores depends on positions"),
         ({"q": torch.full((INPUTS, HEADS, TOKENS, 3), torch.nan)}, "queries or keys are not finite"),
         ({"mask": torch.eye(TOKENS, dtype=torch.bool)[None, None]}, "no query sees 3 tokens"),
     ],
@@ -315,7 +323,7 @@ def test_what_the_theory_says_nothing_of_is_named(change: dict[str, Tensor], rea
 def test_a_call_whose_maps_were_not_found_is_left_out_where_others_were() -> None:
     head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11))
     blind = dataclasses.replace(head, keys_from=None)
-    mixed, alone = MaxMarginClaims(0, sampling=EVERYTHING), MaxMarginClaims(0, sampling=EVERYTHING)
+    mixed, alone = Measurement(make_theory(sampling=EVERYTHING)), Measurement(make_theory(sampling=EVERYTHING))
     for given in (head, blind, head):
         mixed.observe(given)
     for given in (head, head):
@@ -325,14 +333,14 @@ def test_a_call_whose_maps_were_not_found_is_left_out_where_others_were() -> Non
 
 
 def test_fewer_inputs_than_make_a_problem_are_named() -> None:
-    measurement = MaxMarginClaims(0)
+    measurement = Measurement(make_theory())
     measurement.observe(call(tokens(), identity(), identity()))
-    assert {f.reason for f in measurement.findings()} == {"fewer than 6 inputs, which make one problem"}
+    assert {f.reason for f in measurement.findings()} == {"fewer than 6 inputs, which make one group"}
 
 
 def test_controls_can_be_left_out() -> None:
     head = max_margin_head(30.0)
-    measurement = MaxMarginClaims(0, controls=False, sampling=EVERYTHING)
+    measurement = Measurement(make_theory(sampling=EVERYTHING), controls=False)
     measurement.observe(head)
     found = measurement.findings()
     assert all(not f.controls for f in found)

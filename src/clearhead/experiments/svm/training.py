@@ -15,6 +15,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from clearhead._capture import capture
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_band
@@ -24,8 +25,8 @@ from clearhead.experiments.tables import Field, Table, decimals, over_runs, plus
 from clearhead.experiments.training_runs import train_run
 from clearhead.heads import Heads
 from clearhead.theories.max_margin import claims as c
+from clearhead.theories.max_margin import make_theory
 from clearhead.theories.max_margin.on_heads.choices import Sampling
-from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
 from clearhead.training.evaluation import as_pixels
@@ -93,12 +94,12 @@ def _train(
 
 def measure_heads(model: nn.Module, pixels: Tensor, *, seed: int) -> dict[str, Any]:
     """Return the statistics of every head, those of random heads, and the norm of W, by layer and head."""
-    measurement = MaxMarginClaims(seed, sampling=SAMPLING)
+    measurement = Measurement(make_theory(sampling=SAMPLING), seed=seed)
     norms: dict[int, list[float]] = {}
 
     def observe(heads: Heads) -> None:
         measurement.observe(heads)
-        norms[heads.layer] = space_of(heads).own([(0, 0)]).norms.tolist()
+        norms[heads.layer] = space_of(heads).norms().tolist()
 
     training = model.training
     model.eval()
@@ -116,7 +117,7 @@ def measure_heads(model: nn.Module, pixels: Tensor, *, seed: int) -> dict[str, A
 
 
 def _control(finding: Finding, name: str) -> float | None:
-    return next((chance.value for chance in finding.controls if chance.control == name), None)
+    return next((control.value for control in finding.controls if control.name == name), None)
 
 
 def report(logs: Logs, request: Request) -> Report:

@@ -1,27 +1,27 @@
 """Attention as compression: the coding rate of tokens, its reduction by classes, and the steps that lower it."""
 
 from clearhead.theories.coding_rate.block import Draws
-from clearhead.theories.coding_rate.claims import HEAD_CLAIMS, LAYER_CLAIMS, MAP_CLAIMS, TIED_CLAIMS
-from clearhead.theories.coding_rate.measurement import CodingRateClaims
+from clearhead.theories.coding_rate.claims import DEPTH_CLAIMS, HEAD_CLAIMS, LAYER_CLAIMS, MAP_CLAIMS, TIED_CLAIMS
+from clearhead.theories.coding_rate.measurement import CodingRate
 from clearhead.theories.coding_rate.theorems import theorems
-from clearhead.theories.theory import Theory
+from clearhead.theories.theory import Need, Theory, Windows
 
-__all__ = [
-    "HEAD_CLAIMS",
-    "LAYER_CLAIMS",
-    "MAP_CLAIMS",
-    "THEORY",
-    "TIED_CLAIMS",
-    "CodingRateClaims",
-    "Draws",
-    "theorems",
-]
+__all__ = ["HEAD_CLAIMS", "LAYER_CLAIMS", "MAP_CLAIMS", "THEORY", "TIED_CLAIMS", "Draws", "make_theory", "theorems"]
 
-THEORY = Theory(
-    name="coding-rate",
-    title="coding rate",
-    begin=CodingRateClaims,
-    theorems=theorems,
-    needs_stream=True,
-    needs_untrained=True,
-)
+
+def make_theory(*, eps: float = 0.5, draws: Draws | None = None) -> Theory:
+    """Return the theory with this epsilon and these draws of controls."""
+    measured = CodingRate(eps=eps, draws=draws or Draws())
+    return Theory(
+        key="coding-rate",
+        title="coding rate",
+        claims=(*HEAD_CLAIMS, *LAYER_CLAIMS, *MAP_CLAIMS, *TIED_CLAIMS, *DEPTH_CLAIMS),
+        measure=measured.measure,
+        claims_of=measured.claims_of,
+        windows=Windows.WHOLE,
+        needs=frozenset({Need.RESIDUAL_STREAM, Need.WEIGHTS, Need.BASELINE}),
+        theorems=theorems,
+    )
+
+
+THEORY = make_theory()

@@ -1,4 +1,4 @@
-r"""One input at one block: what it does to the coding rate in every head's subspace, beside its controls.
+r"""The change of the coding rate in every head's subspace at one block, for one input and for its controls.
 
 The projection of a token at length one is that of the token, over the token's length: every variant is a scaling of one
 projection.
@@ -29,8 +29,7 @@ from clearhead.theories.coding_rate.claims import (
 )
 from clearhead.theories.coding_rate.subspaces import random_bases, rate_preserving_bases
 from clearhead.theories.coding_rate.tokens import Tokens
-from clearhead.theories.tallies import Control, Sample, Samples
-from clearhead.theories.theory import Claim
+from clearhead.theories.theory import Claim, Control, Sample
 
 __all__ = ["Block", "Draws", "Rates", "relative_changes"]
 
@@ -39,7 +38,7 @@ SMALLEST = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How many draws there are of each control: on every input, but of maps once."""
+    """Number of draws of each control: for every input, and of maps once."""
 
     other_tokens: int = 2
     same_rate: int = 2
@@ -57,7 +56,7 @@ class Rates:
 
 
 def relative_changes(before: Rates, after: Rates) -> dict[Claim, Array]:
-    """(R+ - R) / R by the claim that is about each; NaN where R is zero. The primary is the less compressing of two."""
+    """Return (R+ - R) / R for each claim; NaN where R is zero. The primary is the less compressing of two."""
     unit, matched = _relative(before.unit, after.unit), _relative(before.raw, after.matched)
     return {
         COMPRESSION: np.maximum(unit, matched),
@@ -73,7 +72,7 @@ def _relative(before: Tensor, after: Tensor) -> Array:
 
 
 class Block:
-    """Tokens Z before a block and Z+ behind it, and their rates in subspaces U_h, which are taken as they are given."""
+    """Tokens Z before a block and Z+ behind it, and their rates in subspaces U_h, used as given."""
 
     def __init__(self, tokens: Tokens, bases: Float[Tensor, "k c p"], *, eps: float) -> None:
         self._tokens, self._bases, self._eps = tokens, bases, eps
@@ -82,12 +81,12 @@ class Block:
 
     @cached_property
     def size_alone(self) -> Float[Tensor, "k"]:
-        """The raw rates of Z brought to the size of Z+."""
+        """The raw rates of Z scaled to the size of Z+."""
         factor = _size(self._tokens.between) / max(_size(self._tokens.before), SMALLEST)
         return coding_rate(factor * (self._tokens.before @ self._bases), eps=self._eps)
 
     def rates(self, tokens: Float[Tensor, "n c"]) -> Rates:
-        """Of any tokens, in these subspaces; "matched" is at the size of Z."""
+        """Return the rates of any tokens in these subspaces; "matched" is at the size of Z."""
         lengths = torch.linalg.vector_norm(tokens, dim=-1, keepdim=True).clamp_min(SMALLEST)
         factor = _size(self._tokens.before) / max(_size(tokens), SMALLEST)
         projected = tokens @ self._bases
@@ -96,24 +95,24 @@ class Block:
         )
         return Rates(raw=raw, unit=unit, matched=matched)
 
-    def elsewhere(self, draws: int, generator: torch.Generator) -> "Block":
-        """The same tokens in random subspaces of the same width, one for each draw."""
+    def in_random_subspaces(self, draws: int, generator: torch.Generator) -> "Block":
+        """Return the same tokens in random subspaces of the same width, one for each draw."""
         _, c, p = self._bases.shape
         return Block(self._tokens, random_bases(draws, c=c, p=p, generator=generator), eps=self._eps)
 
-    def turned(self, draws: int, generator: torch.Generator) -> "list[Block]":
-        """The same tokens in other subspaces of the same rate before, as many for each draw as there are heads."""
+    def in_other_subspaces(self, draws: int, generator: torch.Generator) -> "list[Block]":
+        """Return the same tokens in other subspaces of the same rate before the block, one per head and draw."""
         bases = rate_preserving_bases(self._bases, self._tokens.before, draws=draws, generator=generator)
         return [Block(self._tokens, drawn, eps=self._eps) for drawn in bases]
 
-    def samples(self, draws: Draws | None, generator: torch.Generator, elsewhere: "Block | None") -> Samples:
-        """Every claim on a head, beside its controls where draws are wanted; `elsewhere` is in random subspaces."""
+    def samples(self, draws: Draws | None, generator: torch.Generator, random: "Block | None") -> dict[Claim, Sample]:
+        """Return every claim on heads, with controls if there are draws; `random` holds the random subspaces."""
         values = relative_changes(self.before, self.after)
         controls: dict[Claim, dict[Control, Array]] = {claim: {} for claim in HEAD_CLAIMS}
-        if draws is not None and elsewhere is not None:
+        if draws is not None and random is not None:
             exchanged = [relative_changes(self.before, r) for r in self._exchanged(draws.other_tokens, generator)]
-            alike = [relative_changes(b.before, b.after) for b in self.turned(draws.same_rate, generator)]
-            anywhere = relative_changes(elsewhere.before, elsewhere.after)
+            alike = [relative_changes(b.before, b.after) for b in self.in_other_subspaces(draws.same_rate, generator)]
+            anywhere = relative_changes(random.before, random.after)
             k = len(self._bases)
             nothing, size = np.zeros((1, k)), _relative(self.before.raw, self.size_alone)[np.newaxis]
             for claim in HEAD_CLAIMS:
@@ -127,7 +126,7 @@ class Block:
         return {claim: Sample(value=values[claim], controls=controls[claim]) for claim in HEAD_CLAIMS}
 
     def _exchanged(self, draws: int, generator: torch.Generator) -> Iterator[Rates]:
-        """Rates of Z with the additions of other tokens: in a drawn circle, every token gets those of the next."""
+        """Yield rates of Z with additions of other tokens: in a random circle, every token gets those of the next."""
         z = self._tokens
         for _ in range(draws):
             circle = torch.randperm(len(z.before), generator=generator)

@@ -1,16 +1,45 @@
-"""What the theory of attention as compression claims of a head and of a layer, as statistics, and their controls."""
+"""The claims of the coding rate on heads, layers and maps, and their controls."""
 
-from clearhead.theories.tallies import Control
-from clearhead.theories.theory import Claim, Direction, Role, Unit
+from clearhead.theories.theory import Claim, Control, Direction, Role, Unit
 
 __all__ = [
-    "BEFORE_MLP", "COMPRESSION", "DENSITY", "GAUSSIAN", "HEAD_CLAIMS", "LARGEST_COSINE", "LAYER_CLAIMS", "MAP_CLAIMS",
-    "NONZERO", "NOTHING_ADDED", "ORTHONORMAL", "OTHER_TOKENS", "OVERLAP", "RANDOM_MAP", "RANDOM_SUBSPACE", "RAW",
-    "RAW_MAP", "SAME_RATE", "SCALE_MATCHED", "SIZE_ALONE", "TIED_CLAIMS", "UNIT_NORM", "UNSCALED_MAP", "undefined",
+    "AT_THIS_SIZE",
+    "BEFORE_ATTENTION",
+    "BEFORE_MLP",
+    "COMPRESSION",
+    "DENSITY",
+    "DENSITY_BY_LAYER",
+    "DEPTH_CLAIMS",
+    "GAUSSIAN",
+    "HEAD_CLAIMS",
+    "IN_RANDOM_SUBSPACES",
+    "LARGEST_COSINE",
+    "LAYER_CLAIMS",
+    "MAP_CLAIMS",
+    "NONZERO",
+    "NONZERO_BY_LAYER",
+    "NOTHING_ADDED",
+    "ORTHONORMAL",
+    "OTHER_TOKENS",
+    "OVERLAP",
+    "RANDOM_MAP",
+    "RANDOM_SUBSPACE",
+    "RAW",
+    "RAW_MAP",
+    "RAW_RATE",
+    "SAME_RATE",
+    "SCALE_MATCHED",
+    "SIZE_ALONE",
+    "TIED_CLAIMS",
+    "UNIT_NORM",
+    "UNIT_RATE",
+    "UNSCALED_MAP",
 ]  # fmt: skip
 
 PAPER = "Yu et al. 2023 (arXiv 2306.01129)"
 INVESTIGATION = "Hu, Zou and Xu 2024 (arXiv 2411.17182)"
+ONE_HEAD = "one head has no other to overlap with"
+ZERO_MAP = "a map of zeros has no columns to compare"
 
 NOTHING_ADDED = Control(name="nothing added")
 SIZE_ALONE = Control(name="a change of size alone")
@@ -20,6 +49,9 @@ SAME_RATE = Control(name="another subspace of the same rate")
 RANDOM_MAP = Control(name="a random map", kept=True)
 BEFORE_MLP = Control(name="before the MLP")
 GAUSSIAN = Control(name="Gaussian features")
+AT_THIS_SIZE = Control(name="before attention, at this size")
+BEFORE_ATTENTION = Control(name="before attention")
+IN_RANDOM_SUBSPACES = Control(name="in random subspaces")
 
 
 def _claim(
@@ -28,11 +60,12 @@ def _claim(
     formula: str,
     where: str,
     *,
-    exact: float | None = None,
+    predicted: float | None = None,
     role: Role = Role.SECONDARY,
     note: str = "",
     unit: Unit = Unit.HEAD,
     percent: bool = False,
+    undefined: str = "nothing of the input lies in the head's subspace",
 ) -> Claim:
     return Claim(
         theory="coding rate",
@@ -40,13 +73,22 @@ def _claim(
         statement=statement,
         formula=formula,
         citation=where,
-        exact=exact,
+        predicted=predicted,
         role=role,
         note=note,
-        direction=Direction.LOWER if exact is None else None,
+        direction=Direction.LOWER if predicted is None else None,
         unit=unit,
         percent=percent,
+        undefined=undefined,
     )
+
+
+def _by_depth(title: str, label: str, note: str = "") -> Claim:
+    """Return a quantity by layer, as papers draw it over depth."""
+    return Claim(
+        theory="coding rate", statistic=title, statement="", formula=label, citation=PAPER, predicted=None,
+        role=Role.DEPTH, note=note, unit=Unit.LAYER,
+    )  # fmt: skip
 
 
 _RATE = "R(ZU_h) = ½ logdet(I + p/(Nε²) U_hᵀZᵀZU_h),  U_h an orthonormal basis of the head's value map"
@@ -89,24 +131,27 @@ ORTHONORMAL = _claim(
     "the head's map is a multiple of one with orthonormal columns",
     "‖p WᵀW/‖W‖² − I‖_F / √p",
     f"{PAPER}, section 2.2 (an assumption)",
-    exact=0.0,
+    predicted=0.0,
     note="of the weights alone, the same on every input; other claims take an orthonormal basis of the map",
+    undefined=ZERO_MAP,
 )
 OVERLAP = _claim(
     "overlap of subspaces",
     "the subspaces of a layer's heads are incoherent",
     "mean over j ≠ h of ‖U_hᵀU_j‖_F²/p",
     f"{PAPER}, section 2.2 (an assumption)",
-    exact=0.0,
+    predicted=0.0,
     note="of the weights alone; heads that share values count once. p/c for random subspaces",
+    undefined=ONE_HEAD,
 )
 LARGEST_COSINE = _claim(
     "largest cosine of subspaces",
     "no direction of the head's subspace is near to another head's",
     "max over j ≠ h of σ_max(U_hᵀU_j)",
     f"{PAPER}, section 2.2 (an assumption)",
-    exact=0.0,
+    predicted=0.0,
     note="of the weights alone",
+    undefined=ONE_HEAD,
 )
 DENSITY = _claim(
     "density after the MLP",
@@ -138,8 +183,9 @@ UNSCALED_MAP = _claim(
     "the learned subspaces have orthonormal columns",
     "‖WᵀW − I‖_F / √p",
     f"{PAPER}, section 2.2 (an assumption)",
-    exact=0.0,
+    predicted=0.0,
     note="only where queries, keys and values are one map, as in CRATE; of the weights alone",
+    undefined=ZERO_MAP,
 )
 
 HEAD_CLAIMS = (COMPRESSION, UNIT_NORM, SCALE_MATCHED, RAW)
@@ -147,11 +193,14 @@ MAP_CLAIMS = (ORTHONORMAL, OVERLAP, LARGEST_COSINE)
 LAYER_CLAIMS = (DENSITY, NONZERO)
 TIED_CLAIMS = (RAW_MAP, UNSCALED_MAP)
 
-
-def undefined(claim: Claim) -> str:
-    """Why a number may be missing."""
-    if claim in (OVERLAP, LARGEST_COSINE):
-        return "one head has no other to overlap with"
-    if claim in (ORTHONORMAL, UNSCALED_MAP):
-        return "a map of zeros has no columns to compare"
-    return "nothing of the input lies in the head's subspace"
+RAW_RATE = _by_depth(
+    "Coding rate after attention",
+    "Rᶜ, nats",
+    "the sum over heads of R(ZU_h) behind the attention of each layer. It grows and shrinks with the tokens",
+)
+UNIT_RATE = _by_depth("Coding rate after attention, unit tokens", "Rᶜ, nats", "the same with every token at length one")
+DENSITY_BY_LAYER = _by_depth(
+    "Density after the MLP", "(|z|₁/|z|₂)²/c", "1/c for one-hot features, 1 for equal magnitudes"
+)
+NONZERO_BY_LAYER = _by_depth("Non-zero entries after the MLP", "share of entries")
+DEPTH_CLAIMS = (RAW_RATE, UNIT_RATE, DENSITY_BY_LAYER, NONZERO_BY_LAYER)

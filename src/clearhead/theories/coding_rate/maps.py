@@ -1,4 +1,4 @@
-"""What the value maps of a layer say alone: how near they are to what theory assumes, beside random maps.
+"""The value maps of a layer: how near they are to what the theory assumes, compared with random maps.
 
 Only numbers are kept of a layer, as the maps of all layers together may be larger than the model.
 """
@@ -10,14 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
-from clearhead.theories.coding_rate.claims import LARGEST_COSINE, ORTHONORMAL, OVERLAP, RANDOM_MAP
+from clearhead.theories.coding_rate.claims import (
+    LARGEST_COSINE,
+    ORTHONORMAL,
+    OVERLAP,
+    RANDOM_MAP,
+    UNSCALED_MAP,
+)
 from clearhead.theories.coding_rate.subspaces import coherence, is_tied, orthonormal_bases, orthonormality_error
-from clearhead.theories.tallies import Sample, Samples
+from clearhead.theories.example import Example
+from clearhead.theories.samples import repeat
+from clearhead.theories.theory import Claim, Sample
 
-__all__ = ["LayerMaps", "RandomMaps", "by_head"]
+__all__ = ["LayerMaps", "RandomMaps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +41,7 @@ class RandomMaps:
 
     @classmethod
     def drawn(cls, shape: tuple[int, int, int], *, draws: int, seed: int) -> "RandomMaps":
-        """Maps (k, c, f), so many times, one after another: they are as large as the model's own."""
+        """Draw maps of shape (k, c, f) `draws` times, one at a time, as they are as large as the model's own."""
         entropy = np.random.SeedSequence([seed, *shape])
         generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
         squares, found = [], []
@@ -58,19 +65,18 @@ class RandomMaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMaps:
-    """What the weights of one layer say, the same on every input.
+    """The claims on the weights of one layer, which are the same on every input.
 
-    tied: whether queries, keys and values are one map
-    samples: the claims on maps, for every head; unscaled: that on a tied map as it is
+    tied: whether queries, keys and values share one map
+    samples: of every claim on maps, by head
     """
 
     tied: bool
-    samples: Samples
-    unscaled: Sample
+    samples: dict[Claim, Sample]
 
     @classmethod
-    def of(cls, heads: Heads, weights: Float[Tensor, "k c f"], random: RandomMaps | None) -> "LayerMaps":
-        """Of the layer that made a call, with the map of every distinct value head, beside random maps if given."""
+    def of(cls, example: Example, weights: Float[Tensor, "k c f"], random: RandomMaps | None) -> "LayerMaps":
+        """Measure the maps of every distinct value head, with random maps as the control if given."""
         overlap, cosine = coherence(orthonormal_bases(weights))
         size: Array = weights.square().sum(dim=(-2, -1)).numpy()
         drawn: list[Array | None] = [None] * 4
@@ -88,24 +94,13 @@ class LayerMaps:
             cosine,
             orthonormality_error(weights, scaled=False),
         )
-        straight, apart, nearest, unscaled = (
+        scaled, mean, nearest, unscaled = (
             Sample(value=value, controls={} if control is None else {RANDOM_MAP: control})
             for value, control in zip(values, drawn, strict=True)
         )
         return cls(
-            tied=is_tied(heads),
-            samples=by_head({ORTHONORMAL: straight, OVERLAP: apart, LARGEST_COSINE: nearest}, heads.groups),
-            unscaled=_repeated(unscaled, heads.groups),
+            tied=is_tied(example),
+            samples=repeat(
+                {ORTHONORMAL: scaled, OVERLAP: mean, LARGEST_COSINE: nearest, UNSCALED_MAP: unscaled}, example.groups
+            ),
         )
-
-
-def by_head(samples: Samples, groups: int) -> Samples:
-    """What was found on distinct value heads, for every head, of which so many share one."""
-    return {claim: _repeated(sample, groups) for claim, sample in samples.items()}
-
-
-def _repeated(sample: Sample, times: int) -> Sample:
-    return Sample(
-        value=np.repeat(sample.value, times),
-        controls={control: np.repeat(drawn, times, axis=-1) for control, drawn in sample.controls.items()},
-    )

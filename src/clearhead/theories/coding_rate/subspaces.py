@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads, LinearMap
+from clearhead.heads import LinearMap
 from clearhead.numerics.moments import Array
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.shapes import Float
+from clearhead.theories.example import Example
 
 __all__ = [
     "coherence",
@@ -22,16 +23,16 @@ __all__ = [
 ]
 
 
-def value_maps(heads: Heads) -> Float[Tensor, "k c f"] | None:
+def value_maps(example: Example) -> Float[Tensor, "k c f"] | None:
     """Return the value map of every distinct value head in float64; None if values are not a linear map of tokens."""
-    linear = heads.values_from
-    return None if linear is None else linear.weight[:: heads.groups].detach().cpu().double()
+    linear = example.values_from
+    return None if linear is None else linear.weight[:: example.groups].detach().cpu().double()
 
 
-def is_tied(heads: Heads) -> bool:
+def is_tied(example: Example) -> bool:
     """Return whether queries, keys and values share one linear map up to constant factors, as in CRATE."""
-    values = heads.values_from
-    others = (heads.queries_from, heads.keys_from)
+    values = example.values_from
+    others = (example.queries_from, example.keys_from)
     return values is not None and all(other is not None and _proportional(other, values) for other in others)
 
 

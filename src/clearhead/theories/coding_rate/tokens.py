@@ -1,22 +1,24 @@
-"""The tokens that a model carries past one block, for one input and without its padding."""
+"""The residual stream around one block, for one input and without its padding."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads
-from clearhead.shapes import Bool, Float
+from clearhead.shapes import Float
+from clearhead.theories.example import Example
+from clearhead.theories.reason import Reason, ReasonKind
 
 __all__ = ["FEWEST_TOKENS", "Tokens", "tokens_of"]
 
 FEWEST_TOKENS = 4
-"""Three tokens have but two circles in which each could be given the additions of another."""
+"""Three tokens have only two circles in which each could be given the additions of another."""
+NO_STREAM = Reason(ReasonKind.NOT_FOUND, "the residual stream around this block was not found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """One input's part of a `Stream`, in float64."""
+    """The residual stream of one input, in float64."""
 
     before: Float[Tensor, "n c"]
     between: Float[Tensor, "n c"]
@@ -24,42 +26,31 @@ class Tokens:
 
     @property
     def zeros(self) -> int:
-        """How many tokens around attention have no length, and so none to be scaled to one."""
+        """The number of tokens of length zero, which cannot be scaled to length one."""
         return sum(int((z == 0).all(dim=-1).sum()) for z in (self.before, self.between))
 
 
-def tokens_of(heads: Heads, index: int) -> Tokens | str:
-    """The tokens of one input that some query of some head may look at, or why there are none.
+def tokens_of(example: Example) -> Tokens | Reason:
+    """Return the tokens of an input that at least one query of one head attends to, or why there are none.
 
-    The windows of an input are one: its stream is whole where its attention is not.
+    The windows of an input are taken together: its residual stream is whole although its attention is not.
     """
-    stream = heads.stream
+    stream = example.stream
     if stream is None:
-        return "what the model carries past this block was not found"
-    inputs, length, _ = stream.before.shape
-    if inputs * heads.windows != heads.q.shape[0]:
-        return "the stream has other inputs than the attention"
-    if heads.windows == 1 and heads.k.shape[-2] != length:
-        return "attention reads another sequence than it writes to"
-    present = _present(heads, index, length)
+        return NO_STREAM
+    length = stream.before.shape[1]
+    if example.windows == 1 and example.k.shape[-2] != length:
+        return Reason(ReasonKind.NOT_COVERED, "attention reads another sequence than it writes to")
+    present = example.visible.any(dim=0).cpu() if example.windows == 1 else torch.ones(length, dtype=torch.bool)
     if int(present.sum()) < FEWEST_TOKENS:
-        return f"fewer than {FEWEST_TOKENS} tokens, which have too few ways to exchange additions"
-    found = Tokens(
-        before=_of_input(stream.before, index, present),
-        between=_of_input(stream.between, index, present),
-        after=None if stream.after is None else _of_input(stream.after, index, present),
+        text = f"fewer than {FEWEST_TOKENS} tokens, which have too few ways to exchange additions"
+        return Reason(ReasonKind.TOO_SHORT, text)
+    before, between, after = (
+        None if z is None else z[0].detach().cpu()[present].double()
+        for z in (stream.before, stream.between, stream.after)
     )
-    parts = (found.before, found.between, found.after)
-    finite = all(z is None or bool(torch.isfinite(z).all()) for z in parts)
-    return found if finite else "what the model carries past this block is not finite"
-
-
-def _present(heads: Heads, index: int, length: int) -> Bool[Tensor, "t"]:
-    if heads.mask is None or heads.windows > 1:
-        return torch.ones(length, dtype=torch.bool)
-    mask = heads.mask[index if heads.mask.shape[0] > 1 else 0]
-    return mask.any(dim=-2).any(dim=0).expand(length).cpu()
-
-
-def _of_input(z: Tensor, index: int, present: Tensor) -> Tensor:
-    return z[index].detach().cpu()[present].double()
+    if not all(z is None or bool(torch.isfinite(z).all()) for z in (before, between, after)):
+        return Reason(ReasonKind.NOT_FINITE, "the residual stream around this block is not finite")
+    assert before is not None
+    assert between is not None
+    return Tokens(before=before, between=between, after=after)

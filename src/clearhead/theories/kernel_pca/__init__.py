@@ -5,23 +5,32 @@ values hold the eigenvectors of the keys' centred Gram matrix. A reproduction fi
 (Saritas and Yildiz 2025, arXiv 2505.07908).
 """
 
+from collections.abc import Sequence
+
 from clearhead.theories.kernel_pca.claims import CAPTURED, CLAIMS
 from clearhead.theories.kernel_pca.controls import Draws
 from clearhead.theories.kernel_pca.dispute import DISPUTE
-from clearhead.theories.kernel_pca.measurement import KernelPCAClaims
+from clearhead.theories.kernel_pca.kernels import KERNEL
+from clearhead.theories.kernel_pca.measurement import KernelPCA
 from clearhead.theories.kernel_pca.spans import captured_variance
 from clearhead.theories.kernel_pca.theorems import theorems
-from clearhead.theories.theory import Theory
+from clearhead.theories.theory import Claim, Theory
 
-__all__ = [
-    "CAPTURED",
-    "CLAIMS",
-    "DISPUTE",
-    "THEORY",
-    "Draws",
-    "KernelPCAClaims",
-    "captured_variance",
-    "theorems",
-]
+__all__ = ["CAPTURED", "CLAIMS", "DISPUTE", "THEORY", "Draws", "captured_variance", "make_theory", "theorems"]
 
-THEORY = Theory(name="kernel-pca", title="kernel PCA", begin=KernelPCAClaims, theorems=theorems, dispute=DISPUTE)
+
+def make_theory(*, claims: Sequence[Claim] = CLAIMS, draws: Draws | None = None) -> Theory:
+    """Return the theory with these claims on values and these draws of controls."""
+    measured = KernelPCA(claims=tuple(claims), draws=draws or Draws())
+    return Theory(
+        key="kernel-pca",
+        title="kernel PCA",
+        claims=(*measured.claims, KERNEL),
+        measure=measured.measure,
+        claims_of=measured.claims_of,
+        theorems=theorems,
+        dispute=DISPUTE,
+    )
+
+
+THEORY = make_theory()

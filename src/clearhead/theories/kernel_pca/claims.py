@@ -1,5 +1,4 @@
-"""What kernel PCA claims of a head, as statistics: the one it stands or falls with, its consequences, and those that
-publications for and against it rest on."""
+"""The claims of kernel PCA on a head: the primary one, its consequences, and statistics that publications rest on."""
 
 from clearhead.theories.theory import Claim, Role
 
@@ -7,11 +6,13 @@ __all__ = [
     "CAPTURED", "CLAIMS", "EIGENVALUES", "EXPLAINED", "GAMMA", "GAMMA_DEVIATION", "GAMMA_RELATIVE",
     "GAMMA_RELATIVE_DEVIATION", "KERNEL_CKA", "LINEAR_CKA", "LOCALISATION", "LOSS", "LOSS_OUTPUT", "LOSS_QUERY",
     "MATCHED", "MEAN", "ORTHOGONAL", "OVERLAP", "PUBLISHED_KERNEL_CKA", "PUBLISHED_LINEAR_CKA", "RESIDUAL",
-    "STANDARDISED_EIGENVALUES", "TOKEN_COSINE", "TRUE_LOSS", "undefined",
+    "STANDARDISED_EIGENVALUES", "TOKEN_COSINE", "TRUE_LOSS",
 ]  # fmt: skip
 
 PAPER = "Teo and Nguyen 2024 (arXiv 2406.13762)"
 REPRODUCTION = "Saritas and Yildiz 2025 (arXiv 2505.07908)"
+NO_UNBIASED = "keys or values without variance, or theorem's values on too few tokens for an unbiased similarity"
+DIVISION = "a division by zero, as published"
 
 
 def _claim(
@@ -19,14 +20,16 @@ def _claim(
     statement: str,
     formula: str,
     where: str,
-    exact: float | None,
+    predicted: float | None,
     role: Role = Role.SECONDARY,
     note: str = "",
+    *,
     percent: bool = False,
+    undefined: str = "keys or values without variance",
 ) -> Claim:
     return Claim(
-        theory="kernel PCA", statistic=statistic, statement=statement, formula=formula, citation=where, exact=exact,
-        role=role, note=note, percent=percent,
+        theory="kernel PCA", statistic=statistic, statement=statement, formula=formula, citation=where,
+        predicted=predicted, role=role, note=note, percent=percent, undefined=undefined,
     )  # fmt: skip
 
 
@@ -76,6 +79,7 @@ LINEAR_CKA = _claim(
     "HSIC_u(VVᵀ, V̂V̂ᵀ) / √(HSIC_u(VVᵀ, VVᵀ) HSIC_u(V̂V̂ᵀ, V̂V̂ᵀ))",
     f"after {REPRODUCTION}, with the unbiased estimate of Song et al. 2012",
     1.0,
+    undefined=NO_UNBIASED,
 )
 KERNEL_CKA = _claim(
     "kernel CKA, unbiased",
@@ -83,6 +87,7 @@ KERNEL_CKA = _claim(
     "as linear CKA, with exp(−‖v_i − v_j‖² / 2σ²), σ² the median of ‖v_i − v_j‖² > 0",
     f"after {REPRODUCTION}, with the unbiased estimate of Song et al. 2012",
     1.0,
+    undefined=NO_UNBIASED,
 )
 MATCHED = _claim(
     "matched cosine",
@@ -95,14 +100,14 @@ MATCHED = _claim(
 LOCALISATION = _claim(
     "tokens per value column",
     "values sit on as few tokens as the theorem's do",
-    "mean_d (Σ_j v_dj²)² / Σ_j v_dj⁴; exact: the same of the theorem's values",
+    "mean_d (Σ_j v_dj²)² / Σ_j v_dj⁴; predicted: the same of the theorem's values",
     f"follows from theorem 1 of {PAPER}: axes of confident heads sit on single tokens",
     None,
 )
 EXPLAINED = _claim(
     "explained fraction",
     "the axes of the head's values explain the queries as well as the principal axes do",
-    "1 − J_true / mean_i ‖φ(q_i)‖²; exact: the same of the theorem's values",
+    "1 − J_true / mean_i ‖φ(q_i)‖²; predicted: the same of the theorem's values",
     f"{PAPER}, section 2.3, with the residual that holds for any values",
     None,
     percent=True,
@@ -122,6 +127,7 @@ LOSS = _claim(
     None,
     Role.PUBLISHED,
     "a loss only if the axes are orthonormal; larger values make it smaller without any principal axis",
+    undefined="lengths of queries beyond the range of numbers",
 )
 LOSS_QUERY = _claim(
     "‖φ(q)‖², log10",
@@ -149,6 +155,7 @@ GAMMA = _claim(
     0.0,
     Role.PUBLISHED,
     "small for any values, because K̃/N is small; ill-posed where â is near zero",
+    undefined=DIVISION,
 )
 GAMMA_DEVIATION = _claim(
     "gamma deviation",
@@ -158,6 +165,7 @@ GAMMA_DEVIATION = _claim(
     0.0,
     Role.PUBLISHED,
     "small for any values, because K̃/N is small; ill-posed where â is near zero",
+    undefined=DIVISION,
 )
 GAMMA_RELATIVE = _claim(
     "gamma difference, relative",
@@ -167,6 +175,7 @@ GAMMA_RELATIVE = _claim(
     0.0,
     Role.PUBLISHED,
     "small for any values where the spectrum is flat",
+    undefined=DIVISION,
 )
 GAMMA_RELATIVE_DEVIATION = _claim(
     "gamma deviation, relative",
@@ -176,6 +185,7 @@ GAMMA_RELATIVE_DEVIATION = _claim(
     0.0,
     Role.PUBLISHED,
     "small for any values where the spectrum is flat",
+    undefined=DIVISION,
 )
 TOKEN_COSINE = _claim(
     "token-assignment cosine",
@@ -206,7 +216,7 @@ PUBLISHED_KERNEL_CKA = _claim(
 )
 
 
-def _eigenvalues(suffix: str, formula: str, note: str) -> dict[str, Claim]:
+def _eigenvalues(suffix: str, formula: str, note: str, undefined: str) -> dict[str, Claim]:
     return {
         name: _claim(
             f"{name} eigenvalue{suffix}",
@@ -216,6 +226,7 @@ def _eigenvalues(suffix: str, formula: str, note: str) -> dict[str, Claim]:
             None,
             Role.PUBLISHED,
             note,
+            undefined=undefined,
         )
         for name in ("max", "mean", "median", "min")
     }
@@ -225,11 +236,13 @@ EIGENVALUES = _eigenvalues(
     "",
     "Nλ_d of K̃ a_d = Nλ_d a_d, d ≤ D_v",
     "values do not enter, so random values give the same; their sum is at most Σ_j exp(−s‖k_j‖²) ≤ N",
+    "keys or values without variance",
 )
 STANDARDISED_EIGENVALUES = _eigenvalues(
     ", standardised",
     "Nλ_d, d ≤ D_v, of keys (k − mean) / deviation over each token's features",
     "values do not enter, so random values give the same; the model does not standardise its keys",
+    "a key whose features are all equal cannot be standardised",
 )
 
 CLAIMS = (
@@ -237,16 +250,3 @@ CLAIMS = (
     LOSS, LOSS_QUERY, LOSS_OUTPUT, GAMMA, GAMMA_DEVIATION, GAMMA_RELATIVE, GAMMA_RELATIVE_DEVIATION, TOKEN_COSINE,
     PUBLISHED_LINEAR_CKA, PUBLISHED_KERNEL_CKA, *EIGENVALUES.values(), *STANDARDISED_EIGENVALUES.values(),
 )  # fmt: skip
-
-
-def undefined(claim: Claim) -> str:
-    """Why the claim's statistic may have no value on an input that has enough tokens."""
-    if claim in (LINEAR_CKA, KERNEL_CKA):
-        return "keys or values without variance, or theorem's values on so few tokens that no unbiased likeness exists"
-    if claim in (GAMMA, GAMMA_DEVIATION, GAMMA_RELATIVE, GAMMA_RELATIVE_DEVIATION):
-        return "a division by zero, as published"
-    if claim in STANDARDISED_EIGENVALUES.values():
-        return "a key whose features are all equal cannot be standardised"
-    if claim is LOSS:
-        return "lengths of queries beyond the range of numbers"
-    return "keys or values without variance"

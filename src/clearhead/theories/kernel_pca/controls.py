@@ -1,4 +1,4 @@
-"""Values of which the theory has nothing to say, to stand beside a head's own: what chance gives for each statistic."""
+"""Controls of kernel PCA: values under which its claims should fail."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead.heads import LinearMap
 from clearhead.shapes import Float
-from clearhead.theories.tallies import Control
+from clearhead.theories.theory import Control
 
 __all__ = ["OTHER_HEADS", "PERMUTED", "RANDOM_MAP", "RANDOM_VALUES", "Draws", "other_heads", "random_maps"]
 
@@ -20,18 +20,18 @@ OTHER_HEADS = Control(name="values of other heads", kept=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How many draws there are of each control on every input, at most."""
+    """Largest number of draws of each control on every input."""
 
     random_values: int = 6
     random_map: int = 8
     permuted: int = 2
     other_heads: int = 7
     fewest_kept: int = 3
-    """With fewer draws, the spread of a control that is kept over inputs says nothing: it is left out."""
+    """A control that is kept over inputs is left out with fewer draws: their spread would say nothing."""
 
 
 def random_maps(made: LinearMap, *, draws: int, seed: int, layer: int) -> Float[Tensor, "t h c e"]:
-    """Value maps drawn at random with the singular values of the model's own.
+    """Return random value maps with the singular values of the model's own.
 
     The model's W = U C, U with orthonormal columns, becomes U' C with U' drawn uniformly: the same spectrum and the
     same output directions, reading random directions of the layer's input. Seed and layer determine the maps, so they
@@ -49,6 +49,6 @@ def random_maps(made: LinearMap, *, draws: int, seed: int, layer: int) -> Float[
 
 
 def other_heads(v: Float[Tensor, "h m e"], *, most: int) -> Float[Tensor, "t h m e"]:
-    """For every head, the values of those that follow it, in a circle."""
+    """Return for every head the values of the heads that follow it, in a circle."""
     count = min(most, v.shape[0] - 1)
     return torch.stack([v.roll(-j, dims=0) for j in range(1, count + 1)]) if count else v.new_zeros(0, *v.shape)

@@ -1,4 +1,4 @@
-"""One entry of a batch: its keys in feature space, and every claim's statistic for its own values and for controls'."""
+"""The keys of one example in feature space, and every claim's statistic for its own values and for controls."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -29,21 +29,20 @@ from clearhead.theories.kernel_pca.published import (
 )
 from clearhead.theories.kernel_pca.space import KeySpace, Principal
 from clearhead.theories.kernel_pca.spans import held_variance, span_of, subspace_overlap
-from clearhead.theories.tallies import Control, Sample, Samples
-from clearhead.theories.theory import Claim, Role
+from clearhead.theories.theory import Claim, Control, Role, Sample
 
 __all__ = ["Entry"]
 
 Found = Mapping[Claim, Tensor]
-"""A statistic's numbers, by draw and key head, or by draw, key head and query head among those that share it."""
+"""A statistic's numbers by draw and key head, or by draw, key head and query head among those that share keys."""
 IN_TENS = math.log(10)
 BY_QUERY = {c.EXPLAINED, c.TRUE_LOSS, c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT}
-"""What depends on queries, and so differs between query heads that share keys."""
+"""Claims that depend on queries, so that they differ between query heads that share keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is known of one entry before any values are looked at."""
+    """What one example gives before any values are used."""
 
     space: KeySpace
     principal: Principal
@@ -54,39 +53,39 @@ class Entry:
         claims: Collection[Claim],
         own: Float[Tensor, "h m e"],
         controls: Mapping[Control, Float[Tensor, "_ h m e"]],
-    ) -> Samples:
-        """Every claim's number for the head's own values, beside those of the controls, and under the exact theory.
+    ) -> dict[Claim, Sample]:
+        """Return every claim's sample: of the head's own values, of the controls, and of the theorem's values.
 
-        Statistics as published stand beside random values only.
+        Statistics as published have random values as their only control.
         """
         found: dict[Claim, Sample] = {}
-        exact = self._under_the_theory()
+        predicted = self._predictions()
         for measure in _MEASURES:
             wanted = [claim for claim in measure.claims if claim in claims]
             if not wanted:
                 continue
-            beside = {
+            wanted_controls = {
                 control: drawn[: measure.most_draws]
                 for control, drawn in controls.items()
                 if wanted[0].role is not Role.PUBLISHED or control is RANDOM_VALUES
             }
-            numbers = measure.of(self, torch.cat([own.unsqueeze(0), *beside.values()]))
-            sizes = [1, *(len(drawn) for drawn in beside.values())]
+            numbers = measure.of(self, torch.cat([own.unsqueeze(0), *wanted_controls.values()]))
+            sizes = [1, *(len(drawn) for drawn in wanted_controls.values())]
             for claim in wanted:
                 first, *rest = torch.split(self._by_head(claim, numbers[claim]), sizes)
                 found[claim] = Sample(
                     value=_array(first[0]),
-                    controls={control: _array(part) for control, part in zip(beside, rest, strict=True)},
-                    exact=_array(self._by_head(claim, exact[claim]())) if claim in exact else None,
+                    controls={control: _array(part) for control, part in zip(wanted_controls, rest, strict=True)},
+                    predicted=_array(self._by_head(claim, predicted[claim]())) if claim in predicted else None,
                 )
         return found
 
     def _by_head(self, claim: Claim, numbers: Tensor) -> Tensor:
-        """By query head: a number that queries do not enter is that of every query head that shares the keys."""
+        """Return numbers by query head; heads that share keys share numbers that do not depend on queries."""
         sharing = self.queries.log_square.shape[-2]
         return numbers.flatten(-2) if claim in BY_QUERY else numbers.repeat_interleave(sharing, dim=-1)
 
-    def _under_the_theory(self) -> dict[Claim, Callable[[], Tensor]]:
+    def _predictions(self) -> dict[Claim, Callable[[], Tensor]]:
         queries, principal = self.queries, self.principal
         none = ~principal.known.any(dim=-1, keepdim=True)
 
@@ -147,7 +146,7 @@ def _of_published_likeness(entry: Entry, v: Tensor) -> Found:
 
 
 def _alignments(cka: Callable[[Gram, Gram], Tensor], theorem: Tensor, v: Tensor) -> Iterator[Tensor]:
-    """Linear and Gaussian CKA with the theorem's values, draw by draw, as each takes a matrix per head."""
+    """Yield linear and Gaussian CKA with the theorem's values, draw by draw, as each takes a matrix per head."""
     for gram in (linear_gram, gaussian_gram):
         expected = gram(theorem)
         yield torch.stack([cka(gram(one), expected) for one in v])
@@ -183,7 +182,7 @@ def _of_spectra(entry: Entry, v: Tensor) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """Statistics that are computed together, and beside how many draws of a control at most: some take longer."""
+    """Statistics that are computed together, and the largest number of draws of a control, as some are slow."""
 
     of: Callable[[Entry, Tensor], Found]
     claims: tuple[Claim, ...]

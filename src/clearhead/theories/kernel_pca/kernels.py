@@ -12,13 +12,12 @@ where |E - E+|^2 is the square of the antisymmetric part and of the symmetric pa
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads
-from clearhead.shapes import Bool, Float
-from clearhead.theories.over_inputs import OverInputs
-from clearhead.theories.tallies import Control, Sample, Samples
-from clearhead.theories.theory import Claim, Role
+from clearhead.shapes import Float
+from clearhead.theories.example import Example, Random
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.theory import Claim, Control, Role, Sample
 
-__all__ = ["KERNEL", "distance_from_a_kernel", "kernel_over_inputs"]
+__all__ = ["KERNEL", "distance_from_a_kernel", "measure_kernel"]
 
 KERNEL = Claim(
     theory="kernel PCA",
@@ -26,9 +25,10 @@ KERNEL = Claim(
     statement="scores with their bias or cap are a kernel of tokens and places, as theorem 1 asks",
     formula="‖E − E₊‖ / ‖E‖,  E_ij = exp(cap(s k_i·k_j) + b_ij) with unit diagonal, E₊ the nearest positive kernel",
     citation="a condition of theorem 1 of Teo and Nguyen 2024 (arXiv 2406.13762)",
-    exact=0.0,
+    predicted=0.0,
     role=Role.SECONDARY,
     note="measured only where a bias or a cap makes the other claims not applicable",
+    undefined="no tokens",
 )
 SHUFFLED = Control(name="scores in other places")
 DRAWS = 2
@@ -46,47 +46,28 @@ def distance_from_a_kernel(log_kernel: Float[Tensor, "*b m m"]) -> Float[Tensor,
     return away / entries.square().sum(dim=(-2, -1)).sqrt()
 
 
-def kernel_over_inputs(seed: int, *, controls: bool) -> OverInputs:
-    """The measurement of `KERNEL` on calls whose scores have a bias or a cap."""
-    return OverInputs(
-        claims=(KERNEL,),
-        seed=seed,
-        obstacle=_obstacle,
-        sample=lambda heads, index, generator: _sample(heads, index, generator, DRAWS if controls else 0),
-        undefined=lambda _: "no tokens",
+def measure_kernel(example: Example, rng: Random) -> Sample | Reason:
+    """Measure `KERNEL` on an example whose scores have a bias or a cap."""
+    if example.q.shape[-2] != example.k.shape[-2]:
+        return Reason(ReasonKind.NOT_COVERED, "in cross-attention the bias says nothing of pairs of keys")
+    if not bool(torch.isfinite(example.k).all()):
+        return Reason(ReasonKind.NOT_FINITE, "keys are not finite")
+    tokens = example.visible.any(dim=0)
+    k = example.k[:, tokens].double()
+    scores = example.scale * k @ k.mT
+    if example.softcap is not None:
+        scores = example.softcap * torch.tanh(scores / example.softcap)
+    if example.bias is not None:
+        scores = scores + example.bias[:, tokens][:, :, tokens]
+    draws = [distance_from_a_kernel(_shuffled(scores, rng.torch)) for _ in range(DRAWS if example.controls else 0)]
+    return Sample(
+        value=distance_from_a_kernel(scores).cpu().numpy(),
+        controls={SHUFFLED: torch.stack(draws).cpu().numpy()} if draws else {},
     )
 
 
-def _obstacle(heads: Heads, index: int) -> str:
-    if heads.q.shape[-2] != heads.k.shape[-2]:
-        return "in cross-attention the bias says nothing of pairs of keys"
-    if not bool(torch.isfinite(heads.k[index]).all()):
-        return "keys are not finite"
-    return ""
-
-
-def _sample(heads: Heads, index: int, generator: torch.Generator, draws: int) -> Samples:
-    seen = _visible(heads, index)
-    k = heads.k[index][:, seen].double()
-    scores = heads.scale * k @ k.mT
-    if heads.softcap is not None:
-        scores = heads.softcap * torch.tanh(scores / heads.softcap)
-    if heads.bias is not None:
-        m = heads.k.shape[-2]
-        bias = heads.bias[index if heads.bias.shape[0] > 1 else 0].expand(-1, m, m)
-        scores = scores + bias[:, seen][:, :, seen]
-    shuffled = [_shuffled(scores, generator) for _ in range(draws)]
-    chance = torch.stack([distance_from_a_kernel(one) for one in shuffled]) if shuffled else None
-    return {
-        KERNEL: Sample(
-            value=distance_from_a_kernel(scores).cpu().numpy(),
-            controls={} if chance is None else {SHUFFLED: chance.cpu().numpy()},
-        )
-    }
-
-
 def _shuffled(scores: Tensor, generator: torch.Generator) -> Tensor:
-    """The scores between different tokens in another order, symmetric where they were."""
+    """Return the scores between different tokens in another order, symmetric where they were."""
     m = scores.shape[-1]
     first, second = torch.triu_indices(m, m, offset=1, device=scores.device)
     order = torch.randperm(len(first), generator=generator).to(scores.device)
@@ -94,12 +75,3 @@ def _shuffled(scores: Tensor, generator: torch.Generator) -> Tensor:
     moved[..., first, second] = scores[..., first[order], second[order]]
     moved[..., second, first] = scores[..., second[order], first[order]]
     return moved
-
-
-def _visible(heads: Heads, index: int) -> Bool[Tensor, "m"]:
-    """The tokens that some query of some head may look at."""
-    m = heads.k.shape[-2]
-    if heads.mask is None:
-        return torch.ones(m, dtype=torch.bool, device=heads.k.device)
-    mask = heads.mask[index if heads.mask.shape[0] > 1 else 0]
-    return mask.any(dim=-2).any(dim=0).expand(m)

@@ -1,14 +1,17 @@
-"""The claims of kernel PCA measured on a stream of calls, each beside values of which the theory has nothing to say."""
+"""Kernel PCA measured on one example.
+
+Where a mask shows queries different keys (causal masks), the keys of the query that sees most are taken: the theorem
+holds only for the queries that see all of them.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from clearhead.audit.findings import Finding
-from clearhead.heads import Heads
 from clearhead.shapes import Bool
-from clearhead.theories.kernel_pca.claims import CLAIMS, undefined
+from clearhead.theories.example import Example, Random
 from clearhead.theories.kernel_pca.controls import (
     OTHER_HEADS,
     PERMUTED,
@@ -19,142 +22,123 @@ from clearhead.theories.kernel_pca.controls import (
     random_maps,
 )
 from clearhead.theories.kernel_pca.entry import Entry
-from clearhead.theories.kernel_pca.kernels import kernel_over_inputs
+from clearhead.theories.kernel_pca.kernels import KERNEL, measure_kernel
 from clearhead.theories.kernel_pca.loss import seen_queries
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
-from clearhead.theories.over_inputs import OverInputs, sample_by_head
-from clearhead.theories.tallies import Control, Samples
-from clearhead.theories.theory import Claim
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.samples import measure_by_head
+from clearhead.theories.theory import Claim, Control, Sample, Samples
 
-__all__ = ["KernelPCAClaims"]
+__all__ = ["KernelPCA"]
 
-DRAWS = Draws()
 NO_DRAWS = Draws(random_values=0, random_map=0, permuted=0, other_heads=0)
+BIAS = Reason(ReasonKind.NOT_COVERED, "a bias on the scores depends on positions, so they are not a kernel of the keys")
+SOFTCAP = Reason(ReasonKind.NOT_COVERED, "capped scores are not an exponential kernel")
+NOT_FINITE = Reason(ReasonKind.NOT_FINITE, "queries, keys or values are not finite")
 
 
-class KernelPCAClaims:
-    """All claims of the theory, or those given, on every head of a stream of calls.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPCA:
+    """The claims of kernel PCA that are measured, and the number of draws of each control."""
 
-    Where a mask shows queries different keys (causal masks), the keys of the query that sees most are taken: the
-    theorem holds for the queries that see all of them alone.
-    """
+    claims: Sequence[Claim]
+    draws: Draws
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        controls: bool = True,
-        claims: Sequence[Claim] = CLAIMS,
-        draws: Draws = DRAWS,
-    ) -> None:
-        self._seed = seed
-        self._claims = tuple(claims)
-        self._draws = draws if controls else NO_DRAWS
-        self._maps: Tensor | None = None
-        self._over_inputs = OverInputs(
-            claims=self._claims,
-            seed=seed,
-            obstacle=_obstacle,
-            sample=self._sample,
-            undefined=undefined,
-        )
-        self._kernels = kernel_over_inputs(seed, controls=controls)
+    def claims_of(self, example: Example) -> tuple[Claim, ...]:
+        """Return the claims on the example's layer; `KERNEL` only where scores have a bias or a cap."""
+        return (*self.claims, KERNEL) if _changed_scores(example) else tuple(self.claims)
 
-    def observe(self, heads: Heads) -> None:
-        """Take one call of one layer."""
-        made, draws = heads.values_from, self._draws.random_map
-        if heads.bias is not None or heads.softcap is not None:
-            self._kernels.observe(heads)
-        elif made is not None and draws:
-            self._maps = random_maps(made, draws=draws, seed=self._seed, layer=heads.layer)
-        try:
-            self._over_inputs.observe(heads)
-        finally:
-            self._maps = None
+    def measure(self, example: Example, rng: Random) -> Samples:
+        """Measure every claim on every head."""
+        reason = _obstacle(example)
+        samples: dict[Claim, Sample | Reason] = {}
+        if reason is not None:
+            samples |= dict.fromkeys(self.claims, reason)
+        else:
+            samples |= measure_by_head(_key_set(example), lambda part, keys: self._measure(example, part, keys, rng))
+        if _changed_scores(example):
+            samples[KERNEL] = measure_kernel(example, rng)
+        return samples
 
-    def findings(self) -> list[Finding]:
-        """What was found on every head seen, without verdicts."""
-        return [*self._over_inputs.findings(), *self._kernels.findings()]
-
-    def _sample(self, heads: Heads, index: int, generator: torch.Generator) -> Samples:
-        return sample_by_head(
-            _key_set(heads, index), lambda part, seen: self._measure(heads, index, part, seen, generator)
-        )
-
-    def _measure(self, heads: Heads, index: int, part: slice, seen: Tensor, generator: torch.Generator) -> Samples:
-        # Query heads that share keys and values share the numbers that queries do not enter.
-        step = heads.groups if part == slice(None) else 1
-        k, v = (x[index, part][::step, seen] for x in (heads.k, heads.v))
-        sinks = None if heads.sinks is None else heads.sinks[part][::step]
-        space = key_space(k, scale=heads.scale, sinks=sinks)
-        q = heads.q[index, part].reshape(-1, step, *heads.q.shape[-2:])
+    def _measure(self, example: Example, part: slice, keys: Tensor, rng: Random) -> dict[Claim, Sample]:
+        # Query heads that share keys and values share the numbers that do not depend on queries.
+        step = example.groups if part == slice(None) else 1
+        k, v = (x[part][::step, keys] for x in (example.k, example.v))
+        sinks = None if example.sinks is None else example.sinks[part][::step]
+        space = key_space(k, scale=example.scale, sinks=sinks)
+        q = example.q[part].reshape(-1, step, *example.q.shape[-2:])
         entry = Entry(
             space=space,
             principal=principal_axes(space, v.shape[-1]),
-            queries=seen_queries(space, q[..., _queries(heads, index, part, seen), :]),
+            queries=seen_queries(space, q[..., _queries(example, part, keys), :]),
         )
-        drawn = self._drawn(v.double(), generator)
-        if self._maps is not None and heads.values_from is not None:
-            x, bias = heads.values_from.x[index][seen].double(), heads.values_from.bias
-            mapped = x @ self._maps[:, part][:, ::step]
-            drawn[RANDOM_MAP] = mapped if bias is None else mapped + bias[part][::step].double().unsqueeze(-2)
-        return entry.samples(self._claims, v.double(), drawn)
-
-    def _drawn(self, v: Tensor, generator: torch.Generator) -> dict[Control, Tensor]:
-        """Values of every control that needs nothing but the head's own values, one draw after another."""
-        draws, found = self._draws, {}
-        _, m, e = v.shape
-        if draws.random_values:
-            normal = torch.randn(draws.random_values, 1, m, e, generator=generator, dtype=torch.float64)
-            size = v.square().mean(dim=(-2, -1), keepdim=True).sqrt()
-            found[RANDOM_VALUES] = normal.to(v.device) * torch.where(size > 0, size, 1)
-        if draws.permuted:
-            orders = [torch.randperm(m, generator=generator) for _ in range(draws.permuted)]
-            found[PERMUTED] = torch.stack([v[:, order.to(v.device)] for order in orders])
-        others = other_heads(v, most=draws.other_heads)
-        if len(others) >= draws.fewest_kept:
-            found[OTHER_HEADS] = others
-        return found
+        draws = self.draws if example.controls else NO_DRAWS
+        controls = _control_values(v.double(), draws, rng.torch)
+        made = example.values_from
+        if made is not None and draws.random_map:
+            maps = example.per_call.get(
+                RANDOM_MAP,
+                lambda: random_maps(made, draws=draws.random_map, seed=example.seed, layer=example.layer),
+            )
+            mapped = made.x[0][keys].double() @ maps[:, part][:, ::step]
+            bias = None if made.bias is None else made.bias[part][::step].double().unsqueeze(-2)
+            controls[RANDOM_MAP] = mapped if bias is None else mapped + bias
+        return entry.samples(self.claims, v.double(), controls)
 
 
-def _obstacle(heads: Heads, index: int) -> str:
-    """Why the claims say nothing of this entry of the batch, if so."""
-    if heads.bias is not None:
-        return "a bias on the scores depends on positions, so they are no kernel of the keys"
-    if heads.softcap is not None:
-        return "capped scores are no exponential kernel"
-    width = heads.v.shape[-1]
-    if int(_key_set(heads, index).sum(dim=-1).min()) <= width:
-        return f"at most {width} tokens, whose variance any {width} axes hold"
-    if not all(bool(torch.isfinite(x[index]).all()) for x in (heads.q, heads.k, heads.v)):
-        return "queries, keys or values are not finite"
-    return ""
+def _control_values(v: Tensor, draws: Draws, generator: torch.Generator) -> dict[Control, Tensor]:
+    """Return the values of every control that needs only the head's own values, by draw."""
+    values = {}
+    _, m, e = v.shape
+    if draws.random_values:
+        normal = torch.randn(draws.random_values, 1, m, e, generator=generator, dtype=torch.float64)
+        size = v.square().mean(dim=(-2, -1), keepdim=True).sqrt()
+        values[RANDOM_VALUES] = normal.to(v.device) * torch.where(size > 0, size, 1)
+    if draws.permuted:
+        orders = [torch.randperm(m, generator=generator) for _ in range(draws.permuted)]
+        values[PERMUTED] = torch.stack([v[:, order.to(v.device)] for order in orders])
+    others = other_heads(v, most=draws.other_heads)
+    if len(others) >= draws.fewest_kept:
+        values[OTHER_HEADS] = others
+    return values
 
 
-def _key_set(heads: Heads, index: int) -> Bool[Tensor, "h m"]:
-    """The keys seen by the query that sees most, the last of those if several do; one row if all heads share it."""
-    if heads.mask is None:
-        return torch.ones(1, heads.k.shape[-2], dtype=torch.bool, device=heads.k.device)
-    mask = _mask_of(heads, index)
+def _changed_scores(example: Example) -> bool:
+    return example.bias is not None or example.softcap is not None
+
+
+def _obstacle(example: Example) -> Reason | None:
+    """Return why the claims on values say nothing about the example, if so."""
+    if example.bias is not None:
+        return BIAS
+    if example.softcap is not None:
+        return SOFTCAP
+    width = example.v.shape[-1]
+    if int(_key_set(example).sum(dim=-1).min()) <= width:
+        return Reason(ReasonKind.TOO_SHORT, f"at most {width} tokens, whose variance any {width} axes hold")
+    if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k, example.v)):
+        return NOT_FINITE
+    return None
+
+
+def _key_set(example: Example) -> Bool[Tensor, "h m"]:
+    """Return the keys of the query that sees most, the last of several; one row if all heads share it."""
+    if example.mask is None:
+        return example.visible
+    mask = example.mask
     widest = mask.shape[1] - 1 - mask.sum(dim=-1).flip(-1).argmax(dim=-1)
     return mask[torch.arange(mask.shape[0], device=mask.device), widest]
 
 
-def _queries(heads: Heads, index: int, part: slice, seen: Tensor) -> Bool[Tensor, "n"]:
-    """The queries that see just these keys; in self-attention only those whose own token is among them, so no padding.
+def _queries(example: Example, part: slice, keys: Tensor) -> Bool[Tensor, "n"]:
+    """Return the queries that see exactly these keys; in self-attention those whose own token is a key, so no padding.
 
-    Where no such token is left, as in a mask that hides every token from itself, all that see these keys.
+    If no such token is left, as in a mask that hides every token from itself, all queries that see these keys.
     """
-    n, m = heads.q.shape[-2], heads.k.shape[-2]
-    if heads.mask is None:
-        return torch.ones(n, dtype=torch.bool, device=heads.q.device)
-    mask = _mask_of(heads, index)
-    mask = mask[part] if mask.shape[0] > 1 else mask
-    same = (mask == seen).all(dim=-1).all(dim=0).expand(n)
-    own = same & seen if n == m else same
+    n, m = example.q.shape[-2], example.k.shape[-2]
+    if example.mask is None:
+        return torch.ones(n, dtype=torch.bool, device=example.q.device)
+    mask = example.mask[part] if example.mask.shape[0] > 1 else example.mask
+    same = (mask == keys).all(dim=-1).all(dim=0).expand(n)
+    own = same & keys if n == m else same
     return own if bool(own.any()) else same
-
-
-def _mask_of(heads: Heads, index: int) -> Bool[Tensor, "h n m"]:
-    mask: Tensor = heads.mask[index if heads.mask.shape[0] > 1 else 0]  # type: ignore[index, union-attr]
-    return mask.expand(-1, -1, heads.k.shape[-2])

@@ -5,13 +5,14 @@ where W itself is trained, in the nuclear norm where its factors are. `attention
 `multi_token_svm` where several tokens are selected at once.
 """
 
-from clearhead.theories.max_margin.claims import CLAIMS
-from clearhead.theories.max_margin.on_heads.measurement import MaxMarginClaims
+from clearhead.theories.max_margin.claims import CLAIMS, HEAD_SPACE_CLAIMS
+from clearhead.theories.max_margin.on_heads.choices import Sampling, obstacle
+from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
 from clearhead.theories.max_margin.svm.multi_token import MultiToken, multi_token_svm
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead.theories.max_margin.theorems import theorems
-from clearhead.theories.theory import Theory
+from clearhead.theories.theory import Grouping, Theory, Windows
 
 __all__ = [
     "CLAIMS",
@@ -19,13 +20,31 @@ __all__ = [
     "Conflict",
     "MarginWarning",
     "MaxMargin",
-    "MaxMarginClaims",
     "MultiToken",
     "Norm",
+    "Sampling",
     "Status",
     "attention_svm",
+    "make_theory",
     "multi_token_svm",
     "theorems",
 ]
 
-THEORY = Theory(name="max-margin", title="max margin", begin=MaxMarginClaims, theorems=theorems)
+
+def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -> Theory:
+    """Return the theory with this sampling; `everywhere` solves in every norm for heads that are not saturated too."""
+    measured = MaxMarginOnHeads(sampling=sampling or Sampling(), everywhere=everywhere)
+    return Theory(
+        key="max-margin",
+        title="max margin",
+        claims=(*CLAIMS, *HEAD_SPACE_CLAIMS.values()),
+        measure=measured.measure,
+        applies=obstacle,
+        claims_of=measured.claims_of,
+        windows=Windows.ONE,
+        grouping=Grouping(size=measured.sampling.inputs, prepare=measured.prepare),
+        theorems=theorems,
+    )
+
+
+THEORY = make_theory()

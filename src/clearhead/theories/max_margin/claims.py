@@ -1,9 +1,9 @@
-"""What the theory claims of a trained head, from the weakest to the strongest: whether it applies, and what follows."""
+"""The claims of the theory on a trained head, from the weakest to the strongest, and their controls."""
 
 import dataclasses
 
-from clearhead.theories.tallies import Control
-from clearhead.theories.theory import Claim, Role
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.theory import Claim, Control, Requirement, Role
 
 __all__ = [
     "ANY_TOKENS",
@@ -13,11 +13,13 @@ __all__ = [
     "COSINE_NUCLEAR",
     "COSINE_SPAN",
     "EVERY_TOKEN",
+    "HEAD_SPACE_CLAIMS",
     "HEBBIAN",
     "HELD_OUT",
     "LOCAL",
     "LOW_RATIO",
     "MAJORITY",
+    "MOST",
     "OTHER_PLACES",
     "OTHER_QUERIES",
     "OTHER_TOKENS",
@@ -28,7 +30,6 @@ __all__ = [
     "SEPARABLE",
     "TURNED_HEAD",
     "in_head_space",
-    "undefined",
 ]  # fmt: skip
 
 PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
@@ -45,6 +46,15 @@ EVERY_TOKEN = Control(name="all tokens")
 ANY_TOKENS = Control(name="as many random tokens")
 
 
+MOST = 0.5
+SATURATED_HEADS = Requirement(
+    statistic="saturated queries",
+    at_least=MOST,
+    reason=Reason(ReasonKind.NOT_COVERED, "attention is not saturated"),
+)
+"""The theory covers heads in which at least this share of queries is saturated."""
+
+
 def _claim(
     statistic: str,
     statement: str,
@@ -54,6 +64,8 @@ def _claim(
     role: Role = Role.SECONDARY,
     note: str = "",
     percent: bool = False,
+    undefined: str = "no matrix separates these tokens",
+    condition: bool = False,
 ) -> Claim:
     return Claim(
         theory="max margin",
@@ -61,10 +73,12 @@ def _claim(
         statement=statement,
         formula=formula,
         citation=f"{PAPER}, {where}",
-        exact=1.0,
+        predicted=1.0,
         role=role,
         note=note,
         percent=percent,
+        undefined=undefined,
+        requires=None if condition else SATURATED_HEADS,
     )
 
 
@@ -83,6 +97,7 @@ SATURATION = _claim(
     "problem (Att-SVM)",
     percent=True,
     note="a condition: the other claims are judged only in heads in which most queries are saturated",
+    condition=True,
 )
 SEPARABLE = _claim(
     "separated by itself",
@@ -116,6 +131,7 @@ COSINE_NUCLEAR = _claim(
     "the head's matrix points where gradient descent on keys and queries leads, to the SVM of least nuclear norm",
     "⟨W, W⋆ᵐᵐ⟩ / ‖W‖ ‖W⋆ᵐᵐ‖",
     "problem (Att-SVM⋆)",
+    undefined="solved for saturated heads only",
 )
 COSINE_MAX_ENTRY = _claim(
     "cosine, max-entry",
@@ -123,6 +139,7 @@ COSINE_MAX_ENTRY = _claim(
     "⟨W, W∞ᵐᵐ⟩ / ‖W‖ ‖W∞ᵐᵐ‖",
     "problem (Att-SVM), in another norm",
     note="depends on the coordinates of tokens; measured where W is small",
+    undefined="solved for saturated heads with small matrices only",
 )
 HELD_OUT = _claim(
     "held-out selection",
@@ -130,6 +147,7 @@ HELD_OUT = _claim(
     "share of queries of the group before in which argmax_t x_tᵀ Wᵐᵐ z is the head's own token, of those drawn",
     "problem (Att-SVM)",
     percent=True,
+    undefined="the first group of inputs has none before it",
 )
 LOCAL = _claim(
     "local optimality",
@@ -138,6 +156,7 @@ LOCAL = _claim(
     "locally optimal tokens",
     percent=True,
     note="needs the gradient of a loss at the head's output",
+    undefined="no gradient was given",
 )
 
 CLAIMS = (
@@ -146,19 +165,9 @@ CLAIMS = (
 
 
 def in_head_space(claim: Claim) -> Claim:
-    """The same claim where the maps to keys and queries are not known: tokens are keys, and W is a multiple of one."""
+    """Return the claim for unknown maps to keys and queries: tokens are keys, W a multiple of the identity."""
     note = "tokens are the head's keys and z its query, as their maps are not known, and W is the identity times s"
     return dataclasses.replace(claim, note=f"{claim.note}; {note}" if claim.note else note)
 
 
-def undefined(claim: Claim) -> str:
-    """Why a number may be missing."""
-    if claim.statistic == HELD_OUT.statistic:
-        return "the first group of inputs has none before it"
-    if claim.statistic == LOCAL.statistic:
-        return "no gradient was given"
-    if claim.statistic == COSINE_NUCLEAR.statistic:
-        return "solved for saturated heads only"
-    if claim.statistic == COSINE_MAX_ENTRY.statistic:
-        return "solved for saturated heads with small matrices only"
-    return "no matrix separates these tokens"
+HEAD_SPACE_CLAIMS = {claim: in_head_space(claim) for claim in CLAIMS}

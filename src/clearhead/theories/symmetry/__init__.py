@@ -4,7 +4,7 @@ Their theorem 1: self-attention is equivariant to permutations of its tokens, at
 Masks and biases that know positions break it. `equivariance` and `invariance` measure by how much, for any operator.
 """
 
-from clearhead.theories.symmetry.claim import CLAIM, PermutationSymmetry
+from clearhead.theories.symmetry.claim import CLAIM, PermutationSymmetry, obstacle
 from clearhead.theories.symmetry.groups import (
     GRID,
     TOKENS,
@@ -27,6 +27,7 @@ from clearhead.theories.symmetry.measure import (
     relative_error,
 )
 from clearhead.theories.symmetry.theorems import theorems
+from clearhead.theories.symmetry.whole_model import permutation_errors
 from clearhead.theories.theory import Theory
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "TOKENS",
     "Action",
     "Element",
-    "PermutationSymmetry",
     "SymmetryReport",
     "bounded_translations",
     "dihedral",
@@ -45,6 +45,7 @@ __all__ = [
     "equivariance_errors",
     "flips",
     "invariance",
+    "make_theory",
     "permutations",
     "relative_error",
     "rotations",
@@ -53,4 +54,18 @@ __all__ = [
     "transpositions",
 ]
 
-THEORY = Theory(name="symmetry", title="symmetry", begin=PermutationSymmetry, theorems=theorems)
+
+def make_theory(*, draws: int = 3) -> Theory:
+    """Return the theory with this number of permutations for each example."""
+    return Theory(
+        key="symmetry",
+        title="symmetry",
+        claims=(CLAIM,),
+        measure=PermutationSymmetry(draws).measure,
+        applies=obstacle,
+        whole_model=permutation_errors,
+        theorems=theorems,
+    )
+
+
+THEORY = make_theory()

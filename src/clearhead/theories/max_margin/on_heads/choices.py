@@ -8,27 +8,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
-from clearhead.shapes import Bool
+from clearhead.shapes import Bool, Float
+from clearhead.theories.example import Example
 from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space
 from clearhead.theories.max_margin.svm.constraints import Indices
+from clearhead.theories.reason import Reason, ReasonKind
 
-__all__ = ["MOST", "OWN", "RANDOM", "TURNED", "Choice", "Sampling", "choices_of", "obstacle"]
+__all__ = ["OWN", "RANDOM", "TURNED", "Choice", "Sampling", "choices_of", "obstacle"]
 
 OWN, RANDOM, TURNED = "own", "random", "turned"
-SATURATED, MOST = 0.99, 0.5
-"""A query is saturated if a token has more than the first of its attention, a head if at least the second of queries
-are."""
+SATURATED = 0.99
+"""A query is saturated if one token has more than this share of its attention."""
+FEWEST_TOKENS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How much of a stream of calls is taken.
+    """How much of the inputs is used.
 
     inputs: make one group, over which one problem is solved; queries: drawn from each of them
     tokens: drawn for each query, with which the one that a head selects is compared
-    random, turned: draws of heads that nobody trained; mistaken: of tokens or queries that are not the head's own
+    random, turned: draws of untrained heads; mistaken: draws of tokens or queries that are not the head's own
     """
 
     inputs: int = 6
@@ -68,84 +69,79 @@ class Choice:
     gains: Array | None
 
 
-def obstacle(heads: Heads, index: int, *, fewest: int = 3) -> str:
-    """Why an entry of the batch has no queries that choose, if so."""
-    if heads.bias is not None:
-        return "a bias on the scores knows places, which no W does"
-    if not all(bool(torch.isfinite(x[index]).all()) for x in (heads.q, heads.k)):
-        return "queries or keys are not finite"
-    if not len(_choosing(heads, index, fewest)):
-        return f"no query sees {fewest} tokens"
-    return ""
+def obstacle(example: Example, *, fewest: int = FEWEST_TOKENS) -> Reason | None:
+    """Return why an example has no queries that choose among tokens, if so."""
+    if example.bias is not None:
+        return Reason(ReasonKind.NOT_COVERED, "a bias on the scores depends on positions, which no W does")
+    if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k)):
+        return Reason(ReasonKind.NOT_FINITE, "queries or keys are not finite")
+    if not len(_choosing(example, fewest)):
+        return Reason(ReasonKind.TOO_SHORT, f"no query sees {fewest} tokens")
+    return None
 
 
-def _visible(heads: Heads, index: int) -> Bool[Tensor, "n m"]:
-    """Which keys every query sees, in all heads."""
-    n, m = heads.q.shape[-2], heads.k.shape[-2]
-    if heads.mask is None:
-        return torch.ones(n, m, dtype=torch.bool)
-    mask = heads.mask[index if heads.mask.shape[0] > 1 else 0]
-    return mask.all(dim=0).expand(n, m).cpu()
+def _visible(example: Example) -> Bool[Tensor, "n m"]:
+    """Return which keys every query sees in all heads."""
+    if example.mask is None:
+        return torch.ones(example.q.shape[-2], example.k.shape[-2], dtype=torch.bool)
+    return example.mask.all(dim=0).cpu()
 
 
-def _choosing(heads: Heads, index: int, fewest: int) -> list[int]:
-    """Queries that see enough tokens; in self-attention only those whose own token somebody sees, so no padding."""
-    visible = _visible(heads, index)
+def _choosing(example: Example, fewest: int) -> list[int]:
+    """Return the queries that see enough tokens; in self-attention those whose own token is seen, so no padding."""
+    visible = _visible(example)
     enough = visible.sum(dim=-1) >= fewest
     if visible.shape[0] == visible.shape[1]:
         enough = enough & visible.any(dim=0)
-    return [int(place) for place in enough.nonzero()]
+    return [int(position) for position in enough.nonzero()]
 
 
 def choices_of(
-    heads: Heads,
+    examples: Sequence[Example],
     space: Space,
-    numbered: Sequence[tuple[int, np.random.Generator]],
+    generators: Sequence[np.random.Generator],
     sampling: Sampling,
     *,
     kept: np.random.SeedSequence,
 ) -> list[list[Choice]]:
-    """For every entry of the batch given, with its own generator, the choices of some of its queries.
+    """Return the choices of some queries of every example, drawn with its own generator.
 
     Random and turned heads are drawn from `kept`, so they are the same heads on every input.
     """
-    asked = []
-    for index, generator in numbered:
-        among = _choosing(heads, index, 3)
-        places = generator.choice(among, size=min(sampling.queries, len(among)), replace=False)
-        asked.append([(index, int(place)) for place in sorted(places)])
-    flat = [pair for pairs in asked for pair in pairs]
-    pulls = _pulls(space, flat, sampling, kept)
-    z = space.queries(flat).numpy()
-    found, start = [], 0
-    for (index, generator), pairs in zip(numbered, asked, strict=True):
-        x, visible = space.tokens(index), _visible(heads, index)
-        of_entry = []
-        for nth, (_, place) in enumerate(pairs, start=start):
-            seen = visible[place].nonzero().flatten()
-            of_entry.append(
-                _choice(heads, index, place, x[:, seen], seen.numpy(), z[nth], pulls, nth, generator, sampling)
+    positions = []
+    for example, generator in zip(examples, generators, strict=True):
+        among = _choosing(example, FEWEST_TOKENS)
+        drawn = generator.choice(among, size=min(sampling.queries, len(among)), replace=False)
+        positions.append([(example, int(position)) for position in sorted(drawn)])
+    z = space.queries([pair for pairs in positions for pair in pairs])
+    pulls = _pulls(space, z, sampling, kept)
+    choices, start = [], 0
+    for example, generator, pairs in zip(examples, generators, positions, strict=True):
+        x, visible = space.tokens(example), _visible(example)
+        of_example = []
+        for nth, (_, position) in enumerate(pairs, start=start):
+            seen = visible[position].nonzero().flatten()
+            of_example.append(
+                _choice(example, position, x[:, seen], seen.numpy(), z[nth].numpy(), pulls, nth, generator, sampling)
             )
         start += len(pairs)
-        found.append(of_entry)
-    return found
+        choices.append(of_example)
+    return choices
 
 
 def _pulls(
-    space: Space, places: list[tuple[int, int]], sampling: Sampling, kept: np.random.SeedSequence
+    space: Space, z: Float[Tensor, "queries g e"], sampling: Sampling, kept: np.random.SeedSequence
 ) -> dict[str, list[Pull]]:
     generator = torch.Generator().manual_seed(int(kept.generate_state(1)[0]))
-    z = space.queries(places)
     return {
-        OWN: [space.own(places)],
+        OWN: [space.own(z)],
         RANDOM: [space.random(z, generator) for _ in range(sampling.random)],
         TURNED: [space.turned(z, generator) for _ in range(sampling.turned)],
     }
 
 
 def _choice(
-    heads: Heads,
-    index: int,
+    example: Example,
     place: int,
     x: Tensor,
     seen: Indices,
@@ -158,8 +154,8 @@ def _choice(
     """One query, which is the nth of the pulls, and what is kept of the tokens x that it sees."""
     drawn = generator.choice(len(seen), size=min(sampling.tokens, len(seen)), replace=False)
     norms = pulls[OWN][0].norms
-    q, k = heads.q[index, :, place].cpu().double(), heads.k[index].cpu().double()
-    real = heads.scale * torch.einsum("hd,hmd->hm", q, k[:, torch.from_numpy(seen)])
+    q, k = example.q[:, place].cpu().double(), example.k.cpu().double()
+    real = example.scale * torch.einsum("hd,hmd->hm", q, k[:, torch.from_numpy(seen)])
     scores, saturated = {}, {}
     for kind, each in pulls.items():
         if not each:
@@ -169,7 +165,7 @@ def _choice(
             [real] if kind == OWN else [s * (norms / one.norms)[:, None] for s, one in zip(found, each, strict=True)]
         )
         scores[kind] = torch.stack(found).numpy()
-        saturated[kind] = np.stack([_largest(heads, of_draw) > SATURATED for of_draw in weighed])
+        saturated[kind] = np.stack([_largest(example, of_draw) > SATURATED for of_draw in weighed])
     winners = {kind: of_kind.argmax(axis=-1) for kind, of_kind in scores.items()}
     chosen = np.unique(np.concatenate([w.ravel() for w in winners.values()]))
     tokens = np.concatenate([drawn, np.setdiff1d(chosen, drawn)])
@@ -186,7 +182,7 @@ def _choice(
         norms={kind: np.stack([one.norms.numpy() for one in each]) for kind, each in pulls.items() if each},
         selected={kind: at[w] for kind, w in winners.items()},
         saturated=saturated,
-        gains=_gains(heads, index, place, seen[tokens]),
+        gains=_gains(example, place, seen[tokens]),
     )
 
 
@@ -195,21 +191,21 @@ def _scores(x: Tensor, pull: Tensor) -> Tensor:
     return torch.einsum("gmc,hc->hm", x, pull) if x.shape[0] == 1 else torch.einsum("hmc,hc->hm", x, pull)
 
 
-def _largest(heads: Heads, scores: Tensor) -> NDArray[np.float64]:
+def _largest(example: Example, scores: Tensor) -> NDArray[np.float64]:
     """(h,), the largest attention weight of scores (h, m), with the layer's cap and sinks."""
-    if heads.softcap is not None:
-        scores = heads.softcap * torch.tanh(scores / heads.softcap)
+    if example.softcap is not None:
+        scores = example.softcap * torch.tanh(scores / example.softcap)
     total = torch.logsumexp(scores, dim=-1)
-    if heads.sinks is not None:
-        total = torch.logaddexp(total, heads.sinks.cpu().double())
+    if example.sinks is not None:
+        total = torch.logaddexp(total, example.sinks.cpu().double())
     found: NDArray[np.float64] = (scores.amax(dim=-1) - total).exp().numpy()
     return found
 
 
-def _gains(heads: Heads, index: int, place: int, tokens: Indices) -> Array | None:
+def _gains(example: Example, place: int, tokens: Indices) -> Array | None:
     r"""(h, u): :math:`\gamma_t = -\langle \partial L / \partial o, v_t\rangle`, at the output of one query."""
-    if heads.out_gradient is None:
+    if example.out_gradient is None:
         return None
-    slope, v = heads.out_gradient[index, :, place].cpu().double(), heads.v[index].cpu().double()
+    slope, v = example.out_gradient[:, place].cpu().double(), example.v.cpu().double()
     found: Array = -torch.einsum("he,hue->hu", slope, v[:, torch.from_numpy(tokens)]).numpy()
     return found

@@ -8,13 +8,12 @@ import numpy as np
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.on_heads.choices import MOST, OWN, RANDOM, TURNED, Choice
+from clearhead.theories.max_margin.on_heads.choices import OWN, RANDOM, TURNED, Choice
 from clearhead.theories.max_margin.on_heads.held_out import Matrix, Place, Trial, hebbian, majority, margin, ridge
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices, other_cosines
 from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem, fitted
 from clearhead.theories.max_margin.svm.constraints import Indices
-from clearhead.theories.tallies import Control, Sample, Samples
-from clearhead.theories.theory import Claim
+from clearhead.theories.theory import Claim, Control, Sample
 
 __all__ = ["Mistake", "drawn_mistakes", "group_samples"]
 
@@ -22,9 +21,9 @@ Numbers = Mapping[Claim, float]
 OfHead = Mapping[Control | None, Sequence[Numbers]]
 """A head's own numbers, under None, and those of each control by draw."""
 OF_FIT = {c.RATIO: Fit.margin_ratio, c.LOW_RATIO: Fit.low_margin_ratio, c.COSINE: Fit.cosine}
-UNTRAINED = {RANDOM: c.RANDOM_HEAD, TURNED: c.TURNED_HEAD}
-FEW, BESIDE_FEW = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
-"""What takes longer than the rest together stands beside so many random heads."""
+RANDOM_KINDS = {RANDOM: c.RANDOM_HEAD, TURNED: c.TURNED_HEAD}
+FEW, SLOW_CLAIMS = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
+"""Claims that take longer than all others together are compared with only `FEW` random heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def group_samples(
     matrices: Matrices,
     *,
     everywhere: bool = False,
-) -> Samples:
+) -> dict[Claim, Sample]:
     """Every claim on every head of one layer. Rules fitted on the group are tried on those `before`, if any.
 
     Without `mistakes` (None) there are no controls but those that the choices hold. Other norms than Frobenius take
@@ -65,14 +64,14 @@ def group_samples(
     heads = choices[0].selected[OWN].shape[1]
     sides = choices[0].x.shape[0]
     shares = np.mean([choice.saturated[OWN][0] for choice in choices], axis=0)
-    sought = [everywhere or share >= MOST for share in shares]
+    sought = [everywhere or share >= c.MOST for share in shares]
     benches = one_thread_each(lambda side: _Bench(choices, before, side), range(sides))
     own = one_thread_each(
         lambda h: benches[h % sides].own(h, mistakes, matrices.own(h) if sought[h] else None), range(heads)
     )
     drawn = matrices.random() if any(sought) and RANDOM in choices[0].selected else []
     untrained = {}
-    for kind in (kind for kind in UNTRAINED if kind in choices[0].selected):
+    for kind in (kind for kind in RANDOM_KINDS if kind in choices[0].selected):
         shape = choices[0].selected[kind].shape
         places = [(kind, int(draw), int(h)) for draw, h in np.ndindex(*shape)]
         found = one_thread_each(lambda place: benches[place[2] % sides].other(*place, drawn), places)
@@ -90,9 +89,10 @@ def _sample(claim: Claim, own: Sequence[OfHead], untrained: Mapping[str, Mapping
     }
     for kind, numbers in untrained.items():
         if claim in numbers:
-            drawn = numbers[claim][:FEW] if claim in BESIDE_FEW else numbers[claim]
-            controls[UNTRAINED[kind]] = np.broadcast_to(drawn, (len(drawn), len(own)))
-    return Sample(value=np.array([head[None][0].get(claim, np.nan) for head in own]), controls=controls)
+            drawn = numbers[claim][:FEW] if claim in SLOW_CLAIMS else numbers[claim]
+            controls[RANDOM_KINDS[kind]] = np.broadcast_to(drawn, (len(drawn), len(own)))
+    value = np.array([head[None][0].get(claim, np.nan) for head in own])
+    return Sample(value=value, controls=controls, by_construction=claim is c.SEPARABLE)
 
 
 def _numbers(claim: Claim, draws: Sequence[Numbers], count: int) -> list[float]:

@@ -1,131 +1,76 @@
-"""The claims of the theory measured on a stream of calls, in groups of inputs, beside heads and tokens of chance."""
+"""The claims of the theory measured on groups of inputs.
+
+Of every input some queries are drawn, and of every query some of the tokens that it sees; the head's own choice is its
+choice among all of them. A group of inputs makes one problem and one sample, and rules fitted on it are tried on the
+group before.
+"""
 
 import dataclasses
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from clearhead.audit.findings import Finding, Verdict
-from clearhead.heads import Heads
+from clearhead.theories.example import Example, Group, Random
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.on_heads.choices import MOST, Choice, Sampling, choices_of, obstacle
+from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, choices_of
 from clearhead.theories.max_margin.on_heads.evidence import drawn_mistakes, group_samples
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
-from clearhead.theories.max_margin.on_heads.random_heads import HeadSpace, space_of
-from clearhead.theories.tallies import Layer, Tallies
+from clearhead.theories.max_margin.on_heads.random_heads import Space, space_of
+from clearhead.theories.theory import Claim, Sample
 
-__all__ = ["MaxMarginClaims"]
+__all__ = ["MaxMarginOnHeads"]
 
-SAMPLING = Sampling()
 KEPT = 2**31
-"""Tells the draws that are kept over inputs from those of the inputs, which are numbered."""
+"""Separates the draws that are kept over inputs from those of the inputs, which are numbered."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What is known of one layer: the inputs of the group that is not complete, and the group before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxMarginOnHeads:
+    """The claims on the heads of a layer.
 
-    layer: Layer
-    shared: bool
-    inputs: int = 0
-    waiting: list[list[Choice]] = field(default_factory=list)
-    before: list[Choice] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    gradients: bool = False
-
-    def skip(self, reason: str) -> None:
-        if reason not in self.reasons:
-            self.reasons.append(reason)
-
-
-class MaxMarginClaims:
-    """All claims of the theory on every head of a stream of calls.
-
-    Of every input some queries are drawn, and of every query some of the tokens that it sees; the head's own choice is
-    that among all of them. A group of inputs makes one problem and one sample. The choices of two groups are kept.
-
-    everywhere: solve in other norms than Frobenius for all heads, and not only for those to which the theory applies
+    everywhere: solve in other norms than Frobenius for all heads, and not only for those that the theory covers
     """
 
-    def __init__(
-        self, seed: int, *, controls: bool = True, sampling: Sampling = SAMPLING, everywhere: bool = False
-    ) -> None:
-        self._seed, self._everywhere = seed, everywhere
-        self._sampling = sampling if controls else dataclasses.replace(sampling, random=0, turned=0, mistaken=0)
-        self._controls = controls
-        self._layers: dict[int, _Seen] = {}
-        self._tallies = {shared: self._begin(shared) for shared in (True, False)}
+    sampling: Sampling
+    everywhere: bool
 
-    def _begin(self, shared: bool) -> Tallies:
-        return Tallies(
-            tuple(c.CLAIMS if shared else map(c.in_head_space, c.CLAIMS)), seed=self._seed, undefined=c.undefined
+    def claims_of(self, example: Example) -> tuple[Claim, ...]:
+        """Return the claims on the layer: in head space if maps are missing, on gradients if there are any."""
+        claims = [claim for claim in c.CLAIMS if claim is not c.LOCAL or example.out_gradient is not None]
+        return tuple(claims if _maps_known(example) else (c.HEAD_SPACE_CLAIMS[claim] for claim in claims))
+
+    def prepare(self, examples: Sequence[Example], generators: Sequence[Random]) -> list[list[Choice]]:
+        """Return the choices of some queries of every example."""
+        numbers = [rng.numpy for rng in generators]
+        return choices_of(examples, _space(examples[0]), numbers, self._sampling(examples[0]), kept=_kept(examples[0]))
+
+    def measure(self, group: Group, rng: Random) -> dict[Claim, Sample]:
+        """Measure every claim on every head."""
+        last = group.last
+        choices, before = (
+            [choice for of_input in part for choice in of_input] for part in (group.prepared, group.before)
         )
+        mistakes = drawn_mistakes(choices, self.sampling.mistaken, rng.numpy) if last.controls else None
+        matrices = Matrices(_space(last), _kept(last), self._sampling(last).random)
+        samples = group_samples(choices, before, mistakes, matrices, everywhere=self.everywhere)
+        in_head_space = not _maps_known(last)
+        named = {c.HEAD_SPACE_CLAIMS[claim] if in_head_space else claim: x for claim, x in samples.items()}
+        return {claim: named[claim] for claim in self.claims_of(last)}
 
-    def observe(self, heads: Heads) -> None:
-        """Take one call of one layer."""
-        known = heads.keys_from is not None and heads.queries_from is not None
-        seen = self._layers.setdefault(heads.layer, _Seen(Layer.of(heads), known))
-        seen.gradients |= heads.out_gradient is not None
-        numbered = self._numbered(heads, seen)
-        if seen.shared and not known:
-            seen.skip("the maps to queries and keys were not found in every call")
-        elif numbered:
-            kept = np.random.SeedSequence([self._seed, heads.layer, KEPT])
-            space = space_of(heads) if seen.shared else HeadSpace(heads)
-            for choices in choices_of(heads, space, numbered, self._sampling, kept=kept):
-                seen.waiting.append(choices)
-                if len(seen.waiting) == self._sampling.inputs:
-                    self._measure(seen, Matrices(space, kept, self._sampling.random))
+    def _sampling(self, example: Example) -> Sampling:
+        if example.controls:
+            return self.sampling
+        return dataclasses.replace(self.sampling, random=0, turned=0, mistaken=0)
 
-    def _numbered(self, heads: Heads, seen: _Seen) -> list[tuple[int, np.random.Generator]]:
-        """Entries of the batch that can be measured, one of each input, with the generator of its draws.
 
-        It depends on the input's number, and not on how inputs were batched.
-        """
-        found = []
-        for first in range(0, heads.q.shape[0], heads.windows):
-            seen.inputs += 1
-            generator = np.random.default_rng([self._seed, heads.layer, seen.inputs])
-            index = first + int(generator.integers(heads.windows))
-            blocked = obstacle(heads, index)
-            if blocked:
-                seen.skip(blocked)
-            else:
-                found.append((index, generator))
-        return found
+def _maps_known(example: Example) -> bool:
+    return example.keys_from is not None and example.queries_from is not None
 
-    def _measure(self, seen: _Seen, matrices: Matrices) -> None:
-        """Count the group that is complete."""
-        group = [choice for choices in seen.waiting for choice in choices]
-        tallies, place = self._tallies[seen.shared], seen.layer.place
-        generator = np.random.default_rng([self._seed, place, KEPT, tallies.samples(place)])
-        mistakes = drawn_mistakes(group, self._sampling.mistaken, generator) if self._controls else None
-        found = group_samples(group, seen.before, mistakes, matrices, everywhere=self._everywhere)
-        if not seen.shared:
-            found = {c.in_head_space(claim): sample for claim, sample in found.items()}
-        tallies.count(seen.layer, found)
-        seen.before, seen.waiting = group, []
 
-    def findings(self) -> list[Finding]:
-        """What was found on every head seen, without verdicts but two: the selection is separable by construction, and
-        the theory does not apply to heads that are not saturated."""
-        for seen in self._layers.values():
-            if not self._tallies[seen.shared].samples(seen.layer.place):
-                few = f"fewer than {self._sampling.inputs} inputs, which make one problem"
-                self._tallies[seen.shared].count(seen.layer, None, reasons=seen.reasons or [few])
-        found = [finding for tallies in self._tallies.values() for finding in tallies.findings()]
-        saturated = {(f.layer, f.head): f.value for f in found if f.claim.statistic == c.SATURATION.statistic}
-        return [
-            self._labelled(finding, saturated[finding.layer, finding.head])
-            for finding in found
-            if finding.claim.statistic != c.LOCAL.statistic or self._layers[finding.layer].gradients
-        ]
+def _space(example: Example) -> Space:
+    return example.per_call.get("space", lambda: space_of(example))
 
-    def _labelled(self, finding: Finding, saturated: float) -> Finding:
-        if finding.claim.statistic == c.SATURATION.statistic or not finding.inputs:
-            return finding
-        if finding.claim.statistic == c.SEPARABLE.statistic:
-            return dataclasses.replace(finding, verdict=Verdict.TRUE_BY_CONSTRUCTION)
-        if saturated >= MOST:
-            return finding
-        return dataclasses.replace(finding, applies=False, reason="attention is not saturated")
+
+def _kept(example: Example) -> np.random.SeedSequence:
+    return np.random.SeedSequence([example.seed, example.layer, KEPT])

@@ -1,10 +1,11 @@
-r"""Heads that nobody trained, to choose tokens beside a model's own.
+r"""Random heads, as controls of a model's own heads.
 
 A head with :math:`W = s\, W_k^T W_q` pulls at tokens by :math:`p = W z`: token x of the same sequence scores x . p. In
 the space of the layer's inputs, z has a one appended where the map to queries has a bias. Where the maps are not known,
 keys and queries themselves are the tokens, and W is s times the identity.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,13 +15,14 @@ from torch import Tensor
 
 from clearhead.heads import Heads, LinearMap
 from clearhead.shapes import Float
+from clearhead.theories.example import Example
 
 __all__ = ["HeadSpace", "Pull", "Space", "TokenSpace", "space_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """W z of every query, and the norm of every head's W. The head axis has size one where all heads share the draw."""
+    """W z of every query, and the norm of every head's W. The head axis has size one if all heads share the draw."""
 
     vectors: Float[Tensor, "queries h c"]
     norms: Float[Tensor, "h"]
@@ -28,33 +30,38 @@ class Pull:
 
 @runtime_checkable
 class Space(Protocol):
-    """In which space tokens, queries and W are: `shared` tells that all heads of the layer have the same tokens."""
+    """The space of tokens, queries and W; `shared` if all heads of the layer have the same tokens."""
 
     shared: bool
 
-    def tokens(self, index: int) -> Float[Tensor, "g m c"]:
-        """The tokens of one entry of the batch."""
+    def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
+        """Return the tokens of an example."""
 
-    def queries(self, places: list[tuple[int, int]]) -> Float[Tensor, "queries g e"]:
-        """The queries at these (entry, place) pairs."""
+    def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
+        """Return the queries at these positions of examples."""
 
-    def own(self, places: list[tuple[int, int]]) -> Pull:
-        """The model's own heads."""
+    def own(self, z: Float[Tensor, "queries g e"]) -> Pull:
+        """Return W z of the model's own heads."""
+
+    def norms(self) -> Float[Tensor, "h"]:
+        """Return |W| of every head."""
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
-        """W of one head."""
+        """Return W of one head."""
 
     def random(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """One draw of a head with Gaussian maps of the same rank."""
+        """Draw a head with Gaussian maps of the same rank."""
 
     def turned(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """One draw of every head with its singular values kept and its singular vectors drawn anew."""
+        """Draw new singular vectors for every head and keep its singular values."""
 
 
-def space_of(heads: Heads) -> Space:
-    """The space of the layer's inputs where the maps to queries and keys are known, else that of queries and keys."""
-    keys, queries = heads.keys_from, heads.queries_from
-    return HeadSpace(heads) if keys is None or queries is None else TokenSpace(heads, keys, queries)
+def space_of(layer: Heads | Example) -> Space:
+    """Return the space of the layer's inputs if the maps to queries and keys are known, else of queries and keys."""
+    keys, queries = layer.keys_from, layer.queries_from
+    if keys is None or queries is None:
+        return HeadSpace(layer.scale, heads=layer.q.shape[-3], width=layer.k.shape[-1])
+    return TokenSpace(layer.scale, keys, queries)
 
 
 class TokenSpace:
@@ -62,8 +69,8 @@ class TokenSpace:
 
     shared = True
 
-    def __init__(self, heads: Heads, keys: LinearMap, queries: LinearMap) -> None:
-        self._heads, self._keys, self._queries = heads, keys, queries
+    def __init__(self, scale: float, keys: LinearMap, queries: LinearMap) -> None:
+        self._scale, self._bias = scale, queries.bias is not None
         self._left = keys.weight.cpu().double()
         right = queries.weight.cpu().double()
         self._right = (
@@ -71,32 +78,38 @@ class TokenSpace:
         )
         # The triangular factors hold what a product's singular values depend on.
         small = torch.linalg.qr(self._left).R @ torch.linalg.qr(self._right).R.mT
-        self._values = heads.scale * torch.linalg.svdvals(small)
+        self._values = scale * torch.linalg.svdvals(small)
 
-    def tokens(self, index: int) -> Float[Tensor, "g m c"]:
-        """The tokens of one entry of the batch."""
-        return self._keys.x[index].cpu().double().unsqueeze(0)
+    def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
+        """Return the tokens of an example."""
+        assert example.keys_from is not None
+        return example.keys_from.x.cpu().double()
 
-    def queries(self, places: list[tuple[int, int]]) -> Float[Tensor, "queries g e"]:
-        """The queries at these (entry, place) pairs."""
-        z = torch.stack([self._queries.x[index, place] for index, place in places]).cpu().double()
-        if self._queries.bias is not None:
-            z = torch.cat([z, z.new_ones(len(places), 1)], dim=-1)
+    def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
+        """Return the queries at these positions of examples."""
+        read = [(example.queries_from, position) for example, position in positions]
+        z = torch.stack([made.x[0, position] for made, position in read if made is not None]).cpu().double()
+        if self._bias:
+            z = torch.cat([z, z.new_ones(len(z), 1)], dim=-1)
         return z.unsqueeze(1)
 
-    def own(self, places: list[tuple[int, int]]) -> Pull:
-        """The model's own heads."""
-        mapped = torch.einsum("nge,hed->nhd", self.queries(places), self._right)
-        vectors = self._heads.scale * torch.einsum("hcd,nhd->nhc", self._left, mapped)
-        return Pull(vectors, self._values.square().sum(dim=-1).sqrt())
+    def own(self, z: Float[Tensor, "queries g e"]) -> Pull:
+        """Return W z of the model's own heads."""
+        mapped = torch.einsum("nge,hed->nhd", z, self._right)
+        vectors = self._scale * torch.einsum("hcd,nhd->nhc", self._left, mapped)
+        return Pull(vectors, self.norms())
+
+    def norms(self) -> Float[Tensor, "h"]:
+        """Return |W| of every head."""
+        return self._values.square().sum(dim=-1).sqrt()
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
-        """W of one head."""
-        product: Tensor = self._heads.scale * self._left[head] @ self._right[head].mT
+        """Return W of one head."""
+        product: Tensor = self._scale * self._left[head] @ self._right[head].mT
         return product
 
     def random(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """One draw of a head with Gaussian maps of the same rank, for all heads of the layer."""
+        """Draw a head with Gaussian maps of the same rank, for all heads of the layer."""
         left, right = (
             _normal(x.shape[-2], self._values.shape[-1], generator=generator) for x in (self._left, self._right)
         )
@@ -104,11 +117,11 @@ class TokenSpace:
         return Pull(vectors, torch.einsum("ij,ij->", left.mT @ left, right.mT @ right).sqrt().reshape(1))
 
     def turned(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """One draw of every head with its singular values kept and its singular vectors drawn anew."""
+        """Draw new singular vectors for every head and keep its singular values."""
         h, rank = self._values.shape
         left, right = (_orthonormal(h, x.shape[-2], rank, generator=generator) for x in (self._left, self._right))
         vectors = torch.einsum("hcd,hd,nhd->nhc", left, self._values, torch.einsum("nge,hed->nhd", z, right))
-        return Pull(vectors, self._values.square().sum(dim=-1).sqrt())
+        return Pull(vectors, self.norms())
 
 
 class HeadSpace:
@@ -116,39 +129,39 @@ class HeadSpace:
 
     shared = False
 
-    def __init__(self, heads: Heads) -> None:
-        self._heads = heads
-        self._width = heads.k.shape[-1]
+    def __init__(self, scale: float, *, heads: int, width: int) -> None:
+        self._scale, self._heads, self._width = scale, heads, width
 
-    def tokens(self, index: int) -> Float[Tensor, "g m c"]:
-        """The tokens of one entry of the batch."""
-        return self._heads.k[index].cpu().double()
+    def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
+        """Return the tokens of an example."""
+        return example.k.cpu().double()
 
-    def queries(self, places: list[tuple[int, int]]) -> Float[Tensor, "queries g e"]:
-        """The queries at these (entry, place) pairs."""
-        return torch.stack([self._heads.q[index, :, place] for index, place in places]).cpu().double()
+    def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
+        """Return the queries at these positions of examples."""
+        return torch.stack([example.q[:, position] for example, position in positions]).cpu().double()
 
-    def own(self, places: list[tuple[int, int]]) -> Pull:
-        """The model's own heads."""
-        return Pull(self._heads.scale * self.queries(places), self._norms())
+    def own(self, z: Float[Tensor, "queries g e"]) -> Pull:
+        """Return W z of the model's own heads."""
+        return Pull(self._scale * z, self.norms())
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
-        """W of one head."""
-        return self._heads.scale * torch.eye(self._width, dtype=torch.float64)
+        """Return W of one head."""
+        return self._scale * torch.eye(self._width, dtype=torch.float64)
 
     def random(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """One draw of a head with Gaussian maps of the same rank."""
+        """Draw a head with Gaussian maps of the same rank."""
         matrix = _normal(self._width, self._width, generator=generator)
         return Pull(z @ matrix.mT, torch.linalg.matrix_norm(matrix).expand(z.shape[1]))
 
     def turned(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """One draw of every head with its singular values kept and its singular vectors drawn anew."""
+        """Draw new singular vectors for every head and keep its singular values."""
         turn = _orthonormal(z.shape[1], self._width, self._width, generator=generator)
-        return Pull(self._heads.scale * torch.einsum("hce,nhe->nhc", turn, z), self._norms())
+        return Pull(self._scale * torch.einsum("hce,nhe->nhc", turn, z), self.norms())
 
-    def _norms(self) -> Tensor:
-        size = abs(self._heads.scale) * float(np.sqrt(self._width))
-        return torch.full((self._heads.q.shape[1],), size, dtype=torch.float64)
+    def norms(self) -> Float[Tensor, "h"]:
+        """Return |W| of every head."""
+        size = abs(self._scale) * float(np.sqrt(self._width))
+        return torch.full((self._heads,), size, dtype=torch.float64)
 
 
 def _normal(*shape: int, generator: torch.Generator) -> Tensor:

@@ -1,22 +1,27 @@
 """What is kept of a stream of inputs, and the two ways of comparing a head with its controls."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
-from clearhead.theories.over_inputs import OverInputs, sample_by_head
-from clearhead.theories.tallies import Control, Sample, Samples
-from clearhead.theories.theory import Claim
+from clearhead.theories.example import Example, Random
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.samples import measure_by_head
+from clearhead.theories.theory import Claim, Control, Sample, Samples, Theory
 
 FIRST, SECOND = (
-    Claim(theory="t", statistic=name, statement="", formula="", citation="", exact=exact)
-    for name, exact in (("first", 1.0), ("second", None))
+    Claim(
+        theory="t", statistic=name, statement="", formula="", citation="", predicted=predicted, undefined=f"no {name}"
+    )
+    for name, predicted in (("first", 1.0), ("second", None))
 )
 ANEW, KEPT = Control(name="anew"), Control(name="kept", kept=True)
 HEADS, DRAWS = 3, 5
@@ -24,27 +29,36 @@ HEADS, DRAWS = 3, 5
 
 def _stream(values: Array, anew: Array, kept: Array, *, batch: int = 1, windows: int = 1) -> list[Finding]:
     """Findings on inputs whose samples are given: values (n, h), draws (n, t, h)."""
-    order = iter(range(len(values)))
-    numbers: dict[int, int] = {}
+    return _measured(values, anew, kept, batch=batch, windows=windows).findings()
 
-    def sample(heads: Heads, index: int, generator: torch.Generator) -> Samples:
-        i = numbers[int(heads.q[index, 0, 0, 0])]
-        found = Sample(value=values[i], controls={ANEW: anew[i], KEPT: kept[i]})
-        return {FIRST: found, SECOND: Sample(value=values[i], controls={}, exact=2 * values[i])}
 
-    over = OverInputs(
-        claims=(FIRST, SECOND),
-        seed=0,
-        obstacle=lambda heads, index: "odd" if int(heads.q[index, 0, 0, 0]) < 0 else "",
-        sample=sample,
-        undefined=lambda claim: f"no {claim.statistic}",
-    )
-    for _ in range(0, len(values), batch):
-        ids = [next(order) for _ in range(batch)]
-        numbers.update({i: i for i in ids})
-        x = torch.tensor(ids, dtype=torch.float64)[:, None, None, None].expand(batch, HEADS, 1, 1)
-        over.observe(Heads(layer=0, name="a", q=x, k=x, v=x, out=x, scale=1.0, windows=windows))
-    return over.findings()
+def _theory(values: Array, anew: Array, kept: Array) -> Theory:
+    """A theory whose sample of an input is looked up by the number that the input holds."""
+
+    def measure(example: Example, rng: Random) -> Samples:
+        i = int(example.q[0, 0, 0])
+        first = Sample(value=values[i], controls={ANEW: anew[i], KEPT: kept[i]})
+        return {FIRST: first, SECOND: Sample(value=values[i], controls={}, predicted=2 * values[i])}
+
+    def applies(example: Example) -> Reason | None:
+        return Reason(ReasonKind.TOO_SHORT, "negative") if float(example.q[0, 0, 0]) < 0 else None
+
+    return Theory(key="t", title="t", claims=(FIRST, SECOND), measure=measure, applies=applies)
+
+
+def _call(ids: Sequence[int], *, windows: int = 1, layer: int = 0) -> Heads:
+    x = torch.tensor(ids, dtype=torch.float64)[:, None, None, None].expand(len(ids), HEADS, 1, 1)
+    return Heads(layer=layer, name="a", q=x, k=x, v=x, out=x, scale=1.0, windows=windows)
+
+
+def _measured(
+    values: Array, anew: Array, kept: Array, *, batch: int = 1, windows: int = 1, inputs: range | None = None
+) -> Measurement:
+    measurement = Measurement(_theory(values, anew, kept))
+    ids = list(inputs or range(len(values)))
+    for first in range(0, len(ids), batch):
+        measurement.observe(_call(ids[first : first + batch], windows=windows))
+    return measurement
 
 
 def _drawn(*shape: int, seed: int = 0) -> Array:
@@ -67,7 +81,7 @@ def test_draws_that_are_kept_must_be_left_behind_as_a_whole() -> None:
     kept = level[None, :, None] + 0.001 * _drawn(11, DRAWS, HEADS)
     values = np.array([0.8, 0.26, 30.0]) + 0.001 * _drawn(11, HEADS, seed=1)
     found = _stream(values, kept, kept)[:HEADS]
-    inside, middle, outside = ({chance.control: chance.p_value for chance in finding.controls} for finding in found)
+    inside, middle, outside = ({chance.name: chance.p_value for chance in finding.controls} for finding in found)
     assert inside["anew"] < 1e-6 < 0.2 < inside["kept"]
     assert middle["kept"] > 0.5
     assert outside["kept"] < 1e-3
@@ -88,8 +102,8 @@ def test_kept_draws_call_one_of_their_own_different_at_the_rate_promised() -> No
 def test_the_exact_value_is_the_claims_or_the_mean_of_the_inputs() -> None:
     values = _drawn(7, HEADS)
     found = _stream(values, _drawn(7, DRAWS, HEADS), _drawn(7, DRAWS, HEADS))
-    assert [f.exact for f in found[:HEADS]] == [1.0] * HEADS
-    assert [f.exact for f in found[HEADS:]] == pytest.approx(list(2 * values.mean(axis=0)))
+    assert [f.predicted for f in found[:HEADS]] == [1.0] * HEADS
+    assert [f.predicted for f in found[HEADS:]] == pytest.approx(list(2 * values.mean(axis=0)))
     assert all(f.controls == () for f in found[HEADS:])
 
 
@@ -146,12 +160,12 @@ def test_one_input_decides_nothing() -> None:
 def test_heads_on_their_own_tokens_are_joined() -> None:
     tokens = torch.tensor([[True, True, False], [True, False, False]])
 
-    def measure(part: slice, seen: torch.Tensor) -> Samples:
+    def measure(part: slice, seen: torch.Tensor) -> dict[Claim, Sample]:
         count = np.array([float(seen.sum())])
-        return {FIRST: Sample(value=count, controls={ANEW: np.stack([count, -count])}, exact=10 * count)}
+        return {FIRST: Sample(value=count, controls={ANEW: np.stack([count, -count])}, predicted=10 * count)}
 
-    joined = sample_by_head(tokens, measure)[FIRST]
+    joined = measure_by_head(tokens, measure)[FIRST]
     assert joined.value.tolist() == [2, 1]
     assert joined.controls[ANEW].tolist() == [[2, 1], [-2, -1]]
-    assert joined.exact is not None
-    assert joined.exact.tolist() == [20, 10]
+    assert joined.predicted is not None
+    assert joined.predicted.tolist() == [20, 10]

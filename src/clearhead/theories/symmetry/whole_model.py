@@ -1,77 +1,73 @@
-"""How far a whole model is from treating its tokens as a set.
+"""Permutation errors of a whole model.
 
-Attention alone does (Ji and Xie, theorem 1). Position codes, causal masks and position biases break it, and what they
-broke in one layer reaches all later ones: so the model is run on permuted tokens and watched, layer by layer.
+Attention alone treats its tokens as a set (Ji and Xie, theorem 1). Position codes, causal masks and position biases
+break it, and a break in one layer reaches all later ones: so the model is run on permuted tokens and compared layer by
+layer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clearhead._capture import capture
-from clearhead.audit.fidelity import tensors
-from clearhead.audit.record import ModelSymmetry
-from clearhead.interfaces import AttentionSpec
+from clearhead.theories.example import ModelOutput
 from clearhead.theories.symmetry.groups import Element, drawn_permutations
 from clearhead.theories.symmetry.measure import relative_error
+from clearhead.theories.theory import WholeModelErrors
 
-__all__ = ["model_symmetry"]
+__all__ = ["permutation_errors"]
 
 FEWEST_TOKENS = 3
+DRAWS = 2
+MOST_INPUTS = 4
 
 
-def model_symmetry(
-    model: nn.Module,
-    batch: Any,
-    run: Callable[[Any], Any],
-    *,
-    describe: Sequence[AttentionSpec] = (),
-    allow_unseen: bool = False,
-    seed: int = 0,
-    inputs: int = 4,
-    draws: int = 2,
-) -> ModelSymmetry:
-    """Permute the tokens of single inputs, run the model, and compare with the permuted outputs of the unpermuted run.
+def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int) -> WholeModelErrors:
+    """Permute the tokens of single inputs, run the model, and compare with its permuted outputs.
 
-    The first `inputs` inputs of the batch, without their padding, under `draws` permutations each. `unrelated` is the
-    error against outputs in another drawn order: what a model shows that does not care for its tokens at all.
+    The first inputs of the batch are used, without their padding, each under several permutations. `unrelated` is the
+    error against outputs in another random order, which a model that ignores its tokens reaches too.
     """
     reason = _obstacle(batch)
     if reason:
-        return ModelSymmetry(layers=(), whole=np.nan, unrelated=np.nan, inputs=0, draws=draws, reason=reason)
+        return _nothing(reason)
 
     def outputs(tokens: Any) -> list[Tensor | None]:
-        """The output of every layer and last the model's, tokens on the axis before the last; None if not by token."""
+        """Return the output of every layer and the model's, with tokens on the axis before the last; None otherwise."""
         n = _length(tokens)
-        with capture(model, describe=describe, allow_unseen=allow_unseen) as tape:
-            last = next(tensors(run(tokens)))
-        layers = [heads.out if heads.out.shape[-2] == n == heads.k.shape[-2] else None for heads in tape.heads]
-        return [*layers, last if last.ndim == 3 and last.shape[1] == n else None]
+        ran = run(tokens)
+        layers = [heads.out if heads.out.shape[-2] == n == heads.k.shape[-2] else None for heads in ran.heads]
+        return [*layers, ran.output if ran.output.ndim == 3 and ran.output.shape[1] == n else None]
 
     errors: list[list[float]] = []
     unrelated: list[float] = []
-    for tokens in _single_inputs(batch, inputs):
-        elements = drawn_permutations(_length(tokens), draws=draws + 1, seed=seed)
+    for tokens in _single_inputs(batch, MOST_INPUTS):
+        elements = drawn_permutations(_length(tokens), draws=DRAWS + 1, seed=seed)
         plain = outputs(tokens)
         for element, other in pairwise(elements):
             moved = outputs(_permuted(tokens, element))
             errors.append([_error(found, right, element) for found, right in zip(moved, plain, strict=True)])
             unrelated.append(_error(moved[-1], plain[-1], other))
     if not errors:
-        reason = f"inputs of fewer than {FEWEST_TOKENS} tokens"
-        return ModelSymmetry(layers=(), whole=np.nan, unrelated=np.nan, inputs=0, draws=draws, reason=reason)
+        return _nothing(f"inputs of fewer than {FEWEST_TOKENS} tokens")
     *layers, whole = np.mean(errors, axis=0).tolist()
-    return ModelSymmetry(
+    return WholeModelErrors(
+        theory="symmetry",
         layers=tuple(layers),
         whole=whole,
         unrelated=float(np.mean(unrelated)),
-        inputs=len(errors) // draws,
-        draws=draws,
+        inputs=len(errors) // DRAWS,
+        draws=DRAWS,
         reason="" if np.isfinite(whole) else "the model's output is not one vector per token",
+    )
+
+
+def _nothing(reason: str) -> WholeModelErrors:
+    return WholeModelErrors(
+        theory="symmetry", layers=(), whole=np.nan, unrelated=np.nan, inputs=0, draws=DRAWS, reason=reason
     )
 
 
@@ -82,12 +78,12 @@ def _error(found: Tensor | None, right: Tensor | None, element: Element) -> floa
 
 
 def _obstacle(batch: Any) -> str:
-    """Why there is no one sequence of tokens to permute, if so."""
+    """Return why the batch has no single sequence of tokens to permute, or ""."""
     if isinstance(batch, Mapping):
         if any(name.startswith("decoder_") for name in batch):
             return "an encoder and a decoder read two sequences"
-        return "" if _ids(batch) is not None else "the inputs are no tokens"
-    return "" if isinstance(batch, Tensor) and batch.ndim == 3 else "the inputs are no one sequence of tokens"
+        return "" if _ids(batch) is not None else "the inputs are not tokens"
+    return "" if isinstance(batch, Tensor) and batch.ndim == 3 else "the inputs are not one sequence of tokens"
 
 
 def _ids(batch: Mapping[str, Any]) -> Tensor | None:
@@ -107,7 +103,7 @@ def _length(tokens: Any) -> int:
 
 
 def _single_inputs(batch: Any, count: int) -> Iterator[Any]:
-    """Inputs one by one, without padding."""
+    """Yield inputs one by one, without padding."""
     if isinstance(batch, Tensor):
         yield from (batch[i : i + 1] for i in range(min(count, len(batch))) if batch.shape[1] >= FEWEST_TOKENS)
         return
@@ -130,7 +126,7 @@ def _permuted(tokens: Any, element: Element) -> Any:
     ids = _ids(tokens)
     assert ids is not None
     return {
-        # Positions that a caller gives are places, not tokens: they stay where they are.
+        # Position ids belong to positions, not to tokens, so they are not permuted.
         name: value[:, order] if _by_token(value, ids) and name != "position_ids" else value
         for name, value in tokens.items()
     }

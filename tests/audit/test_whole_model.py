@@ -1,5 +1,6 @@
 """Whole models on permuted tokens."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.audit.engine import run
-from clearhead.audit.model_symmetry import model_symmetry
-from clearhead.audit.record import ModelSymmetry
+from clearhead.audit.model_runs import run_whole_model
 from clearhead.numerics.precision import tolerance
+from clearhead.theories.symmetry.whole_model import permutation_errors
+from clearhead.theories.theory import WholeModelErrors
 from tests.interfaces.zoo import FAMILIES, drawn_large
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
@@ -34,9 +35,10 @@ class Encoder(nn.Module):
         return x
 
 
-def _measured(model: nn.Module, batch: Any, **options: Any) -> ModelSymmetry:
+def _measured(model: nn.Module, batch: Any, *, seed: int = 0) -> WholeModelErrors:
     with torch.no_grad():
-        return model_symmetry(model.eval(), batch, lambda given: run(model, given), **options)
+        run = functools.partial(run_whole_model, model.eval(), describe=(), allow_unseen=False)
+        return permutation_errors(run, batch, seed)
 
 
 def _tokens() -> Tensor:
@@ -88,7 +90,7 @@ def test_positions_that_are_given_stay_in_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("t5", "two sequences"), ("vit", "no tokens"), ("whisper", "two sequences")]
+    ("name", "reason"), [("t5", "two sequences"), ("vit", "not tokens"), ("whisper", "two sequences")]
 )
 def test_models_that_read_no_one_sequence(name: str, reason: str) -> None:
     family = FAMILIES[name]

@@ -1,0 +1,244 @@
+"""Sums over examples, by claim, layer and head, and the findings and curves they make.
+
+Only running moments are kept, so memory does not grow with the number of inputs. Sums of two parts of the inputs can
+be merged, and saved and restored without losing a bit.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clearhead.audit.findings import ControlResult, Finding, Verdict
+from clearhead.audit.record import DepthCurve, DepthLine
+from clearhead.errors import InputError
+from clearhead.numerics.moments import Array, Interval, RunningMoments, prediction_p_value
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.theory import Claim, Control, Sample, Samples, Unit
+
+__all__ = ["ClaimSums", "LayerSums", "depth_curve"]
+
+THIS_MODEL = "this model"
+
+
+@dataclass(slots=True)
+class _ControlSums:
+    """Sums of one control: the value of each draw, and the head's value minus the mean of the draws."""
+
+    value: RunningMoments
+    difference: RunningMoments
+
+
+class ClaimSums:
+    """Sums of one claim at one layer.
+
+    examples: how many were counted, measured or not; reasons: why some were not
+    by_construction: whether the claim held by construction on every example measured
+    """
+
+    def __init__(self, heads: int) -> None:
+        self.value = RunningMoments((heads,))
+        self.predicted = RunningMoments((heads,))
+        self.controls: dict[Control, _ControlSums] = {}
+        self.examples = 0
+        self.reasons: list[Reason] = []
+        self.undefined = False
+        self.by_construction = True
+        self.caveats: Counter[Reason] = Counter()
+
+    def add(self, sample: Sample) -> None:
+        """Add one sample. Controls and predictions count only where the value is defined."""
+        self.examples += 1
+        self.value.add(sample.value)
+        defined = np.isfinite(sample.value)
+        if sample.predicted is not None:
+            self.predicted.add(np.where(defined, sample.predicted, np.nan))
+        for control, draws in sample.controls.items():
+            sums = self.controls.setdefault(
+                control, _ControlSums(RunningMoments(draws.shape), RunningMoments(sample.value.shape))
+            )
+            sums.value.add(np.where(defined, draws, np.nan))
+            sums.difference.add(sample.value - _mean_of_finite(draws))
+        self.undefined = self.undefined or not bool(defined.all())
+        self.by_construction = self.by_construction and sample.by_construction
+        if sample.caveat is not None:
+            self.caveats[sample.caveat] += 1
+
+    def skip(self, reason: Reason) -> None:
+        """Count an example that could not be measured."""
+        self.examples += 1
+        self.explain(reason)
+
+    def explain(self, reason: Reason) -> None:
+        """Remember a reason, once."""
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+    def merge(self, other: "ClaimSums") -> None:
+        """Add the sums of other examples of the same claim and layer."""
+        self.value.merge(other.value)
+        self.predicted.merge(other.predicted)
+        for control, sums in other.controls.items():
+            if control in self.controls:
+                self.controls[control].value.merge(sums.value)
+                self.controls[control].difference.merge(sums.difference)
+            else:
+                self.controls[control] = sums
+        self.examples += other.examples
+        for reason in other.reasons:
+            self.explain(reason)
+        self.undefined = self.undefined or other.undefined
+        self.by_construction = self.by_construction and other.by_construction
+        self.caveats += other.caveats
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums as plain values."""
+        return {
+            "value": self.value.state(),
+            "predicted": self.predicted.state(),
+            "controls": [
+                {"name": c.name, "kept": c.kept, "value": s.value.state(), "difference": s.difference.state()}
+                for c, s in self.controls.items()
+            ],
+            "examples": self.examples,
+            "reasons": [_reason_state(reason) for reason in self.reasons],
+            "undefined": self.undefined,
+            "by_construction": self.by_construction,
+            "caveats": [[_reason_state(reason), count] for reason, count in self.caveats.items()],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "ClaimSums":
+        """Return the sums that `state` was taken of."""
+        sums = cls(0)
+        sums.value, sums.predicted = (RunningMoments.from_state(state[name]) for name in ("value", "predicted"))
+        for entry in state["controls"]:
+            sums.controls[Control(name=entry["name"], kept=entry["kept"])] = _ControlSums(
+                RunningMoments.from_state(entry["value"]), RunningMoments.from_state(entry["difference"])
+            )
+        sums.examples = state["examples"]
+        sums.reasons = [_reason(entry) for entry in state["reasons"]]
+        sums.undefined, sums.by_construction = state["undefined"], state["by_construction"]
+        sums.caveats = Counter({_reason(entry): count for entry, count in state["caveats"]})
+        return sums
+
+    def findings(self, claim: Claim, layer: int, name: str, seed: int) -> Iterator[Finding]:
+        """Yield the finding of every head, without a verdict unless the claim holds by construction."""
+        low, high = self.value.interval()
+        p_values = {control: sums.difference.p_value() for control, sums in self.controls.items() if not control.kept}
+        undefined = [Reason(ReasonKind.UNDEFINED, claim.undefined)] if self.undefined else []
+        for head in range(len(self.value.count)):
+            count = int(self.value.count[head])
+            predicted = float(self.predicted.mean[head]) if self.predicted.count[head] else np.nan
+            yield Finding(
+                claim=claim,
+                layer=layer,
+                name=name,
+                head=head,
+                value=float(self.value.mean[head]) if count else np.nan,
+                interval=Interval(float(low[head]), float(high[head])),
+                predicted=predicted if claim.predicted is None else claim.predicted,
+                controls=tuple(
+                    self._control(control, head, seed, p_values[control][head] if control in p_values else np.nan)
+                    for control in self.controls
+                ),
+                inputs=count,
+                skipped=self.examples - count,
+                reasons=(*self.reasons, *undefined) if self.examples > count else (),
+                verdict=Verdict.TRUE_BY_CONSTRUCTION if self.by_construction and count else Verdict.UNDECIDED,
+            )
+
+    def _control(self, control: Control, head: int, seed: int, p_value: float) -> ControlResult:
+        sums = self.controls[control]
+        draws = sums.value.mean[:, head][sums.value.count[:, head] > 0]
+        draws = draws if draws.size else np.array([np.nan])
+        low, high = np.quantile(draws, [0.025, 0.975])
+        p = prediction_p_value(float(self.value.mean[head]), draws) if control.kept else float(p_value)
+        return ControlResult(
+            name=control.name,
+            value=float(draws.mean()),
+            range=Interval(float(low), float(high)),
+            draws=len(draws),
+            seed=seed,
+            p_value=p if self.value.count[head] > 1 else np.nan,
+        )
+
+
+def _mean_of_finite(draws: Array) -> Array:
+    """Return the mean over the draws that are finite; NaN where none is."""
+    finite = np.isfinite(draws)
+    total = np.where(finite, draws, 0.0).sum(axis=0)
+    return np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.nan)
+
+
+def _reason_state(reason: Reason) -> list[str]:
+    return [str(reason.kind), reason.text]
+
+
+def _reason(state: Sequence[str]) -> Reason:
+    return Reason(ReasonKind(state[0]), state[1])
+
+
+@dataclass(slots=True)
+class LayerSums:
+    """Sums of the claims of one layer."""
+
+    layer: int
+    name: str
+    heads: int
+    claims: dict[Claim, ClaimSums] = field(default_factory=dict)
+
+    def of(self, claim: Claim) -> ClaimSums:
+        """Return the sums of a claim, which begin at zero."""
+        return self.claims.setdefault(claim, ClaimSums(self.heads if claim.unit is Unit.HEAD else 1))
+
+    def add(self, samples: Samples) -> None:
+        """Count one example."""
+        for claim, sample in samples.items():
+            if isinstance(sample, Reason):
+                self.of(claim).skip(sample)
+            else:
+                self.of(claim).add(sample)
+
+    def merge(self, other: "LayerSums") -> None:
+        """Add the sums of other examples of the same layer."""
+        if (self.name, self.heads) != (other.name, other.heads):
+            raise InputError(
+                f"layer {self.layer} is {self.name} with {self.heads} heads in one part and {other.name} with "
+                f"{other.heads} in the other; merge parts of one audit"
+            )
+        for claim, sums in other.claims.items():
+            if claim in self.claims:
+                self.claims[claim].merge(sums)
+            else:
+                self.claims[claim] = sums
+
+
+def depth_curve(claim: Claim, layers: Sequence[LayerSums]) -> DepthCurve | None:
+    """Return the curve over depth of a claim with role DEPTH, with its model's line first; None if nothing is known."""
+    measured = [layer for layer in layers if claim in layer.claims and layer.claims[claim].value.count.any()]
+    if not measured:
+        return None
+    sums = [layer.claims[claim] for layer in measured]
+    lines = {THIS_MODEL: [layer.value for layer in sums]}
+    for control in sums[0].controls:
+        lines[control.name] = [layer.controls[control].value for layer in sums]
+    return DepthCurve(
+        theory=claim.theory,
+        title=claim.statistic,
+        quantity=claim.formula,
+        layers=tuple(layer.layer for layer in measured),
+        lines=tuple(_line(name, moments) for name, moments in lines.items()),
+        note=claim.note,
+    )
+
+
+def _line(name: str, by_layer: Sequence[RunningMoments]) -> DepthLine:
+    ends = [moments.interval() for moments in by_layer]
+    return DepthLine(
+        name=name,
+        values=tuple(float(moments.mean.flat[0]) if moments.count.flat[0] else np.nan for moments in by_layer),
+        intervals=tuple(Interval(float(low.flat[0]), float(high.flat[0])) for low, high in ends),
+    )

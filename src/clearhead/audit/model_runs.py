@@ -1,0 +1,177 @@
+"""Runs of a model on batches, in which measurements get every attention call."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._capture import Capture, capture
+from clearhead._gradients import GradientCapture, capture_gradients
+from clearhead.audit.engine import Measurement
+from clearhead.audit.fidelity import tensors
+from clearhead.errors import InputError
+from clearhead.heads import Heads
+from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
+from clearhead.theories.example import ModelOutput
+from clearhead.theories.theory import Need
+
+__all__ = ["AuditError", "Coverage", "call_model", "evaluation_mode", "forward", "measure", "run_whole_model"]
+
+
+class AuditError(InputError):
+    """An audit that cannot give numbers. The message names the cause and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many inputs and tokens a model was measured on."""
+
+    inputs: int
+    tokens: int
+
+
+def measure(
+    model: nn.Module,
+    batches: Iterable[Any],
+    measurements: Sequence[Measurement],
+    seconds: dict[str, float],
+    progress: Callable[[int], None],
+    *,
+    layers: Collection[int] | None,
+    checked: Sequence[str],
+    describe: Sequence[AttentionSpec],
+    allow_unseen: bool,
+    loss: Callable[[Any, Any], Tensor] | None,
+) -> Coverage:
+    """Run the model on the batches and give every attention call to the measurements.
+
+    `seconds` gains the time of each theory by its title. The residual stream is captured if a theory needs it, and
+    gradients if there is a `loss`.
+    """
+    covered = Coverage(0, 0)
+    observer = _Observer(measurements, layers, seconds, checked)
+    stream = any(Need.RESIDUAL_STREAM in measurement.theory.needs for measurement in measurements)
+    open_capture = capture if loss is None else capture_gradients
+    with open_capture(model, describe=describe, keep=observer, allow_unseen=allow_unseen, stream=stream) as captured:
+        for batch in batches:
+            progress(covered.inputs)
+            which = f"the batch after {covered.inputs} inputs"
+            output = call_model(model, batch, which, observer)
+            if loss is not None:
+                _differentiate(captured, loss, output, batch, which)
+            inputs, tokens = _size(batch)
+            covered = Coverage(covered.inputs + inputs, covered.tokens + tokens)
+    progress(covered.inputs)
+    return covered
+
+
+def run_whole_model(
+    model: nn.Module, batch: Any, *, describe: Sequence[AttentionSpec], allow_unseen: bool
+) -> ModelOutput:
+    """Run the model once on a batch of a theory's making and return all attention calls and the output."""
+    with capture(model, describe=describe, allow_unseen=allow_unseen) as captured:
+        output = next(tensors(call_model(model, batch, "one of its first inputs alone")))
+    return ModelOutput(heads=captured.heads, output=output)
+
+
+def forward(model: nn.Module, batch: Any) -> Any:
+    """Call the model with one batch, on the model's device."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if isinstance(batch, Mapping):
+        return model(**{key: _moved(value, device) for key, value in batch.items()})
+    if isinstance(batch, list | tuple):
+        return model(*(_moved(value, device) for value in batch))
+    return model(_moved(batch, device))
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+class _Observer:
+    """Gives every call to the measurements, and keeps an error of theirs apart from the model's."""
+
+    def __init__(
+        self,
+        measurements: Sequence[Measurement],
+        layers: Collection[int] | None,
+        seconds: dict[str, float],
+        checked: Sequence[str],
+    ) -> None:
+        self.failure: Exception | None = None
+        self._checked = checked
+        self._measurements = measurements
+        self._layers = layers
+        self._seconds = seconds
+
+    def __call__(self, heads: Heads) -> None:
+        if heads.name not in self._checked:
+            raise AttentionNotSeenError(
+                f"{heads.name} runs on a later batch and not on the first, so it was never checked; "
+                "begin with a batch on which every layer runs"
+            )
+        if self._layers is not None and heads.layer not in self._layers:
+            return
+        try:
+            for measurement in self._measurements:
+                start = time.perf_counter()
+                measurement.observe(heads)
+                self._seconds[measurement.theory.title] += time.perf_counter() - start
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+def call_model(model: nn.Module, batch: Any, which: str, observer: _Observer | None = None) -> Any:
+    """Call the model. Its errors become AuditError naming the input; a measurement's errors propagate unchanged."""
+    try:
+        output = forward(model, batch)
+    except AttentionNotSeenError:
+        raise
+    except Exception as error:
+        if observer is None or observer.failure is None:
+            raise AuditError(f"the model fails on {which}: {error}; do the inputs fit it?") from error
+    # Also if the model caught it.
+    if observer is not None and observer.failure is not None:
+        raise observer.failure
+    return output
+
+
+def _differentiate(captured: Capture, loss: Callable[[Any, Any], Tensor], output: Any, batch: Any, which: str) -> None:
+    """Differentiate the loss and give the calls of one batch, which waited for it, to the measurements."""
+    assert isinstance(captured, GradientCapture)
+    try:
+        value = loss(output, batch)
+    except Exception as error:
+        raise AuditError(
+            f"the loss fails on {which}: {error}; it is called with the model's output and the batch"
+        ) from error
+    captured.differentiate(value)
+
+
+def _size(batch: Any) -> tuple[int, int]:
+    """Return the number of inputs and of tokens; 0 tokens if the batch has no token ids or mask."""
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
+    inputs = next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)
+    if not isinstance(batch, Mapping):
+        return inputs, 0
+    mask, ids = batch.get("attention_mask"), batch.get("input_ids")
+    if isinstance(mask, Tensor):
+        return inputs, int(mask.sum())
+    return inputs, ids.numel() if isinstance(ids, Tensor) else 0
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode inside the block; restore the mode of each module at the end."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,120 @@
+"""One example: the tensors of one input at one layer, without a batch axis."""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.heads import Heads, LinearMap, Stream
+from clearhead.shapes import Bool, Float
+
+__all__ = ["Cache", "Example", "Group", "ModelOutput", "Random"]
+
+Value = TypeVar("Value")
+
+
+class Random:
+    """Random numbers of one example or group: the same for the same seed, layer and number, however inputs are batched.
+
+    `torch` and `numpy` are generators that advance as they are used.
+    """
+
+    def __init__(self, *entropy: int) -> None:
+        self._sequence = np.random.SeedSequence(entropy)
+
+    @cached_property
+    def torch(self) -> torch.Generator:
+        """A torch generator, on the CPU."""
+        return torch.Generator().manual_seed(int(self._sequence.generate_state(1)[0]))
+
+    @cached_property
+    def numpy(self) -> np.random.Generator:
+        """A numpy generator."""
+        return np.random.default_rng(self._sequence)
+
+
+class Cache:
+    """Values computed once and shared by examples that are measured at the same time."""
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, Any] = {}
+        self._lock = threading.RLock()
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return the value of the key; compute it with `make` the first time."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = make()
+            value: Value = self._values[key]
+            return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One input, or one window of it, at one layer. Tensors are those of `Heads`, without the batch axis.
+
+    The linear maps and the residual stream keep a batch axis of size one.
+
+    number: of the input at this layer, from 1; seed: of the audit
+    mask: True where a query may attend; None if every query attends to every key
+    controls: whether controls are wanted; the baseline is measured without
+    per_call, per_audit: caches shared by the examples of one call of the layer, and by all examples of the audit
+    """
+
+    layer: int
+    name: str
+    number: int
+    seed: int
+    q: Float[Tensor, "h n d"]
+    k: Float[Tensor, "h m d"]
+    v: Float[Tensor, "h m e"]
+    out: Float[Tensor, "h n e"]
+    scale: float
+    mask: Bool[Tensor, "#h n m"] | None = None
+    bias: Float[Tensor, "#h n m"] | None = None
+    softcap: float | None = None
+    sinks: Float[Tensor, "h"] | None = None
+    groups: int = 1
+    windows: int = 1
+    queries_from: LinearMap | None = None
+    keys_from: LinearMap | None = None
+    values_from: LinearMap | None = None
+    out_gradient: Float[Tensor, "h n e"] | None = None
+    stream: Stream | None = None
+    controls: bool = True
+    per_call: Cache = field(default_factory=Cache)
+    per_audit: Cache = field(default_factory=Cache)
+
+    @property
+    def visible(self) -> Bool[Tensor, "#h m"]:
+        """Keys that at least one query attends to: tokens that are not padding. One row if all heads share it."""
+        if self.mask is None:
+            return torch.ones(1, self.k.shape[-2], dtype=torch.bool, device=self.k.device)
+        return self.mask.any(dim=-2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Prepared examples of several inputs at one layer, which make one sample.
+
+    number: of the group at this layer, from 0; before: the prepared examples of the group before, if any
+    last: the example that completed the group
+    """
+
+    number: int
+    prepared: Sequence[Any]
+    before: Sequence[Any]
+    last: Example
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutput:
+    """The attention calls of one run of the whole model, in forward-pass order, and the model's output."""
+
+    heads: Sequence[Heads]
+    output: Tensor

@@ -1,0 +1,79 @@
+"""Samples of several heads or windows put together."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from clearhead.numerics.moments import Array
+from clearhead.shapes import Bool
+from clearhead.theories.theory import Claim, Control, Sample
+
+__all__ = ["average", "measure_by_head", "repeat"]
+
+
+def measure_by_head(
+    tokens: Bool[Tensor, "h m"], measure: Callable[[slice, Tensor], Mapping[Claim, Sample]]
+) -> dict[Claim, Sample]:
+    """Measure all heads at once if they share one row of tokens; otherwise each head on its own tokens."""
+    if tokens.shape[0] == 1:
+        return dict(measure(slice(None), tokens[0]))
+    parts = [measure(slice(head, head + 1), row) for head, row in enumerate(tokens)]
+    return {claim: _concatenate([part[claim] for part in parts]) for claim in parts[0]}
+
+
+def repeat(samples: Mapping[Claim, Sample], groups: int) -> dict[Claim, Sample]:
+    """Repeat per-value-head samples for the `groups` query heads that share each value head."""
+    return {
+        claim: _combined(
+            [sample],
+            value=np.repeat(sample.value, groups),
+            controls={control: np.repeat(draws, groups, axis=-1) for control, draws in sample.controls.items()},
+            predicted=None if sample.predicted is None else np.repeat(sample.predicted, groups),
+        )
+        for claim, sample in samples.items()
+    }
+
+
+def average(samples: Sequence[Sample]) -> Sample:
+    """Return the mean over the windows of one input, each number over the windows in which it is defined."""
+    predicted = [sample.predicted for sample in samples if sample.predicted is not None]
+    return _combined(
+        samples,
+        value=_mean([sample.value for sample in samples]),
+        controls={control: _mean([s.controls[control] for s in samples]) for control in samples[0].controls},
+        predicted=_mean(predicted) if predicted else None,
+    )
+
+
+def _concatenate(samples: Sequence[Sample]) -> Sample:
+    predicted = [sample.predicted for sample in samples if sample.predicted is not None]
+    return _combined(
+        samples,
+        value=np.concatenate([sample.value for sample in samples]),
+        controls={
+            control: np.concatenate([sample.controls[control] for sample in samples], axis=-1)
+            for control in samples[0].controls
+        },
+        predicted=np.concatenate(predicted) if predicted else None,
+    )
+
+
+def _combined(
+    samples: Sequence[Sample], *, value: Array, controls: Mapping[Control, Array], predicted: Array | None
+) -> Sample:
+    return Sample(
+        value=value,
+        controls=controls,
+        predicted=predicted,
+        by_construction=all(sample.by_construction for sample in samples),
+        caveat=next((sample.caveat for sample in samples if sample.caveat is not None), None),
+    )
+
+
+def _mean(windows: Sequence[Array]) -> Array:
+    stacked = np.stack(windows)
+    finite = np.isfinite(stacked)
+    count = finite.sum(axis=0)
+    total = np.where(finite, stacked, 0.0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
