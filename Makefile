@@ -21,7 +21,7 @@ TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: audit test test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean
+.PHONY: audit test test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean faults
 
 audit: $(VENV)/.ready-to-audit
 	@$(BIN)/clearhead audit $(ARGS)
@@ -31,6 +31,13 @@ test: lint types contracts browser tests-typed tests-shipped tests-without-kerne
 # Needs a compiler with sanitizers. `make test` does the same for some hundred shapes.
 sanitize: $(VENV)/.ready-to-test
 	$(BIN)/python tests/kernels/sanitize.py $(ARGS)
+
+# Attacks on what Clearhead reads and writes: counts, and a command for each fault. `make test` runs a sample.
+faults: $(VENV)/.ready-to-test
+	PYTHONPATH=. $(BIN)/python tests/faults/current_folder.py
+	PYTHONPATH=. $(BIN)/python tests/faults/hostile_folders.py
+	PYTHONPATH=. $(BIN)/python tests/faults/stored_damage.py
+	PYTHONPATH=. $(BIN)/python tests/faults/interruptions.py
 
 lint: $(VENV)/.ready-to-test
 	$(BIN)/ruff check .

@@ -116,6 +116,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         write_bytes(tmp_path / "a", b"2")
     monkeypatch.undo()
     assert (tmp_path / "a").read_bytes() == b"1"
+    (tmp_path / "link").hardlink_to(tmp_path / "a")
+    write_bytes(tmp_path / "a", b"2")
+    assert (tmp_path / "link").read_bytes() == b"1"  # not written in place
+    (tmp_path / "link").unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     with pytest.raises(WriteError, match="Not a directory"):
         write_bytes(tmp_path / "a" / "b", b"")
