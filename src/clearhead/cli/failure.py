@@ -72,8 +72,8 @@ def _report_defect() -> int:
     if sys.stderr is not None:
         traceback.print_exc()
     _print_line(
-        f"this is a defect in clearhead {__version__}, not an error of yours; please report it to the maintainers, with "
-        "the command and the lines above"
+        f"this is a defect in clearhead {__version__}, not an error of yours; please report it to the maintainers "
+        "with the command and the lines above"
     )
     return 1
 
