@@ -1,4 +1,4 @@
-"""The letters of every shape in Clearhead, and the check at every public door.
+"""The letters of all shapes in Clearhead, and the checks of operands.
 
 ======  =========================================
 letter  axis
@@ -11,8 +11,8 @@ d       width of a query and of a key
 e       width of a value and of an output
 ======  =========================================
 
-Shapes are written as jaxtyping annotations. They are documentation when the package runs, and are checked by
-jaxtyping's import hook in one of the two test sessions; without jaxtyping installed they fall back to plain tensors.
+Shapes are jaxtyping annotations. They are documentation at run time, and jaxtyping's import hook checks them in one of
+the two test sessions. Without jaxtyping installed they fall back to plain tensors.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,19 +40,19 @@ __all__ = ["Bool", "Float", "Int", "ShapeError", "broadcasts", "check_attention_
 
 
 class ShapeError(InputError):
-    """Operands whose shapes do not belong together. The message shows what was expected and every operand's shape."""
+    """Operands whose shapes do not fit. The message shows what was expected and the shape of each operand."""
 
 
 def check_attention_operands(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None
 ) -> None:
-    """Raise `ShapeError` or `ValueError` unless q (..., n, d), k (..., m, d), v (..., m, e) can attend to each other.
+    """Raise `ShapeError` or `InputError` unless q (..., n, d), k (..., m, d), v (..., m, e) fit.
 
-    A mask is boolean, True where a query may look, and broadcasts to (..., n, m); a bias is floating and broadcasts so.
+    A mask is boolean, True where a key is visible, and broadcasts to (..., n, m); so does a bias, which is floating.
     """
     operands = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
 
-    # In functions, for torch.compile with changing sizes does not take the text of a shape.
+    # Functions, since torch.compile with dynamic sizes does not support the text of a shape.
     def got() -> str:
         return ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
 
@@ -77,7 +77,7 @@ def check_attention_operands(
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
         raise InputError(f"expected q, k and v of one floating dtype; got {dtypes()}")
     if mask is not None and mask.dtype is not torch.bool:
-        raise InputError(f"expected a boolean mask, True where a query may look; got {dtypes()}")
+        raise InputError(f"expected a boolean mask, True where a key is visible; got {dtypes()}")
     if bias is not None and not bias.is_floating_point():
         raise InputError(f"expected a floating additive bias; got {dtypes()}")
     if len({x.device for x in operands.values() if x is not None}) > 1:
@@ -86,7 +86,7 @@ def check_attention_operands(
 
 
 def check_finite(name: str, x: Tensor) -> None:
-    """Raise `InputError` if x holds NaN or infinity; do nothing where torch.compile or torch.func hide the numbers."""
+    """Raise `InputError` if x contains NaN or infinity; do nothing inside torch.compile or torch.func."""
     if torch.compiler.is_compiling() or functorch_active():
         return
     if not bool(x.isfinite().all()):
@@ -94,7 +94,7 @@ def check_finite(name: str, x: Tensor) -> None:
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether a tensor of this shape can be expanded to the target without changing the target."""
+    """Return True if a tensor of this shape can be expanded to the target shape."""
     if len(shape) > len(target):
         return False
     return all(s in (1, t) for s, t in zip(reversed(shape), reversed(target), strict=False))

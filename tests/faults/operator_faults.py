@@ -316,8 +316,8 @@ OPERATOR_FAULTS = (
     Fault(
         "kernel PCA: no warning for equal eigenvalues",
         "numerics/eigenpairs.py",
-        "least = APART * machine_epsilon(values.dtype) * values[..., :1]",
-        "least = -APART * values[..., :1]",
+        "least = MIN_GAP * machine_epsilon(values.dtype) * values[..., :1]",
+        "least = -MIN_GAP * values[..., :1]",
         KERNEL_PCA,
     ),
     Fault(

@@ -94,7 +94,7 @@ RATE_FAULTS = (
     Fault(
         "rate: warning without noise",
         "numerics/rate_noise.py",
-        "if excess > WORTH_SAYING",
+        "if excess > NOTABLE",
         "if True",
         RATE,
     ),
@@ -122,7 +122,7 @@ RATE_FAULTS = (
     Fault(
         "rate stream: no warning for hidden singular values",
         "numerics/rate_stream.py",
-        "if hidden > WORTH_SAYING",
+        "if hidden > NOTABLE",
         "if False",
         STREAM,
     ),

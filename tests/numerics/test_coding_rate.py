@@ -179,7 +179,7 @@ def test_rank_and_what_the_rate_grows_by() -> None:
         (lambda: coding_rate(normal(0, 2)), "at least one token"),
         (lambda: coding_rate(torch.full((3, 2), torch.nan)), "NaN or infinity"),
         (lambda: rate_gradient(torch.full((3, 2), torch.inf)), "NaN or infinity"),
-        (lambda: class_rates(normal(3, 2)), "labels or a membership, to know"),
+        (lambda: class_rates(normal(3, 2)), "labels or a membership; got neither"),
         (lambda: class_rates(normal(3, 2), labels=torch.tensor([0, -1, 1])), "lowest -1"),
         (lambda: class_rates(normal(3, 2), membership=2 * torch.ones(1, 3)), "between 0 and 1"),
         (lambda: class_rates(normal(3, 2), membership=torch.ones(1, 3, requires_grad=True)), "detach"),

@@ -30,9 +30,9 @@ def test_is_what_the_wrappers_give(n: int, dtype: type) -> None:
     found = reduce(matrix)
     want = getattr(wrapped, kind + "sytrd")(matrix.T, lower=1, lwork=16 * n)
     assert np.abs(found.diagonal - want[1]).max() <= within(matrix)
-    assert np.abs(found.beside - want[2]).max() <= within(matrix)
+    assert np.abs(found.off_diagonal - want[2]).max() <= within(matrix)
     assert np.abs(found.reflectors.T - want[0]).max() <= within(matrix)
-    values = eigenvalues_of_tridiagonal(found.diagonal, found.beside)
+    values = eigenvalues_of_tridiagonal(found.diagonal, found.off_diagonal)
     assert np.abs(values - getattr(wrapped, kind + "sterf")(want[1], want[2])[0]).max() <= within(matrix)
     vectors = normal(7, n, seed=1).numpy().astype(dtype)
     back = vectors.copy()
@@ -49,7 +49,7 @@ def test_the_parts_make_the_matrix_again_and_leave_it_alone(dtype: type) -> None
     matrix = symmetric(61, dtype)
     given = matrix.copy()
     found = reduce(matrix)
-    small = np.diag(found.diagonal) + np.diag(found.beside, 1) + np.diag(found.beside, -1)
+    small = np.diag(found.diagonal) + np.diag(found.off_diagonal, 1) + np.diag(found.off_diagonal, -1)
     turned = rotate_back(found, np.eye(61)).T
     assert np.abs(turned @ small @ turned.T - matrix).max() <= within(matrix)
     assert np.abs(small - matrix).max() > within(matrix)
@@ -60,11 +60,11 @@ def test_the_parts_make_the_matrix_again_and_leave_it_alone(dtype: type) -> None
 def test_without_the_addresses_the_wrappers_are_used(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, vectors = symmetric(61, dtype), normal(7, 61, seed=1).numpy().astype(dtype)
     found = reduce(matrix)
-    values, back = eigenvalues_of_tridiagonal(found.diagonal, found.beside), rotate_back(found, vectors)
+    values, back = eigenvalues_of_tridiagonal(found.diagonal, found.off_diagonal), rotate_back(found, vectors)
     monkeypatch.setattr(lapack, "_routine", lambda _: None)
     again = reduce(matrix)
     assert np.abs(again.reflectors - found.reflectors).max() <= within(matrix)
-    assert np.abs(eigenvalues_of_tridiagonal(again.diagonal, again.beside) - values).max() <= within(matrix)
+    assert np.abs(eigenvalues_of_tridiagonal(again.diagonal, again.off_diagonal) - values).max() <= within(matrix)
     assert np.abs(rotate_back(again, vectors) - back).max() <= within(matrix)
 
 

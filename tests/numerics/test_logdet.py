@@ -191,7 +191,7 @@ def test_a_does_not_round_tokens_anew() -> None:
 
 
 def test_a_has_no_gradient() -> None:
-    with pytest.raises(ValueError, match="a has no gradient here: detach it"):
+    with pytest.raises(ValueError, match="expected a without gradient"):
         log_det(normal(2, 7, 5), a=torch.ones(2, requires_grad=True))
 
 
@@ -213,7 +213,7 @@ def test_of_a_gram_matrix() -> None:
     torch.testing.assert_close(log_det_of_gram(x.mT @ x, a=0.3), log_det(x, a=0.3))
     flat = torch.stack([low_rank(31, 7, 2), normal(31, 7)])
     torch.testing.assert_close(log_det_of_gram(flat.mT @ flat, a=1e10), log_det(flat, a=1e10), rtol=1e-12, atol=0)
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="finite matrix"):
         log_det_of_gram(torch.full((2, 2), torch.nan), a=1.0)
 
 

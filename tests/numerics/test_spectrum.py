@@ -102,7 +102,7 @@ def test_a_kernel_that_is_not_positive_is_refused() -> None:
     log_kernel = log_kernel_of(normal(3, 3, 5, 2))
     features_from_log_kernel(log_kernel)
     log_kernel[1, 0, 1] = log_kernel[1, 1, 0] = log_kernel[1].diagonal().max() + 1
-    with pytest.raises(ValueError, match="not positive semi-definite"):
+    with pytest.raises(ValueError, match="expected a positive semi-definite kernel"):
         features_from_log_kernel(log_kernel)
 
 

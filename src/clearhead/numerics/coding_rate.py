@@ -1,14 +1,14 @@
-r"""The coding rate: how many nats tokens take when each is coded up to an error of eps.
+r"""The coding rate: the number of nats needed to code tokens up to an error of eps.
 
-Of tokens Z in R^{n x d}, one in each row (Ma et al. 2007; Yu et al. 2020, arXiv 2006.08558, who write them as columns):
+For tokens Z in R^{n x d}, one per row (Ma et al. 2007; Yu et al. 2020, arXiv 2006.08558, who use columns):
 
 .. math:: R(Z; \epsilon) = \tfrac12 \log\det(I + \alpha Z^T Z), \qquad \alpha = \frac{d}{n \epsilon^2}
 
-`eps` is epsilon itself. Published code often calls epsilon squared "eps": its .5 is eps = .707 here.
+`eps` is epsilon. Published code often calls epsilon squared "eps": its .5 is eps = .707 here.
 
-R^c has two forms, which differ by more than their names. Over classes (MCR2) the rate of class k is weighted by its
-share of the tokens: `class_rates`. Over subspaces U_k in R^{d x p} (Yu et al. 2023, arXiv 2306.01129) it is a plain sum
-of R(Z U_k), with p in place of d: `subspace_rates`.
+R^c has two forms. Over classes (MCR2) it is the sum of the classes' rates, each weighted by its fraction of the tokens:
+`class_rates`. Over subspaces U_k in R^{d x p} (Yu et al. 2023, arXiv 2306.01129) it is the sum of R(Z U_k), with p in
+place of d: `subspace_rates`.
 """
 
 from dataclasses import dataclass
@@ -38,42 +38,42 @@ __all__ = [
 
 MOST_CLASSES = 1_000_000
 SMALLEST_EPS = 1e-100
-"""Below, and above its inverse, the square of eps leaves what numbers of double precision can hold."""
+"""Outside [this, 1 / this] the square of eps under- or overflows in double precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRates:
-    """The rate of every class alone, and its share N_k / N of the tokens; both zero where a class has no token."""
+    """The rate and the fraction N_k / N of tokens of each class; both zero for a class without tokens."""
 
     rates: Float[Tensor, "k"]
     weights: Float[Tensor, "k"]
 
     @property
     def compression(self) -> Float[Tensor, ""]:
-        """R^c, the rate of tokens that are coded class by class."""
+        """Return R^c, the rate of tokens coded class by class."""
         return (self.weights * self.rates).sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateReduction:
-    """R of all tokens, R^c of their classes, and R - R^c, never negative: what classes tell of tokens."""
+    """R of all tokens, R^c of their classes, and the difference, which is never negative."""
 
     expansion: Float[Tensor, ""]
     compression: Float[Tensor, ""]
 
     @property
     def value(self) -> Float[Tensor, ""]:
-        """Delta R = R - R^c."""
+        """Return Delta R = R - R^c."""
         return self.expansion - self.compression
 
 
 def coding_rate(z: Float[Tensor, "*b n d"], *, eps: float = 0.5) -> Float[Tensor, "*b"]:
-    r"""R(Z; eps) of every set of tokens.
+    r"""Return R(Z; eps) of each set of tokens.
 
     .. math:: R = \tfrac12 \log\det(I + \alpha Z^T Z) = \tfrac12 \sum_i \log(1 + \alpha \sigma_i^2)
 
     In nats, for all tokens of a set together. Computed on the smaller of the two sides, in single precision at least.
-    Tokens in a precision whose rounding noise the rate would count are named in a `RoundingNoiseWarning`.
+    Warns with `RoundingNoiseWarning` if the rate counts the rounding noise of the tokens' dtype.
     """
     _check_tokens(z, eps)
     warn_of_noise(z, dtype=z.dtype, eps=eps)
@@ -83,11 +83,11 @@ def coding_rate(z: Float[Tensor, "*b n d"], *, eps: float = 0.5) -> Float[Tensor
 def subspace_rates(
     z: Float[Tensor, "*b n d"], bases: Float[Tensor, "k d p"], *, eps: float = 0.5
 ) -> Float[Tensor, "*b k"]:
-    r"""R(Z U_k; eps) in every subspace; R^c(Z | U) is their sum.
+    r"""Return R(Z U_k; eps) in each subspace; R^c(Z | U) is their sum.
 
     .. math:: R(Z U_k) = \tfrac12 \log\det(I + \tfrac{p}{n \epsilon^2} U_k^T Z^T Z U_k)
 
-    The columns of U_k are meant to be orthonormal; what is given is taken as it is.
+    The columns of U_k should be orthonormal; this is not checked.
     """
     _check_tokens(z, eps)
     projected = _projected(z, bases)
@@ -102,11 +102,11 @@ def class_rates(
     membership: Float[Tensor, "k n"] | None = None,
     eps: float = 0.5,
 ) -> ClassRates:
-    r"""The rate of every class, by labels 0 to k - 1 or by a membership Pi_k in [0, 1] of every token in every class.
+    r"""Return the rate of each class, from labels 0 to k - 1 or memberships Pi_k in [0, 1] of each token in each class.
 
     .. math:: R_k = \tfrac12 \log\det(I + \tfrac{d}{N_k \epsilon^2} Z^T \Pi_k Z), \qquad N_k = \operatorname{tr} \Pi_k
 
-    A class without tokens has rate zero and weight zero. Memberships have no gradient here.
+    A class without tokens has rate zero and weight zero. Gradients do not flow into memberships.
     """
     _check_tokens(z, eps)
     if z.ndim != 2:
@@ -129,9 +129,9 @@ def rate_reduction(
     membership: Float[Tensor, "k n"] | None = None,
     eps: float = 0.5,
 ) -> RateReduction:
-    """R, R^c and Delta R = R - R^c of tokens and their classes, see `class_rates`.
+    """Return R, R^c and Delta R = R - R^c of tokens and their classes; see `class_rates`.
 
-    Memberships of a token must sum to one over the classes, or Delta R would be no comparison.
+    The memberships of each token must sum to one over the classes.
     """
     if membership is not None and not bool(((membership.double().sum(dim=0) - 1).abs() < 1e-3).all()):
         raise InputError("expected memberships that sum to one over the classes, for each token")
@@ -141,7 +141,7 @@ def rate_reduction(
 
 
 def rate_gradient(z: Float[Tensor, "*b n d"], *, eps: float = 0.5) -> Float[Tensor, "*b n d"]:
-    """The gradient of R for Z: alpha Z (I + alpha Z^T Z)^-1. Not recorded for a further derivative."""
+    """Return the gradient of R in Z, alpha Z (I + alpha Z^T Z)^-1, without an autograd graph."""
     _check_tokens(z, eps)
     return log_det_gradient(z, a=_alpha(z, eps)) / 2
 
@@ -149,7 +149,7 @@ def rate_gradient(z: Float[Tensor, "*b n d"], *, eps: float = 0.5) -> Float[Tens
 def subspace_rate_gradient(
     z: Float[Tensor, "*b n d"], bases: Float[Tensor, "k d p"], *, eps: float = 0.5
 ) -> Float[Tensor, "*b n d"]:
-    """The gradient of R^c(Z | U) for Z: the sum of a V_k (I + a V_k^T V_k)^-1 U_k^T, V_k = Z U_k, a = p / (n eps^2)."""
+    """Return the gradient of R^c(Z | U) in Z: sum a V_k (I + a V_k^T V_k)^-1 U_k^T, V_k = Z U_k, a = p / (n eps^2)."""
     _check_tokens(z, eps)
     projected = _projected(z, bases)
     pulled = log_det_gradient(projected, a=_alpha(projected, eps)) / 2
@@ -158,9 +158,9 @@ def subspace_rate_gradient(
 
 
 def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
-    """How many singular values exceed the largest times max(n, d) times the spacing of z's own dtype at one.
+    """Return the number of singular values above max(n, d) times the machine epsilon of z's dtype times the largest.
 
-    As eps falls, R grows as this rank times log(1 / eps).
+    As eps falls, R grows like this rank times log(1 / eps).
     """
     if not bool(z.isfinite().all()):
         raise InputError("expected finite tokens; got NaN or infinity: look for a token that overflowed")
@@ -171,9 +171,11 @@ def numerical_rank(z: Float[Tensor, "*b n d"]) -> Int[Tensor, "*b"]:
 
 
 def check_eps(eps: float) -> None:
-    """Raise `ValueError` unless eps is an error that tokens can be coded to."""
+    """Raise `InputError` unless eps is positive and its square is a double-precision number."""
     if not SMALLEST_EPS <= eps <= 1 / SMALLEST_EPS:
-        raise InputError(f"expected eps > 0, the error up to which tokens are coded, of sane size; got {eps}")
+        raise InputError(
+            f"expected eps > 0, the error of coded tokens, from {SMALLEST_EPS:g} to {1 / SMALLEST_EPS:g}; got {eps}"
+        )
 
 
 def _check_tokens(z: Tensor, eps: float) -> None:
@@ -181,7 +183,7 @@ def _check_tokens(z: Tensor, eps: float) -> None:
     if z.ndim < 2 or z.shape[-1] == 0:
         raise ShapeError(f"expected tokens (..., n, d) with d > 0; got {tuple(z.shape)}")
     if z.shape[-2] == 0:
-        raise InputError("expected at least one token: no tokens have no coding rate")
+        raise InputError("expected at least one token; got none")
     if not z.is_floating_point():
         raise InputError(f"expected tokens of a floating dtype; got {z.dtype}")
 
@@ -201,25 +203,27 @@ def _projected(z: Tensor, bases: Tensor) -> Tensor:
 
 def _by_labels(z: Tensor, labels: Tensor | None) -> list[tuple[Tensor, float]]:
     if labels is None:
-        raise InputError("expected labels or a membership, to know the classes")
+        raise InputError("expected labels or a membership; got neither")
     if labels.is_floating_point() or labels.is_complex():
-        raise InputError(f"expected labels of whole numbers; got {labels.dtype}: soft ones are a membership")
+        raise InputError(f"expected integer labels; got {labels.dtype}: pass soft labels as membership")
     if labels.shape != z.shape[:1] or int(labels.min()) < 0:
-        raise InputError(f"expected {len(z)} labels from 0 on; got {tuple(labels.shape)}, lowest {int(labels.min())}")
+        raise InputError(
+            f"expected {len(z)} labels of at least 0; got shape {tuple(labels.shape)}, lowest {int(labels.min())}"
+        )
     if int(labels.max()) > MOST_CLASSES:
-        raise InputError(f"expected labels up to {MOST_CLASSES}; got {int(labels.max())}: number the classes from 0 on")
+        raise InputError(f"expected labels up to {MOST_CLASSES}; got {int(labels.max())}: number the classes from 0")
     rows = [z[labels == k] for k in range(int(labels.max()) + 1)]
-    return [(one, float(len(one))) for one in rows]
+    return [(tokens, float(len(tokens))) for tokens in rows]
 
 
 def _by_membership(z: Tensor, labels: Tensor | None, membership: Tensor) -> list[tuple[Tensor, float]]:
     if labels is not None:
-        raise InputError("expected labels or a membership, not both")
+        raise InputError("expected labels or a membership; got both")
     if membership.ndim != 2 or membership.shape[1] != len(z):
         raise ShapeError(f"expected membership (k, n) = (k, {len(z)}); got {tuple(membership.shape)}")
     if membership.requires_grad:
-        raise InputError("membership has no gradient here: detach it")
+        raise InputError("expected a membership without gradient; call membership.detach()")
     if not bool(((membership >= 0) & (membership <= 1)).all()):
         raise InputError("expected every membership between 0 and 1")
     roots = membership.to(torch.promote_types(z.dtype, torch.float32)).sqrt()
-    return [(z * root[:, None], float(own.double().sum())) for root, own in zip(roots, membership, strict=True)]
+    return [(z * root[:, None], float(weight.double().sum())) for root, weight in zip(roots, membership, strict=True)]

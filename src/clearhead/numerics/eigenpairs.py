@@ -11,25 +11,25 @@ from clearhead.shapes import Bool, Float, check_finite
 
 __all__ = ["Eigenpairs", "dense_eigenpairs", "identified", "same_sign"]
 
-APART = 1e4
-"""In units of eps e_1: eigenvalues closer than this leave fewer than about three digits of their eigenvectors."""
+MIN_GAP = 1e4
+"""In units of eps e_1: eigenvectors of eigenvalues closer than this have fewer than about three correct digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eigenpairs:
-    """The r largest eigenvalues e_1 >= e_2 >= ... of K, none below zero, with orthonormal eigenvectors as columns."""
+    """The r largest eigenvalues e_1 >= e_2 >= ... >= 0 of K, with orthonormal eigenvectors as columns."""
 
     values: Float[Tensor, "*b r"]
     vectors: Float[Tensor, "*b n r"]
     following: Float[Tensor, "*b"]
-    """The largest eigenvalue that is left out, or an estimate of it; zero if none is."""
+    """The largest eigenvalue not included, or an estimate of it; zero if all are included."""
     residual: Float[Tensor, "*b r"]
-    """||K u - e u|| for each pair: how far the pair is from being one, whatever the solver says."""
+    """||K u - e u|| of each pair: the error of the pair, whatever the solver."""
     converged: Bool[Tensor, "*b"]
-    """Whether the solver reached what it promises; a direct solver does."""
+    """True if the solver reached its tolerance; a direct solver does."""
 
     def first(self, count: int) -> "Eigenpairs":
-        """The first `count` of the pairs."""
+        """Return the first `count` pairs."""
         if count >= self.values.shape[-1]:
             return self
         return Eigenpairs(
@@ -42,25 +42,25 @@ class Eigenpairs:
 
 
 def dense_eigenpairs(matrix: Float[Tensor, "*b n n"], count: int, *, differentiable: bool = False) -> Eigenpairs:
-    r"""By a full decomposition of each matrix, as many at a time as torch has threads.
+    r"""Return leading eigenpairs by a full decomposition of each matrix, in parallel over torch's threads.
 
-    With `differentiable`, values and vectors carry the first derivative of theirs in the matrix,
+    With `differentiable`, values and vectors have first derivatives in the matrix,
 
     .. math:: de_d = u_d^\top dK\, u_d, \qquad du_d = \sum_{l \ne d} \frac{u_l^\top dK\, u_d}{e_d - e_l}\, u_l
 
-    without the terms of pairs closer than sqrt(eps) e_1, which have no derivative one by one: there the derivative is
-    finite and not exact. Second derivatives are not provided.
+    without the terms of pairs closer than sqrt(eps) e_1, whose vectors have no derivative: there the result is finite
+    and not exact. Second derivatives are not provided.
     """
     n = matrix.shape[-1]
     fixed = matrix.detach()
     check_finite("matrices", fixed)
     all_values, all_vectors = _decomposed(fixed)
     all_values, all_vectors = all_values.flip(-1), all_vectors.flip(-1)
-    kept = min(count, n)
-    values, vectors = all_values[..., :kept], all_vectors[..., :kept]
+    count = min(count, n)
+    values, vectors = all_values[..., :count], all_vectors[..., :count]
     product = fixed @ vectors
     residual = (product - vectors * values.unsqueeze(-2)).norm(dim=-2)
-    following = all_values[..., kept] if kept < n else torch.zeros_like(all_values.sum(dim=-1))
+    following = all_values[..., count] if count < n else torch.zeros_like(all_values.sum(dim=-1))
     if differentiable:
         within = all_vectors.mT @ (matrix - fixed) @ vectors
         gap = values.unsqueeze(-2) - all_values.unsqueeze(-1)
@@ -78,7 +78,7 @@ def dense_eigenpairs(matrix: Float[Tensor, "*b n n"], count: int, *, differentia
 
 
 def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """`torch.linalg.eigh`, which on the CPU takes one matrix after another and gains little from a second thread."""
+    """Call `torch.linalg.eigh`, on the CPU one thread per matrix: it gains little from a second thread."""
     flat = matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None]
     if len(flat) < 2 or matrix.device.type != "cpu" or torch.compiler.is_compiling():
         values, vectors = torch.linalg.eigh(matrix)
@@ -89,22 +89,22 @@ def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def identified(pairs: Eigenpairs) -> Bool[Tensor, "*b r"]:
-    """Which eigenvectors are told from their neighbours: those whose eigenvalue is apart from both beside it.
+    """Return True for each eigenvector whose eigenvalue is separated from both neighbours.
 
-    Apart is more than `APART` eps e_1, for an eigenvector is wrong by about eps e_1 / gap, and more than the residual,
-    which bounds how wrong the eigenvalue is. Of the others only the span with their neighbours is known.
+    The gap must exceed `MIN_GAP` eps e_1, since an eigenvector's error is about eps e_1 / gap, and the residual, which
+    bounds the eigenvalue's error. Of other eigenvectors only the span with their neighbours is known.
     """
     values = pairs.values.detach()
     gap = values - torch.cat([values[..., 1:], pairs.following.unsqueeze(-1)], dim=-1)
     before = torch.cat([torch.full_like(gap[..., :1], torch.inf), gap[..., :-1]], dim=-1)
-    least = APART * machine_epsilon(values.dtype) * values[..., :1]
+    least = MIN_GAP * machine_epsilon(values.dtype) * values[..., :1]
     return torch.minimum(gap, before) > torch.maximum(least, pairs.residual)
 
 
 def same_sign(vectors: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b #n r"]:
-    """The sign, 1 or -1, that makes the largest entry of each column positive; the first of those that are as large.
+    """Return the sign, 1 or -1, that makes the largest entry of each column positive.
 
-    Entries within 1e-6 of the largest count as being as large: rounding shall not choose among equal ones.
+    Among entries within 1e-6 of the largest the first counts, so that rounding does not choose among equal ones.
     """
     if vectors.shape[-2] == 0:
         return torch.ones_like(vectors.detach().sum(dim=-2, keepdim=True))

@@ -2,7 +2,7 @@ r"""The centred Gram matrix of keys under the normalised exponential kernel, in 
 
 With the source's symbols (Teo and Nguyen 2024, section 2): k(x, y) = exp(s x.y), g(x) = sum_j k(x, k_j) over the keys,
 k_phi(x, y) = k(x, y) / (g(x) g(y)), and the Gram matrix of the centred features is H K_phi H with H = I - 1 1^T / N.
-Entries of K_phi reach exp(-hundreds); they are carried over their largest, whose logarithm is kept beside them.
+Entries of K_phi are as small as exp(-hundreds), so they are divided by the largest, whose logarithm is stored.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ __all__ = ["CentredGram", "GramScales", "centred_gram"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GramScales:
-    """What is known of K_phi beside its entries."""
+    """Scales and sums of K_phi."""
 
     log_scale: Float[Tensor, "*b"]
     """Logarithm of the largest entry of K_phi, which is on its diagonal; zero without keys."""
@@ -29,9 +29,9 @@ class GramScales:
     trace: Float[Tensor, "*b"]
     """Trace of H K_phi H exp(-log_scale): the variance of the keys."""
     rounding: Float[Tensor, "*b"]
-    """What an eigenvalue of H K_phi H exp(-log_scale) must exceed to be told from rounding: 4 eps (m + max|s k.k|)
-    times the trace of K_phi exp(-log_scale). A score of size |s| was rounded by eps |s|, and its exponential is wrong
-    by as much."""
+    """Rounding error of an eigenvalue of H K_phi H exp(-log_scale): 4 eps (m + max|s k.k|) times the trace of
+    K_phi exp(-log_scale). A score of size |s| has a rounding error of eps |s|, and its exponential a relative error of
+    the same size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class CentredGram:
 def centred_gram(
     k: Float[Tensor, "*b m d"], *, scale: float, visible: Bool[Tensor, "*b m"] | None = None
 ) -> CentredGram:
-    """The centred Gram matrix of the visible keys, in the dtype of k.
+    """Return the centred Gram matrix of the visible keys in the dtype of k.
 
-    Nothing overflows: every exponent is at most zero. An entry more than about 700 below the largest, in logarithms, is
-    zero in float64, and weighs as little in any eigenvector that has variance. The matrix is symmetric up to rounding;
-    solvers read one half of it.
+    Nothing overflows: every exponent is at most zero. An entry whose logarithm is more than about 700 below the largest
+    is zero in float64 and negligible in any eigenvector with variance. The matrix is symmetric up to rounding; solvers
+    read one half of it.
     """
     m = k.shape[-2]
-    # Without a derivative every pass is in place: fresh memory costs more than the arithmetic.
+    # Without a derivative every operation is in place: new memory costs more than the arithmetic.
     less = Tensor.sub if torch.is_grad_enabled() and k.requires_grad else Tensor.sub_
     both = None
     if visible is not None:
@@ -60,7 +60,7 @@ def centred_gram(
         both = visible.unsqueeze(-1) & visible.unsqueeze(-2)
     scores = counted = (scale * k) @ k.mT
     if visible is not None:
-        # Where no key is visible all are left in the sum: a sum of nothing has no gradient.
+        # Where no key is visible all enter the sum: logsumexp of nothing has no gradient.
         seen = visible | ~visible.any(dim=-1, keepdim=True)
         counted = scores.masked_fill(~seen.unsqueeze(-2), -torch.inf)
     log_g = torch.logsumexp(counted, dim=-1)

@@ -1,9 +1,9 @@
-r"""Products with the centred Gram matrix of `clearhead.numerics.gram` that never form it.
+r"""Products with the centred Gram matrix of `clearhead.numerics.gram` without storing it.
 
 [K_phi]_ij = exp(s k_i.k_j - l_i - l_j), l = log g, is the exponential of an inner product of extended keys
-(s k_i, -l_i, 1) and (k_j, 1, -l_j). Tiles of it are made and used where they fit the cache, each for two products: K is
-symmetric. Exponents are at most zero, so nothing overflows. Tiles are dealt to threads, which share nothing until
-their sums are added, always in the same order.
+(s k_i, -l_i, 1) and (k_j, 1, -l_j). Tiles that fit the cache are computed once and used for two products, since K is
+symmetric. Exponents are at most zero, so nothing overflows. Tiles are distributed over threads, each with sums of its
+own, which are added in a fixed order.
 """
 
 import math
@@ -23,7 +23,7 @@ __all__ = ["TiledGram", "tiled_gram"]
 TILE = 2**20
 """Bytes of a tile."""
 SHARES = 8
-"""Into how many sums a product is dealt, whatever the number of threads, which changes no bit of it."""
+"""Number of partial sums of a product, whatever the number of threads, so that results are the same to the bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +35,16 @@ class TiledGram:
     scales: GramScales
 
     def product(self, x: Float[Tensor, "m r"]) -> Float[Tensor, "m r"]:
-        """H K_phi H x exp(-log_scale)."""
+        """Return H K_phi H x exp(-log_scale)."""
         out = self.uncentred_product(x - x.mean(dim=0))
         return out.sub_(out.mean(dim=0))
 
     def uncentred_product(self, x: Float[Tensor, "m r"]) -> Float[Tensor, "m r"]:
-        """K_phi x exp(-log_scale)."""
+        """Return K_phi x exp(-log_scale)."""
         return _product(self.left, self.right, x)
 
     def guess(self, count: int, *, landmarks: int = 512) -> Float[Tensor, "m r"]:
-        """About the leading eigenvectors: those of a sample of the keys, extended to all (Nystroem's method).
+        """Estimate the leading eigenvectors from a sample of the keys (Nystroem's method).
 
         Half of the sample are the keys with the longest features, half are evenly spaced among the others.
         """
@@ -67,7 +67,7 @@ def _noise(m: int, count: int, like: Tensor) -> Tensor:
 
 
 def tiled_gram(k: Float[Tensor, "m d"], *, scale: float) -> TiledGram:
-    """The operator of keys in single or double precision, in which its products are computed."""
+    """Return the operator of keys in single or double precision; its products have the same precision."""
     m = len(k)
     if m == 0:
         raise ShapeError("expected at least one key; got none")
@@ -94,7 +94,7 @@ def tiled_gram(k: Float[Tensor, "m d"], *, scale: float) -> TiledGram:
 
 
 def _log_sums(k: Tensor, scale: float) -> Tensor:
-    """log g, some rows at a time in one buffer for each share: fresh ones would scatter over the memory."""
+    """Return log g, a few rows at a time in one buffer per share: new buffers would cost page faults."""
     m = len(k)
     rows = max(1, 4 * TILE // (k.element_size() * max(m, 1)))
 
@@ -111,12 +111,12 @@ def _log_sums(k: Tensor, scale: float) -> Tensor:
 
 def _product(left: Tensor, right: Tensor, x: Tensor) -> Tensor:
     m, side = len(left), math.isqrt(TILE // left.element_size())
-    least = 0.9 * math.log(torch.finfo(left.dtype).tiny)  # subnormal numbers are slow, and as good as zero
+    least = 0.9 * math.log(torch.finfo(left.dtype).tiny)  # subnormal numbers are slow and negligible
     blocks = [slice(i, min(i + side, m)) for i in range(0, m, side)]
 
     def sums(share: int) -> Tensor:
         out, tile = torch.zeros_like(x), left.new_empty(side, side)
-        # There and back: the first rows have the most tiles.
+        # Back and forth over the shares, since the first rows have the most tiles.
         for i in range(len(blocks)):
             if share != min(i % (2 * SHARES), 2 * SHARES - 1 - i % (2 * SHARES)):
                 continue

@@ -1,10 +1,10 @@
-r"""LAPACK's reduction of a symmetric matrix to tridiagonal form and what goes with it, for many threads at a time.
+r"""LAPACK's reduction of a symmetric matrix to tridiagonal form, its eigenvalues and back-transformation, in threads.
 
-scipy's wrappers keep Python's interpreter lock while LAPACK works, so that two threads take as long as one. scipy also
-publishes the routines as C functions, with their types; called through ctypes, which gives the lock away, they run side
-by side. Where the types are not the ones expected the wrappers are used: slower, and the same result.
+scipy's wrappers hold Python's interpreter lock, so that two threads take as long as one. scipy also provides the
+routines as typed C functions; ctypes releases the lock, so these run in parallel. If their types are not the expected
+ones, the wrappers are used: slower, with the same result.
 
-LAPACK stores columns one after another and numpy rows: what is a matrix here is its transpose there.
+LAPACK is column-major and numpy row-major: a matrix here is its transpose there.
 """
 
 import ctypes
@@ -25,54 +25,54 @@ __all__ = ["Reduction", "eigenvalues_of_tridiagonal", "reduce", "rotate_back"]
 Array = NDArray[Any]
 
 LETTER = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
-"""What LAPACK's names for a precision begin with."""
+"""First letter of LAPACK's routines by dtype."""
 ARGUMENTS = {"sytrd": "cirirrrrii", "sterf": "irri", "ormqr": "cciiirirririi"}
-"""By routine, the types of its arguments, all by address: c a letter, i an integer, r a number in the precision."""
+"""Types of the arguments of each routine, all pointers: c character, i integer, r real number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """Q^T A Q = T of a symmetric A, with T tridiagonal and Q a product of reflections that leave the first entry."""
+    """Q^T A Q = T of a symmetric A, with T tridiagonal and Q a product of reflections that fix the first coordinate."""
 
     diagonal: Array
-    beside: Array
+    off_diagonal: Array
     reflectors: Array
     tau: Array
 
 
 def reduce(matrix: Array) -> Reduction:
-    """The tridiagonal form of a symmetric matrix in single or double precision, of which the upper half is read."""
+    """Reduce a symmetric matrix in single or double precision, of which the upper half is read, to tridiagonal form."""
     n = len(matrix)
     reflectors = np.array(matrix, order="C")
-    kind, lwork = LETTER[reflectors.dtype], 16 * n  # LAPACK then works on 16 columns at a time
+    kind, lwork = LETTER[reflectors.dtype], 16 * n  # for blocks of 16 columns
     routine = _routine(kind + "sytrd")
     if routine is None:
-        done, diagonal, beside, tau, info = getattr(lapack, kind + "sytrd")(reflectors.T, lower=1, lwork=lwork)
+        done, diagonal, off_diagonal, tau, info = getattr(lapack, kind + "sytrd")(reflectors.T, lower=1, lwork=lwork)
         _require(info, "sytrd")
-        return Reduction(diagonal=diagonal, beside=beside, reflectors=np.ascontiguousarray(done.T), tau=tau)
-    diagonal, beside, tau, work = (np.empty(size, reflectors.dtype) for size in (n, n - 1, n - 1, lwork))
-    routine(b"L", n, reflectors, n, diagonal, beside, tau, work, lwork)
-    return Reduction(diagonal=diagonal, beside=beside, reflectors=reflectors, tau=tau)
+        return Reduction(diagonal=diagonal, off_diagonal=off_diagonal, reflectors=np.ascontiguousarray(done.T), tau=tau)
+    diagonal, off_diagonal, tau, work = (np.empty(size, reflectors.dtype) for size in (n, n - 1, n - 1, lwork))
+    routine(b"L", n, reflectors, n, diagonal, off_diagonal, tau, work, lwork)
+    return Reduction(diagonal=diagonal, off_diagonal=off_diagonal, reflectors=reflectors, tau=tau)
 
 
-def eigenvalues_of_tridiagonal(diagonal: Array, beside: Array) -> Array:
-    """All eigenvalues of a tridiagonal symmetric matrix, smallest first."""
-    values, beside = np.array(diagonal, order="C"), np.array(beside, order="C")
+def eigenvalues_of_tridiagonal(diagonal: Array, off_diagonal: Array) -> Array:
+    """Return all eigenvalues of a tridiagonal symmetric matrix, smallest first."""
+    values, off_diagonal = np.array(diagonal, order="C"), np.array(off_diagonal, order="C")
     kind = LETTER[values.dtype]
     routine = _routine(kind + "sterf")
     if routine is None:
-        values[:], info = getattr(lapack, kind + "sterf")(values, beside)
+        values[:], info = getattr(lapack, kind + "sterf")(values, off_diagonal)
         _require(info, "sterf")
         return values
-    routine(len(values), values, beside)
+    routine(len(values), values, off_diagonal)
     return values
 
 
 def rotate_back(reduction: Reduction, vectors: Array) -> Array:
-    """Q x for every row x of (count, n) vectors of T: vectors of A."""
+    """Return Q x for each row x of `vectors` (count, n): eigenvectors of A from those of T."""
     out = np.array(vectors, dtype=reduction.reflectors.dtype, order="C")
     count, n = out.shape
-    kind, lwork = LETTER[out.dtype], 64 * (count + 65)  # LAPACK then applies 64 reflections at a time
+    kind, lwork = LETTER[out.dtype], 64 * (count + 65)  # for blocks of 64 reflections
     routine = _routine(kind + "ormqr")
     if routine is None:
         reflectors = reduction.reflectors[:-1, 1:].T
@@ -89,7 +89,7 @@ def rotate_back(reduction: Reduction, vectors: Array) -> Array:
 
 @cache
 def _routine(name: str) -> Callable[..., None] | None:
-    """The routine without its last argument, which says what went wrong; None if its types are not those expected."""
+    """Return the routine without its last argument, the error code; None if its types are not the expected ones."""
     capsule = lapack_capsules().get(name)
     if capsule is None or _types(_signature(capsule), name[0]) != ARGUMENTS[name[1:]]:
         return None
@@ -98,8 +98,8 @@ def _routine(name: str) -> Callable[..., None] | None:
 
     def call(*arguments: bytes | int | Array) -> None:
         info = ctypes.c_int(0)
-        kept = [ctypes.c_int(x) if isinstance(x, int) else x for x in arguments]
-        function(*[_pointer(x) for x in kept], ctypes.addressof(info))
+        held = [ctypes.c_int(x) if isinstance(x, int) else x for x in arguments]  # alive during the call
+        function(*[_pointer(x) for x in held], ctypes.addressof(info))
         _require(info.value, name[1:])
 
     return call
@@ -117,13 +117,13 @@ def _require(info: int, routine: str) -> None:
 
 
 def _types(signature: str, kind: str) -> str:
-    """The types of a routine that returns nothing, as in `ARGUMENTS`, with ? for what is not among them."""
+    """Return the argument types of a routine as in `ARGUMENTS`, with ? for others."""
     if not (signature.startswith("void (") and signature.endswith(")")):
         return "?"
     named = {"char *": "c", "int *": "i", f"{ {'s': 'float', 'd': 'double'}[kind] } *": "r"}
     parts = signature[len("void (") : -1].split(", ")
-    ours = f"cython_lapack_{kind} *"  # how scipy names a number of that precision
-    return "".join("r" if part.endswith(ours) else named.get(part, "?") for part in parts)
+    scipy_type = f"cython_lapack_{kind} *"  # scipy's alias of the number type
+    return "".join("r" if part.endswith(scipy_type) else named.get(part, "?") for part in parts)
 
 
 def _signature(capsule: object) -> str:

@@ -1,11 +1,11 @@
-r"""Least distance programming: the shortest w with :math:`f_j \cdot w \ge b_j`, or that there is none.
+r"""Least distance programming: the shortest w with :math:`f_j \cdot w \ge b_j`, or a proof that none exists.
 
-It is a least squares problem over weights that are not negative (Lawson and Hanson 1974, chapter 23): minimise
-:math:`|\sum_j u_j f_j|^2 + (1 - b^T u)^2` over :math:`u \ge 0`. The residual is zero just if there is no w, and the
-weights then are a combination that excludes it; otherwise :math:`w = \sum_j u_j f_j / (1 - b^T u)`.
+It is a nonnegative least squares problem (Lawson and Hanson 1974, chapter 23): minimise
+:math:`|\sum_j u_j f_j|^2 + (1 - b^T u)^2` over :math:`u \ge 0`. The residual is zero if and only if there is no w, and
+the weights then prove it; otherwise :math:`w = \sum_j u_j f_j / (1 - b^T u)`.
 
-Slower than descent and exchange for many vectors, but it ends whatever their angles are, and on independent ones. Few
-are taken at a time: those that the w of the others does not satisfy join them.
+Slower than descent and exchange for many vectors, but it terminates whatever their angles are. It works on a subset of
+the vectors, to which those that the current w violates are added.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ FIRST, ADDED = 400, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastDistance:
-    """The multipliers of the shortest w, or, if there is none, weights u with sum u f = 0 and b.u = 1."""
+    """The multipliers of the shortest w; if there is none, weights u with sum u f = 0 and b.u = 1."""
 
     weights: Array
     exists: bool
@@ -35,11 +35,11 @@ class LeastDistance:
 def least_distance(
     rows: UnitRows, bound: Array, *, free: NDArray[np.bool_] | None = None, guess: Array, enough: float = 1.0
 ) -> LeastDistance | None:
-    """Solve the problem of the module's docstring, f.w = b where free; None where the least squares do not end.
+    """Solve the problem of the module's docstring, with f.w = b where free; None if least squares do not converge.
 
-    bound: best of such a size that w is about as long as the f_j
-    guess: of these the largest are looked at first
-    enough: end as soon as a w has this part of the bounds
+    bound: b, scaled so that w is about as long as the f_j
+    guess: the vectors with the largest entries here are tried first
+    enough: stop at a w that satisfies this fraction of the bounds
     """
     equal = np.zeros(rows.size, dtype=bool) if free is None else free
     order = np.argsort(-np.abs(guess), kind="stable")
@@ -63,7 +63,7 @@ def least_distance(
 
 
 def _among(columns: Array, bound: Array, equal: NDArray[np.bool_]) -> LeastDistance | None:
-    """The same for a few vectors."""
+    """Solve the problem for a subset of the vectors."""
     if len(bound) == 0:  # scipy's nnls frees its memory twice
         return LeastDistance(weights=np.zeros(0), exists=True)
     system = np.vstack([columns, bound])

@@ -1,10 +1,10 @@
-r"""log det(I + a X^T X), the quantity under every coding rate, and its gradient.
+r"""log det(I + a X^T X), the quantity in every coding rate, and its gradient.
 
-It is a sum of log(1 + a s_i^2) over the singular values of X. Three ways lead to it, each tried where the one before is
-not exact enough: a Cholesky factor in the precision of X, one in double precision, and the singular values themselves,
-which cannot fail. A factor tells how exact it is. Its squared pivots p_i are what is left of the diagonal m_i of
-I + a X^T X. Each is wrong by about eps m_i times the largest ratio m_j / p_j up to it, as what is small divides what
-comes later, so that the sum of their logarithms is wrong by about eps times the sum of r_i max(r_1, ..., r_i),
+It is the sum of log(1 + a s_i^2) over the singular values of X. Three methods are tried in order until one is exact
+enough: a Cholesky factor in the precision of X, one in double precision, and the singular values, which cannot fail. A
+factor allows an estimate of its error. Its squared pivots p_i are the remainders of the diagonal entries m_i of
+I + a X^T X. The error of each is about eps m_i times the largest ratio m_j / p_j up to it, since small pivots divide
+later entries. So the error of the sum of logarithms is about eps times the sum of r_i max(r_1, ..., r_i) with
 r_i = m_i / p_i.
 
 The matrix is that of the smaller side of X: I + a X^T X and I + a X X^T have the same determinant (Sylvester).
@@ -24,21 +24,20 @@ from clearhead.shapes import Float
 __all__ = ["log_det", "log_det_gradient", "log_det_of_gram", "log_det_slow"]
 
 LOST = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
-"""The relative error by which a factor is still taken, by the precision of the answer: five digits and eleven stay."""
+"""Largest relative error of a factor that is accepted, by dtype of the result: five and eleven digits remain."""
 
 
 def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b"]:
-    r"""The logarithm of a determinant that is at least one.
+    r"""Return the logarithm of a determinant that is at least one.
 
     .. math:: \log\det(I + a X^T X) = \sum_i \log(1 + a \sigma_i(X)^2), \qquad X \in R^{n \times d},\ a \ge 0
 
-    The answer has the precision of x, and single precision where x has less: a matrix of products is never formed in
-    half precision, whatever autocast says. Its gradient is 2 a X (I + a X^T X)^-1. Second derivatives are right where a
-    factor was exact enough, and refused in words where singular values were needed; so are values that are not finite.
-    torch.func.grad and vmap are served.
+    The result has the precision of x, single precision at least: products are never formed in half precision, even
+    under autocast. Its gradient is 2 a X (I + a X^T X)^-1. Second derivatives work if a factor was exact enough, and
+    raise `InputError` if singular values were needed; so do values that are not finite. torch.func.grad and vmap work.
     """
     if isinstance(a, Tensor) and a.requires_grad:
-        raise InputError("a has no gradient here: detach it, or scale x by its root")
+        raise InputError("expected a without gradient; call a.detach(), or multiply x by its square root")
     wide = _widened(x)
     wanted = torch.is_grad_enabled() and wide.requires_grad
     value: Tensor = _LogDet.apply(wide, _factor(x, a), wanted)[0]  # type: ignore[no-untyped-call]
@@ -46,23 +45,23 @@ def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0
 
 
 def log_det_gradient(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b n d"]:
-    """The gradient of `log_det` for x, 2 a X (I + a X^T X)^-1, as a function without a record."""
+    """Return the gradient of `log_det` in x, 2 a X (I + a X^T X)^-1, without an autograd graph."""
     with torch.no_grad(), _in_full(x):
         return 2 * _solved(_widened(x), _factor(x, a), pull=True).pull
 
 
 def log_det_slow(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b"]:
-    """The definition: torch's determinant of I + a X^T X, on the side of d, as exact as the precision of x allows."""
+    """Return the definition: torch's determinant of I + a X^T X, in the precision of x."""
     factor = a[..., None, None] if isinstance(a, Tensor) else a
     one = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
     return torch.logdet(one + factor * (x.mT @ x))
 
 
 def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | float) -> Float[Tensor, "*b"]:
-    """log det(I + a G) of a positive semi-definite G in double precision, without a record.
+    """Return log det(I + a G) of a positive semi-definite G in double precision, without an autograd graph.
 
-    Where a factor is not exact enough, eigenvalues of G below d eps of the largest count as zero: without X, small
-    singular values cannot be told from rounding.
+    If a factor is not exact enough, eigenvalues of G below d eps times the largest count as zero: without X, small
+    singular values cannot be distinguished from rounding.
     """
     with torch.no_grad():
         scaled = gram.double() * (a[..., None, None] if isinstance(a, Tensor) else a)
@@ -70,7 +69,7 @@ def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | 
         if bool(found.exact.all()):
             return found.value
         if not bool(scaled.isfinite().all()):
-            raise InputError("a matrix of products holds numbers that are not finite; look for NaN in the tokens")
+            raise InputError("expected a finite matrix of products; got NaN or infinity: look for NaN in the tokens")
         values = torch.linalg.eigvalsh(scaled)
         least = scaled.shape[-1] * machine_epsilon(torch.float64) * values[..., -1:]
         return torch.where(found.exact, found.value, torch.where(values > least, values, 0).log1p().sum(dim=-1))
@@ -80,7 +79,7 @@ def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | 
 class _Factored:
     """The Cholesky factor of I + G and the logarithm of its determinant.
 
-    exact: whether that is exact enough; sound: whether its inverse is, also where the logarithm is nearly zero
+    exact: True if the logarithm is exact enough; sound: True if the inverse is, also where the logarithm is nearly zero
     """
 
     lower: Float[Tensor, "*b s s"]
@@ -91,7 +90,7 @@ class _Factored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """log det(I + a X^T X); where asked for, `pull`, a X (I + a X^T X)^-1; and whether factors gave all of it."""
+    """log det(I + a X^T X); on request `pull`, a X (I + a X^T X)^-1; and whether factors gave all of it."""
 
     value: Float[Tensor, "*b"]
     pull: Float[Tensor, "*b n d"]
@@ -112,14 +111,14 @@ def _factored(gram: Tensor, answer: torch.dtype) -> _Factored:
 
 
 def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
-    """By factors where they are exact enough, item by item."""
+    """Solve by factors where they are exact enough, item by item."""
     flat, each = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]), a.expand(x.shape[:-2]).reshape(-1)
     answer, by_tokens = x.dtype, x.shape[-2] < x.shape[-1]
     found = _factored(each.to(answer)[:, None, None] * _gram(flat, by_tokens), answer)
     pulled = each.to(answer)[:, None, None] * _pulled(flat, found, by_tokens) if pull else flat
     value, left = found.value, ~found.exact
     if bool(left.any()):
-        # a enters in double precision too: x scaled in single would be rounded anew, and of another rank.
+        # a is in double precision too: x scaled in single precision would be rounded again, and change its rank.
         hard, root = flat[left].double(), each[left].sqrt()[:, None, None]
         if not bool(hard.isfinite().all()):
             raise InputError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
@@ -133,7 +132,7 @@ def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
 
 
 def _again(x: Tensor, answer: torch.dtype, by_tokens: bool, pull: bool) -> _Solved:
-    """In double precision and with a = 1: by a factor if that is new and exact enough, or by singular values."""
+    """Solve in double precision with a = 1, by a factor if that is new and exact enough, else by singular values."""
     if answer is torch.float64:
         return _by_singular_values(x, pull)
     found = _factored(_gram(x, by_tokens), answer)
@@ -151,14 +150,14 @@ def _by_singular_values(x: Tensor, pull: bool) -> _Solved:
     if not pull:
         return _Solved(value=_log_of_one_plus_square(torch.linalg.svdvals(x)).sum(dim=-1), pull=x, by_factor=False)
     u, values, v = torch.linalg.svd(x, full_matrices=False)
-    # s / (1 + s^2) without a square that overflows.
+    # s / (1 + s^2) without overflow of the square.
     shrunk = torch.where(values > 1, (1 / values) / (1 + (1 / values).square()), values / (1 + values.square()))
     pulled = (u * shrunk.unsqueeze(-2)) @ v
     return _Solved(value=_log_of_one_plus_square(values).sum(dim=-1), pull=pulled, by_factor=False)
 
 
 def _log_of_one_plus_square(values: Tensor) -> Tensor:
-    """log(1 + s^2) without overflow and without loss at small s."""
+    """Return log(1 + s^2) without overflow, accurate at small s."""
     large = values.clamp_min(1)
     return torch.where(values > 1, 2 * large.log() + large.pow(-2).log1p(), values.clamp_max(1).square().log1p())
 
@@ -168,9 +167,9 @@ def _gram(x: Tensor, by_tokens: bool) -> Tensor:
 
 
 def _pulled(x: Tensor, found: _Factored, by_tokens: bool) -> Tensor:
-    """X times the inverse of what was factored, where the factor is exact, and anything where it is not."""
+    """Return X times the inverse of the factored matrix where the factor is exact; undefined elsewhere."""
     lower = found.lower
-    if not bool(found.exact.all()):  # a factor that ends in a pivot of zero has no inverse
+    if not bool(found.exact.all()):  # a factor with a zero pivot has no inverse
         one = torch.eye(lower.shape[-1], dtype=x.dtype, device=x.device)
         lower = torch.where(found.exact[..., None, None], lower, one)
     inverse = torch.cholesky_inverse(lower)
@@ -186,12 +185,12 @@ def _factor(x: Tensor, a: Tensor | float) -> Tensor:
 
 
 def _in_full(x: Tensor) -> Any:
-    """Without autocast, which would form products in half precision."""
+    """Return a context without autocast, which would form products in half precision."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 class _LogDet(torch.autograd.Function):
-    """log det(I + a X^T X) with the gradient prepared on the way forward, where it shares the factor."""
+    """log det(I + a X^T X) with the gradient computed in the forward pass, where it shares the factor."""
 
     @staticmethod
     def forward(x: Tensor, a: Tensor, pull: bool) -> tuple[Tensor, Tensor, bool]:
@@ -215,10 +214,10 @@ class _LogDet(torch.autograd.Function):
                 return along * pulled, None, None
             if not ctx.by_factor:
                 raise InputError(
-                    "second derivatives of log det(I + a X^T X) are not computed where a s_max^2 is so large that "
-                    "singular values were needed; take a larger eps, or tokens in double precision"
+                    "second derivatives of log det(I + a X^T X) are not available where a s_max^2 is so large that "
+                    "singular values were needed; use a larger eps, or tokens in double precision"
                 )
-            # In double precision, where the factor is known to be sound; in x's own it need not be.
+            # In double precision, where the factor is known to be sound.
             return along * _recorded_pull(x.double(), a.double()[..., None, None]).to(x.dtype), None, None
 
     @staticmethod
@@ -231,7 +230,7 @@ class _LogDet(torch.autograd.Function):
 
 
 def _recorded_pull(x: Tensor, a: Tensor) -> Tensor:
-    """a X (I + a X^T X)^-1 in operations that torch differentiates again."""
+    """Return a X (I + a X^T X)^-1 in operations that torch can differentiate."""
     by_tokens = x.shape[-2] < x.shape[-1]
     gram = a * _gram(x, by_tokens)
     lower = torch.linalg.cholesky(gram + torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device))

@@ -1,14 +1,14 @@
-r"""Quadratic programs over multipliers that must not be negative.
+r"""Quadratic programs over nonnegative multipliers.
 
 .. math:: \min_x \tfrac12 |w|^2 - b^T x, \quad w = \sum_j x_j f_j, \qquad x_j \ge 0 \text{ unless } j \text{ is free},
 
-for vectors f_j of length one. It is the dual of the shortest w with :math:`f_j \cdot w \ge b_j`, or = where j is free.
-Accelerated projected gradients (Beck and Teboulle 2009, restarted as in O'Donoghue and Candes 2015) guess which
-multipliers are positive; a primal-dual active set (Hintermueller, Ito and Kunisch 2003) then solves for these exactly,
-and corrects the guess until the conditions of optimality hold to rounding.
+for unit vectors f_j. It is the dual of the shortest w with :math:`f_j \cdot w \ge b_j`, or = where j is free.
+Accelerated projected gradients (Beck and Teboulle 2009, restarted as in O'Donoghue and Candes 2015) estimate which
+multipliers are positive; a primal-dual active set method (Hintermueller, Ito and Kunisch 2003) then solves for these
+exactly and corrects the set until the optimality conditions hold to rounding.
 
-Nearly parallel f_j need large multipliers for a w of moderate length. So w is kept beside x, and refined by what is
-missing in :math:`f_j \cdot w`: its digits are then lost to its own length only, and not to that of x.
+Nearly parallel f_j need large multipliers for a w of moderate length. So w is stored with x and refined by the residual
+of :math:`f_j \cdot w`: its accuracy then depends on its own length, not on that of x.
 """
 
 from dataclasses import dataclass
@@ -26,26 +26,26 @@ __all__ = ["NonnegativeQP", "QuadraticSolution", "nonnegative_qp"]
 
 EPSILON = float(np.finfo(np.float64).eps)
 FIRST_STEPS, ROUNDS, FEW_ROUNDS = 25, 6, 3
-"""Rounds of descent, each twice as long as the one before; few where least distances can follow."""
+"""Steps of the first round of descent, each round twice as long; rounds; rounds if least distances can follow."""
 EXCHANGES, CHANCES = 20, 3
-"""How often signs are exchanged, and how often in a row without fewer wrong ones; then one at a time, the last, which
-ends for independent vectors (Judice and Pires 1994)."""
+"""Exchanges of signs in all, and in a row without fewer wrong ones. After that only the last wrong sign is exchanged,
+which terminates for independent vectors (Judice and Pires 1994)."""
 REFINEMENTS = 8
 RIDGE_GROWTH, RIDGES = 100.0, 4
 LARGEST = 5000
-"""Multipliers that are solved for at once: their matrix takes 200 MB, and as much again beside it."""
+"""Most multipliers to solve for at once: their matrix takes 200 MB, its factor another 200 MB."""
 CROWDED = 2
-"""Rounds in a row whose guess holds more than twice as many multipliers as vectors can be independent, and no small
-number: nearly always w grows without bound then, and more steps would not show it."""
+"""Descent stops after this number of rounds with more positive multipliers than `SMALL` and than twice the rank: w
+then nearly always grows without bound."""
 SMALL = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuadraticSolution:
-    """The multipliers x, their w, and whether they meet the conditions of optimality to rounding.
+    """The multipliers x, their w, and whether they meet the optimality conditions to rounding.
 
-    Without convergence they are the last iterate, not negative where they must not be. A program without a lowest value
-    does not converge, and its multipliers grow.
+    Without convergence they are the last iterate, nonnegative where required. An unbounded program does not converge,
+    and its multipliers grow.
     """
 
     x: Array
@@ -56,12 +56,12 @@ class QuadraticSolution:
 def nonnegative_qp(
     rows: UnitRows, linear: Array, *, free: NDArray[np.bool_] | None = None, start: Array | None = None
 ) -> QuadraticSolution:
-    """Solve the program of the module's docstring. `start` is a guess whose positive entries are tried first."""
+    """Solve the program of the module's docstring. `start` is an estimate whose positive entries are tried first."""
     return NonnegativeQP(rows, free=free).solve(linear, start=start)
 
 
 class NonnegativeQP:
-    """Programs that differ in their linear term alone: what was factored for one is used for the next."""
+    """Programs that differ in their linear term alone; a factor is reused for the next."""
 
     def __init__(self, rows: UnitRows, *, free: NDArray[np.bool_] | None = None) -> None:
         self._rows = rows
@@ -69,7 +69,7 @@ class NonnegativeQP:
         self._factor: _Factor | None = None
 
     def solve(self, linear: Array, *, start: Array | None = None) -> QuadraticSolution:
-        """As `nonnegative_qp`."""
+        """Solve one program; see `nonnegative_qp`."""
         if not np.isfinite(linear).all():
             raise InputError("expected a finite linear term; got NaN or infinity")
         if start is not None:
@@ -93,15 +93,17 @@ class NonnegativeQP:
         return (self._slowly(linear, last) or last) if small else last
 
     def _slowly(self, linear: Array, last: QuadraticSolution) -> QuadraticSolution | None:
-        """By least distances, which find the positive multipliers of few or nearly dependent vectors surely."""
+        """Solve by least distances, which are robust for few or nearly dependent vectors."""
         length, gained = float(np.linalg.norm(last.w)), float(linear @ last.x)
         unit = length / gained if gained > 0 else 1.0
         found = least_distance(self._rows, linear * unit, free=~self._bound, guess=last.x)
         return self._exchange(linear, found.weights > 0) if found is not None and found.exists else None
 
     def _exchange(self, linear: Array, positive: NDArray[np.bool_]) -> QuadraticSolution | None:
-        """Solve for the positive multipliers as if the others were zero, and exchange those of the wrong sign; None
-        where that does not settle."""
+        """Solve for the positive multipliers with the others zero, and exchange those of the wrong sign.
+
+        None if that does not converge.
+        """
         positive = positive | ~self._bound
         largest = float(np.abs(linear).max(initial=0.0))
         fewest, chances = len(linear) + 1, CHANCES
@@ -128,7 +130,7 @@ class NonnegativeQP:
 
 
 class _Descent:
-    """Accelerated projected gradient steps that can be gone on with."""
+    """Accelerated projected gradient descent that can be continued."""
 
     def __init__(self, rows: UnitRows, linear: Array, bound: NDArray[np.bool_], start: Array) -> None:
         self.x = start
@@ -137,7 +139,7 @@ class _Descent:
         self._length = 1 / _largest_eigenvalue(rows)
 
     def run(self, steps: int) -> NDArray[np.bool_]:
-        """Take steps; which multipliers one more would leave positive."""
+        """Take steps; return True for the multipliers that one more step would leave positive."""
         for _ in range(steps):
             after = self._step(self._ahead)
             if (self._ahead - after) @ (after - self.x) > 0:
@@ -153,8 +155,8 @@ class _Descent:
 
 
 def _largest_eigenvalue(rows: UnitRows, steps: int = 12) -> float:
-    """Of the products of the vectors, from a dozen power steps, and a little more, as they approach it from below. The
-    restarts forgive a low one."""
+    """Estimate the largest eigenvalue of the Gram matrix by a dozen power steps, times 1.05 as these approach it from
+    below. Restarts correct for an estimate that is too low."""
     x, value = np.ones(rows.size) / np.sqrt(max(rows.size, 1)), 1.0
     for _ in range(steps if rows.size else 0):
         y = rows.products(x)
@@ -169,10 +171,9 @@ def _largest_eigenvalue(rows: UnitRows, steps: int = 12) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """The Cholesky factor of the products of some vectors.
+    """The Cholesky factor of the Gram matrix of some vectors.
 
-    Equal vectors make it singular without harm: a ridge chooses among their multipliers, and refinement takes back what
-    it changed in w.
+    Equal vectors make it singular, so a ridge is added; refinement removes its effect on w.
     """
 
     where: NDArray[np.int64]
@@ -180,7 +181,7 @@ class _Factor:
 
     @classmethod
     def of(cls, rows: UnitRows, where: NDArray[np.int64]) -> "_Factor | None":
-        """None where they are too dependent."""
+        """Factor the Gram matrix of these vectors; None if they are too dependent."""
         gram = rows.gram(where)
         ridge = 4 * EPSILON * len(where)
         for _ in range(RIDGES):
@@ -192,8 +193,10 @@ class _Factor:
         return None
 
     def solve(self, rows: UnitRows, linear: Array) -> tuple[Array, Array, Array] | None:
-        """x, zero elsewhere, and w, with f.w = b for these vectors, and f.w - b for all; None where refinement does not
-        settle."""
+        """Return x, zero for other vectors, w with f.w = b for these vectors, and f.w - b for all.
+
+        None if refinement does not converge.
+        """
         x, largest = np.zeros(rows.size), float(np.abs(linear).max(initial=0.0))
         w, slope = rows.combined(x), -linear
         for _ in range(1 + REFINEMENTS):

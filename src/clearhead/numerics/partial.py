@@ -1,9 +1,9 @@
-r"""Some leading eigenpairs of many symmetric positive semi-definite matrices, without the others.
+r"""Leading eigenpairs of many symmetric positive semi-definite matrices, without the others.
 
-Each is reduced to tridiagonal form T. Eigenvalues of T come from LAPACK's root-free QR, their vectors from twisted
-factorisations (Dhillon and Parlett 2004), which need n steps of a recurrence whatever their number: all vectors of all
-matrices go through it together. Close eigenvalues would give vectors that are not orthogonal. That is checked, and such
-a matrix is solved again by LAPACK's bisection and inverse iteration, which orthogonalises.
+Each matrix is reduced to tridiagonal form T. Eigenvalues of T come from LAPACK's root-free QR, vectors from twisted
+factorisations (Dhillon and Parlett 2004), a recurrence of n steps that is vectorised over all vectors of all matrices.
+Close eigenvalues give vectors that are not orthogonal. This is checked, and such a matrix is solved again by LAPACK's
+bisection and inverse iteration, which orthogonalises.
 """
 
 import math
@@ -25,18 +25,19 @@ __all__ = ["all_eigenvalues", "leading_eigenpairs"]
 Array = NDArray[np.float64]
 
 LANES = 512
-"""How many vectors go through the recurrence together: enough to hide its overhead, few enough to stay in the cache."""
+"""Vectors per recurrence: enough to hide its overhead, few enough for the cache."""
 ORTHOGONAL = {torch.float64: 1e-10, torch.float32: 1e-4}
-"""The largest inner product of two vectors that pass as orthogonal, by the precision of the reduction."""
+"""Largest inner product of two vectors that count as orthogonal, by precision of the reduction."""
 
 
 def leading_eigenpairs(
     matrix: Float[Tensor, "b n n"], count: int, *, precision: torch.dtype = torch.float64
 ) -> Eigenpairs:
-    """The `count` < n largest eigenvalues of each symmetric matrix in double precision, on the CPU.
+    """Return the `count` < n largest eigenvalues with their vectors of each symmetric matrix, on the CPU.
 
-    In a `precision` of torch.float32 the reduction, which costs most, is done in single precision. A vector is then
-    wrong by about 1e-7 e_1 / gap, and its eigenvalue, as a Rayleigh quotient, by the square of that.
+    Results are in double precision. With `precision` torch.float32 the reduction, the largest cost, is done in single
+    precision. The error of a vector is then about 1e-7 e_1 / gap, and that of its eigenvalue, a Rayleigh quotient, the
+    square of it.
     """
     check_finite("matrices", matrix.detach())
     if not 1 <= count < matrix.shape[-1]:
@@ -57,7 +58,7 @@ def leading_eigenpairs(
 
 
 def all_eigenvalues(matrix: Float[Tensor, "b n n"]) -> Float[Tensor, "b n"]:
-    """Every eigenvalue of each symmetric matrix, largest first, in double precision on the CPU, and no vector."""
+    """Return all eigenvalues of each symmetric matrix, largest first, in double precision on the CPU."""
     check_finite("matrices", matrix.detach())
     stacked: Array = matrix.detach().cpu().double().numpy()
     n = stacked.shape[-1]
@@ -69,28 +70,28 @@ def all_eigenvalues(matrix: Float[Tensor, "b n n"]) -> Float[Tensor, "b n"]:
 
 def _values(matrix: Array) -> Array:
     reduced = lapack.reduce(matrix)
-    return lapack.eigenvalues_of_tridiagonal(reduced.diagonal, reduced.beside)
+    return lapack.eigenvalues_of_tridiagonal(reduced.diagonal, reduced.off_diagonal)
 
 
 def _groups(matrices: Array, most: int) -> list[Array]:
-    """As many for every thread, and at most `most` in each."""
+    """Split matrices into equal groups of at most `most`, a multiple of the threads in number."""
     rounds = max(1, math.ceil(len(matrices) / (most * torch.get_num_threads())))
     return np.array_split(matrices, min(rounds * torch.get_num_threads(), max(len(matrices), 1)))
 
 
 def _group(matrices: Array, count: int, precision: torch.dtype) -> tuple[Array, Array, Array, Array]:
-    """Values, smallest first, vectors, the value before the first, and residuals."""
+    """Return eigenvalues, smallest first, vectors, the next smaller eigenvalue, and residuals."""
     n = matrices.shape[-1]
     given = matrices.astype(np.float32) if precision is torch.float32 else matrices
     reduced = [lapack.reduce(matrix) for matrix in given]
-    diagonal = np.stack([one.diagonal for one in reduced]).astype(np.float64)
-    beside = np.stack([one.beside for one in reduced]).astype(np.float64)
-    energy = np.stack([lapack.eigenvalues_of_tridiagonal(d, e) for d, e in zip(diagonal, beside, strict=True)])
-    small = _twisted(diagonal, beside, energy[:, -count:])
+    diagonal = np.stack([reduction.diagonal for reduction in reduced]).astype(np.float64)
+    off_diagonal = np.stack([reduction.off_diagonal for reduction in reduced]).astype(np.float64)
+    energy = np.stack([lapack.eigenvalues_of_tridiagonal(d, e) for d, e in zip(diagonal, off_diagonal, strict=True)])
+    small = _twisted(diagonal, off_diagonal, energy[:, -count:])
     values, residual = np.empty((len(matrices), count)), np.empty((len(matrices), count))
     vectors = np.empty((len(matrices), n, count))
-    for i, one in enumerate(reduced):
-        vectors[i] = lapack.rotate_back(one, small[i]).T
+    for i, reduction in enumerate(reduced):
+        vectors[i] = lapack.rotate_back(reduction, small[i]).T
         overlap = vectors[i].T @ vectors[i]
         length = np.sqrt(overlap.diagonal())
         vectors[i] /= length
@@ -102,7 +103,7 @@ def _group(matrices: Array, count: int, precision: torch.dtype) -> tuple[Array, 
 
 
 def _quotients(matrix: Array, vectors: Array) -> tuple[Array, Array]:
-    """Rayleigh quotients of unit vectors, and how far each is from an eigenpair."""
+    """Return Rayleigh quotients of unit vectors and the residuals of these pairs."""
     product = matrix @ vectors
     values: Array = (vectors * product).sum(axis=0)
     product -= vectors * values
@@ -110,22 +111,22 @@ def _quotients(matrix: Array, vectors: Array) -> tuple[Array, Array]:
     return values, residual
 
 
-def _twisted(diagonal: Array, beside: Array, values: Array) -> Array:
-    r"""Unit eigenvectors of tridiagonal matrices, (b, r, n), from their eigenvalues.
+def _twisted(diagonal: Array, off_diagonal: Array, values: Array) -> Array:
+    r"""Return unit eigenvectors (b, r, n) of tridiagonal matrices from their eigenvalues.
 
     T - e I is factored from the top, with pivots p_i, and from the bottom, with pivots m_i. Where p_i + m_i - (d_i - e)
-    is smallest the two meet: the vector is 1 there, and each neighbour is the last times -beside / pivot. From the
-    bottom is from the top of T turned around: both go through the recurrence together, as lanes side by side.
+    is smallest the two meet: the vector is 1 there, and each next entry is the last times -off_diagonal / pivot. The
+    factorisation from the bottom is that of the reversed T from the top, so both run in one recurrence.
     """
     (b, r), n = values.shape, diagonal.shape[1]
     half = b * r
     shifted, lanes, factor = np.empty((n, 2 * half)), np.empty((n, 2 * half)), np.empty((n - 1, 2 * half))
     shifted[:, :half].reshape(n, b, r)[:] = diagonal.T[:, :, None] - values
     shifted[:, half:] = shifted[::-1, :half]
-    factor[:, :half].reshape(n - 1, b, r)[:] = beside.T[:, :, None]
+    factor[:, :half].reshape(n - 1, b, r)[:] = off_diagonal.T[:, :, None]
     factor[:, half:] = factor[::-1, :half]
     square = np.square(factor)
-    with np.errstate(all="ignore"):  # a pivot of zero spoils its vector at worst, which is then not orthogonal
+    with np.errstate(all="ignore"):  # a zero pivot gives a vector that fails the check of orthogonality
         lanes[0] = shifted[0]
         for above, quotient, entry, pivot in zip(lanes[:-1], square, shifted[1:], lanes[1:], strict=True):
             np.divide(quotient, above, quotient)

@@ -1,7 +1,7 @@
 r"""Gram matrices of positive kernels in log space, and their principal subspaces.
 
-Feature vectors are never formed: a kernel exp(s_ij) enters by its logarithms s_ij, so that nothing overflows, and
-every vector is carried as a unit direction with the logarithm of its length.
+Feature vectors are never formed: a kernel exp(s_ij) is given by its logarithms s_ij, so that nothing overflows, and
+each vector is stored as a unit direction with the logarithm of its length.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from clearhead.shapes import Float, Int, ShapeError, check_finite
 __all__ = ["Features", "captured_fraction", "centred", "features_from_log_kernel", "orthonormal_basis"]
 
 INDEPENDENT = 1e-6
-"""Rows and columns of which less than this is new are brought to echelon form with pivots, lest digits be lost."""
+"""If less than this fraction of a row or column is independent of the others, pivots are used to keep digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
     """Coordinates of n vectors in a feature space: row i is exp(log_norm_i) * direction_i, with unit directions.
 
-    `begun_by` tells for every coordinate the vector that begins it: those listed before it are zero there, so that the
-    directions in this order are triangular. Coordinates that no vector needs are zero and come last.
+    `begun_by` lists for each coordinate its pivot vector: earlier pivots are zero there, so that the directions in this
+    order are triangular. Unused coordinates are zero and come last.
     """
 
     direction: Float[Tensor, "*b n r"]
@@ -34,16 +34,16 @@ class Features:
 
 
 def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
-    r"""Coordinates with which a positive semi-definite kernel is an inner product.
+    r"""Return coordinates in which a positive semi-definite kernel is an inner product.
 
     .. math:: e^{s_{ij}} = \langle x_i, x_j \rangle,\quad
         x_i = e^{s_{ii}/2}\,\hat x_i,\quad \langle \hat x_i, \hat x_j \rangle = e^{s_{ij} - s_{ii}/2 - s_{jj}/2}
 
-    The correlations on the right lie in (0, 1] whatever the size of s, and their Cholesky factor holds the directions.
-    A logarithm of size |s| was rounded by eps |s|, and its exponential is wrong by as much: what a vector adds to those
-    before it is told from rounding only if its square exceeds 4 eps (n + max|s|). If not, as for equal vectors, the
-    vector gets no coordinate of its own. A small one would be worse than none: long vectors would blow it up.
-    Vectors begin coordinates in the order given, unless there are such vectors: see `_singular_factor`.
+    The correlations on the right lie in (0, 1] whatever the size of s, and their Cholesky factor contains the
+    directions. A logarithm of size |s| has a rounding error of eps |s|, and its exponential a relative error as large.
+    So the part of a vector outside the span of those before it counts only if its square exceeds
+    4 eps (n + max|s|). If not, as for equal vectors, the vector gets no coordinate of its own: long vectors would
+    amplify a small one. Pivots come in the order of the vectors, unless there are such vectors: see `_singular_factor`.
     """
     n = log_kernel.shape[-1]
     if n == 0:
@@ -62,11 +62,11 @@ def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
 
 
 def _singular_factor(matrix: Float[Tensor, "b n n"], least: Float[Tensor, "b"]) -> tuple[Tensor, Tensor]:
-    """A factor F with F F^T = matrix to rounding, and the row that begins each of its columns.
+    """Return a factor F with F F^T = matrix to rounding, and the pivot row of each column.
 
-    Every column is begun by the first row of which a quarter as much is left as of any. A row of which at most `least`
-    is left is done: it has zeros from there on. Were the rows taken in their order whatever is left of them, a small
-    pivot would leave errors of its root in those after it, and these pass for pivots in turn.
+    The pivot is the first row whose remainder is at least a quarter of the largest. A row with a remainder of at most
+    `least` gets zeros in all further columns. Pivoting in the given order instead would let a small pivot leave errors
+    of its root in later rows, which would then become pivots.
     """
     n = matrix.shape[-1]
     item = torch.arange(len(matrix), device=matrix.device)
@@ -74,17 +74,17 @@ def _singular_factor(matrix: Float[Tensor, "b n n"], least: Float[Tensor, "b"]) 
     left = matrix.diagonal(dim1=-2, dim2=-1).clone()
     chosen = torch.full((len(matrix), n), n, device=matrix.device)
     for j in range(n):
-        open_ = left > least.unsqueeze(-1)
-        some = open_.any(dim=-1)
+        active = left > least.unsqueeze(-1)
+        some = active.any(dim=-1)
         if not bool(some.any()):
             break
         if bool((left < -16 * least.unsqueeze(-1)).any()):
-            raise InputError("the kernel is not positive semi-definite: its Cholesky factor does not exist")
-        large = open_ & (left >= left.amax(dim=-1, keepdim=True) / 4)
+            raise InputError("expected a positive semi-definite kernel; its Cholesky factor does not exist")
+        large = active & (left >= left.amax(dim=-1, keepdim=True) / 4)
         pivot = large.to(torch.uint8).argmax(dim=-1)
         column = matrix[item, :, pivot] - (factor @ factor[item, pivot].unsqueeze(-1)).squeeze(-1)
         root = torch.where(some, left[item, pivot], 1).clamp_min(0).sqrt()
-        column = torch.where(open_ & some.unsqueeze(-1), column / root.unsqueeze(-1), 0)
+        column = torch.where(active & some.unsqueeze(-1), column / root.unsqueeze(-1), 0)
         column[item, pivot] = torch.where(some, root, 0)
         factor[..., j] = column
         left = left - column.square()
@@ -93,20 +93,20 @@ def _singular_factor(matrix: Float[Tensor, "b n n"], least: Float[Tensor, "b"]) 
 
 
 def centred(rows: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b n r"]:
-    """The rows less their mean row."""
+    """Subtract the mean row."""
     return rows - rows.mean(dim=-2, keepdim=True)
 
 
 def orthonormal_basis(
     columns: Float[Tensor, "*b r e"], log_size: Float[Tensor, "*#b r"] | None = None
 ) -> Float[Tensor, "*b r e"]:
-    r"""Orthonormal columns that span the same space as diag(exp(log_size)) @ columns; those beyond the rank are zero.
+    r"""Return orthonormal columns with the span of diag(exp(log_size)) @ columns; those beyond the rank are zero.
 
-    Rows may differ in size by any factor, if they come largest first: `log_size` falls. Were the rows multiplied out,
-    the first few would fill every column, and all else would be lost to rounding. A mix from the right keeps the span,
-    so the columns are first brought to echelon form, in which column j begins at row j, and then scaled by the size of
-    that row. QR of such columns is accurate row by row (Cox and Higham 1998). Where the leading rows or the columns are
-    all but dependent, or a leading row is all but zero, pivots are searched for instead, see `_pivoted_basis`.
+    Rows may differ in size by any factor if they are sorted, largest first: `log_size` falls. If rows were multiplied
+    out, the first few would dominate every column, and the others would be lost to rounding. Multiplication from the
+    right keeps the span, so the columns are first brought to echelon form, in which column j starts at row j, and then
+    scaled by the size of that row. QR of such columns is accurate row by row (Cox and Higham 1998). If the leading rows
+    or the columns are nearly dependent, or a leading row is nearly zero, pivots are used: see `_pivoted_basis`.
     """
     r, e = columns.shape[-2:]
     rank = min(r, e)
@@ -131,14 +131,14 @@ def orthonormal_basis(
 
 
 def _independence(triangular: Tensor, size: Tensor) -> Tensor:
-    """The least part of a column, of those a triangular factor belongs to, that the columns before it do not hold."""
+    """Return the smallest fraction of a column outside the span of earlier columns, from their triangular factor."""
     return (triangular.diagonal(dim1=-2, dim2=-1).abs() / torch.where(size > 0, size, 1)).amin(dim=-1)
 
 
 def _pivoted_basis(columns: Tensor, log_size: Tensor) -> Tensor:
-    """`orthonormal_basis` with the row for every column chosen: the largest of what earlier columns leave of the rows.
+    """Return `orthonormal_basis` with pivots: for each column the row with the largest remainder.
 
-    What is left of a row counts as zero below 8 max(r, e) eps of the row; when no row is left, the rank is reached.
+    A remainder below 8 max(r, e) eps of its row counts as zero; when all are zero, the rank is reached.
     """
     r, e = columns.shape[-2:]
     item = torch.arange(columns.shape[0], device=columns.device)
@@ -163,14 +163,14 @@ def _pivoted_basis(columns: Tensor, log_size: Tensor) -> Tensor:
     log_entry = rest.abs().log() + log_size.unsqueeze(-1)
     highest = log_entry.amax(dim=-2, keepdim=True)
     scaled = rest.sign() * (log_entry - torch.where(highest.isfinite(), highest, 0)).exp()
-    # Householder reflections keep small rows apart from large ones only if each column's pivot comes first.
+    # Householder reflections are accurate for small rows only if each column's pivot comes first.
     order = chosen.argsort(dim=-1, descending=True, stable=True).unsqueeze(-1).expand_as(scaled)
     basis: Tensor = torch.linalg.qr(scaled.gather(-2, order)).Q * highest.isfinite()
     return torch.zeros_like(basis).scatter(-2, order, basis)
 
 
 def captured_fraction(rows: Float[Tensor, "*#b n r"], basis: Float[Tensor, "*#b r e"]) -> Float[Tensor, "*b"]:
-    r"""How much of the rows' total square a subspace holds, over the most that e directions can hold.
+    r"""Return the sum of squares of the rows in a subspace, over the largest that e directions can have.
 
     .. math:: \frac{\lVert X Q \rVert_F^2}{\sum_{d \le e} \sigma_d(X)^2}
 

@@ -1,4 +1,4 @@
-"""How many threads a piece of arithmetic runs on."""
+"""Control of the number of threads."""
 
 import os
 import threading
@@ -22,10 +22,10 @@ _limiting = threading.Lock()
 
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    """numpy's and scipy's BLAS on one thread, which is a setting of the process.
+    """Limit numpy's and scipy's BLAS to one thread, a setting of the process.
 
-    Who comes first sets it and sets it back, and others in between leave it: two that each set back what they found
-    could leave it at one for good.
+    The first caller sets and restores it; concurrent callers leave it alone. If two callers each restored the value
+    that they read, it could stay at one.
     """
     if not _limiting.acquire(blocking=False):
         yield
@@ -39,18 +39,18 @@ def _one_blas_thread() -> Iterator[None]:
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The BLAS libraries of this process: to look for them takes longer than a small decomposition."""
-    import scipy.linalg  # noqa: F401  loads the last of them
+    """Return the BLAS libraries of this process, cached: the search takes longer than a small decomposition."""
+    import scipy.linalg  # noqa: F401  loads the last library
 
     return ThreadpoolController()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run many small decompositions on one thread, of torch and of BLAS.
+    """Limit torch and BLAS to one thread, for many small decompositions.
 
-    For matrices of a hundred rows a second thread gains nothing, and it waits by spinning: beside one busy process the
-    same work took twenty times as long on two threads.
+    For matrices of a hundred rows a second thread gains nothing, and it waits by spinning: with one other busy process
+    the same work took twenty times as long on two threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -62,7 +62,7 @@ def one_thread() -> Iterator[None]:
 
 
 def one_thread_each(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """The function of every item, in order; as many items at a time as torch has threads, each on one, no gradients."""
+    """Apply the function to each item in parallel over torch's threads, one thread per item, without gradients."""
     threads = torch.get_num_threads()
 
     @torch.no_grad()
@@ -77,9 +77,9 @@ def one_thread_each(function: Callable[[Item], Result], items: Sequence[Item]) -
 
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads that stay: to start them takes as long as a small decomposition."""
+    """Return a pool of threads, cached: starting them takes as long as a small decomposition."""
     return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

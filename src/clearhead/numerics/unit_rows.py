@@ -1,4 +1,4 @@
-"""Vectors of length one, as programs over them need them."""
+"""Sets of unit vectors, as quadratic programs need them."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -13,30 +13,30 @@ __all__ = ["GramRows", "StoredRows", "UnitRows"]
 
 @runtime_checkable
 class UnitRows(Protocol):
-    """Vectors f_j of length one, which need not be stored; they and w are arrays of any one shape."""
+    """Unit vectors f_j, which need not be stored; they and w are arrays of one shape."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Return the number of vectors."""
 
     @property
     def rank(self) -> int:
-        """A bound on how many are independent."""
+        """Return an upper bound on the rank."""
 
     def combined(self, x: Array) -> Array:
-        """The sum of x_j f_j."""
+        """Return the sum of x_j f_j."""
 
     def values(self, w: Array) -> Array:
-        """f_j . w for every j."""
+        """Return f_j . w for every j."""
 
     def products(self, x: Array) -> Array:
-        """f_j . (sum of x_k f_k) for every j; quicker than both of the above where these products are stored."""
+        """Return f_j . (sum of x_k f_k) for every j; faster than `values(combined(x))` if the products are stored."""
 
     def gram(self, where: NDArray[np.int64]) -> Array:
-        """f_j . f_k for these j and k."""
+        """Return f_j . f_k for these j and k."""
 
     def columns(self, where: NDArray[np.int64]) -> Array:
-        """These vectors, as columns, in coordinates of a space that holds them."""
+        """Return these vectors as columns, in coordinates of a space that contains them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,68 +47,68 @@ class StoredRows:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Return the number of vectors."""
         return len(self.rows)
 
     @property
     def rank(self) -> int:
-        """A bound on how many are independent."""
+        """Return an upper bound on the rank."""
         return int(min(self.rows.shape))
 
     def combined(self, x: Array) -> Array:
-        """The sum of x_j f_j."""
+        """Return the sum of x_j f_j."""
         return np.asarray(x @ self.rows)
 
     def values(self, w: Array) -> Array:
-        """f_j . w for every j."""
+        """Return f_j . w for every j."""
         return np.asarray(self.rows @ w)
 
     def products(self, x: Array) -> Array:
-        """f_j . (sum of x_k f_k) for every j."""
+        """Return f_j . (sum of x_k f_k) for every j."""
         return self.values(self.combined(x))
 
     def gram(self, where: NDArray[np.int64]) -> Array:
-        """f_j . f_k for these j and k."""
+        """Return f_j . f_k for these j and k."""
         return np.asarray(self.rows[where] @ self.rows[where].T)
 
     def columns(self, where: NDArray[np.int64]) -> Array:
-        """These vectors, as columns."""
+        """Return these vectors as columns."""
         return self.rows[where].T
 
 
 @dataclass(frozen=True, slots=True)
 class GramRows:
-    """Vectors known by their inner products alone; a vector w of their span is known by its products with them."""
+    """Vectors given by their inner products; a vector w in their span is given by its products with them."""
 
     products_of_pairs: Array
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Return the number of vectors."""
         return len(self.products_of_pairs)
 
     @property
     def rank(self) -> int:
-        """A bound on how many are independent."""
+        """Return an upper bound on the rank."""
         return self.size
 
     def combined(self, x: Array) -> Array:
-        """The sum of x_j f_j, by its products."""
+        """Return the sum of x_j f_j, as its products."""
         return np.asarray(self.products_of_pairs @ x)
 
     def values(self, w: Array) -> Array:
-        """f_j . w for every j: w itself."""
+        """Return f_j . w for every j: w itself."""
         return w
 
     def products(self, x: Array) -> Array:
-        """f_j . (sum of x_k f_k) for every j."""
+        """Return f_j . (sum of x_k f_k) for every j."""
         return self.combined(x)
 
     def gram(self, where: NDArray[np.int64]) -> Array:
-        """f_j . f_k for these j and k."""
+        """Return f_j . f_k for these j and k."""
         return self.products_of_pairs[np.ix_(where, where)]
 
     def columns(self, where: NDArray[np.int64]) -> Array:
-        """These vectors, as columns, from a square root of their products, which halves the digits of short ones."""
+        """Return these vectors as columns, from a root of their products, which halves the digits of short ones."""
         squares, basis = np.linalg.eigh(self.gram(where))
         return np.asarray(np.sqrt(np.maximum(squares, 0))[:, None] * basis.T)
