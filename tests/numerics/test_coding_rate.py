@@ -218,7 +218,7 @@ def test_labels_and_memberships_that_are_none_are_refused(typechecked: bool) -> 
         numerical_rank(z * torch.nan)
     if typechecked:
         pytest.skip("the import hook refuses these first")
-    with pytest.raises(ValueError, match="whole numbers"):
+    with pytest.raises(ValueError, match="integer labels"):
         class_rates(z, labels=torch.full((5,), 0.5))
     with pytest.raises(ShapeError, match="one set at a time"):
         class_rates(torch.ones(5, 5, 3), labels=torch.zeros(5, dtype=torch.long))
