@@ -43,10 +43,10 @@ def forms_of(name: str) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     causal = {n: torch.ones(n, n, dtype=torch.bool).tril() for _, _, n in SHAPES}
 
     def with_causal_mask(k: Tensor, v: Tensor) -> Tensor:
-        return rpc_attention(k, v, pursuit=preset(name), mask=causal[k.shape[-2]])
+        return rpc_attention(None, k, v, pursuit=preset(name), mask=causal[k.shape[-2]])
 
     return {
-        "clamped keys": partial(clamped_key_attention, bound=preset(name).bound),
+        "clamped keys": partial(clamped_key_attention, None, bound=preset(name).bound),
         "2 iterations": partial(rpc_attention, pursuit=preset(name, iterations=2)),
         "4 iterations": partial(rpc_attention, pursuit=preset(name, iterations=4)),
         "4, causal, prefix mu": with_causal_mask,
@@ -132,7 +132,7 @@ def print_growth(form: str, ways: str, *sizes: str) -> None:
     """Print the rise of peak memory in MiB during one call, after a small one."""
     b, h, n = map(int, sizes)
     k, v, along = (normal(b, h, n, 64, seed=seed) for seed in range(3))
-    attention = {"ours": rpc_attention, "dense": partial(dense, name=PRESETS[0], iterations=4)}[form]
+    attention = {"ours": partial(rpc_attention, None), "dense": partial(dense, name=PRESETS[0], iterations=4)}[form]
 
     def call(k: Tensor, v: Tensor, along: Tensor) -> None:
         if ways == "forward":

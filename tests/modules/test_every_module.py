@@ -1,5 +1,6 @@
 """What every module owes: the contract, what autocast makes of its dtype, refusals in words, and names that stay."""
 
+import functools
 import inspect
 
 import pytest
@@ -37,7 +38,7 @@ MAKE = {
     "kernel PCA": lambda **factory: KernelPCAAttention(11, num_heads=3, head_dim=5, axes=2, learn_axes=True, **factory),
     "symmetric": lambda **factory: SymmetricAttention(11, num_heads=3, head_dim=5, value_dim=7, **factory),
     "clamped keys": lambda **factory: SymmetricAttention(
-        11, num_heads=3, head_dim=5, operator=clamped_key_attention, **factory
+        11, num_heads=3, head_dim=5, operator=functools.partial(clamped_key_attention, None), **factory
     ),
     "RPC": lambda **factory: RPCAttention(11, num_heads=3, head_dim=5, iterations=3, strength=0.3, **factory),
     "RPC, asking": lambda **factory: RPCAttention(

@@ -104,8 +104,13 @@ def test_autocast_changes_neither_bound_nor_iterations(shape: tuple[int, ...]) -
     for pursuit in PRESETS.values():
 
         def found(pursuit: Pursuit = pursuit) -> tuple[Tensor, ...]:
-            trace = trace_pursuit(k, v, pursuit=pursuit, mask=mask)
-            return trace.bound, trace.out, trace.steps[-1].diagonal, rpc_attention(k, v, pursuit=pursuit, mask=mask)
+            trace = trace_pursuit(None, k, v, pursuit=pursuit, mask=mask)
+            return (
+                trace.bound,
+                trace.out,
+                trace.steps[-1].diagonal,
+                rpc_attention(None, k, v, pursuit=pursuit, mask=mask),
+            )
 
         plain = found()
         with torch.autocast("cpu", torch.bfloat16):

@@ -47,9 +47,9 @@ BY_QUERY: dict[str, Attention] = {
     "scaled by keys": lambda q, k, v, *, mask: scaled_attention(
         q, k, v, s=AlphaSymmetric(torch.tensor(0.5)), mask=mask
     ),
-    "clamped keys": lambda q, k, v, *, mask: clamped_key_attention(k, v, queries=q, mask=mask),
-    "RPC": lambda q, k, v, *, mask: rpc_attention(k, v, queries=q, mask=mask),
-    "RPC with dropout": lambda q, k, v, *, mask: rpc_attention(k, v, queries=q, mask=mask, dropout=0.1),
+    "clamped keys": lambda q, k, v, *, mask: clamped_key_attention(q, k, v, mask=mask),
+    "RPC": lambda q, k, v, *, mask: rpc_attention(q, k, v, mask=mask),
+    "RPC with dropout": lambda q, k, v, *, mask: rpc_attention(q, k, v, mask=mask, dropout=0.1),
     "swapped softmax": Softmax(),
     "swapped RPC": RPC(queries="given"),
     "swapped clamped keys": ClampedKeys(queries="given"),
@@ -58,11 +58,11 @@ BY_QUERY: dict[str, Attention] = {
 SPREADS = {"scaled", "RPC", "RPC with dropout", "swapped RPC"}
 BY_KEY: dict[str, Attention] = {
     "symmetric": lambda q, k, v, *, mask: symmetric_attention(k, v, mask=mask),
-    "clamped keys": lambda q, k, v, *, mask: clamped_key_attention(k, v, mask=mask),
-    "RPC": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask),
-    "RPC, paper": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask, pursuit=PRESETS["paper"]),
-    "RPC, ADMM": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask, pursuit=PRESETS["admm"]),
-    "RPC with dropout": lambda q, k, v, *, mask: rpc_attention(k, v, mask=mask, dropout=0.1),
+    "clamped keys": lambda q, k, v, *, mask: clamped_key_attention(None, k, v, mask=mask),
+    "RPC": lambda q, k, v, *, mask: rpc_attention(None, k, v, mask=mask),
+    "RPC, paper": lambda q, k, v, *, mask: rpc_attention(None, k, v, mask=mask, pursuit=PRESETS["paper"]),
+    "RPC, ADMM": lambda q, k, v, *, mask: rpc_attention(None, k, v, mask=mask, pursuit=PRESETS["admm"]),
+    "RPC with dropout": lambda q, k, v, *, mask: rpc_attention(None, k, v, mask=mask, dropout=0.1),
     "swapped symmetric": Symmetric(),
     "swapped RPC": RPC(),
     "swapped clamped keys": ClampedKeys(),
@@ -252,8 +252,8 @@ def test_infinite_keys_are_not_clamped_to_zero(preset: str, n: int) -> None:
     _, k, v = _operands(n)
     k[0, 1, 2, 3] = torch.inf
     for out in (
-        rpc_attention(k, v, pursuit=PRESETS[preset]),
-        clamped_key_attention(k, v, bound=PRESETS[preset].bound),
+        rpc_attention(None, k, v, pursuit=PRESETS[preset]),
+        clamped_key_attention(None, k, v, bound=PRESETS[preset].bound),
     ):
         assert out[0, 1].isnan().all()
         assert out[1].isfinite().all()

@@ -31,7 +31,7 @@ CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
 
 def subject(fast, slow, **options) -> OperatorSubject:
     operator, twin = (
-        functools.partial(with_queries, functools.partial(widened, functools.partial(attention, **options)))
+        functools.partial(with_queries, functools.partial(widened, functools.partial(attention, None, **options)))
         for attention in (fast, slow)
     )
     # Rounding passes through the iterations after it, which multiply it.
@@ -70,10 +70,10 @@ def test_every_step_is_as_written(order: Order, sign: int, shrink: Shrink, inner
         options = {"pursuit": pursuit, "mask": mask}
 
         def fast(k: Tensor, v: Tensor, q: Tensor, options: dict = options) -> Tensor:
-            return rpc_attention(k, v, queries=q if asking else None, **options) + 0 * q
+            return rpc_attention(q if asking else None, k, v, **options) + 0 * q
 
         def slow(k: Tensor, v: Tensor, q: Tensor, options: dict = options) -> Tensor:
-            return reference.rpc_attention(k, v, queries=q if asking else None, **options) + 0 * q
+            return reference.rpc_attention(q if asking else None, k, v, **options) + 0 * q
 
         within = 4096 * tolerance(torch.float64)
         assert relative(fast(k, v, q), slow(k, v, q)) <= within
@@ -89,9 +89,9 @@ def test_the_options_are_different_things() -> None:
         Pursuit(iterations=3, bound=TIGHT, order=order, dual_sign=sign, shrink=shrink, inner=inner)
         for order, sign, shrink, inner in STEPS
     ]
-    outs = [rpc_attention(k, v, pursuit=way) for way in ways]
-    centred = [rpc_attention(k, v, pursuit=Pursuit(bound=TIGHT, centred=centred)) for centred in (False, True)]
-    presets = [rpc_attention(3 * k, v, pursuit=chosen) for chosen in PRESETS.values()]
+    outs = [rpc_attention(None, k, v, pursuit=way) for way in ways]
+    centred = [rpc_attention(None, k, v, pursuit=Pursuit(bound=TIGHT, centred=centred)) for centred in (False, True)]
+    presets = [rpc_attention(None, 3 * k, v, pursuit=chosen) for chosen in PRESETS.values()]
 
     def kind(way: Pursuit) -> tuple[object, ...]:
         """What is left of the options: the bound counts in the last iteration alone if inner ones do not ask for it,
@@ -122,17 +122,17 @@ def test_one_iteration_is_clamped_keys_exactly(name: str, path: str, mask: Tenso
     pursuit = preset(name, iterations=1, strength=0.3)
     with forced(path):
         for queries in (None, q):
-            once = rpc_attention(k, v, pursuit=pursuit, queries=queries, mask=mask)
-            clamped = clamped_key_attention(k, v, bound=pursuit.bound, queries=queries, mask=mask)
-            plain = clamped_key_attention(k, v, bound=KeyBound(mu=1e-9), queries=queries, mask=mask)
-            twice = rpc_attention(k, v, pursuit=preset(pursuit, iterations=2), queries=queries, mask=mask)
+            once = rpc_attention(queries, k, v, pursuit=pursuit, mask=mask)
+            clamped = clamped_key_attention(queries, k, v, bound=pursuit.bound, mask=mask)
+            plain = clamped_key_attention(queries, k, v, bound=KeyBound(mu=1e-9), mask=mask)
+            twice = rpc_attention(queries, k, v, pursuit=preset(pursuit, iterations=2), mask=mask)
             as_published = pursuit.order is Order.SPARSE_FIRST
             assert torch.equal(once, clamped if as_published else plain)
             assert relative(clamped, plain.double()) > 0.01
             assert relative(twice, clamped.double()) > 0.01
         if mask is None:
-            assert torch.equal(plain, clamped_key_attention(k, v, bound=KeyBound(mu=1e-9), queries=q))
-            unbounded = clamped_key_attention(k, v, bound=KeyBound(mu=1e-9))
+            assert torch.equal(plain, clamped_key_attention(q, k, v, bound=KeyBound(mu=1e-9)))
+            unbounded = clamped_key_attention(None, k, v, bound=KeyBound(mu=1e-9))
             assert torch.equal(unbounded, symmetric_attention(k, v))
 
 
@@ -142,15 +142,15 @@ def test_limits_of_lambda(path: str) -> None:
     k, v = drawn(2, 3, 61, 7), drawn(2, 3, 61, 7, seed=1)
     with forced(path):
         for name in ("paper", "code-2024-10"):
-            none = rpc_attention(k, v, pursuit=preset(name, iterations=1, strength=0.0))
+            none = rpc_attention(None, k, v, pursuit=preset(name, iterations=1, strength=0.0))
             assert relative(none, v.double().mean(dim=-2, keepdim=True).expand_as(v)) <= tolerance(torch.float32)
-            largest = rpc_attention(k, v, pursuit=preset(name, iterations=1, strength=float("inf")))
+            largest = rpc_attention(None, k, v, pursuit=preset(name, iterations=1, strength=float("inf")))
             assert torch.equal(largest, symmetric_attention(k, v))
-            trace = trace_pursuit(k, v, pursuit=preset(name, strength=float("inf")))
+            trace = trace_pursuit(None, k, v, pursuit=preset(name, strength=float("inf")))
             assert all(not step.sparse.any() for step in trace.steps)
             for keys in (k, torch.zeros_like(k)):
                 leaf = keys.clone().requires_grad_()
-                out = rpc_attention(leaf, v, pursuit=preset(name, iterations=1, strength=float("inf")))
+                out = rpc_attention(None, leaf, v, pursuit=preset(name, iterations=1, strength=float("inf")))
                 (ours,) = torch.autograd.grad(out.square().sum(), leaf)
                 (plain,) = torch.autograd.grad(symmetric_attention(leaf, v).square().sum(), leaf)
                 assert torch.equal(ours, plain)
@@ -159,15 +159,15 @@ def test_limits_of_lambda(path: str) -> None:
 def test_iterations_of_the_released_code_go_as_specified() -> None:
     """On standard normal keys of ViT-tiny's shape: far from feasible, and attention collapses to the identity."""
     k, v = drawn(4, 3, 197, 64), drawn(4, 3, 197, 64, seed=1)
-    steps = trace_pursuit(k, v, pursuit=preset("code-2024-10", iterations=6)).steps
+    steps = trace_pursuit(None, k, v, pursuit=preset("code-2024-10", iterations=6)).steps
     assert [round(step.residual.mean().item(), 1) for step in steps] == pytest.approx(
         [1.31, 1.04, 0.72, 0.47, 0.32, 0.24], abs=0.06
     )
     diagonal = [step.diagonal.mean().item() for step in steps]
     assert diagonal[0] == pytest.approx(0.85, abs=0.02)
     assert min(diagonal[3:]) > 0.995
-    loud = trace_pursuit(4 * k, v, pursuit=preset("code-2024-10")).steps
-    quiet = trace_pursuit(k / 4, v, pursuit=preset("code-2024-10")).steps
+    loud = trace_pursuit(None, 4 * k, v, pursuit=preset("code-2024-10")).steps
+    quiet = trace_pursuit(None, k / 4, v, pursuit=preset("code-2024-10")).steps
     assert loud[-1].nonzeros.mean().item() == pytest.approx(0.95, abs=0.01)
     assert max(step.nonzeros.max().item() for step in quiet) == 0
 
@@ -182,7 +182,7 @@ def test_nothing_leaks_from_the_future(name: str, asking: bool) -> None:
         chosen = preset(name, iterations=3, strength=0.3)
         mu = dataclasses.replace(chosen.bound.mu, scope=scope)
         chosen = dataclasses.replace(chosen, bound=dataclasses.replace(chosen.bound, mu=mu))
-        return rpc_attention(k, v, pursuit=chosen, queries=q if asking else None, mask=CAUSAL)[..., :12, :]
+        return rpc_attention(q if asking else None, k, v, pursuit=chosen, mask=CAUSAL)[..., :12, :]
 
     assert torch.equal(past(k, v, q, Scope.PREFIX), past(*changed, Scope.PREFIX))
     for leaking in (Scope.HEAD, Scope.SAMPLE):
@@ -199,11 +199,11 @@ def test_padding_is_as_if_it_were_not_there(path: str, name: str) -> None:
     with forced(path):
         for queries in (False, True):
             got, loud = (
-                rpc_attention(k, v, pursuit=chosen, queries=q if queries else None, mask=there)[..., :11, :]
+                rpc_attention(q if queries else None, k, v, pursuit=chosen, mask=there)[..., :11, :]
                 for k, v, q in ((k, v, q), spoiled)
             )
             k_, v_, q_ = (x[..., :11, :] for x in (k, v, q))
-            want = rpc_attention(k_, v_, pursuit=chosen, queries=q_ if queries else None)
+            want = rpc_attention(q_ if queries else None, k_, v_, pursuit=chosen)
             assert relative(got, want.double()) <= 512 * tolerance(torch.float32)
             assert relative(loud, want.double()) <= 512 * tolerance(torch.float32)
 
@@ -214,11 +214,11 @@ def test_odd_keys_stay_finite(path: str, name: str) -> None:
     zero, one, loud = torch.zeros(2, 3, 13, 7), drawn(2, 3, 1, 7), 8 * drawn(2, 3, 197, 64)
     with forced(path):
         # Beyond these, gradients of torch's fused attention itself are not finite.
-        assert rpc_attention(1e4 * drawn(2, 3, 13, 7).half(), drawn(2, 3, 13, 7).half()).isfinite().all()
+        assert rpc_attention(None, 1e4 * drawn(2, 3, 13, 7).half(), drawn(2, 3, 13, 7).half()).isfinite().all()
         for keys in (zero, one, zero[..., :1, :], loud.half(), 1e-30 * one):
             k = keys.clone().requires_grad_()
             v = drawn(*k.shape, seed=1).to(k.dtype).requires_grad_()
-            out = rpc_attention(k, v, pursuit=PRESETS[name])
+            out = rpc_attention(None, k, v, pursuit=PRESETS[name])
             assert out.isfinite().all()
             assert all(x.isfinite().all() for x in torch.autograd.grad(out.float().sum(), (k, v)))
             if k.shape[-2] == 1:  # one token sees itself alone
@@ -237,7 +237,7 @@ def test_parts_of_a_batch_are_worked_on_one_after_the_other(masked: bool, monkey
         return one(k, *args, **options)
 
     def attention(k: Tensor, v: Tensor, q: Tensor) -> Tensor:
-        return rpc_attention(k, v, queries=q, mask=mask, pursuit=Pursuit(bound=TIGHT))
+        return rpc_attention(q, k, v, mask=mask, pursuit=Pursuit(bound=TIGHT))
 
     monkeypatch.setattr(PURSUIT, "iterate", noted)
     whole = [attention(k, v, q), *gradients(attention, k, v, q, along=along)]
@@ -254,15 +254,15 @@ def test_weights_are_dropped_where_the_pursuit_says() -> None:
     for place, mask in itertools.product(DropoutIterations, (None, there)):
         pursuit = Pursuit(bound=TIGHT, dropout=place)
         torch.manual_seed(0)
-        first = rpc_attention(k, v, pursuit=pursuit, mask=mask, dropout=0.5)
+        first = rpc_attention(None, k, v, pursuit=pursuit, mask=mask, dropout=0.5)
         torch.manual_seed(0)
-        assert torch.equal(rpc_attention(k, v, pursuit=pursuit, mask=mask, dropout=0.5), first)
-        dry = rpc_attention(k, v, pursuit=pursuit, mask=mask)
+        assert torch.equal(rpc_attention(None, k, v, pursuit=pursuit, mask=mask, dropout=0.5), first)
+        dry = rpc_attention(None, k, v, pursuit=pursuit, mask=mask)
         wet = relative(first, dry.double())
         assert wet <= 64 * tolerance(torch.float32) if place is DropoutIterations.NONE else wet > 0.1
         outs[place] = first
     assert relative(outs[DropoutIterations.ALL], outs[DropoutIterations.LAST].double()) > 0.1
     # What is kept weighs twice as much, so that on average nothing changes.
     last = Pursuit(bound=TIGHT)
-    mean = torch.stack([rpc_attention(k, v, pursuit=last, dropout=0.5) for _ in range(400)]).mean(dim=0)
-    assert relative(mean, rpc_attention(k, v, pursuit=last).double()) < 0.15
+    mean = torch.stack([rpc_attention(None, k, v, pursuit=last, dropout=0.5) for _ in range(400)]).mean(dim=0)
+    assert relative(mean, rpc_attention(None, k, v, pursuit=last).double()) < 0.15

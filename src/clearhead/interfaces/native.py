@@ -62,17 +62,16 @@ class _NativeAttachment(Attachment):
 class _Operator:
     """The operator of an attached module, called as its own is: with (q, k, v), or (k, v) where keys are the queries.
 
-    `RPCAttention` passes its queries by name, and a pursuit that only its own operator takes.
+    `RPCAttention` passes None as q if keys are the queries, and a pursuit that only its own operator takes.
     """
 
     def __init__(self, attachment: _NativeAttachment) -> None:
         self.attachment = attachment
 
-    def __call__(self, *operands: Tensor, **options: Any) -> Tensor:
+    def __call__(self, *operands: Any, **options: Any) -> Tensor:
         module = self.attachment.module
-        queries, scale = options.get("queries"), options.get("scale")
-        q = operands[0] if queries is None else queries
-        *_, k, v = operands
+        scale, (*_, k, v) = options.get("scale"), operands
+        q = k if operands[0] is None else operands[0]
 
         def compute() -> tuple[Tensor, Tensor]:
             own: Any = self.attachment.operator

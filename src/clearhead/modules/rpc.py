@@ -86,11 +86,10 @@ class RPCAttention(SymmetricAttention):
         pursuit = self.pursuit
         if self.log_mu is not None:
             pursuit = dataclasses.replace(pursuit, bound=dataclasses.replace(pursuit.bound, mu=self.log_mu.exp()))
-        if self.query is not None:
-            options["queries"] = self.split_heads(self.query(x))
+        q = None if self.query is None else self.split_heads(self.query(x))
         if self.training and self.dropout:
             options["dropout"] = self.dropout
-        return self.operator(k, v, pursuit=pursuit, **options)
+        return self.operator(q, k, v, pursuit=pursuit, **options)
 
     def extra_repr(self) -> str:
         """Return the settings that the projections do not show."""

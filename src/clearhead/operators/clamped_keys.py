@@ -197,26 +197,27 @@ RELEASED_BOUND = KeyBound(threshold=Threshold.TIMES_MU, mu=KeyMu(width=Width.MOD
 
 
 def clamped_key_attention(
+    q: Float[Tensor, "*b n d"] | None,
     k: Float[Tensor, "*b n d"],
     v: Float[Tensor, "*b n e"],
     *,
-    bound: KeyBound = RELEASED_BOUND,
-    queries: Float[Tensor, "*b n d"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
+    bound: KeyBound = RELEASED_BOUND,
 ) -> Float[Tensor, "*b n e"]:
     r"""Return attention over keys whose entries are clamped to a bound.
 
     .. math:: O = \operatorname{softmax}(\text{scale}\; Q K_c^T) V, \qquad K_c = \operatorname{clamp}(K, \pm t)
 
-    with Q = K_c if `queries` is None, and t the bound of the keys. `scale` is 1/sqrt(d) if None. The mask is that of
-    `symmetric_attention`.
+    q: Q; None for Q = K_c, keys as queries, as published
+    mask, scale: as in `symmetric_attention`
+    bound: t, the bound of the keys
     """
-    check_attention_operands(k if queries is None else queries, k, v, mask=mask)
+    check_attention_operands(k if q is None else q, k, v, mask=mask)
     t = bound.compute(k, mask)
     wide = torch.promote_types(k.dtype, torch.float32)
     with no_autocast(k):
         clamped = k.to(wide).clamp(-t, t)
-        if queries is None:
+        if q is None:
             return symmetric_attention(clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)
-        return softmax_attention(queries.to(wide), clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)
+        return softmax_attention(q.to(wide), clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)

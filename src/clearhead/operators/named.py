@@ -149,7 +149,7 @@ class ClampedKeys:
         scale: float | None = None,
     ) -> Float[Tensor, "*b n e"]:
         queries = q if self.uses_queries else None
-        return clamped_key_attention(k, v, bound=self.limit, queries=queries, mask=mask, scale=scale)
+        return clamped_key_attention(queries, k, v, bound=self.limit, mask=mask, scale=scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ class RPC:
         dropout: float = 0.0,
     ) -> Float[Tensor, "*b n d"]:
         queries = q if self.uses_queries else None
-        return rpc_attention(k, v, pursuit=self.options, queries=queries, mask=mask, scale=scale, dropout=dropout)
+        return rpc_attention(queries, k, v, pursuit=self.options, mask=mask, scale=scale, dropout=dropout)
 
 
 def _check_queries(queries: str) -> None:

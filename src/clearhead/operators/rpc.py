@@ -24,13 +24,13 @@ _RELEASED = PRESETS["code-2024-10"]
 
 
 def rpc_attention(
+    q: Float[Tensor, "*b n d"] | None,
     k: Float[Tensor, "*b n d"],
     v: Float[Tensor, "*b n d"],
     *,
-    pursuit: Pursuit = _RELEASED,
-    queries: Float[Tensor, "*b n d"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
+    pursuit: Pursuit = _RELEASED,
     dropout: float = 0.0,
 ) -> Float[Tensor, "*b n d"]:
     r"""Iterate attention on keys without their sparse part S, from L = S = Y = 0, and return L.
@@ -40,10 +40,10 @@ def rpc_attention(
         L \leftarrow \operatorname{softmax}(\text{scale}\; Q \tilde K^T) V, \quad
         Y \leftarrow Y + \mu (K - L - S), \qquad \tilde K = K - S - Y/\mu
 
-    queries: Q, the same in all iterations; K~ if None, as published
-    pursuit: the options, with t its bound
+    q: Q, the same in all iterations; None for Q = K~, keys as queries, as published
     mask: boolean, broadcasts to (..., n, n), True where a token may attend; hidden keys enter no norm and no count
     scale: 1/sqrt(d) if None
+    pursuit: the options, with t its bound
     dropout: probability of dropping attention weights, in the iterations that `pursuit` names
 
     With the mu of the presets a token's output depends only on tokens that it sees, directly or through the tokens that
@@ -51,13 +51,13 @@ def rpc_attention(
 
     This is not a convex splitting, because attention is not a proximal step: after the few iterations in use, K = L + S
     does not hold. Values have the width of keys, since L is subtracted from K. The compiled kernel runs the published
-    steps in one call if there are no queries, no dropout and at most padding; all other calls use torch's fused
+    steps in one call if q is None, without dropout, and with at most padding; all other calls use torch's fused
     attention. Neither stores an n x n matrix, and gradients flow through all iterations.
     """
-    check_rpc(k, v, pursuit, queries, mask)
+    check_rpc(q, k, v, pursuit, mask)
     scale = resolve_scale(k, scale)
     bound = pursuit.bound.compute(k, mask)
-    if pursuit.in_kernel and queries is None and dropout == 0 and bound.shape[-2] == 1:
+    if pursuit.in_kernel and q is None and dropout == 0 and bound.shape[-2] == 1:
         return principal_attention_pursuit(
             k,
             v,
@@ -68,19 +68,19 @@ def rpc_attention(
             scale=scale,
         )
     wide = torch.promote_types(k.dtype, torch.float32)
-    queries = None if queries is None else queries.to(wide)
+    q = None if q is None else q.to(wide)
     with no_autocast(k):
-        step = AttentionStep(queries=queries, mask=mask, scale=scale, dropout=dropout)
+        step = AttentionStep(queries=q, mask=mask, scale=scale, dropout=dropout)
         return iterate_in_chunks(k.to(wide), v.to(wide), bound, pursuit, step).to(v.dtype)
 
 
-def check_rpc(k: Tensor, v: Tensor, pursuit: Pursuit, queries: Tensor | None, mask: Tensor | None) -> None:
+def check_rpc(q: Tensor | None, k: Tensor, v: Tensor, pursuit: Pursuit, mask: Tensor | None) -> None:
     """Raise `ShapeError` or ValueError unless the operands fit each other and the pursuit."""
-    check_attention_operands(k if queries is None else queries, k, v, mask=mask)
-    shapes = {"k": k, "v": v} | ({} if queries is None else {"queries": queries})
+    check_attention_operands(k if q is None else q, k, v, mask=mask)
+    shapes = ({} if q is None else {"q": q}) | {"k": k, "v": v}
     if any(x.shape != k.shape for x in shapes.values()):
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in shapes.items())
-        raise ShapeError(f"expected keys, values and queries of one shape, since L is subtracted from K; got {got}")
+        raise ShapeError(f"expected q, k and v of one shape, since L is subtracted from K; got {got}")
     if pursuit.centred and mask is not None and mask.ndim > 1 and mask.shape[-2] > 1:
         raise InputError("centred queries need a mask that is the same for every query, or their mean leaks")
 
@@ -118,29 +118,29 @@ class PursuitTrace:
 
 @torch.no_grad()
 def trace_pursuit(
+    q: Float[Tensor, "*b n d"] | None,
     k: Float[Tensor, "*b n d"],
     v: Float[Tensor, "*b n d"],
     *,
-    pursuit: Pursuit = _RELEASED,
-    queries: Float[Tensor, "*b n d"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
+    pursuit: Pursuit = _RELEASED,
 ) -> PursuitTrace:
     """Run `rpc_attention` and record its iterations. Padding counts in no number; n x n matrices are stored here."""
-    check_rpc(k, v, pursuit, queries, mask)
+    check_rpc(q, k, v, pursuit, mask)
     scale = resolve_scale(k, scale)
     wide = torch.promote_types(k.dtype, torch.float32)
     k, v = k.to(wide), v.to(wide)
-    queries = None if queries is None else queries.to(wide)
+    q = None if q is None else q.to(wide)
     bound, mu = pursuit.bound.compute(k, mask), pursuit.bound.compute_mu(k, mask)
     visible = _visible_tokens(k, mask)
     steps: list[PursuitStep] = []
 
     def observe(keys: Tensor, low_rank: Tensor, sparse: Tensor, dual: Tensor) -> None:
-        q = keys if queries is None else queries
+        queries = keys if q is None else q
         gap = torch.where(visible, k - low_rank - sparse, 0).norm(dim=(-2, -1))
         share = ((sparse != 0) & visible).sum(dim=(-2, -1)) / (visible.sum(dim=(-2, -1)) * k.shape[-1]).clamp_min(1)
-        diagonal = torch.where(visible[..., 0], _diagonal_weights(q, keys, mask, scale), 0)
+        diagonal = torch.where(visible[..., 0], _diagonal_weights(queries, keys, mask, scale), 0)
         steps.append(
             PursuitStep(
                 low_rank=low_rank,
@@ -153,7 +153,7 @@ def trace_pursuit(
         )
 
     with no_autocast(k):
-        iterate(k, v, bound, pursuit, AttentionStep(queries=queries, mask=mask, scale=scale), observe=observe)
+        iterate(k, v, bound, pursuit, AttentionStep(queries=q, mask=mask, scale=scale), observe=observe)
     return PursuitTrace(mu=mu, bound=bound, steps=tuple(steps))
 
 

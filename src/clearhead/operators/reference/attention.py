@@ -113,18 +113,18 @@ def symmetric_attention(
 
 
 def clamped_key_attention(
+    q: Float[Tensor, "*b n d"] | None,
     k: Float[Tensor, "*b n d"],
     v: Float[Tensor, "*b n e"],
     *,
-    bound: KeyBound = RELEASED_BOUND,
-    queries: Float[Tensor, "*b n d"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
+    bound: KeyBound = RELEASED_BOUND,
 ) -> Float[Tensor, "*b n e"]:
     """Compute `operators.clamped_key_attention` by clamping each entry, then softmax attention."""
     t = bound.compute(k, mask).to(k.dtype)
     clamped = torch.where(k > t, t, torch.where(k < -t, -t, k))
-    return softmax_attention(clamped if queries is None else queries, clamped, v, mask=mask, scale=scale)
+    return softmax_attention(clamped if q is None else q, clamped, v, mask=mask, scale=scale)
 
 
 def scaled_attention(

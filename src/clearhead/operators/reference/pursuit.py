@@ -38,16 +38,16 @@ def principal_attention_pursuit(
 
 
 def rpc_attention(
+    q: Float[Tensor, "*b n d"] | None,
     k: Float[Tensor, "*b n d"],
     v: Float[Tensor, "*b n d"],
     *,
-    pursuit: Pursuit = PRESETS["code-2024-10"],
-    queries: Float[Tensor, "*b n d"] | None = None,
     mask: Bool[Tensor, "..."] | None = None,
     scale: float | None = None,
+    pursuit: Pursuit = PRESETS["code-2024-10"],
 ) -> Float[Tensor, "*b n d"]:
     """Compute `operators.rpc_attention` line by line, with S and Y, and attention row by row."""
-    check_rpc(k, v, pursuit, queries, mask)
+    check_rpc(q, k, v, pursuit, mask)
     bound, mu = pursuit.bound.compute(k, mask).to(k.dtype), pursuit.bound.compute_mu(k, mask).to(k.dtype)
     shrink = soft_threshold if pursuit.shrink is Shrink.SOFT else hard_threshold
     low_rank = sparse = dual = torch.zeros_like(k)
@@ -62,13 +62,14 @@ def rpc_attention(
         if pursuit.order is Order.SPARSE_FIRST:
             sparse = sparse_part(i)
         keys = k - sparse + pursuit.dual_sign * dual / mu
-        q = keys if queries is None else queries
+        queries = keys if q is None else q
         if pursuit.centred:
             visible = torch.ones_like(k[..., :1], dtype=torch.bool)
             if mask is not None:
                 visible = visible & as_rows(mask).expand(*mask.shape[:-2], 1, k.shape[-2]).mT
-            q = q - (q * visible).sum(dim=-2, keepdim=True) / visible.sum(dim=-2, keepdim=True).clamp_min(1)
-        low_rank = softmax_attention(q, keys, v, mask=mask, scale=scale)
+            mean = (queries * visible).sum(dim=-2, keepdim=True) / visible.sum(dim=-2, keepdim=True).clamp_min(1)
+            queries = queries - mean
+        low_rank = softmax_attention(queries, keys, v, mask=mask, scale=scale)
         if pursuit.order is Order.LOW_RANK_FIRST:
             sparse = sparse_part(i)
         dual = dual + mu * (k - low_rank - sparse)

@@ -34,20 +34,20 @@ def _sparse_first(e: Example, iterations: int) -> float:
     """Compare PAP with symmetric attention on keys clamped to the bound."""
     t = BOUND.compute(e.k)
     clamped = torch.where(e.k > t, t, torch.where(e.k < -t, -t, e.k))
-    actual = rpc_attention(e.k, _values(e), pursuit=Pursuit(iterations=iterations, bound=BOUND), scale=e.scale)
+    actual = rpc_attention(None, e.k, _values(e), pursuit=Pursuit(iterations=iterations, bound=BOUND), scale=e.scale)
     return largest_relative_error(actual, _symmetric_attention(e, clamped))
 
 
 def _low_rank_first(e: Example, iterations: int) -> float:
     """Compare PAP that updates L before S with symmetric attention."""
     pursuit = Pursuit(iterations=iterations, bound=BOUND, order=Order.LOW_RANK_FIRST)
-    actual = rpc_attention(e.k, _values(e), pursuit=pursuit, scale=e.scale)
+    actual = rpc_attention(None, e.k, _values(e), pursuit=pursuit, scale=e.scale)
     return largest_relative_error(actual, _symmetric_attention(e, e.k))
 
 
 def _keys_by_clamp(e: Example, sign: int) -> float:
     """Compare K - S - Y/mu with L + 2 sign Y/mu + clamp(K - L + Y/mu) after two iterations."""
-    trace = trace_pursuit(e.k, _values(e), pursuit=Pursuit(iterations=2, bound=BOUND), scale=e.scale)
+    trace = trace_pursuit(None, e.k, _values(e), pursuit=Pursuit(iterations=2, bound=BOUND), scale=e.scale)
     low_rank, dual, t = trace.steps[-1].low_rank, trace.steps[-1].dual / trace.mu, trace.bound
     remainder = e.k - low_rank + dual
     sparse = remainder.sign() * (remainder.abs() - t).clamp_min(0)
@@ -73,7 +73,7 @@ def _leak(e: Example, scope: Scope) -> float:
     changed = torch.cat([e.k[:-1], 9 - 5 * e.k[-1:]])
     pursuit = Pursuit(bound=KeyBound(strength=0.3, mu=KeyMu(scope=scope)))
     before, after = (
-        rpc_attention(k, _values(e), pursuit=pursuit, mask=causal, scale=e.scale)[:-1] for k in (e.k, changed)
+        rpc_attention(None, k, _values(e), pursuit=pursuit, mask=causal, scale=e.scale)[:-1] for k in (e.k, changed)
     )
     return float((after - before).abs().max() / before.abs().max())
 
