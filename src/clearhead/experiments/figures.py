@@ -123,7 +123,7 @@ def plot_band(
 
 
 def plot_mean(
-    axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[float | None]], *, label: str, colour: int
+    axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number | None]], *, label: str, colour: int
 ) -> None:
     """Plot the mean over runs at every x, in the band of its 95 % interval. An x without values is a gap."""
     means = [estimate([float(value) for value in values if value is not None]) for values in runs]

@@ -108,7 +108,7 @@ def draw(results: Results) -> "Figure":
             plot_mean(axes, WIDTHS, ranks, label=f"least {norm} norm", colour=colour)
         highest = max(n for n, _ in SIZES) + 0.5
         title = f"n = {n} sequences of T = {t} tokens"
-        finish_panel(axes, title=title, x="width d of tokens", y="mean rank", y_range=(0, highest))
+        finish_panel(axes, title=title, x="width d of tokens", y="mean rank", y_range=(0.0, highest))
         axes.set_xlim(0, WIDTHS[-1] + 0.5)
     return figure
 
