@@ -40,7 +40,7 @@ def test_every_flipped_bit_is_noticed_or_changes_nothing(tmp_path: Path) -> None
     ("text", "reason"),
     [
         ("", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ("[]", "no checksum"),
         ('{"accuracy": 7.2556}', "no checksum"),
         (json.dumps({"accuracy": 7.2556, "sha256": "0" * 64}), "checksum does not fit"),
@@ -88,3 +88,15 @@ def test_numbers_that_json_has_not_are_refused(tmp_path: Path) -> None:
 def test_an_absent_file_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "it.json")
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "it.json")
+    with pytest.raises(DamagedFileError, match="not a regular file"):
+        read_json(tmp_path / "it.json")
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClearheadError, match=r"cannot write .*; choose another folder"):
+        write_json(tmp_path / "file" / "it.json", CONTENT)

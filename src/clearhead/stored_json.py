@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clearhead.storage import DamagedFileError, write_bytes
+from clearhead.errors import InputError
+from clearhead.storage import MAX_JSON_BYTES, DamagedFileError, WriteError, parse_json, read_bytes, write_bytes
 
 __all__ = ["DamagedFileError", "read_json", "write_json", "write_text"]
 
@@ -19,7 +20,10 @@ CHECKSUM = "sha256"
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically: after a crash the path holds the old file or the new one, never a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot write {path}: {error.strerror or error}; choose another folder") from None
     write_bytes(path, text.encode())
 
 
@@ -32,15 +36,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a file that `write_json` wrote.
 
-    Raise DamagedFileError if it is not JSON, has no checksum, or the checksum does not fit. An absent or unreadable
-    file raises OSError.
+    Raise FileNotFoundError if there is none. Raise DamagedFileError if it is not a regular file of JSON, has no
+    checksum, or the checksum does not fit.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise DamagedFileError(
-            f"{path} is damaged: it is not valid JSON; delete it and run the command again"
-        ) from None
+        content = parse_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path)
+    except InputError as error:
+        raise DamagedFileError(f"{path} is damaged: {error}; delete it and run the command again") from None
     if not isinstance(content, dict) or CHECKSUM not in content:
         raise DamagedFileError(f"{path} has no checksum; delete it and run the command again")
     if content.pop(CHECKSUM) != _checksum(content):

@@ -52,7 +52,7 @@ def load_cached(path: Path, key: Mapping[str, Any], *, notice: Notice) -> dict[s
     """Return what `store` wrote under the same key: {"key": ..., "result": ...}; None if there is no such file."""
     try:
         stored = read_json(path)
-    except OSError:
+    except FileNotFoundError:
         return None
     except DamagedFileError:
         notice(f"{path} is damaged or has no checksum; measuring again")

@@ -193,7 +193,7 @@ class Experiment:
         try:
             stored = read_json(path)
             return LastRun(headline=str(stored["headline"]), day=str(stored["created"])[:10])
-        except (OSError, KeyError):
+        except (FileNotFoundError, KeyError):
             return None
         except DamagedFileError:
             return LastRun(headline=f"{path.name} is damaged; run the experiment again", day="unknown")
