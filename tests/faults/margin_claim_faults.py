@@ -16,8 +16,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: scale forgotten in the norm",
         f"{WHERE}/random_heads.py",
-        "self._values = scale * torch.linalg.svdvals(small)",
-        "self._values = torch.linalg.svdvals(small)",
+        "self._values = scale * torch.linalg.svdvals(product)",
+        "self._values = torch.linalg.svdvals(product)",
         HEADS,
     ),
     Fault(
@@ -72,8 +72,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: gains with the wrong sign",
         f"{WHERE}/choices.py",
-        "found: Array = -torch.einsum(",
-        "found: Array = torch.einsum(",
+        "gains: Array = -torch.einsum(",
+        "gains: Array = torch.einsum(",
         HEADS,
     ),
     Fault(

@@ -33,15 +33,15 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: additions stay with their tokens",
         f"{WHERE}/block.py",
-        "whose[circle] = circle.roll(-1)",
-        "whose[circle] = circle",
+        "source[cycle] = cycle.roll(-1)",
+        "source[cycle] = cycle",
         MEASURED,
     ),
     Fault(
         "rate: exchanged tokens instead of exchanged additions",
         f"{WHERE}/block.py",
-        "yield self.rates(z.before + (z.between - z.before)[whose])",
-        "yield self.rates(z.between[whose])",
+        "yield self.rates(z.before + (z.between - z.before)[source])",
+        "yield self.rates(z.between[source])",
         MEASURED,
     ),
     Fault(

@@ -24,13 +24,13 @@ from clearhead.theories.symmetry import (
     Element,
     bounded_translations,
     dihedral,
-    drawn_permutations,
     equivariance,
     equivariance_errors,
     flips,
     invariance,
     make_theory,
     permutations,
+    random_permutations,
     relative_error,
     rotations,
     translations,
@@ -90,7 +90,7 @@ def test_elements_agree_with_torch() -> None:
 
 def test_elements_are_exact_on_every_dtype_and_layout() -> None:
     for x in (_normal(3, 5, 7).transpose(0, 1)[..., ::2].bfloat16(), torch.arange(60).reshape(4, 5, 3)):
-        element = drawn_permutations(x.shape[-2], draws=1)[0]
+        element = random_permutations(x.shape[-2], draws=1)[0]
         assert torch.equal(element(x), x[:, list(element.order)])
         assert element(x).dtype == x.dtype
 
@@ -100,7 +100,7 @@ def test_random_permutations_differ_from_each_other_and_from_the_identity() -> N
     assert len(set(group)) == 29
     assert not any(element.is_identity for element in group)
     assert group == permutations(7, draws=29, seed=3) != permutations(7, draws=29, seed=4)
-    assert set(drawn_permutations(3, draws=11)) == set(permutations(3)) - {permutations(3)[0]}
+    assert set(random_permutations(3, draws=11)) == set(permutations(3)) - {permutations(3)[0]}
 
 
 def test_bounded_translations_lose_entries_beyond_the_border() -> None:

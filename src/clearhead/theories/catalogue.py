@@ -1,4 +1,4 @@
-"""Every theory in the house, by the name it has on the command line."""
+"""The theories by their keys, which are their names on the command line."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ THEORIES: dict[str, Theory] = {
 
 
 def find_theories(names: Sequence[str]) -> list[Theory]:
-    """The theories of these names, or all of them if none is named."""
+    """Return the theories with these keys, or all theories if there are no keys."""
     unknown = [name for name in names if name not in THEORIES]
     if unknown:
         raise InputError(f"no theory is called {', '.join(unknown)}; there is {', '.join(THEORIES)}")
@@ -22,5 +22,5 @@ def find_theories(names: Sequence[str]) -> list[Theory]:
 
 
 def all_theorems() -> list[TheoremCheck]:
-    """Every provable statement of every theory, checked now."""
-    return [theorem for theory in THEORIES.values() for theorem in theory.theorems()]
+    """Run the theorem checks of every theory."""
+    return [check for theory in THEORIES.values() for check in theory.theorems()]

@@ -293,7 +293,7 @@ def test_a_sink_is_a_key_without_a_value() -> None:
     [
         ({"bias": torch.ones(1, HEADS, TOKENS, TOKENS, dtype=torch.float64)}, "bias"),
         ({"softcap": 30.0}, "capped"),
-        ({"v": _drawn(BATCH, HEADS, TOKENS, TOKENS, seed=1)}, "at most 23 tokens, whose variance any 23 axes hold"),
+        ({"v": _drawn(BATCH, HEADS, TOKENS, TOKENS, seed=1)}, "at most 23 tokens, whose variance any 23 axes capture"),
         ({"k": torch.full((BATCH, HEADS, TOKENS, WIDTH), torch.nan, dtype=torch.float64)}, "not finite"),
     ],
 )

@@ -18,13 +18,13 @@ from clearhead.theories.kernel_pca.conditions import (
     participation,
 )
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space, principal_axes
-from clearhead.theories.kernel_pca.spans import captured_variance, held_variance, span_of, subspace_overlap
+from clearhead.theories.kernel_pca.spans import captured_variance, span_of, span_variance, subspace_overlap
 from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, drawn, mixing, space_of
 
 Statistic = Callable[[KeySpace, Principal, Tensor], Tensor]
 
 STATISTICS: dict[str, tuple[Statistic, float, bool]] = {
-    "captured": (lambda s, p, v: held_variance(s, p, span_of(s, v)), 1.0, True),
+    "captured": (lambda s, p, v: span_variance(s, p, span_of(s, v)), 1.0, True),
     "overlap": (lambda s, p, v: subspace_overlap(p, span_of(s, v)), 1.0, True),
     "mean": (lambda s, p, v: mean_of_weighted_values(s, v), 0.0, False),
     "orthogonal": (lambda s, p, v: axes_not_orthogonal(s, v), 0.0, False),
@@ -70,7 +70,7 @@ def test_both_functions_give_the_same_captured_variance() -> None:
     space, principal = space_of()
     v = drawn(HEADS, TOKENS, VALUES, seed=1)
     from_keys = captured_variance(space.k, v, scale=SCALE)
-    assert torch.allclose(held_variance(space, principal, span_of(space, v)), from_keys, rtol=1e-12)
+    assert torch.allclose(span_variance(space, principal, span_of(space, v)), from_keys, rtol=1e-12)
 
 
 def test_principal_axes_are_those_of_the_gram_matrix() -> None:

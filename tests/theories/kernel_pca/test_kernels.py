@@ -70,4 +70,4 @@ def test_not_in_cross_attention() -> None:
     q = drawn(BATCH, HEADS, 7, WIDTH, seed=2)
     measurement.observe(call(v, k, q=q, out=v[:, :, :7], bias=drawn(1, HEADS, 7, TOKENS, seed=3)))
     found = [f for f in measurement.findings() if f.claim is KERNEL]
-    assert {f.reason for f in found} == {"in cross-attention the bias says nothing of pairs of keys"}
+    assert {f.reason for f in found} == {"in cross-attention the bias is not defined for pairs of keys"}

@@ -11,7 +11,7 @@ from clearhead.theories.kernel_pca.loss import (
     explained_fraction,
     log_output_square,
     log_true_loss,
-    seen_queries,
+    queries_in_space,
 )
 from clearhead.theories.kernel_pca.space import KeySpace, key_space
 from clearhead.theories.kernel_pca.spans import span_of
@@ -21,7 +21,7 @@ QUERIES = 7
 
 
 def _seen(space: KeySpace, seed: int = 3, size: float = 1.0) -> Queries:
-    return seen_queries(space, size * drawn(HEADS, 1, QUERIES, WIDTH, seed=seed))
+    return queries_in_space(space, size * drawn(HEADS, 1, QUERIES, WIDTH, seed=seed))
 
 
 def _by_definition(space: KeySpace, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ def _by_definition(space: KeySpace, q: Tensor, v: Tensor) -> tuple[Tensor, Tenso
 def test_the_true_loss_by_its_definition(seed: int) -> None:
     space, _ = space_of(seed)
     q, v = drawn(HEADS, QUERIES, WIDTH, seed=seed + 1), drawn(HEADS, TOKENS, VALUES, seed=seed + 2)
-    queries = seen_queries(space, q.unsqueeze(1))
+    queries = queries_in_space(space, q.unsqueeze(1))
     total, loss = _by_definition(space, q, v)
     explained = explained_fraction(queries, span_of(space, v)).squeeze(-1)
     assert torch.allclose(queries.log_mean_square.squeeze(-1).exp(), total, rtol=1e-9)
@@ -74,10 +74,10 @@ def test_both_forms_agree_for_the_theorems_values_only() -> None:
 
 def test_keys_as_queries_lie_in_the_span_of_the_keys() -> None:
     space, _ = space_of()
-    queries = seen_queries(space, space.k.unsqueeze(1))
+    queries = queries_in_space(space, space.k.unsqueeze(1))
     whole = torch.eye(TOKENS, dtype=torch.float64).expand(HEADS, -1, -1)
     assert torch.allclose(explained_fraction(queries, whole), torch.ones(HEADS, 1, dtype=torch.float64), atol=1e-9)
-    far = seen_queries(space, 3 * drawn(HEADS, 1, QUERIES, WIDTH, seed=5))
+    far = queries_in_space(space, 3 * drawn(HEADS, 1, QUERIES, WIDTH, seed=5))
     assert (explained_fraction(far, whole) < 0.5).all()
 
 
@@ -87,11 +87,11 @@ def test_equal_keys_share_a_coordinate() -> None:
     q = drawn(1, 1, QUERIES, WIDTH, seed=1)
     double, single = (key_space(x, scale=SCALE) for x in (k, torch.cat([k[:, :7], k[:, 8:]], dim=1)))
     span = torch.eye(11, dtype=torch.float64)
-    whole = explained_fraction(seen_queries(double, q), span.unsqueeze(0))
+    whole = explained_fraction(queries_in_space(double, q), span.unsqueeze(0))
     assert torch.isfinite(whole).all()
-    shares = [seen_queries(space, q).directions.square().sum(-1) for space in (double, single)]
+    shares = [queries_in_space(space, q).directions.square().sum(-1) for space in (double, single)]
     assert torch.allclose(shares[0], shares[1], rtol=1e-9)
-    assert not seen_queries(double, q).directions[..., -1].any(), "no key introduces the last coordinate"
+    assert not queries_in_space(double, q).directions[..., -1].any(), "no key introduces the last coordinate"
 
 
 @pytest.mark.parametrize("size", [3.0, 6.0, 40.0])
@@ -109,16 +109,17 @@ def test_query_heads_that_share_keys_are_measured_separately() -> None:
     space, _ = space_of()
     q, v = drawn(HEADS, 2, QUERIES, WIDTH, seed=3), drawn(HEADS, TOKENS, VALUES, seed=1)
     span = span_of(space, v)
-    together = explained_fraction(seen_queries(space, q), span)
+    together = explained_fraction(queries_in_space(space, q), span)
     for head in range(2):
-        alone = explained_fraction(seen_queries(space, q[:, head : head + 1]), span)
+        alone = explained_fraction(queries_in_space(space, q[:, head : head + 1]), span)
         assert torch.allclose(together[:, head], alone.squeeze(-1), rtol=1e-12)
 
 
 def test_a_sink_reduces_weights_and_lengths() -> None:
     k, q = drawn(1, TOKENS, WIDTH, seed=0), drawn(1, 1, QUERIES, WIDTH, seed=1)
     without, with_sink = (
-        seen_queries(key_space(k, scale=SCALE, sinks=s), q) for s in (None, torch.tensor([2.0], dtype=torch.float64))
+        queries_in_space(key_space(k, scale=SCALE, sinks=s), q)
+        for s in (None, torch.tensor([2.0], dtype=torch.float64))
     )
     g = (SCALE * q[0, 0] @ k[0].T).exp().sum(-1)
     log_factor = (g / (g + torch.tensor(2.0, dtype=torch.float64).exp())).log()

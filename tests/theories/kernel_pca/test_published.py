@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from clearhead.theories.kernel_pca.likeness import biased_cka, linear_gram
+from clearhead.theories.kernel_pca.cka import biased_cka, linear_gram
 from clearhead.theories.kernel_pca.published import (
     gammas,
     published_values,

@@ -249,7 +249,7 @@ def test_without_maps_keys_and_queries_are_the_tokens_and_the_claims_say_so() ->
     head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), scale=0.3, known=False)
     found = measured(head)
     [first, _] = found[c.RATIO.statistic]
-    assert "as their maps are not known" in first.claim.note
+    assert "the maps to keys and queries are unknown" in first.claim.note
     sequences, z = head.k[:, 0].repeat_interleave(TOKENS, dim=0), head.q[:, 0].flatten(0, 1)
     scores = torch.einsum("nmd,nd->nm", sequences, z)
     best = attention_svm(sequences, z, scores.argmax(dim=-1))

@@ -1,7 +1,7 @@
 r"""The change of the coding rate in every head's subspace at one block, for one input and for its controls.
 
-The projection of a token at length one is that of the token, over the token's length: every variant is a scaling of one
-projection.
+The projection of a token scaled to length one is the token's projection divided by its length, so all variants are
+scalings of the same projection.
 """
 
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def _relative(before: Tensor, after: Tensor) -> Array:
 
 
 class Block:
-    """Tokens Z before a block and Z+ behind it, and their rates in subspaces U_h, used as given."""
+    """Tokens Z before a block and Z+ after it, and their rates in subspaces U_h, whose bases are used as given."""
 
     def __init__(self, tokens: Tokens, bases: Float[Tensor, "k c p"], *, eps: float) -> None:
         self._tokens, self._bases, self._eps = tokens, bases, eps
@@ -103,7 +103,7 @@ class Block:
     def in_other_subspaces(self, draws: int, generator: torch.Generator) -> "list[Block]":
         """Return the same tokens in other subspaces of the same rate before the block, one per head and draw."""
         bases = rate_preserving_bases(self._bases, self._tokens.before, draws=draws, generator=generator)
-        return [Block(self._tokens, drawn, eps=self._eps) for drawn in bases]
+        return [Block(self._tokens, of_draw, eps=self._eps) for of_draw in bases]
 
     def samples(self, draws: Draws | None, generator: torch.Generator, random: "Block | None") -> dict[Claim, Sample]:
         """Return every claim on heads, with controls if there are draws; `random` holds the random subspaces."""
@@ -111,28 +111,30 @@ class Block:
         controls: dict[Claim, dict[Control, Array]] = {claim: {} for claim in HEAD_CLAIMS}
         if draws is not None and random is not None:
             exchanged = [relative_changes(self.before, r) for r in self._exchanged(draws.other_tokens, generator)]
-            alike = [relative_changes(b.before, b.after) for b in self.in_other_subspaces(draws.same_rate, generator)]
-            anywhere = relative_changes(random.before, random.after)
+            same_rate = [
+                relative_changes(b.before, b.after) for b in self.in_other_subspaces(draws.same_rate, generator)
+            ]
+            in_random = relative_changes(random.before, random.after)
             k = len(self._bases)
             nothing, size = np.zeros((1, k)), _relative(self.before.raw, self.size_alone)[np.newaxis]
             for claim in HEAD_CLAIMS:
                 controls[claim] = {
                     **({NOTHING_ADDED: nothing, SIZE_ALONE: size} if claim is RAW else {SIZE_ALONE: nothing}),
                     OTHER_TOKENS: np.stack([changes[claim] for changes in exchanged]),
-                    SAME_RATE: np.stack([changes[claim] for changes in alike]),
-                    # A random subspace is of no head, so the same draws serve them all.
-                    RANDOM_SUBSPACE: np.repeat(anywhere[claim][:, np.newaxis], k, axis=1),
+                    SAME_RATE: np.stack([changes[claim] for changes in same_rate]),
+                    # A random subspace belongs to no head, so the same draws serve all heads.
+                    RANDOM_SUBSPACE: np.repeat(in_random[claim][:, np.newaxis], k, axis=1),
                 }
         return {claim: Sample(value=values[claim], controls=controls[claim]) for claim in HEAD_CLAIMS}
 
     def _exchanged(self, draws: int, generator: torch.Generator) -> Iterator[Rates]:
-        """Yield rates of Z with additions of other tokens: in a random circle, every token gets those of the next."""
+        """Yield rates of Z with additions of other tokens: in a random cycle, every token gets that of the next."""
         z = self._tokens
         for _ in range(draws):
-            circle = torch.randperm(len(z.before), generator=generator)
-            whose = torch.empty_like(circle)
-            whose[circle] = circle.roll(-1)
-            yield self.rates(z.before + (z.between - z.before)[whose])
+            cycle = torch.randperm(len(z.before), generator=generator)
+            source = torch.empty_like(cycle)
+            source[cycle] = cycle.roll(-1)
+            yield self.rates(z.before + (z.between - z.before)[source])
 
 
 def _size(tokens: Tensor) -> float:

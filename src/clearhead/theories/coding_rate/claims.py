@@ -95,9 +95,9 @@ _RATE = "R(ZU_h) = ½ logdet(I + p/(Nε²) U_hᵀZᵀZU_h),  U_h an orthonormal 
 
 COMPRESSION = _claim(
     "rate change",
-    "attention compresses the tokens in the head's subspace: their coding rate falls, whatever happens to their size",
+    "attention compresses the tokens in the head's subspace: their coding rate falls, independent of their size",
     f"max of the relative changes of R(ZU_h) for unit-norm tokens and at matched scale;  {_RATE}",
-    f"{PAPER}, section 2.3; that the rate as it is may rise: {INVESTIGATION}",
+    f"{PAPER}, section 2.3; the raw rate may rise: {INVESTIGATION}",
     role=Role.PRIMARY,
     note="the less compressing of the unit-norm and the scale-matched change, input by input. A change of size alone "
     "is 0 by definition. The rate falls with depth in untrained models too, so several draws of the same head before "
@@ -113,18 +113,18 @@ UNIT_NORM = _claim(
 )
 SCALE_MATCHED = _claim(
     "scale-matched change",
-    "the coding rate falls after the tokens are brought back to their former size",
+    "the coding rate falls after the tokens are scaled back to their former size",
     "[R(sZ⁺U_h) − R(ZU_h)] / R(ZU_h),  s = ‖Z‖_F/‖Z⁺‖_F",
-    f"{PAPER}, section 2.3, at one Frobenius norm",
-    note="one token that grows much shrinks all others",
+    f"{PAPER}, section 2.3, at the same Frobenius norm",
+    note="a single token that grows a lot shrinks all others",
 )
 RAW = _claim(
     "raw change",
-    "the coding rate of the tokens as they are falls",
+    "the coding rate of the unscaled tokens falls",
     "[R(Z⁺U_h) − R(ZU_h)] / R(ZU_h)",
     f"{PAPER}, section 2.3; a sum Z + attention(Z) raises it: {INVESTIGATION}",
-    note="says little alone: scaling all tokens by .9 lowers it as attention would. A change of size alone has the "
-    "model's own factor ‖Z⁺‖_F/‖Z‖_F",
+    note="says little by itself: scaling all tokens by .9 lowers it as attention would. A change of size alone has "
+    "the model's factor ‖Z⁺‖_F/‖Z‖_F",
 )
 ORTHONORMAL = _claim(
     "map not orthonormal",
@@ -132,7 +132,7 @@ ORTHONORMAL = _claim(
     "‖p WᵀW/‖W‖² − I‖_F / √p",
     f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
-    note="of the weights alone, the same on every input; other claims take an orthonormal basis of the map",
+    note="from the weights alone, the same on every input; other claims use an orthonormal basis of the map",
     undefined=ZERO_MAP,
 )
 OVERLAP = _claim(
@@ -141,21 +141,21 @@ OVERLAP = _claim(
     "mean over j ≠ h of ‖U_hᵀU_j‖_F²/p",
     f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
-    note="of the weights alone; heads that share values count once. p/c for random subspaces",
+    note="from the weights alone; heads that share values count once. p/c for random subspaces",
     undefined=ONE_HEAD,
 )
 LARGEST_COSINE = _claim(
     "largest cosine of subspaces",
-    "no direction of the head's subspace is near to another head's",
+    "no direction of the head's subspace is close to another head's subspace",
     "max over j ≠ h of σ_max(U_hᵀU_j)",
     f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
-    note="of the weights alone",
+    note="from the weights alone",
     undefined=ONE_HEAD,
 )
 DENSITY = _claim(
     "density after the MLP",
-    "what follows attention makes the tokens sparse",
+    "the MLP makes the tokens sparse",
     "mean over tokens of (‖z‖_1/‖z‖_2)²/c: 1/c for one-hot features, 2/π for Gaussian ones, 1 for equal magnitudes",
     f"{PAPER}, section 2.4, for features without exact zeros",
     note="depends on the coordinates: a rotation of the features changes it",
@@ -164,7 +164,7 @@ DENSITY = _claim(
 )
 NONZERO = _claim(
     "non-zero entries after the MLP",
-    "what follows attention sets entries of the tokens to zero",
+    "the MLP sets entries of the tokens to zero",
     "‖Z‖_0/(cN)",
     f"{PAPER}, section 2.4 and figure on sparsity by layer",
     note="most transformers have no exact zeros, before or after. In CRATE it falls with depth before training too",
@@ -176,7 +176,7 @@ RAW_MAP = _claim(
     "the same as the rate change, with the learned subspaces as they are",
     "as the rate change, with the head's map W_h in place of its orthonormal basis U_h",
     f"{PAPER}, section 2.3, with the map that the model learned",
-    note="only where queries, keys and values are one map, as in CRATE",
+    note="only if queries, keys and values share one map, as in CRATE",
 )
 UNSCALED_MAP = _claim(
     "map not orthonormal, unscaled",
@@ -184,7 +184,7 @@ UNSCALED_MAP = _claim(
     "‖WᵀW − I‖_F / √p",
     f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
-    note="only where queries, keys and values are one map, as in CRATE; of the weights alone",
+    note="only if queries, keys and values share one map, as in CRATE; from the weights alone",
     undefined=ZERO_MAP,
 )
 
@@ -196,7 +196,7 @@ TIED_CLAIMS = (RAW_MAP, UNSCALED_MAP)
 RAW_RATE = _by_depth(
     "Coding rate after attention",
     "Rᶜ, nats",
-    "the sum over heads of R(ZU_h) behind the attention of each layer. It grows and shrinks with the tokens",
+    "the sum over heads of R(ZU_h) after the attention of each layer. It grows and shrinks with the tokens",
 )
 UNIT_RATE = _by_depth("Coding rate after attention, unit tokens", "Rᶜ, nats", "the same with every token at length one")
 DENSITY_BY_LAYER = _by_depth(

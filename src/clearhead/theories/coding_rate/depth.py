@@ -22,7 +22,7 @@ __all__ = ["rates_by_layer", "sparsity_by_layer"]
 
 
 def rates_by_layer(block: Block, random: Block | None) -> dict[Claim, Sample]:
-    """Return R^c of one input behind the block; as controls before the block, and in as many random subspaces."""
+    """Return R^c of one input after the block, with R^c before the block and in random subspaces as controls."""
     raw, unit = block.after.raw, block.after.unit
     if random is None:
         return {RAW_RATE: _sample(float(raw.sum())), UNIT_RATE: _sample(float(unit.sum()))}
@@ -45,7 +45,7 @@ def rates_by_layer(block: Block, random: Block | None) -> dict[Claim, Sample]:
 
 
 def sparsity_by_layer(tokens: Tokens, *, controls: bool) -> dict[Claim, Sample]:
-    """Return how sparse one input is behind the layer; as a control before the MLP. Empty if no MLP was found."""
+    """Return the sparsity of one input after the layer, with that before the MLP as a control; empty without an MLP."""
     if tokens.after is None:
         return {}
     if not controls:

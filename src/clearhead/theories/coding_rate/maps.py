@@ -1,6 +1,6 @@
-"""The value maps of a layer: how near they are to what the theory assumes, compared with random maps.
+"""The value maps of a layer: how far they are from the theory's assumptions, compared with random maps.
 
-Only numbers are kept of a layer, as the maps of all layers together may be larger than the model.
+Only statistics of a layer are stored, because the maps of all layers in float64 are larger than the model.
 """
 
 import math
@@ -29,9 +29,11 @@ __all__ = ["LayerMaps", "RandomMaps"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomMaps:
-    """Gaussian maps of one shape, as many as a layer has, drawn once and kept for every layer of that shape.
+    """Statistics of Gaussian maps of one shape, drawn once and used for every layer of that shape.
 
-    squares: |D' D|^2 of each map D with |D| = 1; width: p; overlap and cosine: see `coherence`
+    squares: |D^T D|^2 of each map D with |D| = 1
+    width: p
+    overlap, cosine: see `coherence`
     """
 
     squares: Array
@@ -41,17 +43,17 @@ class RandomMaps:
 
     @classmethod
     def drawn(cls, shape: tuple[int, int, int], *, draws: int, seed: int) -> "RandomMaps":
-        """Draw maps of shape (k, c, f) `draws` times, one at a time, as they are as large as the model's own."""
+        """Draw maps of shape (k, c, f) `draws` times, one at a time to save memory."""
         entropy = np.random.SeedSequence([seed, *shape])
         generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
-        squares, found = [], []
+        squares, coherences = [], []
         for _ in range(draws):
             maps = torch.randn(*shape, generator=generator, dtype=torch.float64)
-            small = maps.mT @ maps if shape[2] <= shape[1] else maps @ maps.mT
+            gram = maps.mT @ maps if shape[2] <= shape[1] else maps @ maps.mT
             sizes = maps.square().sum(dim=(-2, -1))
-            squares.append((small.square().sum(dim=(-2, -1)) / sizes.square()).numpy())
-            found.append(coherence(torch.linalg.qr(maps).Q))
-        overlap, cosine = (np.stack(part) for part in zip(*found, strict=True))
+            squares.append((gram.square().sum(dim=(-2, -1)) / sizes.square()).numpy())
+            coherences.append(coherence(torch.linalg.qr(maps).Q))
+        overlap, cosine = (np.stack(column) for column in zip(*coherences, strict=True))
         return cls(squares=np.stack(squares), width=min(shape[1:]), overlap=overlap, cosine=cosine)
 
     def orthonormality_error(self, size: Array) -> Array:
@@ -59,8 +61,8 @@ class RandomMaps:
 
         |s D^T D - I|^2 = s^2 |D^T D|^2 - 2 s |D|^2 + p.
         """
-        found: Array = np.sqrt(np.maximum(size**2 * self.squares - 2 * size + self.width, 0)) / math.sqrt(self.width)
-        return found
+        error: Array = np.sqrt(np.maximum(size**2 * self.squares - 2 * size + self.width, 0)) / math.sqrt(self.width)
+        return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +81,10 @@ class LayerMaps:
         """Measure the maps of every distinct value head, with random maps as the control if given."""
         overlap, cosine = coherence(orthonormal_bases(weights))
         size: Array = weights.square().sum(dim=(-2, -1)).numpy()
-        drawn: list[Array | None] = [None] * 4
+        controls: list[Array | None] = [None] * 4
         if random is not None:
             unit = np.full_like(size, random.width)
-            drawn = [
+            controls = [
                 random.orthonormality_error(unit),
                 random.overlap,
                 random.cosine,
@@ -96,7 +98,7 @@ class LayerMaps:
         )
         scaled, mean, nearest, unscaled = (
             Sample(value=value, controls={} if control is None else {RANDOM_MAP: control})
-            for value, control in zip(values, drawn, strict=True)
+            for value, control in zip(values, controls, strict=True)
         )
         return cls(
             tied=is_tied(example),

@@ -12,13 +12,13 @@ from clearhead.theories.reason import Reason, ReasonKind
 __all__ = ["FEWEST_TOKENS", "Tokens", "tokens_of"]
 
 FEWEST_TOKENS = 4
-"""Three tokens have only two circles in which each could be given the additions of another."""
+"""Three tokens have only two cycles in which each gets the addition of another."""
 NO_STREAM = Reason(ReasonKind.NOT_FOUND, "the residual stream around this block was not found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The residual stream of one input, in float64."""
+    """The residual stream of one input in float64: before attention, after it, and after the MLP."""
 
     before: Float[Tensor, "n c"]
     between: Float[Tensor, "n c"]
@@ -26,12 +26,12 @@ class Tokens:
 
     @property
     def zeros(self) -> int:
-        """The number of tokens of length zero, which cannot be scaled to length one."""
+        """Number of zero tokens, which cannot be scaled to length one."""
         return sum(int((z == 0).all(dim=-1).sum()) for z in (self.before, self.between))
 
 
 def tokens_of(example: Example) -> Tokens | Reason:
-    """Return the tokens of an input that at least one query of one head attends to, or why there are none.
+    """Return the tokens of an input that some query of some head may attend to, or why there are none.
 
     The windows of an input are taken together: its residual stream is whole although its attention is not.
     """

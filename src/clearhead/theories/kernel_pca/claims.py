@@ -1,4 +1,4 @@
-"""The claims of kernel PCA on a head: the primary one, its consequences, and statistics that publications rest on."""
+"""The claims of kernel PCA on a head: the primary one, its consequences, and published statistics."""
 
 from clearhead.theories.theory import Claim, Role
 
@@ -12,7 +12,7 @@ __all__ = [
 PAPER = "Teo and Nguyen 2024 (arXiv 2406.13762)"
 REPRODUCTION = "Saritas and Yildiz 2025 (arXiv 2505.07908)"
 NO_UNBIASED = "keys or values without variance, or theorem's values on too few tokens for an unbiased similarity"
-DIVISION = "a division by zero, as published"
+DIVISION = "the published formula divides by zero"
 
 
 def _claim(
@@ -55,7 +55,7 @@ MEAN = _claim(
     "mean_d |Σ_j g(k_j) v_dj| / Σ_j |g(k_j) v_dj|",
     f"{PAPER}, theorem 1 (a necessary condition)",
     0.0,
-    note="where g of one token exceeds all others, any values give 1",
+    note="if g of one token exceeds all others, any values give 1",
 )
 ORTHOGONAL = _claim(
     "axes not orthogonal",
@@ -69,9 +69,9 @@ RESIDUAL = _claim(
     "eigenvector residual",
     "values weighted by g are eigenvectors of the centred Gram matrix",
     "mean_d ‖K̃b − ρb‖ / (Nλ_1 − Nλ_Dv),  b = H G⁻¹v_d / ‖H G⁻¹v_d‖,  ρ = bᵀK̃b",
-    f"{PAPER}, equation for a_d; normalised by the spread of the spectrum",
+    f"{PAPER}, equation for a_d; normalised by the range of the spectrum",
     0.0,
-    note="small where values sit on tokens without variance, whatever they are",
+    note="small for any values on tokens without variance",
 )
 LINEAR_CKA = _claim(
     "linear CKA, unbiased",
@@ -99,9 +99,9 @@ MATCHED = _claim(
 )
 LOCALISATION = _claim(
     "tokens per value column",
-    "values sit on as few tokens as the theorem's do",
+    "values are concentrated on as few tokens as the theorem's",
     "mean_d (Σ_j v_dj²)² / Σ_j v_dj⁴; predicted: the same of the theorem's values",
-    f"follows from theorem 1 of {PAPER}: axes of confident heads sit on single tokens",
+    f"follows from theorem 1 of {PAPER}: axes of confident heads are concentrated on single tokens",
     None,
 )
 EXPLAINED = _claim(
@@ -114,7 +114,7 @@ EXPLAINED = _claim(
 )
 TRUE_LOSS = _claim(
     "true loss, log10",
-    "the part of the queries that the head's axes leave is as small as the theorem's",
+    "the part of the queries outside the head's axes is as small as for the theorem's values",
     "log10 mean_i [‖φ(q_i)‖² − h_iᵀ(VᵀKV)⁺h_i]",
     f"{PAPER}, section 2.3, with the residual that holds for any values",
     None,
@@ -127,11 +127,11 @@ LOSS = _claim(
     None,
     Role.PUBLISHED,
     "a loss only if the axes are orthonormal; larger values make it smaller without any principal axis",
-    undefined="lengths of queries beyond the range of numbers",
+    undefined="the lengths of queries overflow",
 )
 LOSS_QUERY = _claim(
     "‖φ(q)‖², log10",
-    "the first term of the projection loss, which values do not enter",
+    "the first term of the projection loss, which does not depend on the values",
     "log10 mean_i exp(s‖q_i‖² − 2 log Σ_j exp(s q_i·k_j))",
     f"{PAPER}, figure 1; {REPRODUCTION}, table of norms",
     None,
@@ -189,7 +189,7 @@ GAMMA_RELATIVE_DEVIATION = _claim(
 )
 TOKEN_COSINE = _claim(
     "token-assignment cosine",
-    "rows of the head's values point as rows of the theorem's, tokens matched at will",
+    "rows of the head's values have the directions of the theorem's rows, in the best assignment of tokens",
     "max over assignments of tokens of mean_i cos(v_i, v̂_π(i))",
     f"{REPRODUCTION}, optimal cosine",
     1.0,

@@ -27,28 +27,28 @@ class Draws:
     permuted: int = 2
     other_heads: int = 7
     fewest_kept: int = 3
-    """A control that is kept over inputs is left out with fewer draws: their spread would say nothing."""
+    """A control that is kept over inputs needs at least this many draws for its range to mean anything."""
 
 
-def random_maps(made: LinearMap, *, draws: int, seed: int, layer: int) -> Float[Tensor, "t h c e"]:
+def random_maps(linear: LinearMap, *, draws: int, seed: int, layer: int) -> Float[Tensor, "t h c e"]:
     """Return random value maps with the singular values of the model's own.
 
     The model's W = U C, U with orthonormal columns, becomes U' C with U' drawn uniformly: the same spectrum and the
     same output directions, reading random directions of the layer's input. Seed and layer determine the maps, so they
     are the same on every input.
     """
-    h, c, e = made.weight.shape
+    h, c, e = linear.weight.shape
     entropy = np.random.SeedSequence([seed, layer, c, e])
     generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
-    drawn = torch.randn(draws, h, c, min(c, e), generator=generator, dtype=torch.float64).to(made.weight.device)
-    basis, triangular = torch.linalg.qr(drawn)
+    gaussian = torch.randn(draws, h, c, min(c, e), generator=generator, dtype=torch.float64).to(linear.weight.device)
+    basis, triangular = torch.linalg.qr(gaussian)
     # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
     basis = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    maps: Tensor = basis @ torch.linalg.qr(made.weight.double()).R
+    maps: Tensor = basis @ torch.linalg.qr(linear.weight.double()).R
     return maps
 
 
 def other_heads(v: Float[Tensor, "h m e"], *, most: int) -> Float[Tensor, "t h m e"]:
-    """Return for every head the values of the heads that follow it, in a circle."""
+    """Return for every head the values of the heads after it, cyclically."""
     count = min(most, v.shape[0] - 1)
     return torch.stack([v.roll(-j, dims=0) for j in range(1, count + 1)]) if count else v.new_zeros(0, *v.shape)

@@ -1,4 +1,4 @@
-"""What is said for and against the theory, and the statistics that each side rests on."""
+"""The publications for and against the theory, and the statistics that each relies on."""
 
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.theory import Dispute, Position
@@ -12,8 +12,8 @@ DISPUTE = Dispute(
         Position(
             source="Teo and Nguyen, NeurIPS 2024 (arXiv 2406.13762)",
             says="Yes. The projection loss falls as a model is trained, and values recovered from trained models are "
-            "eigenvectors of the keys' Gram matrix: gamma hardly differs between tokens, beside eigenvalues of "
-            "648.46 at most and 40.07 on average.",
+            "eigenvectors of the keys' Gram matrix: gamma hardly differs between tokens, compared with eigenvalues "
+            "of at most 648.46 and 40.07 on average.",
             rests_on=tuple(
                 claim.statistic
                 for claim in (c.LOSS, c.GAMMA, c.GAMMA_DEVIATION, c.EIGENVALUES["max"], c.EIGENVALUES["mean"])
@@ -22,8 +22,8 @@ DISPUTE = Dispute(
         Position(
             source="Saritas and Yildiz 2025 (arXiv 2505.07908)",
             says="No. Learned values are not aligned with the theorem's: optimal cosine at most 0.32, linear CKA at "
-            "most 0.11, kernel CKA at most 0.32. The loss falls because outputs shrink, and they are larger than what "
-            "they are said to reconstruct. The eigenvalues cannot be reproduced.",
+            "most 0.11, kernel CKA at most 0.32. The loss falls because outputs shrink, and the outputs are larger "
+            "than the features that they should reconstruct. The eigenvalues cannot be reproduced.",
             rests_on=tuple(
                 claim.statistic
                 for claim in (

@@ -1,4 +1,4 @@
-"""The keys of one example in feature space, and every claim's statistic for its own values and for controls."""
+"""The keys of one example in feature space, and every claim's statistic for the head's values and for controls."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca import claims as c
+from clearhead.theories.kernel_pca.cka import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
 from clearhead.theories.kernel_pca.conditions import (
     axes_not_orthogonal,
     eigenvector_residual,
@@ -18,7 +19,6 @@ from clearhead.theories.kernel_pca.conditions import (
     participation,
 )
 from clearhead.theories.kernel_pca.controls import RANDOM_VALUES
-from clearhead.theories.kernel_pca.likeness import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
 from clearhead.theories.kernel_pca.loss import Queries, explained_fraction, log_output_square, log_true_loss
 from clearhead.theories.kernel_pca.published import (
     gammas,
@@ -28,12 +28,12 @@ from clearhead.theories.kernel_pca.published import (
     top_eigenvalues,
 )
 from clearhead.theories.kernel_pca.space import KeySpace, Principal
-from clearhead.theories.kernel_pca.spans import held_variance, span_of, subspace_overlap
+from clearhead.theories.kernel_pca.spans import span_of, span_variance, subspace_overlap
 from clearhead.theories.theory import Claim, Control, Role, Sample
 
 __all__ = ["Entry"]
 
-Found = Mapping[Claim, Tensor]
+Statistics = Mapping[Claim, Tensor]
 """A statistic's numbers by draw and key head, or by draw, key head and query head among those that share keys."""
 IN_TENS = math.log(10)
 BY_QUERY = {c.EXPLAINED, c.TRUE_LOSS, c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT}
@@ -42,7 +42,7 @@ BY_QUERY = {c.EXPLAINED, c.TRUE_LOSS, c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What one example gives before any values are used."""
+    """The parts of an example that do not depend on the values: keys, principal axes, queries."""
 
     space: KeySpace
     principal: Principal
@@ -51,14 +51,14 @@ class Entry:
     def samples(
         self,
         claims: Collection[Claim],
-        own: Float[Tensor, "h m e"],
+        values: Float[Tensor, "h m e"],
         controls: Mapping[Control, Float[Tensor, "_ h m e"]],
     ) -> dict[Claim, Sample]:
         """Return every claim's sample: of the head's own values, of the controls, and of the theorem's values.
 
         Statistics as published have random values as their only control.
         """
-        found: dict[Claim, Sample] = {}
+        samples: dict[Claim, Sample] = {}
         predicted = self._predictions()
         for measure in _MEASURES:
             wanted = [claim for claim in measure.claims if claim in claims]
@@ -69,16 +69,16 @@ class Entry:
                 for control, drawn in controls.items()
                 if wanted[0].role is not Role.PUBLISHED or control is RANDOM_VALUES
             }
-            numbers = measure.of(self, torch.cat([own.unsqueeze(0), *wanted_controls.values()]))
+            numbers = measure.of(self, torch.cat([values.unsqueeze(0), *wanted_controls.values()]))
             sizes = [1, *(len(drawn) for drawn in wanted_controls.values())]
             for claim in wanted:
                 first, *rest = torch.split(self._by_head(claim, numbers[claim]), sizes)
-                found[claim] = Sample(
+                samples[claim] = Sample(
                     value=_array(first[0]),
                     controls={control: _array(part) for control, part in zip(wanted_controls, rest, strict=True)},
                     predicted=_array(self._by_head(claim, predicted[claim]())) if claim in predicted else None,
                 )
-        return found
+        return samples
 
     def _by_head(self, claim: Claim, numbers: Tensor) -> Tensor:
         """Return numbers by query head; heads that share keys share numbers that do not depend on queries."""
@@ -87,10 +87,10 @@ class Entry:
 
     def _predictions(self) -> dict[Claim, Callable[[], Tensor]]:
         queries, principal = self.queries, self.principal
-        none = ~principal.known.any(dim=-1, keepdim=True)
+        no_axes = ~principal.known.any(dim=-1, keepdim=True)
 
         def explained() -> Tensor:
-            return explained_fraction(queries, principal.directions).masked_fill(none, torch.nan)
+            return explained_fraction(queries, principal.directions).masked_fill(no_axes, torch.nan)
 
         def log_output() -> Tensor:
             return log_output_square(queries, principal.values) + 2 * principal.log_values.unsqueeze(-1)
@@ -110,18 +110,18 @@ def _array(numbers: Tensor) -> Array:
     return array
 
 
-def _of_spans(entry: Entry, v: Tensor) -> Found:
+def _of_spans(entry: Entry, v: Tensor) -> Statistics:
     span = span_of(entry.space, v)
     explained = explained_fraction(entry.queries, span)
     return {
-        c.CAPTURED: held_variance(entry.space, entry.principal, span),
+        c.CAPTURED: span_variance(entry.space, entry.principal, span),
         c.OVERLAP: subspace_overlap(entry.principal, span),
         c.EXPLAINED: explained,
         c.TRUE_LOSS: log_true_loss(entry.queries, explained) / IN_TENS,
     }
 
 
-def _of_axes(entry: Entry, v: Tensor) -> Found:
+def _of_axes(entry: Entry, v: Tensor) -> Statistics:
     return {
         c.MEAN: mean_of_weighted_values(entry.space, v),
         c.ORTHOGONAL: axes_not_orthogonal(entry.space, v),
@@ -130,12 +130,12 @@ def _of_axes(entry: Entry, v: Tensor) -> Found:
     }
 
 
-def _of_likeness(entry: Entry, v: Tensor) -> Found:
+def _of_alignment(entry: Entry, v: Tensor) -> Statistics:
     linear, gaussian = _alignments(unbiased_cka, entry.principal.values, v)
     return {c.LINEAR_CKA: linear, c.KERNEL_CKA: gaussian, c.MATCHED: matched_cosine(entry.principal, v)}
 
 
-def _of_published_likeness(entry: Entry, v: Tensor) -> Found:
+def _of_published_alignment(entry: Entry, v: Tensor) -> Statistics:
     theorem = published_values(entry.space, entry.principal)
     linear, gaussian = _alignments(biased_cka, theorem, v)
     return {
@@ -146,23 +146,23 @@ def _of_published_likeness(entry: Entry, v: Tensor) -> Found:
 
 
 def _alignments(cka: Callable[[Gram, Gram], Tensor], theorem: Tensor, v: Tensor) -> Iterator[Tensor]:
-    """Yield linear and Gaussian CKA with the theorem's values, draw by draw, as each takes a matrix per head."""
+    """Yield linear and Gaussian CKA with the theorem's values, draw by draw, to hold one Gram matrix at a time."""
     for gram in (linear_gram, gaussian_gram):
         expected = gram(theorem)
-        yield torch.stack([cka(gram(one), expected) for one in v])
+        yield torch.stack([cka(gram(of_draw), expected) for of_draw in v])
 
 
-def _of_gammas(entry: Entry, v: Tensor) -> Found:
-    found = gammas(entry.space, v)
+def _of_gammas(entry: Entry, v: Tensor) -> Statistics:
+    spread = gammas(entry.space, v)
     return {
-        c.GAMMA: found.difference.mean(dim=-1),
-        c.GAMMA_DEVIATION: found.deviation.mean(dim=-1),
-        c.GAMMA_RELATIVE: found.relative.mean(dim=-1),
-        c.GAMMA_RELATIVE_DEVIATION: found.relative_deviation.mean(dim=-1),
+        c.GAMMA: spread.difference.mean(dim=-1),
+        c.GAMMA_DEVIATION: spread.deviation.mean(dim=-1),
+        c.GAMMA_RELATIVE: spread.relative.mean(dim=-1),
+        c.GAMMA_RELATIVE_DEVIATION: spread.relative_deviation.mean(dim=-1),
     }
 
 
-def _of_losses(entry: Entry, v: Tensor) -> Found:
+def _of_losses(entry: Entry, v: Tensor) -> Statistics:
     of_query, of_output = entry.queries.log_mean_square, log_output_square(entry.queries, v)
     return {
         c.LOSS: of_query.exp() - of_output.exp(),
@@ -171,20 +171,20 @@ def _of_losses(entry: Entry, v: Tensor) -> Found:
     }
 
 
-def _of_spectra(entry: Entry, v: Tensor) -> Found:
+def _of_spectra(entry: Entry, v: Tensor) -> Statistics:
     space, count = entry.space, v.shape[-1]
-    plain = top_eigenvalues(entry.principal.energy, space.log_unit)
-    other = standardised(space.k, scale=space.scale, sinks=space.sinks, count=count)
-    found = {c.EIGENVALUES[name]: plain[name] for name in plain}
-    found |= {c.STANDARDISED_EIGENVALUES[name]: other[name] for name in other}
-    return {claim: number.expand(len(v), *number.shape) for claim, number in found.items()}
+    of_keys = top_eigenvalues(entry.principal.energy, space.log_unit)
+    of_standardised = standardised(space.k, scale=space.scale, sinks=space.sinks, count=count)
+    spectra = {c.EIGENVALUES[name]: of_keys[name] for name in of_keys}
+    spectra |= {c.STANDARDISED_EIGENVALUES[name]: of_standardised[name] for name in of_standardised}
+    return {claim: number.expand(len(v), *number.shape) for claim, number in spectra.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
     """Statistics that are computed together, and the largest number of draws of a control, as some are slow."""
 
-    of: Callable[[Entry, Tensor], Found]
+    of: Callable[[Entry, Tensor], Statistics]
     claims: tuple[Claim, ...]
     most_draws: int | None = None
 
@@ -192,9 +192,9 @@ class _Measure:
 _MEASURES = (
     _Measure(_of_spans, (c.CAPTURED, c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS)),
     _Measure(_of_axes, (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION), most_draws=5),
-    _Measure(_of_likeness, (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED), most_draws=5),
+    _Measure(_of_alignment, (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED), most_draws=5),
     _Measure(_of_losses, (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT), most_draws=2),
     _Measure(_of_gammas, (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION), most_draws=2),
-    _Measure(_of_published_likeness, (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA), most_draws=2),
+    _Measure(_of_published_alignment, (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA), most_draws=2),
     _Measure(_of_spectra, (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()), most_draws=2),
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, query_directions
 
-__all__ = ["Queries", "explained_fraction", "log_output_square", "log_true_loss", "seen_queries"]
+__all__ = ["Queries", "explained_fraction", "log_output_square", "log_true_loss", "queries_in_space"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Queries:
         return torch.logsumexp(self.log_square, dim=-1) - math.log(self.log_square.shape[-1])
 
 
-def seen_queries(space: KeySpace, q: Float[Tensor, "*b g n d"]) -> Queries:
+def queries_in_space(space: KeySpace, q: Float[Tensor, "*b g n d"]) -> Queries:
     """Return the queries in the space of the keys; there must be at least one query."""
     *lead, g, n, _ = q.shape
     q = q.double().flatten(-3, -2)

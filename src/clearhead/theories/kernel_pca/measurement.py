@@ -1,7 +1,7 @@
 """Kernel PCA measured on one example.
 
-Where a mask shows queries different keys (causal masks), the keys of the query that sees most are taken: the theorem
-holds only for the queries that see all of them.
+If a mask shows queries different keys (causal masks), the keys of the query with the most visible keys are used: the
+theorem holds only for the queries that see all of them.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from clearhead.theories.kernel_pca.controls import (
 )
 from clearhead.theories.kernel_pca.entry import Entry
 from clearhead.theories.kernel_pca.kernels import KERNEL, measure_kernel
-from clearhead.theories.kernel_pca.loss import seen_queries
+from clearhead.theories.kernel_pca.loss import queries_in_space
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import measure_by_head
@@ -70,18 +70,18 @@ class KernelPCA:
         entry = Entry(
             space=space,
             principal=principal_axes(space, v.shape[-1]),
-            queries=seen_queries(space, q[..., _queries(example, part, keys), :]),
+            queries=queries_in_space(space, q[..., _queries(example, part, keys), :]),
         )
         draws = self.draws if example.controls else NO_DRAWS
         controls = _control_values(v.double(), draws, rng.torch)
-        made = example.values_from
-        if made is not None and draws.random_map:
+        linear = example.values_from
+        if linear is not None and draws.random_map:
             maps = example.per_call.get(
                 RANDOM_MAP,
-                lambda: random_maps(made, draws=draws.random_map, seed=example.seed, layer=example.layer),
+                lambda: random_maps(linear, draws=draws.random_map, seed=example.seed, layer=example.layer),
             )
-            mapped = made.x[0][keys].double() @ maps[:, part][:, ::step]
-            bias = None if made.bias is None else made.bias[part][::step].double().unsqueeze(-2)
+            mapped = linear.x[0][keys].double() @ maps[:, part][:, ::step]
+            bias = None if linear.bias is None else linear.bias[part][::step].double().unsqueeze(-2)
             controls[RANDOM_MAP] = mapped if bias is None else mapped + bias
         return entry.samples(self.claims, v.double(), controls)
 
@@ -108,21 +108,21 @@ def _changed_scores(example: Example) -> bool:
 
 
 def _obstacle(example: Example) -> Reason | None:
-    """Return why the claims on values say nothing about the example, if so."""
+    """Return why the claims on values do not apply to the example; None if they do."""
     if example.bias is not None:
         return BIAS
     if example.softcap is not None:
         return SOFTCAP
     width = example.v.shape[-1]
     if int(_key_set(example).sum(dim=-1).min()) <= width:
-        return Reason(ReasonKind.TOO_SHORT, f"at most {width} tokens, whose variance any {width} axes hold")
+        return Reason(ReasonKind.TOO_SHORT, f"at most {width} tokens, whose variance any {width} axes capture")
     if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k, example.v)):
         return NOT_FINITE
     return None
 
 
 def _key_set(example: Example) -> Bool[Tensor, "h m"]:
-    """Return the keys of the query that sees most, the last of several; one row if all heads share it."""
+    """Return the keys of the (last) query with the most visible keys; one row if all heads share it."""
     if example.mask is None:
         return example.visible
     mask = example.mask
@@ -140,5 +140,5 @@ def _queries(example: Example, part: slice, keys: Tensor) -> Bool[Tensor, "n"]:
         return torch.ones(n, dtype=torch.bool, device=example.q.device)
     mask = example.mask[part] if example.mask.shape[0] > 1 else example.mask
     same = (mask == keys).all(dim=-1).all(dim=0).expand(n)
-    own = same & keys if n == m else same
-    return own if bool(own.any()) else same
+    of_keys = same & keys if n == m else same
+    return of_keys if bool(of_keys.any()) else same

@@ -15,7 +15,7 @@ from clearhead.numerics.spectrum import captured_fraction, orthonormal_basis
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space
 
-__all__ = ["captured_variance", "held_variance", "span_of", "subspace_overlap"]
+__all__ = ["captured_variance", "span_of", "span_variance", "subspace_overlap"]
 
 
 def captured_variance(
@@ -38,7 +38,7 @@ def span_of(space: KeySpace, v: Float[Tensor, "*t m e"]) -> Float[Tensor, "*t r 
     return orthonormal_basis((space.axes @ v.double()).contiguous(), space.log_size)
 
 
-def held_variance(space: KeySpace, principal: Principal, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s"]:
+def span_variance(space: KeySpace, principal: Principal, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s"]:
     """Return EV(V) from the span of the axes and the principal axes."""
     largest = principal.energy.sum(dim=-1)
     captured = (space.rows @ span).square().sum(dim=(-2, -1))

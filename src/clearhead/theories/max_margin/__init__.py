@@ -1,8 +1,8 @@
 """Attention as a support vector machine that selects tokens (Tarzanagh et al. 2023, arXiv 2308.16898, 2306.13596).
 
-Gradient descent on W leads to the matrix of least norm that selects some tokens with a margin: in the Frobenius norm
-where W itself is trained, in the nuclear norm where its factors are. `attention_svm` solves for it, and
-`multi_token_svm` where several tokens are selected at once.
+Gradient descent converges in direction to the matrix of least norm that selects some tokens with a margin: the
+Frobenius norm if W itself is trained, the nuclear norm if its factors are. `attention_svm` solves for this matrix, and
+`multi_token_svm` solves for it if several tokens are selected at once.
 """
 
 from clearhead.theories.max_margin.claims import CLAIMS, HEAD_SPACE_CLAIMS

@@ -35,13 +35,13 @@ __all__ = [
 PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
 
 RANDOM_HEAD = Control(name="a random head", kept=True)
-TURNED_HEAD = Control(name="the head turned at random", kept=True)
+TURNED_HEAD = Control(name="the head with random singular vectors", kept=True)
 OTHER_TOKENS = Control(name="random tokens")
 OTHER_PLACES = Control(name="tokens of other sequences")
 OTHER_QUERIES = Control(name="queries of other sequences")
 HEBBIAN = Control(name="the Hebbian matrix")
 RIDGE = Control(name="ridge regression")
-MAJORITY = Control(name="the commonest place")
+MAJORITY = Control(name="the most common position")
 EVERY_TOKEN = Control(name="all tokens")
 ANY_TOKENS = Control(name="as many random tokens")
 
@@ -84,15 +84,15 @@ def _claim(
 
 RATIO = _claim(
     "margin ratio",
-    "the head selects its tokens by the largest margin that a matrix of its norm can have",
+    "the head selects its tokens with the largest margin that a matrix of its norm can have",
     "ρ = [min ⟨A_it, W⟩ / ‖W‖] · ‖Wᵐᵐ‖,  A_it = (x_iα − x_it) z_iᵀ,  Wᵐᵐ the attention SVM of the head's own selection",
     "problem (Att-SVM)",
     role=Role.PRIMARY,
-    note="one sample is a group of inputs with some queries each; W and Wᵐᵐ are compared on the tokens drawn of these",
+    note="one sample is a group of inputs with a few queries each; W and Wᵐᵐ are compared on sampled tokens",
 )
 SATURATION = _claim(
     "saturated queries",
-    "queries give one token nearly all of their attention, the limit in which the theory speaks",
+    "queries give one token nearly all of their attention, the limit that the theory covers",
     "share of queries with max_t softmax(X W z)_t > .99",
     "problem (Att-SVM)",
     percent=True,
@@ -101,57 +101,57 @@ SATURATION = _claim(
 )
 SEPARABLE = _claim(
     "separated by itself",
-    "a matrix separates the selected tokens from all others: the head's own does",
+    "the head's matrix separates the tokens that it selects from all others",
     "share of groups with min ⟨A_it, W⟩ > 0",
     "problem (Att-SVM)",
     percent=True,
-    note="true of any head and its own argmax, trained or not. Random tokens are separable too while constraints are "
-    "fewer than some four times the entries of W",
+    note="true for any head and its own argmax, trained or not. Random tokens are separable too if there are fewer "
+    "constraints than about four times the entries of W",
 )
 LOW_RATIO = _claim(
     "margin ratio, 5% quantile",
-    "nearly all of the head's margins are as large as the best matrix's",
-    "the same with the 5 % quantile of the margins of W and of Wᵐᵐ in place of the least",
+    "nearly all of the head's margins are as large as those of the best matrix",
+    "the same with the 5 % quantile of the margins of W and of Wᵐᵐ in place of the minimum",
     "problem (Att-SVM)",
 )
 COSINE = _claim(
     "cosine, Frobenius",
-    "the head's matrix points where gradient descent on W leads, to the SVM of least Frobenius norm",
+    "the head's matrix has the direction that gradient descent on W converges to, the SVM of least Frobenius norm",
     "⟨W, Wᵐᵐ⟩ / ‖W‖ ‖Wᵐᵐ‖",
     "problem (Att-SVM)",
 )
 COSINE_SPAN = _claim(
     "cosine in the span",
-    "the part of the head's matrix that these scores depend on points there",
+    "the part of the head's matrix that these scores depend on has that direction",
     "⟨PW, Wᵐᵐ⟩ / ‖PW‖ ‖Wᵐᵐ‖,  P the projection on the span of the A_it",
     "problem (Att-SVM)",
 )
 COSINE_NUCLEAR = _claim(
     "cosine, nuclear",
-    "the head's matrix points where gradient descent on keys and queries leads, to the SVM of least nuclear norm",
+    "the head's matrix has the direction of gradient descent on keys and queries, the SVM of least nuclear norm",
     "⟨W, W⋆ᵐᵐ⟩ / ‖W‖ ‖W⋆ᵐᵐ‖",
     "problem (Att-SVM⋆)",
     undefined="solved for saturated heads only",
 )
 COSINE_MAX_ENTRY = _claim(
     "cosine, max-entry",
-    "the head's matrix points where descent by signs of gradients leads, to the SVM of least largest entry",
+    "the head's matrix has the direction that sign descent converges to, the SVM of least max-entry norm",
     "⟨W, W∞ᵐᵐ⟩ / ‖W‖ ‖W∞ᵐᵐ‖",
     "problem (Att-SVM), in another norm",
-    note="depends on the coordinates of tokens; measured where W is small",
+    note="depends on the coordinates of tokens; measured only if W is small",
     undefined="solved for saturated heads with small matrices only",
 )
 HELD_OUT = _claim(
     "held-out selection",
-    "the SVM of some inputs selects the tokens that the head selects in others",
-    "share of queries of the group before in which argmax_t x_tᵀ Wᵐᵐ z is the head's own token, of those drawn",
+    "the SVM of one group of inputs selects the tokens that the head selects in another group",
+    "share of queries of the previous group whose argmax_t x_tᵀ Wᵐᵐ z, of the sampled tokens, is the head's token",
     "problem (Att-SVM)",
     percent=True,
-    undefined="the first group of inputs has none before it",
+    undefined="the first group of inputs has no previous group",
 )
 LOCAL = _claim(
     "local optimality",
-    "the loss falls more towards the selected token than towards the tokens that support the margin",
+    "the loss falls more towards the selected token than towards the support tokens",
     "share of support tokens t with γ_α > γ_t,  γ_t = −⟨∂L/∂o, v_t⟩",
     "locally optimal tokens",
     percent=True,
@@ -165,8 +165,8 @@ CLAIMS = (
 
 
 def in_head_space(claim: Claim) -> Claim:
-    """Return the claim for unknown maps to keys and queries: tokens are keys, W a multiple of the identity."""
-    note = "tokens are the head's keys and z its query, as their maps are not known, and W is the identity times s"
+    """Return the claim for layers whose maps to keys and queries are unknown: tokens are keys, W = s I."""
+    note = "the maps to keys and queries are unknown, so tokens are the head's keys, z its query, and W = s I"
     return dataclasses.replace(claim, note=f"{claim.note}; {note}" if claim.note else note)
 
 

@@ -1,7 +1,8 @@
 """Symmetries of attention (Ji and Xie, *A Mathematical View of Attention Models in Deep Learning*).
 
 Their theorem 1: self-attention is equivariant to permutations of its tokens, attention with a learned query invariant.
-Masks and biases that know positions break it. `equivariance` and `invariance` measure by how much, for any operator.
+Masks and biases that depend on positions break it. `equivariance` and `invariance` measure by how much, for any
+operator.
 """
 
 from clearhead.theories.symmetry.claim import CLAIM, PermutationSymmetry, obstacle
@@ -11,9 +12,9 @@ from clearhead.theories.symmetry.groups import (
     Element,
     bounded_translations,
     dihedral,
-    drawn_permutations,
     flips,
     permutations,
+    random_permutations,
     rotations,
     translations,
     transpositions,
@@ -40,13 +41,13 @@ __all__ = [
     "SymmetryReport",
     "bounded_translations",
     "dihedral",
-    "drawn_permutations",
     "equivariance",
     "equivariance_errors",
     "flips",
     "invariance",
     "make_theory",
     "permutations",
+    "random_permutations",
     "relative_error",
     "rotations",
     "theorems",

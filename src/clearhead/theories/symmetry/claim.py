@@ -1,13 +1,13 @@
 r"""The claim that attention treats its tokens as a set, measured on the heads of a model.
 
-With the source's symbols: A_S(XP) = A_S(X)P for every permutation P (Ji and Xie, theorem 1). Measured is, for a head,
+Theorem 1 of Ji and Xie: A_S(XP) = A_S(X)P for every permutation P. The statistic of a head is
 
     |A(QP, KP, VP) - A(Q, K, V)P| / |A(Q, K, V)|,
 
-A recomputed in float64 from what the layer saw. Whatever speaks of positions to the layer itself stays where it is: a
-causal or windowed mask, a bias on the scores. What was written into queries and keys before, absolute codes and rotary
-ones, travels with its token. So the error tells how far the layer's own attention, and not the whole model, is from an
-operator on sets: without such a mask or bias it is rounding, by the theorem.
+A recomputed in float64 from the captured q, k, v. The mask and the bias on the scores stay in place while the tokens
+are permuted; position codes that were added to queries and keys before, absolute or rotary, move with their tokens. So
+the error measures the layer's own attention, not the whole model. Without a mask or bias that depends on positions it
+is rounding error, by the theorem.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from clearhead.operators.softmax import softmax_attention
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import measure_by_head
-from clearhead.theories.symmetry.groups import drawn_permutations
+from clearhead.theories.symmetry.groups import random_permutations
 from clearhead.theories.symmetry.measure import equivariance_errors
 from clearhead.theories.theory import Claim, Control, Sample, Samples
 
@@ -39,13 +39,13 @@ CLAIM = Claim(
 
 CONTROL = Control(name="outputs in another order")
 FEWEST_TOKENS = 3
-"""Two tokens have one permutation, and none to compare it with."""
+"""Two tokens have only one permutation besides the identity, and none to compare it with."""
 LEAST_CONTROL = 1e-9
 """Below this error, outputs are the same for all tokens up to rounding, so any order is right."""
 
 
 def obstacle(example: Example) -> Reason | None:
-    """Return why the claim says nothing about the example, if so."""
+    """Return why the claim does not apply to the example; None if it does."""
     if example.q.shape[-2] != example.k.shape[-2]:
         return Reason(ReasonKind.NOT_COVERED, "cross-attention has two token sets")
     tokens = example.visible
@@ -81,7 +81,7 @@ class PermutationSymmetry:
         mask = _between(example.mask, part, tokens)
         mask = None if mask is None or bool(mask.all()) else mask
         bias = _between(example.bias, part, tokens)
-        free = mask is None and (bias is None or bool((bias == bias[..., :1, :1]).all()))
+        position_free = mask is None and (bias is None or bool((bias == bias[..., :1, :1]).all()))
         sinks = None if example.sinks is None else example.sinks[part].double()
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -90,18 +90,18 @@ class PermutationSymmetry:
             )
 
         seed = int(torch.randint(2**62, (), generator=rng.torch))
-        group = drawn_permutations(q.shape[-2], draws=self.draws, seed=seed)
+        group = random_permutations(q.shape[-2], draws=self.draws, seed=seed)
         errors = equivariance_errors(attend, (q, k, v), group, leading=1)
         control = errors.control.cpu().numpy()
         distinct = control.mean(axis=0) > LEAST_CONTROL
         value = np.where(distinct, errors.error.mean(dim=0).cpu().numpy(), np.nan)
         controls = {CONTROL: np.where(distinct, control, np.nan)}
-        return {CLAIM: Sample(value=value, controls=controls, by_construction=free)}
+        return {CLAIM: Sample(value=value, controls=controls, by_construction=position_free)}
 
 
-def _between(added: Tensor | None, part: slice, tokens: Tensor) -> Tensor | None:
+def _between(mask_or_bias: Tensor | None, part: slice, tokens: Tensor) -> Tensor | None:
     """Return a mask or bias between the tokens, (#h, n, n)."""
-    if added is None:
+    if mask_or_bias is None:
         return None
-    own = added[part] if added.shape[0] > 1 else added
-    return own[:, tokens][:, :, tokens]
+    of_heads = mask_or_bias[part] if mask_or_bias.shape[0] > 1 else mask_or_bias
+    return of_heads[:, tokens][:, :, tokens]

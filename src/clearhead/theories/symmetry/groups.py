@@ -22,9 +22,9 @@ __all__ = [
     "Element",
     "bounded_translations",
     "dihedral",
-    "drawn_permutations",
     "flips",
     "permutations",
+    "random_permutations",
     "rotations",
     "translations",
     "transpositions",
@@ -96,11 +96,11 @@ def permutations(*sizes: int, axes: tuple[int, ...] = TOKENS, draws: int = 24, s
     """Return all n! permutations of n <= 5 positions, the identity first; for larger n, `draws` random ones."""
     n = math.prod(sizes)
     if n > LARGEST_COMPLETE:
-        return drawn_permutations(*sizes, axes=axes, draws=draws, seed=seed)
+        return random_permutations(*sizes, axes=axes, draws=draws, seed=seed)
     return tuple(_permutation(order, sizes, axes) for order in orders(range(n)))
 
 
-def drawn_permutations(
+def random_permutations(
     *sizes: int, axes: tuple[int, ...] = TOKENS, draws: int = 24, seed: int = 0
 ) -> tuple[Element, ...]:
     """Return `draws` different random permutations without the identity, or all of them if there are fewer."""

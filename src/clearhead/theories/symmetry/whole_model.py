@@ -1,8 +1,8 @@
 """Permutation errors of a whole model.
 
 Attention alone treats its tokens as a set (Ji and Xie, theorem 1). Position codes, causal masks and position biases
-break it, and a break in one layer reaches all later ones: so the model is run on permuted tokens and compared layer by
-layer.
+break this symmetry, and the error of one layer propagates to all later ones. So the model is run on permuted tokens and
+compared layer by layer.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead.theories.example import ModelOutput
-from clearhead.theories.symmetry.groups import Element, drawn_permutations
+from clearhead.theories.symmetry.groups import Element, random_permutations
 from clearhead.theories.symmetry.measure import relative_error
 from clearhead.theories.theory import WholeModelErrors
 
@@ -29,7 +29,7 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
     """Permute the tokens of single inputs, run the model, and compare with its permuted outputs.
 
     The first inputs of the batch are used, without their padding, each under several permutations. `unrelated` is the
-    error against outputs in another random order, which a model that ignores its tokens reaches too.
+    error against outputs in another random order, which a model that ignores its tokens attains too.
     """
     reason = _obstacle(batch)
     if reason:
@@ -45,12 +45,12 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
     errors: list[list[float]] = []
     unrelated: list[float] = []
     for tokens in _single_inputs(batch, MOST_INPUTS):
-        elements = drawn_permutations(_length(tokens), draws=DRAWS + 1, seed=seed)
-        plain = outputs(tokens)
+        elements = random_permutations(_length(tokens), draws=DRAWS + 1, seed=seed)
+        original = outputs(tokens)
         for element, other in pairwise(elements):
-            moved = outputs(_permuted(tokens, element))
-            errors.append([_error(found, right, element) for found, right in zip(moved, plain, strict=True)])
-            unrelated.append(_error(moved[-1], plain[-1], other))
+            permuted = outputs(_permute(tokens, element))
+            errors.append([_error(out, expected, element) for out, expected in zip(permuted, original, strict=True)])
+            unrelated.append(_error(permuted[-1], original[-1], other))
     if not errors:
         return _nothing(f"inputs of fewer than {FEWEST_TOKENS} tokens")
     *layers, whole = np.mean(errors, axis=0).tolist()
@@ -71,10 +71,10 @@ def _nothing(reason: str) -> WholeModelErrors:
     )
 
 
-def _error(found: Tensor | None, right: Tensor | None, element: Element) -> float:
-    if found is None or right is None:
+def _error(actual: Tensor | None, original: Tensor | None, element: Element) -> float:
+    if actual is None or original is None:
         return float("nan")
-    return float(relative_error(found, element(right)))
+    return float(relative_error(actual, element(original)))
 
 
 def _obstacle(batch: Any) -> str:
@@ -89,8 +89,8 @@ def _obstacle(batch: Any) -> str:
 def _ids(batch: Mapping[str, Any]) -> Tensor | None:
     for name in ("input_ids", "inputs_embeds"):
         if isinstance(batch.get(name), Tensor):
-            found: Tensor = batch[name]
-            return found
+            ids: Tensor = batch[name]
+            return ids
     return None
 
 
@@ -110,16 +110,16 @@ def _single_inputs(batch: Any, count: int) -> Iterator[Any]:
     ids, mask = _ids(batch), batch.get("attention_mask")
     assert ids is not None
     for i in range(min(count, len(ids))):
-        seen = torch.ones(ids.shape[1], dtype=torch.bool) if mask is None else mask[i].bool()
-        if int(seen.sum()) >= FEWEST_TOKENS:
-            yield {name: value[i : i + 1, seen] if _by_token(value, ids) else value for name, value in batch.items()}
+        present = torch.ones(ids.shape[1], dtype=torch.bool) if mask is None else mask[i].bool()
+        if int(present.sum()) >= FEWEST_TOKENS:
+            yield {name: value[i : i + 1, present] if _by_token(value, ids) else value for name, value in batch.items()}
 
 
 def _by_token(value: Any, ids: Tensor) -> bool:
     return isinstance(value, Tensor) and value.shape[:2] == ids.shape[:2]
 
 
-def _permuted(tokens: Any, element: Element) -> Any:
+def _permute(tokens: Any, element: Element) -> Any:
     order = torch.tensor(element.order)
     if isinstance(tokens, Tensor):
         return tokens[:, order]

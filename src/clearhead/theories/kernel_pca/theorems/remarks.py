@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.operators.kernel_pca import kernel_pca
-from clearhead.theories.kernel_pca.loss import explained_fraction, log_output_square, log_true_loss, seen_queries
+from clearhead.theories.kernel_pca.loss import explained_fraction, log_output_square, log_true_loss, queries_in_space
 from clearhead.theories.kernel_pca.space import key_space
 from clearhead.theories.kernel_pca.spans import span_of
 from clearhead.theories.kernel_pca.theorems.example import (
@@ -95,7 +95,7 @@ def _scaled_values(e: Example, v_hat: Tensor) -> float:
 def _loss_difference(e: Example, v: Tensor) -> float:
     """Return |J_published - J_true| / mean_i |phi(q_i)|^2 for attention of the queries over the values."""
     space = key_space(e.k, scale=e.scale)
-    queries = seen_queries(space, e.q.unsqueeze(-3))
+    queries = queries_in_space(space, e.q.unsqueeze(-3))
     total = queries.log_mean_square.exp()
     true = log_true_loss(queries, explained_fraction(queries, span_of(space, v))).exp()
     return float(((total - log_output_square(queries, v).exp() - true) / total).abs().max())

@@ -42,16 +42,16 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One query, the tokens that were kept of its sequence, and which of them each head selects.
+    """One query, some tokens of its sequence, and the token that each head selects.
 
-    Heads come by kind: the layer's own, random ones and turned ones; arrays are (draws, heads, ...), with a head axis
-    of size one where all heads of the layer share a draw.
+    Heads come by kind: the layer's own, random ones, and ones with random singular vectors (turned). Arrays are (draws,
+    heads, ...), with a head axis of size one if all heads of the layer share a draw.
 
-    x: (g, u, c) the tokens kept, of which the first `drawn` are drawn for all heads and the others selected by some
-    z: (g, e) the query; g is 1 where all heads read the same tokens
-    places: of the tokens kept, in the sequence; `length` is the number of tokens that the query sees
+    x: (g, u, c) the tokens; the first `drawn` are sampled for all heads, the others are selected by some head
+    z: (g, e) the query; g is 1 if all heads read the same tokens
+    places: positions of the tokens in the sequence; `length` is the number of tokens that the query sees
     pull: (h, c) W z of the layer's own heads
-    scores: (draws, heads, u) by kind, x . W z; norms: |W|; selected: places in u
+    scores: (draws, heads, u) by kind, x . W z; norms: |W|; selected: indices in u
     saturated: by kind, whether the selected token has more than .99 of the attention
     gains: (h, u), by how much the loss falls if a head's output moves towards a token's value; None without a loss
     """
@@ -70,7 +70,7 @@ class Choice:
 
 
 def obstacle(example: Example, *, fewest: int = FEWEST_TOKENS) -> Reason | None:
-    """Return why an example has no queries that choose among tokens, if so."""
+    """Return why no query of the example can be used; None if some can."""
     if example.bias is not None:
         return Reason(ReasonKind.NOT_COVERED, "a bias on the scores depends on positions, which no W does")
     if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k)):
@@ -142,7 +142,7 @@ def _pulls(
 
 def _choice(
     example: Example,
-    place: int,
+    position: int,
     x: Tensor,
     seen: Indices,
     z: Array,
@@ -151,10 +151,10 @@ def _choice(
     generator: np.random.Generator,
     sampling: Sampling,
 ) -> Choice:
-    """One query, which is the nth of the pulls, and what is kept of the tokens x that it sees."""
+    """Return the choice of one query, the nth of the pulls, among a sample of the tokens x that it sees."""
     drawn = generator.choice(len(seen), size=min(sampling.tokens, len(seen)), replace=False)
     norms = pulls[OWN][0].norms
-    q, k = example.q[:, place].cpu().double(), example.k.cpu().double()
+    q, k = example.q[:, position].cpu().double(), example.k.cpu().double()
     real = example.scale * torch.einsum("hd,hmd->hm", q, k[:, torch.from_numpy(seen)])
     scores, saturated = {}, {}
     for kind, each in pulls.items():
@@ -182,30 +182,30 @@ def _choice(
         norms={kind: np.stack([one.norms.numpy() for one in each]) for kind, each in pulls.items() if each},
         selected={kind: at[w] for kind, w in winners.items()},
         saturated=saturated,
-        gains=_gains(example, place, seen[tokens]),
+        gains=_gains(example, position, seen[tokens]),
     )
 
 
 def _scores(x: Tensor, pull: Tensor) -> Tensor:
-    """(h, m), of tokens (g, m, c) under pulls (h, c)."""
+    """Return the scores (h, m) of tokens (g, m, c) for pulls (h, c)."""
     return torch.einsum("gmc,hc->hm", x, pull) if x.shape[0] == 1 else torch.einsum("hmc,hc->hm", x, pull)
 
 
 def _largest(example: Example, scores: Tensor) -> NDArray[np.float64]:
-    """(h,), the largest attention weight of scores (h, m), with the layer's cap and sinks."""
+    """Return the largest attention weight (h,) for scores (h, m), with the layer's soft cap and sinks."""
     if example.softcap is not None:
         scores = example.softcap * torch.tanh(scores / example.softcap)
     total = torch.logsumexp(scores, dim=-1)
     if example.sinks is not None:
         total = torch.logaddexp(total, example.sinks.cpu().double())
-    found: NDArray[np.float64] = (scores.amax(dim=-1) - total).exp().numpy()
-    return found
+    largest: NDArray[np.float64] = (scores.amax(dim=-1) - total).exp().numpy()
+    return largest
 
 
-def _gains(example: Example, place: int, tokens: Indices) -> Array | None:
-    r"""(h, u): :math:`\gamma_t = -\langle \partial L / \partial o, v_t\rangle`, at the output of one query."""
+def _gains(example: Example, position: int, tokens: Indices) -> Array | None:
+    r"""Return :math:`\gamma_t = -\langle \partial L / \partial o, v_t\rangle` at the output of one query, (h, u)."""
     if example.out_gradient is None:
         return None
-    slope, v = example.out_gradient[:, place].cpu().double(), example.v.cpu().double()
-    found: Array = -torch.einsum("he,hue->hu", slope, v[:, torch.from_numpy(tokens)]).numpy()
-    return found
+    gradient, v = example.out_gradient[:, position].cpu().double(), example.v.cpu().double()
+    gains: Array = -torch.einsum("he,hue->hu", gradient, v[:, torch.from_numpy(tokens)]).numpy()
+    return gains

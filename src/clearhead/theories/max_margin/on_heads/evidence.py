@@ -1,4 +1,4 @@
-"""What one group of inputs says: every claim's number for each head, beside heads and tokens of chance."""
+"""Samples of one group of inputs: every claim's statistic for each head, for random heads and for random tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = ["Mistake", "drawn_mistakes", "group_samples"]
 
 Numbers = Mapping[Claim, float]
 OfHead = Mapping[Control | None, Sequence[Numbers]]
-"""A head's own numbers, under None, and those of each control by draw."""
+"""A head's statistics, under None, and those of each control by draw."""
 OF_FIT = {c.RATIO: Fit.margin_ratio, c.LOW_RATIO: Fit.low_margin_ratio, c.COSINE: Fit.cosine}
 RANDOM_KINDS = {RANDOM: c.RANDOM_HEAD, TURNED: c.TURNED_HEAD}
 FEW, SLOW_CLAIMS = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
@@ -28,7 +28,7 @@ FEW, SLOW_CLAIMS = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is not a head's own: a token drawn in each sequence, another sequence for each, and a seed for the rest."""
+    """Random replacements of what a head selects: a token and another sequence for each sequence, and a seed."""
 
     tokens: Indices
     others: Indices
@@ -36,7 +36,7 @@ class Mistake:
 
 
 def drawn_mistakes(group: Sequence[Choice], count: int, generator: np.random.Generator) -> list[Mistake]:
-    """Draw them. Another sequence is some way off, so that it is of another input where there are several."""
+    """Draw `count` mistakes. The other sequence is far enough away to belong to another input if there are several."""
     least, most = len(group) // 4 + 1, max(len(group) * 3 // 4, len(group) // 4 + 1)
     return [
         Mistake(
@@ -56,10 +56,10 @@ def group_samples(
     *,
     everywhere: bool = False,
 ) -> dict[Claim, Sample]:
-    """Every claim on every head of one layer. Rules fitted on the group are tried on those `before`, if any.
+    """Return every claim on every head of one layer. Rules fitted on the group are tested on `before`, if any.
 
-    Without `mistakes` (None) there are no controls but those that the choices hold. Other norms than Frobenius take
-    far longer, and are left to saturated heads unless they are asked for everywhere.
+    Without `mistakes` (None) the only controls are the random heads of the choices. Norms other than Frobenius take far
+    longer and are solved only for saturated heads, or for all heads if `everywhere`.
     """
     heads = choices[0].selected[OWN].shape[1]
     sides = choices[0].x.shape[0]
@@ -101,17 +101,17 @@ def _numbers(claim: Claim, draws: Sequence[Numbers], count: int) -> list[float]:
 
 
 class _Bench:
-    """The group and the group before in the space of one head, or of all."""
+    """The group and the previous group in the space of one head, or of all heads."""
 
     def __init__(self, choices: Sequence[Choice], before: Sequence[Choice], side: int) -> None:
         self._choices = choices
         self._group = Group(choices, side)
         self._trial = Trial(self._group, Group(before, side)) if before else None
-        # Made before threads share it.
+        # Compute these before threads share them.
         self._group.tokens, self._group.queries  # noqa: B018
 
     def other(self, kind: str, draw: int, h: int, matrices: Sequence[Array]) -> Numbers:
-        """Numbers of a head that nobody trained, on its own selection; in other norms where its matrix is given."""
+        """Return the statistics of an untrained head on its own selection; in other norms if matrices are given."""
         group, norm = self._group, float(self._choices[0].norms[kind][draw, h])
         fit = fitted(Problem.of(group, group.selected(kind, draw, h), group.scores(kind, draw, h), norm))
         numbers = {**_of_fit(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
@@ -122,13 +122,13 @@ class _Bench:
         return numbers
 
     def own(self, h: int, mistakes: Sequence[Mistake] | None, matrix: Array | None) -> OfHead:
-        """Numbers of one of the layer's heads, and of its controls; in other norms where its matrix is given."""
+        """Return the statistics of one head of the layer and of its controls; in other norms if its matrix is given."""
         group, norm = self._group, float(self._choices[0].norms[OWN][0, h])
         selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, h)
         saturated = {c.SATURATION: float(np.mean([choice.saturated[OWN][0, h] for choice in self._choices]))}
         fit = fitted(Problem.of(group, selected, scores, norm))
         if fit is None:
-            # The head's own matrix separates what it selects, but by less than rounding.
+            # The head's matrix separates the tokens that it selects, but by less than rounding error.
             return {None: [saturated]}
         own = {
             **saturated,
@@ -153,7 +153,7 @@ class _Bench:
             count = len(fit.supports())
             found[c.EVERY_TOKEN] = [{c.LOCAL: float(better.mean())}]
             drawn = [np.random.default_rng(m.seed).choice(better, size=count, replace=False) for m in mistakes]
-            found[c.ANY_TOKENS] = [{c.LOCAL: float(some.mean())} for some in drawn]
+            found[c.ANY_TOKENS] = [{c.LOCAL: float(sample.mean())} for sample in drawn]
         for mistake in mistakes:
             for control, problem in self._mistaken(fit.problem, mistake, h).items():
                 wrong = fitted(problem)
@@ -163,7 +163,7 @@ class _Bench:
         return found
 
     def _mistaken(self, right: Problem, mistake: Mistake, h: int) -> dict[Control, Problem]:
-        """Problems in which something is not the head's own."""
+        """Return problems in which tokens, positions or queries are not the head's."""
         group, norm, at = self._group, right.norm, right.selected - self._group.start
         scores = group.scores(OWN, 0, h)
         places = np.array([choice.places[token] for choice, token in zip(self._choices, at, strict=True)])
@@ -172,18 +172,18 @@ class _Bench:
             for choice, place in zip(self._choices, places[mistake.others], strict=True)
         ]
         pulls = np.stack([choice.pull[h] for choice in self._choices])[mistake.others]
-        asked = np.einsum("jc,jc->j", group.x, pulls[group.sequence])
+        other_scores = np.einsum("jc,jc->j", group.x, pulls[group.sequence])
         return {
             c.OTHER_TOKENS: Problem.of(group, group.start + mistake.tokens, scores, norm),
             c.OTHER_PLACES: Problem.of(group, group.start + np.array(nearest), scores, norm),
-            c.OTHER_QUERIES: Problem.of(group, right.selected, asked, norm, order=mistake.others),
+            c.OTHER_QUERIES: Problem.of(group, right.selected, other_scores, norm, order=mistake.others),
         }
 
     def _held_out(self, rule: Matrix | Place | None, kind: str, draw: int, h: int) -> Numbers:
         return {} if self._trial is None else {c.HELD_OUT: self._trial.share_right(rule, kind, draw, h)}
 
     def _better(self, fit: Fit, h: int) -> Array | None:
-        """For every constraint, whether the loss falls more towards the selected token than towards the other."""
+        """Return for every constraint whether the loss falls more towards the selected token than towards the other."""
         gains = [choice.gains[h] for choice in self._choices if choice.gains is not None]
         if not gains:
             return None

@@ -1,8 +1,8 @@
 """The claims of the theory measured on groups of inputs.
 
-Of every input some queries are drawn, and of every query some of the tokens that it sees; the head's own choice is its
-choice among all of them. A group of inputs makes one problem and one sample, and rules fitted on it are tried on the
-group before.
+A few queries are sampled from every input, and for every query some of the tokens that it sees; the head's choice is
+its choice among all visible tokens. A group of inputs makes one problem and one sample, and rules fitted on it are
+tested on the previous group.
 """
 
 import dataclasses

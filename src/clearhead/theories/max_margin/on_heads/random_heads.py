@@ -1,8 +1,8 @@
-r"""Random heads, as controls of a model's own heads.
+r"""Random heads as controls for a model's heads.
 
-A head with :math:`W = s\, W_k^T W_q` pulls at tokens by :math:`p = W z`: token x of the same sequence scores x . p. In
-the space of the layer's inputs, z has a one appended where the map to queries has a bias. Where the maps are not known,
-keys and queries themselves are the tokens, and W is s times the identity.
+A head with :math:`W = s\, W_k^T W_q` gives token x of a sequence with query z the score x . p, :math:`p = W z`. In the
+space of the layer's inputs, z has a one appended if the map to queries has a bias. If the maps are unknown, keys and
+queries themselves are the tokens, and W is s times the identity.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def space_of(layer: Heads | Example) -> Space:
 
 
 class TokenSpace:
-    """Tokens are what the maps to keys and queries read."""
+    """The space of the layer's inputs, which the maps to keys and queries read."""
 
     shared = True
 
@@ -76,9 +76,9 @@ class TokenSpace:
         self._right = (
             right if queries.bias is None else torch.cat([right, queries.bias.cpu().double().unsqueeze(-2)], dim=-2)
         )
-        # The triangular factors hold what a product's singular values depend on.
-        small = torch.linalg.qr(self._left).R @ torch.linalg.qr(self._right).R.mT
-        self._values = scale * torch.linalg.svdvals(small)
+        # The singular values of a product depend only on the triangular factors.
+        product = torch.linalg.qr(self._left).R @ torch.linalg.qr(self._right).R.mT
+        self._values = scale * torch.linalg.svdvals(product)
 
     def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
         """Return the tokens of an example."""
@@ -88,7 +88,7 @@ class TokenSpace:
     def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
         """Return the queries at these positions of examples."""
         read = [(example.queries_from, position) for example, position in positions]
-        z = torch.stack([made.x[0, position] for made, position in read if made is not None]).cpu().double()
+        z = torch.stack([linear.x[0, position] for linear, position in read if linear is not None]).cpu().double()
         if self._bias:
             z = torch.cat([z, z.new_ones(len(z), 1)], dim=-1)
         return z.unsqueeze(1)
@@ -125,7 +125,7 @@ class TokenSpace:
 
 
 class HeadSpace:
-    """Tokens are the keys themselves, and queries the queries, with whatever was done to them since their maps."""
+    """The space of keys and queries, including anything applied after their maps, such as rotary codes."""
 
     shared = False
 
@@ -155,8 +155,8 @@ class HeadSpace:
 
     def turned(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
         """Draw new singular vectors for every head and keep its singular values."""
-        turn = _orthonormal(z.shape[1], self._width, self._width, generator=generator)
-        return Pull(self._scale * torch.einsum("hce,nhe->nhc", turn, z), self.norms())
+        rotation = _orthonormal(z.shape[1], self._width, self._width, generator=generator)
+        return Pull(self._scale * torch.einsum("hce,nhe->nhc", rotation, z), self.norms())
 
     def norms(self) -> Float[Tensor, "h"]:
         """Return |W| of every head."""
@@ -169,8 +169,8 @@ def _normal(*shape: int, generator: torch.Generator) -> Tensor:
 
 
 def _orthonormal(count: int, rows: int, columns: int, *, generator: torch.Generator) -> Tensor:
-    """Uniformly drawn orthonormal columns, (count, rows, columns)."""
+    """Return uniformly distributed orthonormal columns, (count, rows, columns)."""
     basis, triangular = torch.linalg.qr(_normal(count, rows, columns, generator=generator))
     # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
-    found: Tensor = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return found
+    signed: Tensor = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return signed

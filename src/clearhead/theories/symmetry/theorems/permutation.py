@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead.shapes import ShapeError
-from clearhead.theories.symmetry.groups import drawn_permutations, permutations
+from clearhead.theories.symmetry.groups import permutations, random_permutations
 from clearhead.theories.symmetry.measure import Action, SymmetryReport, equivariance, invariance
 from clearhead.theories.symmetry.theorems.forms import (
     SLIDES,
@@ -69,7 +69,7 @@ def _softmax_permuted(dtype: torch.dtype, *, columns_moved: bool) -> float:
     M = normal_tensor(FEW, MANY, seed=22, dtype=dtype)
     weights = torch.softmax(M, dim=-1)
     errors = []
-    for rows, columns in zip(permutations(FEW)[1:], drawn_permutations(MANY, draws=119), strict=True):
+    for rows, columns in zip(permutations(FEW)[1:], random_permutations(MANY, draws=119), strict=True):
         P, R = torch.eye(FEW, dtype=dtype)[:, list(rows.order)], torch.eye(MANY, dtype=dtype)[:, list(columns.order)]
         expected = P.T @ weights @ R if columns_moved else P.T @ weights
         errors.append(relative_residual(torch.softmax(P.T @ M @ R, dim=-1), expected))
@@ -80,7 +80,7 @@ def _general_law(dtype: torch.dtype, *, paired: bool) -> float:
     """Measure A(QP, KR, VR) = A(Q, K, V) P; not `paired`: the values get a permutation other than R."""
     q, k, v = (normal_tensor(n, WIDTH, seed=24 + i, dtype=dtype) for i, n in enumerate((QUERIES, MANY, MANY)))
     of_queries, of_keys, of_values = (
-        drawn_permutations(n, draws=29, seed=seed) for seed, n in enumerate((QUERIES, MANY, MANY))
+        random_permutations(n, draws=29, seed=seed) for seed, n in enumerate((QUERIES, MANY, MANY))
     )
     group = [
         Action(name=f"{p.name} and {r.name}", operands=(p, r, r if paired else s), output=p)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.theories.kernel_pca.likeness import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
+from clearhead.theories.kernel_pca.cka import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
 from tests.theories.kernel_pca.drawing import drawn
 
 TOKENS, LEFT, RIGHT = 23, 7, 11
