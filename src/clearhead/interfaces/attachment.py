@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ ATTRIBUTES = ("_clearhead_attention", "_clearhead_model_attention")
 """The attributes of a module that hold attachments: to its own calls, and to those of all modules inside it."""
 
 
+@runtime_checkable
 class Handler(Protocol):
     """A function at attention calls: `handler(call, original)` returns the output the model continues with.
 

@@ -6,7 +6,7 @@ module has hooks.
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ _REPLACED = "_clearhead_forwards"
 """The attribute of a module with its wrapped forwards: the present one, and those below a forward set by others."""
 
 
+@runtime_checkable
 class ForwardWrapper(Protocol):
     """A function around a module's forward."""
 

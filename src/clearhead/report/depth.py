@@ -57,7 +57,7 @@ def depth_chart(curve: DepthCurve) -> DepthChart:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     first, last = min(curve.layers, default=0), max(curve.layers, default=0)
 
-    def x(layer: float) -> float:
+    def x(layer: int) -> float:
         return LEFT + (layer - first) / ((last - first) or 1) * (WIDTH - LEFT - RIGHT)
 
     def y(value: float) -> float:
@@ -91,7 +91,7 @@ def depth_in_words(curve: DepthCurve) -> str:
 
 def _round_steps(low: float, high: float, *, most: int) -> list[float]:
     """Return the multiples of a round step (1, 2 or 5 times a power of ten) within a range, at most `most` + 1."""
-    power = 10 ** math.floor(math.log10((high - low) / most))
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
     step = next(m * power for m in (1, 2, 5, 10) if (high - low) / (m * power) <= most)
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
