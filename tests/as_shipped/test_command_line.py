@@ -1,6 +1,6 @@
-"""The command as a person runs it: its own process, its exit code, its one line on bad input.
+"""The command as a user runs it: in its own process, with an exit code, and one line for bad input.
 
-`clearhead` starts a process as a person does, `warm` copies one that has its imports behind it.
+`clearhead` starts a new process; `warm` forks one that has finished its imports.
 """
 
 import json
@@ -136,12 +136,12 @@ def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -
     printed = json.loads(done.stdout)
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
     by_layer = {claim.statistic for claim in coding_rate.LAYER_CLAIMS}
-    places = [(f["layer"], f["head"]) for f in printed["findings"] if f["statistic"] not in by_layer]
-    assert places == CLAIMS * [(1, h) for h in range(4)]
+    heads = [(f["layer"], f["head"]) for f in printed["findings"] if f["statistic"] not in by_layer]
+    assert heads == CLAIMS * [(1, h) for h in range(4)]
     assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
 
 
-def test_a_loss_is_differentiated_and_named_when_it_cannot_be(here: Path) -> None:
+def test_a_loss_is_differentiated_and_a_bad_one_is_named(here: Path) -> None:
     command = (*SMALL_AUDIT, "--inputs", "1", "--layers", "1", "--theory", "symmetry", "--json")
     plain, done = clearhead(*command, here=here), clearhead(*command, "--loss", "small:loss", here=here)
     assert (done.returncode, done.stderr) == (0, "")
@@ -160,16 +160,14 @@ def test_a_loss_is_differentiated_and_named_when_it_cannot_be(here: Path) -> Non
 
 
 @pytest.mark.parametrize("columns", [44, 80])
-def test_narrow_terminals_get_no_wrapped_soup(here: Path, warm: WarmCommand, columns: int) -> None:
+def test_no_line_is_wider_than_the_terminal(here: Path, warm: WarmCommand, columns: int) -> None:
     done = warm(*SMALL_AUDIT, here=here, columns=columns)
     printed = [line for line in done.stdout.splitlines() if "clearhead-report" not in line]
     assert max(map(len, printed)) <= columns
 
 
-def test_a_theory_that_is_judged_by_it_is_compared_with_the_model_before_training(
-    here: Path, warm: WarmCommand
-) -> None:
-    """By default that theory alone, where weights can be drawn; all of them or none if asked."""
+def test_the_baseline_is_measured_for_the_chosen_theories(here: Path, warm: WarmCommand) -> None:
+    """auto compares the theories that need it, all compares every theory, none compares no theory."""
     ensure_torchvision()
     made: dict[str, Any] = {}
     exec(SMALL, made)
@@ -177,11 +175,13 @@ def test_a_theory_that_is_judged_by_it_is_compared_with_the_model_before_trainin
     theories = ("--theory", "coding-rate", "--theory", "kernel-pca", "--layers", "0", "--inputs", "1", "--json")
     compared = {}
     choices: tuple[tuple[str, ...], ...] = ((), ("--baseline", "all"), ("--baseline", "none"))
-    for asked in choices:
-        done = warm("audit", "folder", "--batches", "small:batches", *theories, *asked, here=here)
+    for options in choices:
+        done = warm("audit", "folder", "--batches", "small:batches", *theories, *options, here=here)
         printed = json.loads(done.stdout)
-        compared[asked] = {f["theory"] for f in printed["findings"] if "the same head before training" in f["controls"]}
-        assert bool(printed["notes"]) is (asked == ("--baseline", "none"))
+        compared[options] = {
+            f["theory"] for f in printed["findings"] if "the same head before training" in f["controls"]
+        }
+        assert bool(printed["notes"]) is (options == ("--baseline", "none"))
         assert len(printed["curves"]) == 4
     assert compared == {
         (): {"coding rate"},
@@ -192,8 +192,8 @@ def test_a_theory_that_is_judged_by_it_is_compared_with_the_model_before_trainin
     assert "note       coding rate: not compared with initialisation" in unknown.stdout
 
 
-def test_the_seed_is_the_only_chance(here: Path, warm: WarmCommand) -> None:
-    # One of them is started: a process has an order of hashes of its own, and copies have that of the first.
+def test_equal_seeds_give_equal_findings(here: Path, warm: WarmCommand) -> None:
+    # One is a new process, with its own hash seed; forked processes have the hash seed of the first.
     runs = [
         run(*SMALL_AUDIT, "--json", "--seed", s, here=here) for run, s in ((clearhead, "0"), (warm, "0"), (warm, "1"))
     ]
@@ -213,7 +213,7 @@ def test_verify_prints_each_theorem_and_exits_with_zero(here: Path, warm: WarmCo
 
 
 def _with_a_theorem_that_fails(here: Path) -> list[str]:
-    """The command with the rows of one theory alone, which are quick."""
+    """Return the command with the theorems of one theory, of which the first fails."""
     (here / "broken.py").write_text(
         "import dataclasses, clearhead.theories.catalogue as c\n"
         "whole = c.THEORIES['kernel-pca'].theorems()\n"
@@ -245,7 +245,7 @@ BAD = {
     "missing folder": (("audit", "nowhere"), {}, "there is no model folder 'nowhere'"),
     "empty folder": (("audit", "folder"), {}, "has no config.json"),
     "no weights": (("audit", "folder"), {"config_dot_json": BERT}, "has no weights"),
-    "weights that are no weights": (
+    "weights in another format": (
         ("audit", "folder"), {"config_dot_json": BERT, "model_dot_safetensors": "nonsense"}, "cannot load folder",
     ),
     "pickle that is not tensors": (
@@ -273,7 +273,7 @@ BAD = {
     "batches that break": (
         ("audit", "small:model", "--batches", "small:breaks"), {}, "small:breaks fails at batch 3: KeyError: 'next",
     ),
-    "batches that are none": (
+    "a number as batches": (
         ("audit", "small:model", "--batches", "math:pi"), {}, "math:pi returns a float, not batches",
     ),
     "batches that need arguments": (
@@ -304,7 +304,7 @@ BAD = {
     "two kinds of input": ((*SMALL_AUDIT, "--text", "a.txt"), {}, "choose one"),
     "out is a file": ((*SMALL_AUDIT, "--out", "small.py"), {}, "small.py is a file"),
     "out below a file": ((*SMALL_AUDIT, "--out", "small.py/report"), {}, "cannot write a report"),
-    "out where nobody may write": ((*SMALL_AUDIT, "--out", "/proc/nobody/report"), {}, "cannot write a report"),
+    "out without permission": ((*SMALL_AUDIT, "--out", "/proc/report/here"), {}, "cannot write a report"),
     "no experiment": (("reproduce",), {}, "name an experiment; clearhead reproduce --list shows them"),
     "unknown experiment": (("reproduce", "vit/mars"), {}, "there is no experiment vit/mars; choose one of kernel-pca"),
     "foreign option": (
@@ -318,7 +318,7 @@ BAD = {
     "no epochs to time": (
         ("reproduce", "rpc/step-time", "--epochs", "3"), {}, "does not take --epochs; it takes --seed and --out",
     ),
-    "baseline of nobody": (
+    "baseline of an object": (
         (*SMALL_AUDIT, "--baseline", "all"), {}, "--baseline all needs a model folder; Clearhead cannot draw fresh",
     ),
     "no such baseline": ((*SMALL_AUDIT, "--baseline", "some"), {}, "Invalid value for '--baseline'"),
@@ -348,9 +348,9 @@ def test_bad_input_is_one_line_and_exit_code_two(here: Path, warm: WarmCommand, 
     _refused_in_one_line(warm, here, case)
 
 
-@pytest.mark.parametrize("case", ["weights that are no weights", "one-word text", "unknown option"])
+@pytest.mark.parametrize("case", ["weights in another format", "one-word text", "unknown option"])
 def test_no_import_adds_a_line(here: Path, case: str) -> None:
-    """The imports for a model's folder, for the demo model and its text, and none."""
+    """Imports for a model folder, for the demo model and its text, and none."""
     _refused_in_one_line(clearhead, here, case)
 
 
@@ -411,20 +411,20 @@ def test_the_path_of_the_report_is_printed_as_it_is(here: Path, warm: WarmComman
     assert (here / out / "index.html").exists()
 
 
-def test_the_command_is_offline_unless_told_otherwise(here: Path, warm: WarmCommand) -> None:
-    (here / "told.py").write_text(
+def test_the_command_is_offline_by_default(here: Path, warm: WarmCommand) -> None:
+    (here / "prints_offline.py").write_text(
         "import os, torch\ndef model():\n    raise RuntimeError(f\"offline is {os.environ['HF_HUB_OFFLINE']}\")\n"
     )
-    for said, heard in ((None, "1"), ("0", "0")):
-        done = warm("audit", "told:model", here=here, HF_HUB_OFFLINE=said)
+    for setting, expected in ((None, "1"), ("0", "0")):
+        done = warm("audit", "prints_offline:model", here=here, HF_HUB_OFFLINE=setting)
         assert done.returncode == 2
-        assert f"RuntimeError: offline is {heard}" in done.stderr
+        assert f"RuntimeError: offline is {expected}" in done.stderr
 
 
 def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
-    # A shell's background job ignores interrupts, and its children inherit that: take the default back first.
-    taken_back = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.__main__ import main; main()"]
+    # A background job of a shell ignores interrupts, and its children inherit that.
+    default_handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{default_handler}\nfrom clearhead.__main__ import main; main()"]
     arguments = ("audit", "small:model", "--batches", "small:endless", "--out", "made/for/this")
     running = subprocess.Popen(
         [*command, *arguments],
@@ -446,9 +446,9 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
     assert files(here) == {"small.py"}
 
 
-def test_an_interrupted_experiment_goes_on(here: Path) -> None:
-    taken_back = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{taken_back}\nfrom clearhead.__main__ import main; main()"]
+def test_an_interrupted_experiment_can_be_continued(here: Path) -> None:
+    default_handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{default_handler}\nfrom clearhead.__main__ import main; main()"]
     running = subprocess.Popen(
         [*command, "reproduce", "vit/digits", "--epochs", "3000", "--out", "runs"],
         cwd=here, env=environment(100), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -466,7 +466,7 @@ def test_an_interrupted_experiment_goes_on(here: Path) -> None:
     assert checkpoint.exists()
 
 
-def test_help_helps_and_does_not_wait_for_torch(here: Path) -> None:
+def test_help_does_not_import_torch(here: Path) -> None:
     for arguments in (
         (),
         ("--help",),

@@ -132,18 +132,18 @@ def test_only_torch_is_imported() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_every_package_of_every_extra_is_looked_for() -> None:
+def test_every_package_of_every_extra_is_listed() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = {
+    required = {
         name: {re.match(r"[\w-]+", requirement)[0] for requirement in requirements} - {"clearhead"}
         for name, requirements in extras.items()
     }
     listed = [name for packages in EXTRAS.values() for name in packages]
     assert len(listed) == len(set(listed))
-    assert set(listed) == set().union(*asked.values())
+    assert set(listed) == set().union(*required.values())
     assert OTHER_PACKAGE not in listed
     for name, packages in EXTRAS.items():
-        assert set(packages) <= asked[name]
+        assert set(packages) <= required[name]
 
 
 def test_the_options_are_pinned() -> None:

@@ -1,4 +1,4 @@
-"""The command in a process of its own that does not start anew: a copy of one that has its imports behind it.
+"""The command in a forked process, without the seconds for its imports.
 
 A run has an exit code, a folder, an environment, streams and modules of its own, as if it had been started; it only
 spends no seconds on importing torch and transformers. What a start does by itself, such as a warning of an import or

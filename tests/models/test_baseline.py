@@ -95,9 +95,9 @@ def test_the_demo_has_a_baseline_that_has_learned_nothing() -> None:
 
 
 def test_an_object_path_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "somebodys_model.py").write_text("from torch import nn\nmodel = nn.Linear(2, 3)\n")
+    (tmp_path / "user_model.py").write_text("from torch import nn\nmodel = nn.Linear(2, 3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert load_model("somebodys_model:model", max_tokens=8).draw_baseline is None
+    assert load_model("user_model:model", max_tokens=8).draw_baseline is None
 
 
 def test_a_model_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,11 +83,11 @@ def test_it_answers_by_the_definition() -> None:
 
 def test_hidden_pixels_are_not_seen_and_shown_ones_are() -> None:
     model, images, masked = drawn(_model()), _images(), _mask()
-    place = masked.reshape(5, 1, 5, 5).repeat_interleave(3, dim=2).repeat_interleave(3, dim=3)
+    region = masked.reshape(5, 1, 5, 5).repeat_interleave(3, dim=2).repeat_interleave(3, dim=3)
     with torch.no_grad():
         want = model(images, masked)
-        assert torch.equal(model(torch.where(place, 1 - images, images), masked), want)
-        assert not torch.equal(model(torch.where(place, images, 1 - images), masked), want)
+        assert torch.equal(model(torch.where(region, 1 - images, images), masked), want)
+        assert not torch.equal(model(torch.where(region, images, 1 - images), masked), want)
         assert not torch.equal(model(images), want)
         assert torch.equal(model(images), model(images, torch.zeros_like(masked)))
 

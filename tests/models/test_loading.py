@@ -1,4 +1,4 @@
-"""Models by what a person types, and everything that can be wrong with a folder."""
+"""Loading models by name, and refusing folders that are broken or hostile."""
 
 import json
 import os
@@ -85,22 +85,22 @@ def test_the_demo_model_is_real() -> None:
 
 @pytest.fixture
 def module() -> Iterator[types.ModuleType]:
-    made = types.ModuleType("somebodys_models")
-    sys.modules["somebodys_models"] = made
-    yield made
-    del sys.modules["somebodys_models"]
+    module = types.ModuleType("user_models")
+    sys.modules["user_models"] = module
+    yield module
+    del sys.modules["user_models"]
 
 
 def test_an_object_path(module: types.ModuleType) -> None:
     module.make = lambda: nn.Linear(2, 2)
     module.model = nn.Linear(3, 3)
     module.number = lambda: 3
-    assert load_model("somebodys_models:make", max_tokens=8).model.in_features == 2
-    assert load_model("somebodys_models:model", max_tokens=8).model.in_features == 3
+    assert load_model("user_models:make", max_tokens=8).model.in_features == 2
+    assert load_model("user_models:model", max_tokens=8).model.in_features == 3
     with pytest.raises(LoadError, match="returns a int; it must return a torch"):
-        load_model("somebodys_models:number", max_tokens=8)
-    with pytest.raises(LoadError, match="cannot import somebodys_models:nothing"):
-        load_object("somebodys_models:nothing")
+        load_model("user_models:number", max_tokens=8)
+    with pytest.raises(LoadError, match="cannot import user_models:nothing"):
+        load_object("user_models:nothing")
     with pytest.raises(LoadError, match="cannot import no_such_module:make"):
         load_object("no_such_module:make")
 
@@ -109,7 +109,7 @@ def _raises(error: BaseException) -> object:
     raise error
 
 
-def test_code_of_others_that_fails_is_named_with_its_error(
+def test_user_code_that_fails_is_named_with_its_error(
     module: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "with_a_syntax_error.py").write_text("def model(:\n")
@@ -121,15 +121,15 @@ def test_code_of_others_that_fails_is_named_with_its_error(
     for path, message in {
         "with_a_syntax_error:model": r"cannot import with_a_syntax_error:model: SyntaxError: invalid syntax",
         "that_leaves:model": "cannot import that_leaves:model: SystemExit: 0",
-        "somebodys_models:needs": r"needs fails when it is called without arguments: TypeError: .*'size'",
-        "somebodys_models:fails": "fails fails when .*: KeyError: 'weights'",
-        "somebodys_models:leaves": "leaves fails when .*: SystemExit: 0",
+        "user_models:needs": r"needs fails when it is called without arguments: TypeError: .*'size'",
+        "user_models:fails": "fails fails when .*: KeyError: 'weights'",
+        "user_models:leaves": "leaves fails when .*: SystemExit: 0",
     }.items():
         with pytest.raises(LoadError, match=message):
             load_model(path, max_tokens=8)
 
 
-def test_batches_of_others(module: types.ModuleType) -> None:
+def test_batches_of_user_code(module: types.ModuleType) -> None:
     def breaks() -> Iterator[int]:
         yield 1
         raise KeyError("next")
@@ -137,27 +137,27 @@ def test_batches_of_others(module: types.ModuleType) -> None:
     module.three = lambda: [1, 2, 3]
     module.number = 3
     module.breaks = breaks
-    assert list(load_batches("somebodys_models:three")) == [1, 2, 3]
-    with pytest.raises(LoadError, match="somebodys_models:number returns a int, not batches: TypeError"):
-        load_batches("somebodys_models:number")
-    stream = load_batches("somebodys_models:breaks")
+    assert list(load_batches("user_models:three")) == [1, 2, 3]
+    with pytest.raises(LoadError, match="user_models:number returns a int, not batches: TypeError"):
+        load_batches("user_models:number")
+    stream = load_batches("user_models:breaks")
     assert next(stream) == 1
-    with pytest.raises(LoadError, match="somebodys_models:breaks fails at batch 1: KeyError: 'next'"):
+    with pytest.raises(LoadError, match="user_models:breaks fails at batch 1: KeyError: 'next'"):
         next(stream)
 
 
-def test_functions_of_others_are_not_called(module: types.ModuleType) -> None:
+def test_functions_of_user_code_are_not_called(module: types.ModuleType) -> None:
     module.fails = lambda output, batch: _raises(KeyError("labels"))
     module.number = 3
-    assert load_function("somebodys_models:fails") is module.fails
-    with pytest.raises(LoadError, match="somebodys_models:number is a int, not a function"):
-        load_function("somebodys_models:number")
-    with pytest.raises(LoadError, match="cannot import somebodys_models:nothing"):
-        load_function("somebodys_models:nothing")
+    assert load_function("user_models:fails") is module.fails
+    with pytest.raises(LoadError, match="user_models:number is a int, not a function"):
+        load_function("user_models:number")
+    with pytest.raises(LoadError, match="cannot import user_models:nothing"):
+        load_function("user_models:nothing")
 
 
 class Tokenizer:
-    """The least a tokenizer can be: letters in, numbers out."""
+    """A minimal tokenizer: one token per character."""
 
     pad_token = eos_token = None
     model_max_length = 100
@@ -173,13 +173,13 @@ class Tokenizer:
 def test_without_a_padding_token_passages_go_one_by_one(module: types.ModuleType) -> None:
     tokenizer = Tokenizer()
     module.pair = lambda: (nn.Linear(2, 2), tokenizer)
-    encode = load_model("somebodys_models:pair", max_tokens=3).encode
+    encode = load_model("user_models:pair", max_tokens=3).encode
     assert encode is not None
     assert encode(["abcd"])["input_ids"].tolist() == [[97, 98, 99]]
     with pytest.raises(LoadError, match=r"has no padding token, .* --batch-size 1"):
         encode(["ab", "c"])
     tokenizer.eos_token = "."
-    padding = load_model("somebodys_models:pair", max_tokens=3).encode
+    padding = load_model("user_models:pair", max_tokens=3).encode
     assert padding is not None
     assert padding(["ab", "c"])["input_ids"].tolist() == [[97, 98], [99, 0]]
 
@@ -187,14 +187,14 @@ def test_without_a_padding_token_passages_go_one_by_one(module: types.ModuleType
 def test_a_pair_with_something_that_is_no_tokenizer_or_fails(module: types.ModuleType) -> None:
     module.pair = lambda: (nn.Linear(2, 2), 7)
     with pytest.raises(LoadError, match="a model with a int, which is not a tokenizer"):
-        load_model("somebodys_models:pair", max_tokens=8)
+        load_model("user_models:pair", max_tokens=8)
 
     class Failing(Tokenizer):
         def __call__(self, *_: object, **__: object) -> dict[str, torch.Tensor]:
             raise KeyError("letter")
 
     module.pair = lambda: (nn.Linear(2, 2), Failing())
-    encode = load_model("somebodys_models:pair", max_tokens=8).encode
+    encode = load_model("user_models:pair", max_tokens=8).encode
     assert encode is not None
     with pytest.raises(LoadError, match="the tokenizer fails on the text: KeyError: 'letter'"):
         encode(["a"])
@@ -278,8 +278,8 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(folder: Path, tmp_p
 
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation", "_attn_implementation_internal"])
 def test_an_attention_backend_named_by_a_file_is_refused(folder: Path, key: str) -> None:
-    _edit_config(folder, **{key: "somebody/kernels"})
-    with pytest.raises(LoadError, match="names the attention backend 'somebody/kernels', not trusted"):
+    _edit_config(folder, **{key: "owner/kernels"})
+    with pytest.raises(LoadError, match="names the attention backend 'owner/kernels', not trusted"):
         load_model(str(folder), max_tokens=8)
 
 
@@ -373,7 +373,7 @@ def test_positions_are_counted_from_behind_the_padding(tmp_path: Path) -> None:
 
 @pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The hosts that anything tries to reach. None is: the look-up is recorded and fails."""
+    """Return the list of hosts that code tries to reach; every attempt fails."""
     hosts: list[object] = []
 
     def refuse(host: object, *_: object, **__: object) -> None:
@@ -408,7 +408,7 @@ def test_a_backbone_named_by_a_folder_is_not_fetched(folder: Path, looked_up: li
         load_model(path, max_tokens=8)
     assert looked_up == []
     assert constants.HF_HUB_OFFLINE is False
-    # The control: transformers alone does look for it, though told to use local files only.
+    # The control: transformers alone does look it up, in spite of local_files_only.
     with suppress(Exception):
         transformers.AutoConfig.from_pretrained(path, local_files_only=True)
     assert looked_up
@@ -421,7 +421,7 @@ def test_a_tokenizer_is_not_fetched(folder: Path, looked_up: list[object], monke
     loaded = load_model(str(folder), max_tokens=8)
 
     def fetches(*_: object, **__: object) -> object:
-        return huggingface_hub.HfApi().repo_exists("somebody/tokenizer")
+        return huggingface_hub.HfApi().repo_exists("owner/tokenizer")
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fetches)
     assert loaded.encode is not None
@@ -433,10 +433,10 @@ def test_a_tokenizer_is_not_fetched(folder: Path, looked_up: list[object], monke
     assert looked_up
 
 
-@pytest.mark.parametrize("place", ["top", "part"])
-def test_a_pretrained_backbone_is_refused(folder: Path, looked_up: list[object], place: str) -> None:
+@pytest.mark.parametrize("level", ["top", "nested"])
+def test_a_pretrained_backbone_is_refused(folder: Path, looked_up: list[object], level: str) -> None:
     wanted: dict[str, object] = {"use_pretrained_backbone": True}
-    _edit_config(folder, **(wanted if place == "top" else {"parts": [{"vision_config": wanted}]}))
+    _edit_config(folder, **(wanted if level == "top" else {"parts": [{"vision_config": wanted}]}))
     with pytest.raises(LoadError, match=r'asks for a pretrained backbone.*set "use_pretrained_backbone" to false'):
         load_model(str(folder), max_tokens=8)
     assert looked_up == []
@@ -576,7 +576,7 @@ def test_a_tokenizer_that_panics_is_an_error(module: types.ModuleType) -> None:
             raise PanicException("regex")
 
     module.pair = lambda: (nn.Linear(2, 2), Panics())
-    encode = load_model("somebodys_models:pair", max_tokens=8).encode
+    encode = load_model("user_models:pair", max_tokens=8).encode
     assert encode is not None
     with pytest.raises(LoadError, match="the tokenizer fails on the text: PanicException: regex"):
         encode(["a"])
@@ -591,7 +591,7 @@ def test_long_passages_are_cut_before_they_are_tokenized(module: types.ModuleTyp
             return super().__call__(passages, **options)  # type: ignore[arg-type]
 
     module.pair = lambda: (nn.Linear(2, 2), Measures())
-    encode = load_model("somebodys_models:pair", max_tokens=8).encode
+    encode = load_model("user_models:pair", max_tokens=8).encode
     assert encode is not None
     encode(["a" * 10**6])
     assert lengths == [8 * 64]

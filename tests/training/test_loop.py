@@ -102,14 +102,14 @@ def test_a_run_that_lost_its_optimizer_would_show(
     assert not _same(whole.model, _run(tmp_path / "killed"))
 
 
-def test_the_seed_and_nothing_else_is_chance(tmp_path: Path) -> None:
+def test_only_the_seed_is_random(tmp_path: Path) -> None:
     torch.manual_seed(1)
     first = _run(tmp_path / "a")
     torch.manual_seed(2)
     assert _same(first, _run(tmp_path / "b"))
     other = dataclasses.replace(RECIPE, seed=6)
     assert not _same(first, _run(tmp_path / "c", recipe=other))
-    # The order of the images is chance too.
+    # The order of the images is random too.
     assert not _same(_run(tmp_path / "d", augment=None), _run(tmp_path / "e", augment=None, recipe=other))
 
 
@@ -213,12 +213,12 @@ def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
     _run(tmp_path)
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"the loss is (nan|inf) at step \d+; use a lower learning rate"):
         _run(tmp_path, recipe=dataclasses.replace(RECIPE, learning_rate=1e30, epochs=9, clip=1e30))
 
 
 @pytest.mark.parametrize(("field", "value"), [("epochs", 0), ("batch_size", 0), ("warmup", 3.0), ("warmup", -1.0)])
-def test_recipes_that_are_none(field: str, value: float) -> None:
+def test_invalid_recipes_are_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=r"expected (a warmup|epochs and batch_size) of at least"):
         dataclasses.replace(RECIPE, **{field: value})

@@ -1,4 +1,4 @@
-"""The parts of training: schedule, augmentation, accuracy and its interval."""
+"""Schedule, augmentation, accuracy and its interval."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ def test_the_schedule_rises_then_falls() -> None:
 
 
 @pytest.mark.parametrize(("step", "steps", "warmup"), [(23, 23, 5), (-1, 23, 5), (0, 5, 5), (0, 5, -1)])
-def test_schedules_that_are_none(step: int, steps: int, warmup: int) -> None:
+def test_invalid_schedules_are_refused(step: int, steps: int, warmup: int) -> None:
     with pytest.raises(ValueError, match="expected 0 <= step < steps"):
         learning_rate_factor(step, steps=steps, warmup=warmup)
 
@@ -39,10 +39,10 @@ def test_every_shift_is_a_shift_and_all_occur() -> None:
     for one, image in zip(moved, images, strict=True):
         wide = torch.nn.functional.pad(image[0], (2, 2, 2, 2))
         windows = {(y, x): wide[y : y + 5, x : x + 7] for y in range(5) for x in range(5)}
-        places = [place for place, window in windows.items() if torch.equal(one[0], window)]
-        assert len(places) == 1
+        shifts = [shift for shift, window in windows.items() if torch.equal(one[0], window)]
+        assert len(shifts) == 1
         assert torch.equal(one[0], -one[1])
-        seen.add(places[0])
+        seen.add(shifts[0])
     assert len(seen) == 25
 
 
@@ -97,6 +97,6 @@ def test_the_ends_of_wilsons_interval_are_just_not_refuted(trials: int, share: f
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5)])
-def test_shares_that_are_none(successes: int, trials: int) -> None:
+def test_invalid_proportions_are_refused(successes: int, trials: int) -> None:
     with pytest.raises(ValueError, match="expected 0 <= successes <= trials"):
         wilson_interval(successes, trials)
