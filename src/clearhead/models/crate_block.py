@@ -58,7 +58,7 @@ class BlockConfig:
     heads: int = 8
     step: float = 0.1
     penalty: float = 0.1
-    form: Form = Form.RELEASED
+    form: Form | str = Form.RELEASED
     shrink: float = 0.5
     overcomplete: bool = False
 

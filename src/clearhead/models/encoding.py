@@ -61,10 +61,10 @@ def _positions(model: nn.Module) -> Iterator[float]:
     for name, module in model.named_modules():
         padding = module.padding_idx if isinstance(module, nn.Embedding) else None
         if name.rpartition(".")[2] == "position_embeddings" and padding is not None:
-            yield module.num_embeddings - padding - 1
+            yield float(module.num_embeddings - padding - 1)
 
 
 def _positive(limit: Any, name: str) -> float:
     if not isinstance(limit, int | float) or not limit >= 1:
         raise LoadError(f"{name} is {limit!r}, not a positive number; correct it")
-    return limit
+    return float(limit)
