@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import clearhead
-from clearhead.theories import coding_rate, kernel_pca, max_margin
+from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,7 +81,8 @@ def test_it_works_without_the_tools_of_its_tests() -> None:
     )
     by_head = (*kernel_pca.CLAIMS, *max_margin.CLAIMS[1:], *coding_rate.HEAD_CLAIMS, *coding_rate.MAP_CLAIMS)
     by_layer = len(coding_rate.LAYER_CLAIMS)
-    assert int(_python(code).splitlines()[-1]) == 4 * (len(by_head) + 1) + by_layer
+    others = 1 + len(attention_sinks.THEORY.claims)
+    assert int(_python(code).splitlines()[-1]) == 4 * (len(by_head) + others) + by_layer
 
 
 def test_torchvision_is_left_alone_by_the_import() -> None:

@@ -1,5 +1,7 @@
-"""What is kept of a stream of inputs, and the two ways of comparing a head with its controls."""
+"""The engine: sums over inputs, two ways of comparing a head with its controls, merging and saving."""
 
+import dataclasses
+import json
 import math
 from collections.abc import Sequence
 
@@ -10,8 +12,10 @@ from scipy import stats
 
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding
+from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
+from clearhead.theories import kernel_pca, symmetry
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import measure_by_head
@@ -169,3 +173,103 @@ def test_heads_on_their_own_tokens_are_joined() -> None:
     assert joined.controls[ANEW].tolist() == [[2, 1], [-2, -1]]
     assert joined.predicted is not None
     assert joined.predicted.tolist() == [20, 10]
+
+
+def test_two_halves_merged_are_the_whole() -> None:
+    parts = _drawn(13, HEADS), _drawn(13, DRAWS, HEADS, seed=1), _drawn(13, DRAWS, HEADS, seed=2)
+    parts[0][5, 1] = np.nan
+    whole = _measured(*parts, batch=3)
+    first, second = _measured(*parts, inputs=range(6)), _measured(*parts, inputs=range(6, 13))
+    first.merge(second)
+    for a, b in zip(first.findings(), whole.findings(), strict=True):
+        assert (a.inputs, a.skipped, a.reasons) == (b.inputs, b.skipped, b.reasons)
+        assert (a.value, a.interval.low, a.predicted) == pytest.approx(
+            (b.value, b.interval.low, b.predicted), rel=1e-12
+        )
+        for c, d in zip(a.controls, b.controls, strict=True):
+            assert (c.value, c.range.high, c.p_value) == pytest.approx((d.value, d.range.high, d.p_value), rel=1e-9)
+
+
+def test_sums_are_saved_and_restored_without_losing_a_bit() -> None:
+    parts = _drawn(7, HEADS), _drawn(7, DRAWS, HEADS, seed=1), _drawn(7, DRAWS, HEADS, seed=2)
+    parts[0][2, 1] = np.nan
+    measurement = _measured(*parts)
+    measurement.observe(_call([-1]))
+    text = json.dumps(measurement.state(), allow_nan=False)
+    restored = Measurement.from_state(json.loads(text), _theory(*parts))
+    assert repr(restored.findings()) == repr(measurement.findings())
+    assert restored.state() == measurement.state()
+    for each in (restored, measurement):
+        each.observe(_call([3, 4]))
+    assert repr(restored.findings()) == repr(measurement.findings())
+
+
+def test_halves_of_a_real_theory_merge_if_the_second_knows_what_came_before() -> None:
+    def call(seed: int) -> Heads:
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v = (torch.randn(3, 2, 11, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+        return Heads(layer=1, name="a", q=q, k=k, v=v, out=v, scale=0.5)
+
+    whole, first, second = (
+        Measurement(kernel_pca.THEORY, seed=5),
+        Measurement(kernel_pca.THEORY, seed=5),
+        Measurement(kernel_pca.THEORY, seed=5, first=6),
+    )
+    for number in range(4):
+        whole.observe(call(number))
+        (first if number < 2 else second).observe(call(number))
+    first.merge(second)
+    for a, b in zip(first.findings(), whole.findings(), strict=True):
+        assert (a.inputs, a.skipped) == (b.inputs, b.skipped)
+        assert a.value == pytest.approx(b.value, rel=1e-10, nan_ok=True)
+        assert [c.value for c in a.controls] == pytest.approx([c.value for c in b.controls], rel=1e-10, nan_ok=True)
+
+
+def test_parts_of_different_audits_do_not_merge() -> None:
+    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    first, theory = _measured(*parts), _theory(*parts)
+    with pytest.raises(InputError, match="merge parts of one audit"):
+        first.merge(Measurement(theory, seed=1))
+    with pytest.raises(InputError, match="merge parts of one audit"):
+        first.merge(Measurement(theory, controls=False))
+    other = Measurement(theory)
+    other.observe(dataclasses.replace(_call([1]), name="b"))
+    with pytest.raises(InputError, match="layer 0 is a with 3 heads in one part and b with 3"):
+        first.merge(other)
+    with pytest.raises(InputError, match="the sums are of t, not of symmetry"):
+        Measurement.from_state(first.state(), symmetry.THEORY)
+
+
+def test_inputs_to_which_the_theory_does_not_apply_are_skipped_with_their_reason() -> None:
+    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    measurement = Measurement(_theory(*parts))
+    measurement.observe(_call([0, -1, 2]))
+    for finding in measurement.findings():
+        assert (finding.inputs, finding.skipped) == (2, 1)
+        assert finding.reasons == (Reason(ReasonKind.TOO_SHORT, "negative"),)
+
+
+def test_random_numbers_depend_on_seed_layer_number_and_window_alone() -> None:
+    drawn: dict[tuple[int, ...], float] = {}
+
+    def measure(example: Example, rng: Random) -> Samples:
+        drawn[example.layer, int(example.q[0, 0, 0])] = float(torch.rand((), generator=rng.torch))
+        return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
+
+    theory = Theory(key="t", title="t", claims=(FIRST,), measure=measure)
+    Measurement(theory).observe(_call([0, 1, 2, 3]))
+    together = dict(drawn)
+    apart = Measurement(theory)
+    for i in range(4):
+        apart.observe(_call([i]))
+    assert drawn == together
+    assert len(set(drawn.values())) == 4
+    expected = torch.Generator().manual_seed(int(np.random.SeedSequence([0, 0, 3, 0]).generate_state(1)[0]))
+    assert drawn[0, 2] == float(torch.rand((), generator=expected))
+    Measurement(theory).observe(_call([0], layer=1))
+    assert drawn[1, 0] != drawn[0, 0]
+    Measurement(theory, seed=1).observe(_call([0]))
+    assert drawn[0, 0] != together[0, 0]
+    Measurement(theory).observe(_call([0, 1], windows=2))
+    assert drawn[0, 1] != together[0, 1]
+    assert drawn[0, 0] == together[0, 0]

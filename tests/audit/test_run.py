@@ -22,14 +22,21 @@ from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.report.folder import write_report
-from clearhead.theories import coding_rate, kernel_pca, max_margin
+from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.kernels import KERNEL
 from clearhead.theories.theory import Role
 from tests.interfaces.zoo import FAMILIES, drawn_large
 
 TOKENS, WIDTH, HEADS = 29, 12, 3
 
-CLAIMS = len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1 + len(coding_rate.HEAD_CLAIMS + coding_rate.MAP_CLAIMS)
+CLAIMS = (
+    len(kernel_pca.CLAIMS)
+    + len(max_margin.CLAIMS)
+    - 1
+    + len(coding_rate.HEAD_CLAIMS + coding_rate.MAP_CLAIMS)
+    + 1
+    + len(attention_sinks.THEORY.claims)
+)
 """Of each head: one of max margin needs a loss, and symmetry has one. The coding rate has some of each layer too."""
 
 
@@ -78,7 +85,7 @@ def test_the_record_tells_what_was_done(record: AuditRecord) -> None:
     assert [layer.heads for layer in record.fidelity.layers] == [3, 3]
     assert record.fidelity.output_difference == 0
     assert record.timing.total >= record.timing.forward > 0
-    assert set(record.timing.theory) == {"kernel PCA", "max margin", "coding rate", "symmetry"}
+    assert set(record.timing.theory) == {"kernel PCA", "max margin", "coding rate", "symmetry", "attention sinks"}
     assert record.timing.peak_memory > 10**7
 
 
@@ -191,6 +198,7 @@ def test_text_models_count_their_tokens() -> None:
         ("max margin", 0, 1),
         ("coding rate", 6, 0),
         ("symmetry", 6, 0),
+        ("attention sinks", 6, 0),
     }
 
 

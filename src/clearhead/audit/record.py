@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from clearhead.audit.finding_table import FindingTable
 from clearhead.audit.findings import Finding
+from clearhead.errors import InputError
 from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval, RunningMoments
+from clearhead.theories.catalogue import TheorySource
 from clearhead.theories.theory import Dispute, WholeModelErrors
 
 __all__ = ["AuditRecord", "DepthCurve", "DepthLine", "Fidelity", "Timing"]
@@ -19,7 +23,7 @@ __all__ = ["AuditRecord", "DepthCurve", "DepthLine", "Fidelity", "Timing"]
 class Fidelity:
     """Evidence that what was captured is what the model computes, measured on the first batch.
 
-    `output_difference`: largest change of the model's output by being watched (0 means bit-identical).
+    `output_difference`: largest change of the model's output by capturing (0 means bit-identical).
     `recompute_error`: largest relative difference of the attention recomputed from q, k, v and mask to the model's own.
     `swap_error`: relative change of the model's output with exact softmax attention swapped in; at most `tolerance`.
     `control_change`: the same with uniform attention swapped in, which must show.
@@ -113,6 +117,24 @@ class AuditRecord:
     curves: tuple[DepthCurve, ...] = ()
     notes: tuple[str, ...] = ()
     """What to know about this audit before trusting its verdicts."""
+    theories: tuple[TheorySource, ...] = ()
+    """The theories that were measured, and the packages they come from."""
+
+    def __getitem__(self, key: str) -> FindingTable:
+        """Return the findings of one theory: `record["kernel-pca"].layer(3).head(5)`."""
+        titles = {source.key: source.title for source in self.theories}
+        if key not in titles:
+            raise InputError(f"the record has no theory {key!r}; it has {', '.join(titles) or 'none'}")
+        return FindingTable(tuple(f for f in self.findings if f.claim.theory == titles[key]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as plain values, as findings.json has them."""
+        values: dict[str, Any] = import_module("clearhead.report.json_file").audit_as_json(self)
+        return values
+
+    def to_pandas(self) -> Any:
+        """Return the findings as a pandas DataFrame, one row each."""
+        return FindingTable(self.findings).to_pandas()
 
     def __str__(self) -> str:
         """Return what was audited and the verdicts."""

@@ -20,7 +20,7 @@ from clearhead.audit.judging import judge
 from clearhead.audit.model_runs import AuditError, evaluation_mode, forward, measure, run_whole_model
 from clearhead.audit.record import AuditRecord, Fidelity, Timing
 from clearhead.interfaces import AttentionSpec
-from clearhead.theories.catalogue import find_theories
+from clearhead.theories.catalogue import find_theories, load_theories
 from clearhead.theories.reason import ReasonKind
 from clearhead.theories.theory import Need, Role, Theory
 
@@ -69,7 +69,8 @@ def audit(
         raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
     if baseline is not None and iter(batches) is batches:
         raise AuditError("a baseline is measured after the model, on the same inputs: give the batches as a list")
-    chosen = find_theories([theories] if isinstance(theories, str) else theories)
+    loaded = load_theories([theories] if isinstance(theories, str) else theories)
+    chosen = loaded.theories
     compared = _compared(chosen, baseline, baseline_for)
     measurements = [Measurement(theory, seed=seed) for theory in chosen]
     started = time.perf_counter()
@@ -146,9 +147,11 @@ def audit(
         disputes=tuple(theory.dispute for theory in chosen if theory.dispute is not None),
         curves=tuple(curves),
         notes=(
+            *loaded.failures,
             *_baseline_notes(chosen, compared, baselines),
             *(note for measurement in measurements for note in measurement.notes()),
         ),
+        theories=loaded.sources,
     )
 
 

@@ -39,6 +39,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "summaries": [_summary(grid) for grid in grids],
         "fidelity": _plain(record.fidelity),
         "whole_model": _plain(record.whole_model),
+        "theories": _plain(record.theories),
         "curves": _plain(record.curves),
         "notes": list(record.notes),
         "timing": _plain(record.timing),

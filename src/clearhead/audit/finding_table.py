@@ -1,0 +1,81 @@
+"""Findings that can be narrowed down by layer, head and statistic, and turned into a table."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clearhead.audit.findings import Finding
+from clearhead.errors import InputError
+
+__all__ = ["FindingTable"]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingTable:
+    """Findings in the order of the record."""
+
+    findings: tuple[Finding, ...]
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def layer(self, number: int) -> "FindingTable":
+        """Return the findings of one layer, by its number in forward-pass order."""
+        return self._narrowed("layer", number, [f.layer for f in self.findings])
+
+    def head(self, number: int) -> "FindingTable":
+        """Return the findings of one head of every layer."""
+        return self._narrowed("head", number, [f.head for f in self.findings])
+
+    def __getitem__(self, statistic: str) -> "FindingTable":
+        """Return the findings of one statistic."""
+        return self._narrowed("statistic", statistic, [f.claim.statistic for f in self.findings])
+
+    def _narrowed(self, what: str, wanted: object, names: list[Any]) -> "FindingTable":
+        if wanted not in names:
+            known = ", ".join(str(name) for name in dict.fromkeys(names)) or "none"
+            raise InputError(f"there are no findings of {what} {wanted!r}; there are {known}")
+        return FindingTable(tuple(f for f, name in zip(self.findings, names, strict=True) if name == wanted))
+
+    def __str__(self) -> str:
+        """Return one line per finding."""
+        places = (f"{f.claim.theory}, {f.claim.statistic}, layer {f.layer}, head {f.head}" for f in self.findings)
+        return "\n".join(f"{at}: {f.value:.3g} ({f.verdict})" for at, f in zip(places, self.findings, strict=True))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row of plain values per finding."""
+        return [
+            {
+                "theory": f.claim.theory,
+                "statistic": f.claim.statistic,
+                "role": str(f.claim.role),
+                "layer": f.layer,
+                "module": f.name,
+                "head": f.head,
+                "value": f.value,
+                "low": f.interval.low,
+                "high": f.interval.high,
+                "predicted": f.predicted,
+                "closest_control": f.closest_control.name if f.closest_control.draws else None,
+                "control_value": f.closest_control.value,
+                "p_value": f.p_value,
+                "adjusted_p_value": f.adjusted_p_value,
+                "agreement": f.agreement,
+                "inputs": f.inputs,
+                "skipped": f.skipped,
+                "reason": f.reason,
+                "verdict": str(f.verdict),
+            }
+            for f in self.findings
+        ]
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with one row per finding."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("to_pandas needs pandas; install it with: pip install pandas") from None
+        return pandas.DataFrame(self.rows())

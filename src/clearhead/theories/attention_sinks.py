@@ -1,0 +1,145 @@
+"""Attention sinks: heads that give the first token most of their attention, whatever it says.
+
+Gu et al. 2024 (arXiv 2410.10781) find them in trained language models and measure them by the mean attention on the
+first token; its values are small, so that the attention changes little. Barbero et al. 2025 (arXiv 2504.02732) explain
+them as a way not to mix tokens. Both speak of causal models; an encoder is measured in the same way.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.numerics.moments import Array
+from clearhead.shapes import Bool, Float
+from clearhead.theories.example import Example, Random
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.samples import measure_by_head
+from clearhead.theories.theory import Claim, Control, Direction, Need, Role, Sample, Samples, Theory
+
+__all__ = ["MASS", "RATE", "THEORY", "VALUE"]
+
+TITLE = "attention sinks"
+GU = "Gu et al. 2024 (arXiv 2410.10781)"
+EPSILON = 0.3
+POSITIONS = 8
+FEWEST_TOKENS = 4
+
+UNIFORM = Control(name="uniform attention under the same mask")
+OTHERS = Control(name="other positions", kept=True)
+
+MASS = Claim(
+    theory=TITLE,
+    statistic="attention on the first token",
+    statement="queries give the first token more attention than a token gets by its position in the mask",
+    formula="mean over queries i > 1 of softmax(s q_i·k_j)_1",
+    citation=f"{GU}, section 3; Barbero et al. 2025 (arXiv 2504.02732)",
+    predicted=None,
+    direction=Direction.HIGHER,
+    percent=True,
+    note="the first token is often the same in every input, so models with random weights differ from other positions "
+    "too: several draws of the baseline decide with the other controls",
+)
+VALUE = Claim(
+    theory=TITLE,
+    statistic="norm of the first value",
+    statement="the first token's value is small, so that attention on it adds little",
+    formula="‖v_1‖ / median_j>1 ‖v_j‖",
+    citation=f"{GU}, section 4",
+    predicted=None,
+    role=Role.SECONDARY,
+    direction=Direction.LOWER,
+    undefined="values of length zero",
+)
+RATE = Claim(
+    theory=TITLE,
+    statistic="sink rate",
+    statement="the mean attention on the first token exceeds the published threshold",
+    formula=f"share of inputs with a mean attention on the first token above {EPSILON}",
+    citation=f"{GU}, equation 7",
+    predicted=1.0,
+    role=Role.PUBLISHED,
+    percent=True,
+    note="depends on the length of inputs: uniform attention on three tokens exceeds the threshold",
+)
+
+
+def applies(example: Example) -> Reason | None:
+    """Return why an example has no first token among others, if so."""
+    if example.q.shape[-2] != example.k.shape[-2]:
+        return Reason(ReasonKind.NOT_COVERED, "cross-attention reads another sequence than its queries'")
+    if int(example.visible.sum(dim=-1).min()) < FEWEST_TOKENS:
+        return Reason(ReasonKind.TOO_SHORT, f"fewer than {FEWEST_TOKENS} tokens")
+    if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k, example.v)):
+        return Reason(ReasonKind.NOT_FINITE, "queries, keys or values are not finite")
+    return None
+
+
+def measure(example: Example, rng: Random) -> Samples:
+    """Measure the claims on every head, on the tokens that are not padding."""
+    return measure_by_head(example.visible, lambda part, tokens: _measure(example, part, tokens))
+
+
+def _measure(example: Example, part: slice, tokens: Bool[Tensor, "m"]) -> dict[Claim, Sample]:
+    seen = _between(example.mask, part, tokens)
+    weights = _attention(example, part, tokens, seen)
+    columns = range(min(POSITIONS + 1, weights.shape[-1] - 1))
+    mass = np.stack([_mean_attention(weights, seen, j) for j in columns])
+    uniform = torch.ones_like(weights) if seen is None else seen.expand_as(weights).double()
+    level = _mean_attention(uniform / uniform.sum(dim=-1, keepdim=True).clamp_min(1), seen, 0)
+    norms = example.v[part][:, tokens].double().norm(dim=-1)
+    ratios = np.stack([_ratio(norms, j) for j in columns])
+    missing = np.full((POSITIONS + 1 - len(mass), mass.shape[1]), np.nan)
+    mass, ratios = np.concatenate([mass, missing]), np.concatenate([ratios, missing])
+    controls = {
+        MASS: {UNIFORM: level[None], OTHERS: mass[1:]},
+        VALUE: {OTHERS: ratios[1:]},
+        RATE: {UNIFORM: (level[None] > EPSILON).astype(float), OTHERS: np.where(mass[1:] > EPSILON, 1.0, 0 * mass[1:])},
+    }
+    values = {MASS: mass[0], VALUE: ratios[0], RATE: (mass[0] > EPSILON).astype(float)}
+    return {c: Sample(value=x, controls=controls[c] if example.controls else {}) for c, x in values.items()}
+
+
+def _attention(example: Example, part: slice, tokens: Tensor, seen: Tensor | None) -> Float[Tensor, "h n n"]:
+    """Return the attention weights between tokens that are not padding, in float64; rows without keys are zero."""
+    q, k = (x[part][:, tokens].double() for x in (example.q, example.k))
+    scores = example.scale * q @ k.mT
+    if example.softcap is not None:
+        scores = example.softcap * torch.tanh(scores / example.softcap)
+    bias = _between(example.bias, part, tokens)
+    scores = scores if bias is None else scores + bias
+    scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+    if example.sinks is not None:
+        logit = example.sinks[part].double()[:, None, None].expand(-1, scores.shape[1], 1)
+        return torch.cat([scores, logit], dim=-1).softmax(dim=-1)[..., :-1].nan_to_num()
+    return scores.softmax(dim=-1).nan_to_num()
+
+
+def _between(added: Tensor | None, part: slice, tokens: Tensor) -> Tensor | None:
+    """Return a mask or bias between the tokens, (#h, n, n)."""
+    if added is None:
+        return None
+    return (added[part] if added.shape[0] > 1 else added)[:, tokens][:, :, tokens]
+
+
+def _mean_attention(weights: Tensor, seen: Tensor | None, j: int) -> Array:
+    """Return the mean attention on token j by head, over the later and earlier queries that may attend to it."""
+    queries = torch.ones_like(weights[..., j]) if seen is None else seen[..., j].expand_as(weights[..., j]).double()
+    queries = queries.clone()
+    queries[..., j] = 0
+    return ((weights[..., j] * queries).sum(dim=-1) / queries.sum(dim=-1)).cpu().numpy()
+
+
+def _ratio(norms: Tensor, j: int) -> Array:
+    """Return |v_j| over the median of the other tokens' by head; NaN where that is zero."""
+    others = torch.cat([norms[:, :j], norms[:, j + 1 :]], dim=-1).median(dim=-1).values
+    return torch.where(others > 0, norms[:, j] / others, torch.nan).cpu().numpy()
+
+
+THEORY = Theory(
+    key="attention-sinks",
+    title=TITLE,
+    claims=(MASS, VALUE, RATE),
+    measure=measure,
+    applies=applies,
+    needs=frozenset({Need.BASELINE}),
+)

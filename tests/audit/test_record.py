@@ -1,0 +1,56 @@
+"""What a record gives to those who use it in Python."""
+
+import sys
+
+import pytest
+
+from clearhead.audit.record import AuditRecord
+from clearhead.audit.run import audit
+from clearhead.errors import InputError
+from clearhead.report.json_file import audit_as_json
+from tests.audit.test_run import Projecting, _batches
+from tests.interfaces.zoo import drawn_large
+
+
+@pytest.fixture(scope="module")
+def record() -> AuditRecord:
+    return audit(drawn_large(Projecting()).double(), _batches(1), theories=["kernel-pca", "symmetry"])
+
+
+def test_findings_are_indexed_by_theory_layer_head_and_statistic(record: AuditRecord) -> None:
+    head = record["kernel-pca"].layer(1).head(2)
+    assert {(f.claim.theory, f.layer, f.head) for f in head} == {("kernel PCA", 1, 2)}
+    [captured] = head["captured variance"]
+    assert captured in record.findings
+    assert len(record["symmetry"]) == 6
+    assert str(record["symmetry"].layer(0).head(1)).startswith("symmetry, permutation error, layer 0, head 1: ")
+
+
+def test_what_is_not_there_is_named(record: AuditRecord) -> None:
+    for read, message in (
+        (lambda: record["magic"], "the record has no theory 'magic'; it has kernel-pca, symmetry"),
+        (lambda: record["symmetry"].layer(7), "there are no findings of layer 7; there are 0, 1"),
+        (lambda: record["symmetry"].head(9), "there are no findings of head 9; there are 0, 1, 2"),
+        (lambda: record["symmetry"]["x"], "there are no findings of statistic 'x'; there are permutation error"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read()
+
+
+def test_a_record_is_plain_values(record: AuditRecord) -> None:
+    assert record.to_dict() == audit_as_json(record)
+
+
+def test_a_record_is_a_table(record: AuditRecord) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = record.to_pandas()
+    assert isinstance(table, pandas.DataFrame)
+    assert len(table) == len(record.findings)
+    assert list(table["value"].dropna()) == [f.value for f in record.findings if f.value == f.value]
+    assert set(table["verdict"]) == {str(f.verdict) for f in record.findings}
+
+
+def test_without_pandas_the_error_says_what_to_install(record: AuditRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="to_pandas needs pandas; install it with: pip install pandas"):
+        record.to_pandas()
