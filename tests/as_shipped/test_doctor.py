@@ -76,7 +76,7 @@ def test_json_holds_the_same_facts_and_a_wrong_setting_is_one_of_them() -> None:
     ]  # fmt: skip
     assert facts["torch"]["version"] == torch.__version__
     assert facts["kernel"]["present"] is False
-    assert facts["kernel"]["reason"].startswith("CLEARHEAD_KERNEL=sse9 is not known; it takes off, generic, avx2")
+    assert facts["kernel"]["reason"].startswith("CLEARHEAD_KERNEL=sse9 is not known; set it to off, generic, avx2")
 
 
 def test_a_kernel_that_is_switched_off(doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,8 @@ def test_no_compiler(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "which is no program here; .* unset CXX"),
-        ("exit 3", "two lines of C[+][+]17: it ended with code 3 and no word; set CXX"),
+        (None, "which is not a program here; .* unset it"),
+        ("exit 3", "two lines of C[+][+]17: it ended with code 3 and no message; set CXX"),
         ("echo; echo 'note: hm'; echo 'fatal  error: licence' >&2; exit 1", "17: fatal error: licence; set CXX"),
         ("kill -9 $$", "code -9"),
     ],

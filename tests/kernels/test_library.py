@@ -51,14 +51,14 @@ def test_instructions_that_the_processor_lacks_are_never_chosen(
 
 
 def test_a_word_that_is_not_known(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=sse9 is not known; it takes off, generic, avx2, avx512"):
+    with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=sse9 is not known; set it to off, generic, avx2, avx512"):
         load(tmp_path / LIBRARY, wanted="sse9")
 
 
 def test_never_built_or_switched_off(tmp_path: Path) -> None:
     assert load(tmp_path / LIBRARY).reason == "not built; python -m clearhead.kernels.build builds it"
     assert load(tmp_path / LIBRARY, wanted="off").reason.startswith("switched off by CLEARHEAD_KERNEL=off; ")
-    with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=generic asks for the compiled kernel, but it is not built"):
+    with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=generic needs the compiled kernel, but it is not built"):
         load(tmp_path / LIBRARY, wanted="generic")
 
 
@@ -66,7 +66,7 @@ def test_refused_by_the_loader(tmp_path: Path) -> None:
     (tmp_path / LIBRARY).write_bytes(b"\x7fELF of another machine")
     found = load(tmp_path / LIBRARY)
     assert found.kernel is None
-    assert re.fullmatch(r"built, but this machine does not load it \(.+\); python -m \S+ builds it again", found.reason)
+    assert re.fullmatch(r"built, but cannot be loaded here \(.+\); python -m \S+ builds it again", found.reason)
 
 
 @needs_compiler

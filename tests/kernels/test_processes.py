@@ -198,4 +198,4 @@ except MemoryError as error:
     print(error)
 assert attend(kernel(), small, small, seen=None, scale=1.0).out.isclose(small).all()
 """
-    assert in_a_process(text) == "no memory for attention over 300007 tokens; take fewer tokens at once"
+    assert in_a_process(text) == "not enough memory for attention over 300007 tokens; pass fewer tokens at once"

@@ -1,5 +1,5 @@
-"""The compiled kernel of symmetric attention on a CPU: its C++ sources, how they are built, and how it is loaded.
+"""The compiled CPU kernel of symmetric attention: its C++ sources, `build`, and `library`, which loads it.
 
-Everything works without it, slower. `build` needs the standard library alone, because it runs while clearhead is being
-installed; `library` loads what was built, when it is first asked for.
+Everything works without it, slower. `build` uses the standard library alone, because it runs during installation;
+`library` loads the result on first use.
 """

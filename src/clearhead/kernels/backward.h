@@ -1,8 +1,8 @@
-// The gradient of symmetric attention, from the same exponentials and as symmetric as they are. With A = dO / total,
+// The gradient of symmetric attention, from the same exponentials and equally symmetric. With A = dO / total,
 // B = w v and a_i = A_i . o_i, and totals without the exponentials' lift, so that small gradients stay above zero:
 //   dv_i = w_i sum_j G_ij A_j
 //   dk_i = scale sum_j T_ij k_j,   T_ij = G_ij (A_i . B_j + A_j . B_i - a_i w_j - a_j w_i)
-// Heads whose numbers spread too widely have P_ij = 2^(score - the row's logarithm) in place of G_ij w_j / total, and
+// Heads computed row by row have P_ij = 2^(score - the row's logarithm) in place of G_ij w_j / total, and
 //   dv_j = sum_i P_ij dO_i,   dk_i = scale sum_j (S_ij + S_ji) k_j,   S_ij = P_ij (dO_i . v_j - dO_i . o_i)
 #pragma once
 
@@ -14,16 +14,16 @@ class BackwardHead {
     const Call &call;
     const Sizes &z;
     const Tiling tiling;
-    const int64_t key_apart, value_apart;  // of rows: whole vectors
+    const int64_t key_apart, value_apart;  // row strides: whole vectors
     Keys keys;
-    float *k_copied, *a_rows;  // k where its rows are not whole vectors, and A
+    float *k_copied, *a_rows;  // k padded to whole vectors if needed, and A
     float *a_dot_o, *logarithms;
-    float *unsound, *largest_gradients;  // by member; the first, whether a gradient is too small or came out not finite
-    float *three;    // tiles of A, B and A again, turned over, so that A|B and B|A each lie together
+    float *unsound, *largest_gradients;  // by member; `unsound` is 1 if a gradient is too small or not finite
+    float *three;    // transposed tiles of A, B and A again, so that A|B and B|A are each contiguous
     Sums g, t;       // of a pair of tiles
     Sums to_k, to_v;  // of T k and of G A
 
-    // The largest number of the row's gradient.
+    // Returns the largest entry of the row's gradient.
     float prepare_row(Rows k, Rows out, Rows gradient, float share, int64_t token) {
         float *a = a_rows + token * value_apart;
         vec products = vec{}, most = vec{};
@@ -96,12 +96,12 @@ class BackwardHead {
         product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_apart, rows}, columns, key_apart);
     }
 
-    // The logarithm, in bits, of what a row was divided by.
+    // Returns the base-2 logarithm of a row's divisor.
     float logarithm(const float *totals, bool was_plain, int64_t token) const {
         return was_plain ? totals[token] : log2f(totals[token]) - LIFT + keys.c[token] + keys.middle;
     }
 
-    // Writes a row of sums times a factor; whether all of it is finite.
+    // Writes a row of sums times a factor; returns whether all of it is finite.
     static bool finish(const Sums &sums, int64_t at, int64_t width, float factor, float *to) {
         vec zeros = vec{};
         for (int64_t d = 0; d < width; d += LANES) {
@@ -134,7 +134,7 @@ class BackwardHead {
 
     const Tiling &tiles() const { return tiling; }
 
-    // As ForwardHead::run: a member may have written its own tiles' rows just before, and reads them just after.
+    // As in ForwardHead::run, a member may write its own tiles' rows just before and read them just after.
     void run(Rows k, Rows v, Rows out, Rows gradient, const uint8_t *seen, const float *totals,
              bool was_plain, Rows k_gradient, Rows v_gradient, Team team) {
         tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, tile); });

@@ -1,7 +1,7 @@
-"""Compile the kernel: one shared library that holds the same arithmetic for several sets of instructions.
+"""Compile the kernel: one shared library with the same arithmetic for several instruction sets.
 
-Standard library only, and nothing of clearhead: an installer loads this file by its path where torch is not installed.
-`python -m clearhead.kernels.build` builds it later, once there is a compiler.
+Standard library only, no import of clearhead: an installer loads this file by its path where torch is not installed.
+`python -m clearhead.kernels.build` builds the kernel later, once there is a compiler.
 
 Never -ffast-math (old compilers then flush denormals in the whole process when the library is loaded) and never
 -march=native (the library may be carried to another processor).
@@ -33,8 +33,8 @@ _FLAGS = (
     "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
     "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Wno-psabi",
 )  # fmt: skip
-# From the least to the most: the linker keeps the first of several copies of an inline function, so a copy made of
-# instructions that only some processors have never serves code for the others.
+# Smallest first: the linker keeps the first of several copies of an inline function, so that generic code never calls a
+# copy with instructions that only some processors have.
 _VARIANTS = {
     "generic": (),
     "avx2": ("-mavx2", "-mfma"),
@@ -49,11 +49,11 @@ _SECONDS = 300.0
 
 
 class BuildError(Exception):
-    """The kernel could not be built. The message is one line: cause and remedy."""
+    """A failed build. The message is one line: cause and remedy."""
 
 
 class _FailedError(Exception):
-    """A compiler's refusal, in its own words."""
+    """A failed compiler run, with the compiler's message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +65,20 @@ class _Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compiler:
-    """A compiler, when it must be done, and which of its processes run now."""
+    """A compiler, its deadline, and its running processes."""
 
     command: tuple[str, ...]
     deadline: float
     running: set[subprocess.Popen[str]] = field(default_factory=set)
 
     def run(self, *arguments: str | Path) -> str:
-        """What it printed; `_FailedError` unless it succeeded in time."""
+        """Run the compiler and return its output; raise `_FailedError` unless it succeeds in time."""
         command = [*self.command, *map(str, arguments)]
         try:
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
                 errors="replace", env=os.environ | {"LC_ALL": "C"},
-                start_new_session=True,  # a compiler's own children shall end with it
+                start_new_session=True,  # so that its child processes can be stopped too
             )  # fmt: skip
         except OSError as error:
             raise _FailedError(error.strerror or str(error)) from None
@@ -92,22 +92,22 @@ class _Compiler:
             finally:
                 self.running.discard(process)
         if process.returncode:
-            raise _FailedError(_first_error(output) or f"it ended with code {process.returncode} and no word")
+            raise _FailedError(_first_error(output) or f"it ended with code {process.returncode} and no message")
         return output
 
     def stop(self) -> None:
-        """End what runs now."""
+        """Stop all running processes."""
         for process in [*self.running]:
-            with suppress(OSError):  # it may have ended by itself
+            with suppress(OSError):  # it may have ended already
                 os.killpg(process.pid, signal.SIGKILL)
 
 
 def build(folder: Path, *, sources: Path = SOURCES, flags: Sequence[str] = ()) -> Path:
-    """Compile the kernel into `folder` and return the library's path. A library that is there is replaced at the end.
+    """Compile the kernel into `folder` and return the library's path; an existing library is replaced at the end.
 
-    sources: where interface.cpp and variant.cpp are; flags: more flags for every file and for linking (sanitizers)
+    sources: folder of interface.cpp and variant.cpp; flags: additional flags for compiling and linking (sanitizers)
 
-    Raises `BuildError` where there is no compiler, or it fails, and leaves nothing behind then.
+    Raises `BuildError` without leaving files behind if there is no compiler, or it fails.
     """
     return _build(folder, sources=sources, flags=flags).path
 
@@ -137,7 +137,7 @@ def _find_compiler() -> tuple[str, ...]:
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen:
         if shutil.which(chosen[0]) is None:
-            raise BuildError(f"CXX names {chosen[0]}, which is no program here; name a C++ compiler, or unset CXX")
+            raise BuildError(f"CXX is {chosen[0]}, which is not a program here; set it to a C++ compiler, or unset it")
         return tuple(chosen)
     for name in _COMPILERS:
         if shutil.which(name) is not None:
@@ -149,7 +149,7 @@ def _find_compiler() -> tuple[str, ...]:
 
 
 def _compile(compiler: _Compiler, sources: Path, work: Path, flags: tuple[str, ...]) -> _Built:
-    """Compile every variant that the compiler can, then the interface that knows which, and link them."""
+    """Compile each variant that the compiler supports, then the interface that lists them, and link them."""
     flags = (*_FLAGS, *flags, *_openmp(compiler, work))
     candidates = _variants(compiler)
 
@@ -169,7 +169,7 @@ def _compile(compiler: _Compiler, sources: Path, work: Path, flags: tuple[str, .
         pool.shutdown(wait=False, cancel_futures=True)
     if isinstance(tried["generic"], _FailedError):
         raise _refused(compiler, "variant.cpp", tried["generic"])
-    # A compiler may be too old for the newest instructions: it makes a library without them.
+    # A compiler too old for the newest instructions makes a library without them.
     objects = {name: made for name, made in tried.items() if isinstance(made, Path)}
     has = [f"-DCLEARHEAD_HAS_{name.upper()}" for name in objects if name != "generic"]
     interface, library = work / "interface.o", work / LIBRARY
@@ -182,7 +182,7 @@ def _compile(compiler: _Compiler, sources: Path, work: Path, flags: tuple[str, .
 
 
 def _openmp(compiler: _Compiler, work: Path) -> tuple[str, ...]:
-    """The flag for OpenMP, or none where the compiler or its runtime is without: the kernel has one thread then."""
+    """Return the flag for OpenMP, or none if the compiler or its runtime lacks it: the kernel then has one thread."""
     failed = _FailedError("it was not tried")
     for flags, text in _PROBES.items():
         probe = work / "probe.cpp"
@@ -197,7 +197,7 @@ def _openmp(compiler: _Compiler, work: Path) -> tuple[str, ...]:
 
 
 def _variants(compiler: _Compiler) -> dict[str, tuple[str, ...]]:
-    """The compiler says for which machine it compiles; Python may run on another."""
+    """Return the variants for the compiler's target machine; Python may run on another."""
     try:
         machine = compiler.run("-dumpmachine").strip()
     except _FailedError:
@@ -218,7 +218,7 @@ def _first_error(output: str) -> str:
 
 
 def main() -> int:
-    """Build the kernel beside its sources and say so in one line; 0, or 2 if it cannot be built."""
+    """Build the kernel next to its sources and print one line; return 0, or 2 if it cannot be built."""
     try:
         built = _build(SOURCES, sources=SOURCES, flags=())
     except BuildError as error:

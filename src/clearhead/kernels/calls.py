@@ -1,7 +1,7 @@
-"""The kernel's four calls on tensors: single precision on the CPU, (b, h, n, d), strides as they come.
+"""The kernel's four calls on tensors (b, h, n, d) in single precision on the CPU, with any strides.
 
-Heads whose numbers spread so widely that the symmetric form would lose exponentials are computed row by row. A call
-says which, for the gradient asks.
+Heads whose scores spread so widely that the symmetric form would lose exponentials are computed row by row. A call
+returns which heads these are, since the gradient needs it.
 """
 
 import ctypes
@@ -19,13 +19,13 @@ __all__ = [
     "Attended",
     "Pursued",
     "Schedule",
+    "allocate_attention",
+    "allocate_pursuit",
     "attend",
     "attend_backward",
-    "beside_tokens",
+    "empty_by_token",
     "pursue",
     "pursue_backward",
-    "room_for_attention",
-    "room_for_pursuit",
 ]
 
 _IMPORTED_IN = os.getpid()
@@ -73,7 +73,7 @@ class _PursuitBackward(_Pursuit):
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """Symmetric attention, what each row was divided by, and the heads that were computed row by row."""
+    """Symmetric attention, the divisor of each row, and the heads that were computed row by row."""
 
     out: Float[Tensor, "b h n e"]
     totals: Float[Tensor, "b h n"]
@@ -82,7 +82,7 @@ class Attended:
 
 @dataclass(frozen=True, slots=True)
 class Pursued:
-    """The last iterate, all before it, and of each what its rows were divided by and which heads went row by row."""
+    """The last iterate, those before it, and for each the divisors of its rows and the heads computed row by row."""
 
     out: Float[Tensor, "b h n d"]
     between: Float[Tensor, "before b h n d"]
@@ -92,7 +92,7 @@ class Pursued:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a pursuit goes: `pull` is 2 for the published sign of the dual variable, 0 for ADMM's."""
+    """Settings of a pursuit: `pull` is 2 for the published sign of the dual variable, 0 for ADMM's."""
 
     iterations: int
     pull: float
@@ -100,22 +100,22 @@ class Schedule:
     seen: Bool[Tensor, "b n"] | None
 
 
-def room_for_attention(k: Tensor, v: Tensor) -> Attended:
-    """What `attend` writes to, empty."""
-    return Attended(beside_tokens(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
+def allocate_attention(k: Tensor, v: Tensor) -> Attended:
+    """Allocate the result of `attend`."""
+    return Attended(empty_by_token(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
 
 
-def room_for_pursuit(k: Tensor, v: Tensor, iterations: int, *, keep: bool) -> Pursued:
-    """What `pursue` writes to, empty; only the last iterate unless what the gradient will ask for is to be kept."""
+def allocate_pursuit(k: Tensor, v: Tensor, iterations: int, *, keep: bool) -> Pursued:
+    """Allocate the result of `pursue`: the last iterate, and with `keep` also what the gradient needs."""
     between = k.new_empty((iterations - 1 if keep else 0, *k.shape))
     totals = k.new_empty((iterations if keep else 0, *k.shape[:-1]))
-    return Pursued(beside_tokens(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool))
+    return Pursued(empty_by_token(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool))
 
 
 def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
-    """Symmetric attention. Tokens that are not `seen` are looked at by none, and look themselves."""
+    """Compute symmetric attention. Tokens that are not `seen` are hidden as keys, and attend as queries."""
     k, v, seen = _in_rows(k), _in_rows(v), _whole(seen)
-    attended = room_for_attention(k, v)
+    attended = allocate_attention(k, v)
     call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.plain, scale))
     _run(kernel, "clearhead_forward", call)
     return attended
@@ -131,10 +131,10 @@ def attend_backward(
     seen: Bool[Tensor, "b n"] | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients for k and v."""
+    """Return the gradients of k and v."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
     seen, totals, plain = _whole(seen), attended.totals.contiguous(), attended.plain.contiguous()
-    to_k, to_v = beside_tokens(k), beside_tokens(v)
+    to_k, to_v = empty_by_token(k), empty_by_token(v)
     common = _common(k, v, out, seen, totals, plain, scale)
     _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(to_k), _view(to_v)))
     return to_k, to_v
@@ -149,9 +149,9 @@ def pursue(
     *,
     keep: bool,
 ) -> Pursued:
-    """Iterations of principal attention pursuit; see pursuit.h. `keep` what the gradient will ask for."""
+    """Run the iterations of principal attention pursuit; see pursuit.h. `keep`: also return what the gradient needs."""
     k, v, thresholds, seen = _in_rows(k), _in_rows(v), thresholds.contiguous(), _whole(schedule.seen)
-    pursued = room_for_pursuit(k, v, schedule.iterations, keep=keep)
+    pursued = allocate_pursuit(k, v, schedule.iterations, keep=keep)
     totals, plain = (pursued.totals, pursued.plain) if keep else (None, None)
     common = _common(k, v, pursued.out, seen, totals, plain, schedule.scale)
     between = pursued.between.data_ptr() if keep else None
@@ -169,11 +169,11 @@ def pursue_backward(
     schedule: Schedule,
     pursued: Pursued,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients for k, v and the thresholds."""
+    """Return the gradients of k, v and the thresholds."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(pursued.out)
     thresholds, seen, plain = thresholds.contiguous(), _whole(schedule.seen), pursued.plain.contiguous()
     totals, between = pursued.totals.contiguous(), pursued.between.contiguous()
-    to_k, to_v, to_thresholds = beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds)
+    to_k, to_v, to_thresholds = empty_by_token(k), empty_by_token(v), torch.empty_like(thresholds)
     call = _PursuitBackward(
         *_common(k, v, out, seen, totals, plain, schedule.scale),
         schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
@@ -183,19 +183,19 @@ def pursue_backward(
     return to_k, to_v, to_thresholds
 
 
-def beside_tokens(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
-    """An empty tensor of this shape whose heads lie side by side for each token, as the next layer wants them."""
+def empty_by_token(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
+    """Allocate a tensor of this shape with memory in the order (b, n, h, e), in which the next layer reads it."""
     b, h, n, e = like.shape
     return like.new_empty(b, n, h, e).transpose(1, 2)
 
 
 def _in_rows(x: Tensor) -> Tensor:
-    """The tensor, or a copy of it whose last axis is contiguous."""
+    """Return the tensor, or a copy of it whose last axis is contiguous."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _whole(seen: Tensor | None) -> Tensor | None:
-    """The mask, or a copy of it that is contiguous: the kernel is told its address alone, as of all but `_View`s."""
+    """Return the mask, contiguous: the kernel gets its address without strides."""
     return None if seen is None else seen.contiguous()
 
 
@@ -213,9 +213,9 @@ def _common(
 
 
 def _threads() -> int:
-    """As many as torch has; one after a fork: it leaves threads behind, and the pool would wait for them for ever.
+    """Return torch's number of threads; one after a fork, where the pool would wait forever for lost threads.
 
-    The kernel knows of a fork after it was loaded, this of one before: the pool may be older, for it is torch's too.
+    The kernel detects a fork after it was loaded; this detects one before, since the pool is shared with torch.
     """
     return torch.get_num_threads() if os.getpid() == _IMPORTED_IN else 1
 
@@ -224,5 +224,5 @@ def _run(kernel: Kernel, name: str, call: _Call) -> None:
     outcome = getattr(kernel.handle, name)(ctypes.byref(call), INSTRUCTIONS[kernel.instructions])
     if outcome == 2:
         sizes = call.sizes
-        raise MemoryError(f"no memory for attention over {sizes.tokens} tokens; take fewer tokens at once")
+        raise MemoryError(f"not enough memory for attention over {sizes.tokens} tokens; pass fewer tokens at once")
     assert outcome == 0, f"the kernel has no variant for {kernel.instructions}"

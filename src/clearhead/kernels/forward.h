@@ -1,5 +1,5 @@
-// o_i = sum_j G_ij w_j v_j / sum_j G_ij w_j, each G_ij computed once for both of its tokens. Heads whose numbers spread too
-// widely for that are computed as usual, row by row, with the largest score of a row taken out.
+// o_i = sum_j G_ij w_j v_j / sum_j G_ij w_j, each G_ij computed once for both of its tokens. Heads whose scores spread too
+// widely for that are computed row by row, with the largest score of a row subtracted.
 #pragma once
 
 #include "head.h"
@@ -10,18 +10,18 @@ namespace {
 class ForwardHead {
     const Sizes &z;
     const Tiling tiling;
-    const int64_t apart;  // of rows: whole vectors
+    const int64_t apart;  // row stride: whole vectors
     Keys keys;
     float *values;            // w v
-    float *unsound;           // by member, whether numbers spread too widely
-    float *repeated;          // whether some keys are equal
+    float *unsound;           // by member: 1 if scores spread too widely
+    float *repeated;          // 1 if some keys are equal
     Repeats repeats;
     float *largest_values;    // by tile
-    Sums g;                   // the exponentials of a pair of tiles
-    Sums outputs;             // of G w v
-    Sums by_lane, by_column;  // of G w: over the columns of a row, lane by lane; over the rows of a column, likewise
+    Sums g;                   // exponentials of a pair of tiles
+    Sums outputs;             // sums of G w v
+    Sums by_lane, by_column;  // sums of G w: over the columns of a row by lane; over the rows of a column
 
-    // w v of a tile; the largest value of it, or infinity where one is too large or not a number.
+    // Stores w v of a tile; returns its largest value, or infinity if one is too large or NaN.
     float weigh_values(Rows v, int64_t tile) {
         const int64_t from = tile * tiling.size;
         ivec small = ~ivec{};
@@ -52,7 +52,7 @@ class ForwardHead {
     void exponentiate(int64_t first, int64_t second, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, columns = tiling.tokens(second);
         float *totals_j = by_column.of(member) + at_j;
-        float sums_j[LARGEST_TILE + LANES] = {};  // of this tile alone, so that rounding does not grow with the tokens
+        float sums_j[LARGEST_TILE + LANES] = {};  // of this tile, so that rounding does not grow with the number of tokens
         for (int64_t i = 0; i < tiling.tokens(first); ++i) {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i];
             float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
@@ -75,12 +75,12 @@ class ForwardHead {
         exchange(g.of(member), {values, apart}, tiling, first, second, outputs.of(member), apart);
     }
 
-    // One row, divided by its total; whether the total can be trusted.
+    // Writes one row divided by its total; returns whether the total is reliable.
     bool finish(int64_t token, float *to, float *total_to) const {
         const int64_t aligned = token / LANES * LANES;
         const float total = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
         for (int64_t d = 0; d < z.value_width; d += LANES) {
-            // Where nothing is seen, zero, even of what is not a number.
+            // Zero where no token is visible, even for NaN.
             const vec x = keys.some_seen ? outputs.over_members(token * apart + d) * (1 / total) : vec{};
             store_some(to + d, x, z.value_width - d);
         }
@@ -88,11 +88,11 @@ class ForwardHead {
         return !keys.some_seen || (total >= keys.least_total && total < INFINITY);
     }
 
-    // The rows of one tile, over all columns.
+    // Computes the rows of one tile over all columns.
     void attend_plain(int64_t first, Rows out, float *totals, int member) const {
         const int64_t size = tiling.size, rows = tiling.tokens(first);
         float *scores = g.of(member), *sums = outputs.of(member), *top = by_lane.of(member), *total = top + size;
-        float largest_total = 1;  // 2^m: weights are smaller by it, so that no sum is larger than the largest value
+        float largest_total = 1;  // 2^m: weights are divided by it, so that no sum exceeds the largest value
         while (largest_total < (float)tiling.n) largest_total *= 2;
         memset(sums, 0, sizeof(float) * size * apart);
         for (int64_t i = 0; i < rows; ++i) {
@@ -106,7 +106,7 @@ class ForwardHead {
                 float *row = scores + i * size;
                 vec found = all(top[i]);
                 for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
-                    // Rounded here and stored, so that the row's largest is taken out to nothing, now and in the gradient.
+                    // Rounded and stored, so that the row's largest minus itself is zero, here and in the gradient.
                     const vec x = load(row + j) * keys.bits;
                     store(row + j, x);
                     found = (load(seen_j + j) > 0) & (x > found) ? x : found;
@@ -162,8 +162,8 @@ class ForwardHead {
 
     const Tiling &tiles() const { return tiling; }
 
-    // Members prepare and finish the rows of `for_own_tiles`: those of k and v may be written by the same member just
-    // before, and those of `out` read by it just after. `plain` and `totals` are what the gradient will ask for, or null.
+    // Each member prepares and finishes the rows of `for_own_tiles`: it may write those of k and v just before, and read
+    // those of `out` just after, without a barrier. The gradient needs `plain` and `totals`; they may be null.
     void run(Rows k, Rows v, Rows out, const uint8_t *seen, float *totals, uint8_t *plain, Team team) {
         tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, tile); });
         wait_for(team);
@@ -192,7 +192,7 @@ class ForwardHead {
         for (int member = 0; member < team.size; ++member) all_sound = all_sound && !unsound[member];
         if (plain && team.rank == 0) *plain = !all_sound;
         if (!all_sound) {
-            run_plain(v, out, seen, totals, team);  // sums of all rows in one order
+            run_plain(v, out, seen, totals, team);  // adds the terms of all rows in one order
         } else {
             if (team.rank == 0) *repeated = repeats.find(k);
             wait_for(team);

@@ -10,19 +10,19 @@
 namespace {
 
 constexpr int64_t LARGEST_TILE = 96;
-constexpr int64_t TILES_HELD = 4;  // tiles that stay in cache while the others pass by
-constexpr int64_t AHEAD = 8;       // rows that are asked for before they are read
-// Numbers spread too widely where the keys' norms do by more than this many bits (75 nats), ...
+constexpr int64_t TILES_HELD = 4;  // tiles that stay in cache while the others are read
+constexpr int64_t AHEAD = 8;       // rows prefetched before they are read
+// A head is computed row by row if the keys' c spread by more bits than this (75 nats), ...
 constexpr float WIDEST = 108.2f;
-// ... or are so large that tokens see hardly anything but themselves, which rows divided by one get without rounding, ...
+// ... or c is so large that tokens attend to little but themselves, which is exact row by row, ...
 constexpr float LARGEST_HALF = 256;
-// ... where a value is larger than this (sums of thousands of 2^84 times it would overflow), ...
+// ... or a value is larger than this (sums of thousands of 2^84 times it would overflow), ...
 constexpr float LARGEST_VALUE = 0x1p28f;
-// ... where a row that does not see itself sees nothing near: its total is less than this, ...
+// ... or the total of a row, which may be hidden from itself, is smaller than this, ...
 constexpr float LEAST_TOTAL = 0x1p-70f;
-// ... or not so much larger than what exponentials that stay at their floor can add up to, ...
+// ... or smaller than this factor times the sum of exponentials at their floor, ...
 constexpr float ABOVE_FLOOR = 0x1p24f;
-// ... or where the largest value or gradient, times the least weight, is smaller than this: others would be lost.
+// ... or the largest value or gradient times the least weight is smaller than this: smaller ones would be lost.
 constexpr float LEAST_PRODUCT = 0x1p-90f;
 
 constexpr double LOG2_E = 1.4426950408889634;
@@ -35,7 +35,7 @@ inline void wait_for(Team team) {
     }
 }
 
-// n tokens in tiles of one size, whole vectors. The last tile may be short.
+// n tokens in tiles of one size, a multiple of the vector size. The last tile may be shorter.
 struct Tiling {
     int64_t n, size, count, padded;
 
@@ -47,19 +47,19 @@ struct Tiling {
     }
     int64_t tokens(int64_t tile) const { return smaller(n - tile * size, size); }
 
-    // The tiles whose rows are this member's to prepare and to finish, ...
+    // Calls `work` on the tiles whose rows this member prepares and finishes, ...
     template <typename Work>
     void for_own_tiles(Team team, Work work) const {
         for (int64_t tile = team.rank; tile < count; tile += team.size) work(tile);
     }
-    // ... their tokens, ...
+    // ... on their tokens, ...
     template <typename Work>
     void for_own_tokens(Team team, Work work) const {
         for_own_tiles(team, [&](int64_t tile) {
             for (int64_t token = tile * size; token < tile * size + tokens(tile); ++token) work(token);
         });
     }
-    // ... and the pairs of tiles, each unordered one once, that are this member's.
+    // ... and on this member's pairs of tiles, each unordered pair once.
     template <typename Work>
     void for_own_pairs(Team team, Work work) const {
         int64_t turn = 0;
@@ -80,17 +80,17 @@ struct Rows {
 };
 
 inline Rows rows_of(const View &view, int64_t batch, int64_t head) {
-    if (!view.data) return {nullptr, 0};  // torch gives no address where there is no number
+    if (!view.data) return {nullptr, 0};  // an empty tensor has no address
     return {view.data + batch * view.batch_step + head * view.head_step, view.token_step};
 }
 
-// Asks for rows that will be read soon. They lie apart, where the processor does not guess them.
+// Prefetches rows that will be read soon: the processor does not predict their strides.
 inline void ask_for(Rows rows, int64_t from, int64_t to, int64_t n, int64_t width) {
     for (int64_t token = from; token < smaller(to, n); ++token)
         for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(rows[token] + d);
 }
 
-// A tile of tokens by width, turned over: tokens adjacent, the tile's missing tokens zero.
+// Transposes a tile (tokens, width): tokens adjacent, missing tokens of the last tile zero.
 inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, float *to) {
     const int64_t n = tiling.n, size = tiling.size, from = tile * size, tokens = tiling.tokens(tile);
     const int64_t whole = tokens / 4 * 4, wide = width / 4 * 4;
@@ -108,28 +108,27 @@ inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, f
     }
 }
 
-// Dot products of the tokens of two tiles that lie turned over. Rows are filled up to whole vectors.
+// Dot products of the tokens of two transposed tiles. Rows are padded to whole vectors.
 inline void dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first, int64_t second,
                  float *to) {
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
     product<Left::ROWS_ADJACENT, Into::PLACE>({left, size, right, size, to, size, width}, rows, columns);
 }
 
-// The same where (i, j) and (j, i) are equal.
+// The same if (i, j) and (j, i) are equal.
 inline void symmetric_dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first,
                            int64_t second, float *to) {
     if (first != second) return dots(left, right, width, tiling, first, second, to);
     const int64_t size = tiling.size;
     const Operands operands = {left, size, right, size, to, size, width};
-    // Below the diagonal; what lies above is the same. Missing tokens are zeros: theirs fill the last vectors.
+    // Computed below the diagonal and mirrored. Missing tokens are zeros and fill the last vectors.
     const int64_t whole = up_to(tiling.tokens(first), LANES);
     product<Left::ROWS_ADJACENT, Into::PLACE>(operands, whole, whole, true);
     for (int64_t i = 0; i < whole; i += 4)
         for (int64_t j = 0; j <= i; j += 4) turn_quads(to + i * size + j, size, to + j * size + i, size);
 }
 
-// What the tokens of two tiles get from one another's rows, weighted by a tile of rows of the first by columns of the
-// second.
+// Adds to each tile's sums the rows of the other, weighted by a tile (rows of the first, columns of the second).
 inline void exchange(const float *weights, Rows from, const Tiling &tiling, int64_t first, int64_t second, float *to,
                      int64_t apart) {
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
@@ -143,11 +142,11 @@ inline void exchange(const float *weights, Rows from, const Tiling &tiling, int6
 struct Keys {
     const Tiling tiling;
     const int64_t width;
-    const float bits;     // of exponent for each unit of a dot product of two keys
-    float *across;        // keys, tiles turned over
-    float *c;             // bits |k|^2 / 2: exponents of the factors that cancel
-    float *weight;        // 2^(c - middle), 0 for tokens that are not seen
-    float *least, *most;  // of c, over the seen tokens of a tile; infinity and minus it where there are none
+    const float bits;     // exponent per unit of a dot product of two keys, base 2
+    float *across;        // keys in transposed tiles
+    float *c;             // bits |k|^2 / 2: exponents of factors that cancel
+    float *weight;        // 2^(c - middle), 0 for hidden tokens
+    float *least, *most;  // of c over the visible tokens of a tile; infinity and -infinity if there are none
     float middle = 0, least_weight = 1, least_total = LEAST_TOTAL;
     bool some_seen = false, too_wide = false;
 
@@ -185,7 +184,7 @@ struct Keys {
         most[tile] = finite ? high : INFINITY;
     }
 
-    // After all tiles are packed. Every member finds the same.
+    // Call after all tiles are packed. Each member computes the same.
     void find_range() {
         float low = INFINITY, high = -INFINITY;
         for (int64_t tile = 0; tile < tiling.count; ++tile) {
@@ -200,7 +199,7 @@ struct Keys {
         least_total = at_floor * ABOVE_FLOOR > LEAST_TOTAL ? at_floor * ABOVE_FLOOR : LEAST_TOTAL;
     }
 
-    // Whether numbers, the largest of which is this, can be weighted.
+    // Returns whether numbers up to this size can be weighted.
     bool holds(float largest) const { return largest == 0 || largest * least_weight >= LEAST_PRODUCT; }
 
     void weigh(const uint8_t *seen, int64_t tile) const {
@@ -210,7 +209,7 @@ struct Keys {
             if (token >= tiling.n || (seen && !seen[token])) weight[token] = 0;
     }
 
-    // 1 for the tokens that are seen, 0 for the others.
+    // Sets weights to 1 for visible tokens, 0 for hidden ones.
     void mark(const uint8_t *seen, int64_t tile) const {
         for (int64_t token = tile * tiling.size; token < (tile + 1) * tiling.size; ++token)
             weight[token] = token < tiling.n && (!seen || seen[token]);
@@ -221,7 +220,7 @@ struct Keys {
         symmetric_dots(across + first * tile, across + second * tile, width, tiling, first, second, to);
     }
 
-    // G_ij from the dot product. In this order close tokens lose nothing: both differences are small.
+    // G_ij from the dot product. In this order close tokens lose no digits: both differences are small.
     vec gaussian(vec dot, float c_i, vec c_j) const { return lifted_exp2((dot * bits - c_i) - c_j); }
 };
 

@@ -1,4 +1,4 @@
-// What Python calls: the choice of variant, memory and threads. Compiled without any instruction set of its own.
+// The functions that Python calls: choice of variant, memory, threads. Compiled without special instructions.
 #include "interface.h"
 
 #include <stdlib.h>
@@ -44,7 +44,7 @@ const Variant *variant_for(int instructions) {
     return nullptr;
 }
 
-// A thread keeps its memory between calls unless it is large: fresh pages cost more than small calls.
+// A thread keeps its memory between calls unless it is large: new pages cost more than small calls.
 class Memory {
     static constexpr int64_t KEPT = 1 << 21;  // floats
     float *block = nullptr;
@@ -73,7 +73,7 @@ class Memory {
 thread_local Memory memory;
 const pid_t loaded_in = getpid();
 
-// Threads do not survive a fork, and the pool of the parent would wait for them for ever.
+// Threads do not survive a fork, and the parent's pool would wait for them forever.
 int threads_for(int wanted) {
 #if defined(_OPENMP)
     return getpid() == loaded_in && wanted > 1 ? wanted : 1;

@@ -1,11 +1,11 @@
-// The plain C interface: what Python fills in, and what every variant of the kernel takes.
+// The C interface: structures filled in by Python and passed to each variant of the kernel.
 #pragma once
 
 #include <stdint.h>
 
 extern "C" {
 
-// (batch, heads, tokens, width): the numbers of a token lie side by side; steps are counted in floats.
+// (batch, heads, tokens, width): the last axis is contiguous; steps are in floats.
 struct View {
     float *data;
     int64_t batch_step, head_step, token_step;
@@ -15,16 +15,16 @@ struct Sizes {
     int64_t batch, heads, tokens, key_width, value_width;
 };
 
-// What all four calls have in common.
+// Arguments of all four calls.
 struct Call {
     Sizes sizes;
     float scale;
     int32_t threads;
     View k, v, out;
-    const uint8_t *seen;  // (batch, tokens): which tokens may be looked at; null: all
-    // What the gradient will ask for, (iterations, batch, heads, tokens) and (iterations, batch, heads); null: nothing.
-    // Heads whose numbers spread widely are computed row by row, `plain` is 1 for them, and `totals` are the logarithms,
-    // in bits, of what rows were divided by; for all others the totals themselves, times the factors that cancel.
+    const uint8_t *seen;  // (batch, tokens): 1 for visible tokens; null: all are
+    // Outputs for the gradient, (iterations, batch, heads, tokens) and (iterations, batch, heads); null: not needed.
+    // `plain` is 1 for heads computed row by row, and their `totals` are base-2 logarithms of the rows' divisors; for other
+    // heads `totals` are the divisors, times factors that cancel.
     float *totals;
     uint8_t *plain;
 };
@@ -41,7 +41,7 @@ struct Pursuit : Call {
     int64_t iterations;
     float pull;
     const float *thresholds;  // (batch, heads)
-    float *between;           // (iterations - 1, batch, heads, tokens, width): every l but the last; null: not kept
+    float *between;           // (iterations - 1, batch, heads, tokens, width): all l but the last; null: not stored
 };
 
 struct PursuitBackward : Pursuit {
@@ -50,14 +50,14 @@ struct PursuitBackward : Pursuit {
 };
 }
 
-// Members of one team work on one head together; a team of one needs nobody.
+// The members of a team, one thread each, work on one head together.
 struct Team {
     int rank, size;
 };
 
 template <typename Kind>
 struct Kernel {
-    int64_t (*floats)(const Kind &, int members);  // of memory for one head and a team of so many
+    int64_t (*floats)(const Kind &, int members);  // memory for one head and a team of this size
     void (*work)(const Kind &, Team, float *solo, float *shared);
 };
 

@@ -5,14 +5,14 @@
 
 namespace {
 
-// What fits into the registers: 32 of them with 16 lanes, 16 else.
+// Block size that fits the registers: 32 with 16 lanes, otherwise 16.
 constexpr int ROWS = 6, VECTORS = LANES == 16 ? 4 : 2;
 
-// How the left factor lies: element (row, step) at [row + step * apart], or at [row * apart + step].
+// Layout of the left factor: element (row, step) at [row + step * apart], or at [row * apart + step].
 enum class Left { ROWS_ADJACENT, STEPS_ADJACENT };
 
-// What becomes of the product: it replaces what was there, or is added to it once, at the end, so that the rounding
-// error of a long sum is that of its tiles' few sums.
+// The product replaces the target, or is added to it once at the end, so that the rounding error of a long sum is that of
+// a sum over tiles.
 enum class Into { PLACE, SUM };
 
 struct Operands {
@@ -71,13 +71,13 @@ inline void last_rows(Operands o, int64_t row, int64_t rows, int64_t column) {
 template <Left LEFT, Into INTO, int V>
 inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column) {
     int64_t row = from;
-    if (V == 1)  // twice the rows, so that as many sums run side by side
+    if (V == 1)  // twice the rows, for as many parallel sums
         for (; row + 2 * ROWS <= rows; row += 2 * ROWS) block<LEFT, INTO, 2 * ROWS, V>(o, row, column);
     for (; row + ROWS <= rows; row += ROWS) block<LEFT, INTO, ROWS, V>(o, row, column);
     last_rows<LEFT, INTO, V>(o, row, rows - row, column);
 }
 
-// Rows by columns of a b, columns rounded up to whole vectors. With `below`, blocks wholly above the diagonal are left out.
+// Computes rows by columns of a b, columns rounded up to whole vectors. With `below`, skips blocks above the diagonal.
 template <Left LEFT, Into INTO>
 __attribute__((noinline)) void product(Operands o, int64_t rows, int64_t columns, bool below = false) {
     int64_t column = 0;

@@ -8,14 +8,14 @@
 
 namespace {
 
-// As torch.clamp has it: what is not a number stays so, a threshold too, and a negative one replaces all.
+// As torch.clamp: NaN stays NaN, a NaN threshold gives NaN, and a negative threshold replaces everything.
 inline vec clamped(vec z, float t) {
     if (t != t) return all(t);
     z = z < -t ? all(-t) : z;
     return z > t ? all(t) : z;
 }
 
-// One step for the numbers of a row: what comes of the last iteration's l and reach, which are zero at first.
+// One step for entries of a row, from the last iteration's l and reach, which are zero at first.
 struct Step {
     vec z, q, reach;
     Step(vec k, vec l, vec last_reach, float t, float pull) {
@@ -44,7 +44,7 @@ struct PursuitRows {
     }
 };
 
-// l after an iteration (counted from 0): in `out` if it is the last or none is kept, otherwise where they are kept.
+// l after an iteration (counted from 0): in `out` if it is the last or none is stored, otherwise in `between`.
 inline Rows l_after(const Pursuit &call, Rows out, int64_t iteration, int64_t index) {
     const Sizes &z = call.sizes;
     if (!call.between || iteration == call.iterations - 1) return out;
@@ -100,7 +100,7 @@ class PursuitBackwardHead {
     const int64_t n, width, size;
     BackwardHead attention;
     float *q, *reaches;               // reach of every iteration but the last
-    float *to_l, *to_u, *to_q, *to_v;  // gradients; l's less u's, as both take part in the iteration's output
+    float *to_l, *to_u, *to_q, *to_v;  // gradients; that of l minus that of u, as both depend on the iteration's output
     float *by_member;                 // the threshold's gradient
 
   public:

@@ -14,7 +14,7 @@
 
 namespace {
 
-// The address sanitizer watches the ends of the pieces too; every member of a team says the same.
+// Poisons the gaps between pieces for the address sanitizer; each member of a team does the same.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int64_t BETWEEN_PIECES = 64;
 inline void watch(float *piece, int64_t floats, int64_t with_gap) {
@@ -27,7 +27,7 @@ constexpr int64_t BETWEEN_PIECES = 0;
 inline void watch(float *, int64_t, int64_t) {}
 #endif
 
-// Hands out pieces of a block; without a block it only counts what would be needed.
+// Allocates pieces of a block; without a block it only counts the floats needed.
 class Scratch {
     float *block;
 
@@ -43,7 +43,7 @@ class Scratch {
     }
 };
 
-// Sums that each member of a team adds up alone, the members' one after the other.
+// One buffer of sums per member of a team, contiguous.
 class Sums {
     float *first;
     int64_t size, members;

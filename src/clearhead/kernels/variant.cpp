@@ -1,4 +1,4 @@
-// The kernel for one set of instructions, the one that this file is compiled for.
+// The kernel for the instruction set that this file is compiled for.
 #include "pursuit.h"
 
 namespace {
@@ -38,7 +38,7 @@ int64_t floats(const Kind &call, int members) {
 
 constexpr int64_t WORTH_SHARING = 128;  // tokens for each member
 
-// Heads are dealt out evenly; those left over are worked on together, if they are long enough to be worth waiting for.
+// Heads are distributed evenly; the remaining ones are shared by all threads if they are long enough.
 template <typename Work, typename Kind>
 void work(const Kind &call, Team team, float *solo, float *shared) {
     NoDenormals here;

@@ -1,4 +1,4 @@
-// Vectors of floats that the compiler maps to whatever registers the variant's flags allow, and 2^x on them.
+// Vectors of floats, mapped by the compiler to the registers of the variant, and 2^x on them.
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Lanes may be set from outside: so the widest code is tested on processors that have no such registers.
+// CLEARHEAD_LANES lets the widest code be tested on processors without such registers.
 #if defined(CLEARHEAD_LANES)
 constexpr int LANES = CLEARHEAD_LANES;
 #elif defined(__AVX512F__)
@@ -33,7 +33,7 @@ inline vec load(const float *at) {
 
 inline void store(float *at, vec x) { memcpy(at, &x, sizeof x); }
 
-// The first `count` lanes, or all of them; what is not read is zero.
+// Loads the first `count` lanes, at most all; the others are zero.
 inline vec load_some(const float *at, int64_t count) {
     if (count >= LANES) return load(at);
     vec x = vec{};
@@ -62,7 +62,7 @@ typedef float quad __attribute__((vector_size(16)));
 #define PICK(x, y, a, b, c, d) __builtin_shuffle(x, y, (int32_t __attribute__((vector_size(16)))){a, b, c, d})
 #endif
 
-// Four rows of four become four columns.
+// Transposes a 4 x 4 block.
 inline void turn_quads(const float *from, int64_t from_apart, float *to, int64_t to_apart) {
     quad row[4];
     for (int r = 0; r < 4; ++r) memcpy(&row[r], from + r * from_apart, sizeof(quad));
@@ -81,18 +81,18 @@ inline float largest(vec x) {
 
 constexpr int64_t up_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// Every exponential is larger by 2^LIFT than it says, so that what is far below the largest still has all its bits.
+// Exponentials are multiplied by 2^LIFT, so that numbers far below the largest keep all their bits.
 constexpr int LIFT = 30;
 constexpr float LIFTED = 1 << LIFT;
-// Below 2^FLOOR the exponential stays what it is there: a weight under 2^-150 of a row's own.
+// Below 2^FLOOR the exponential is constant: a weight under 2^-150 of the row's own.
 constexpr float FLOOR = -150;
 
 // 2^(x + LIFT) for FLOOR <= x < 90, to one unit in the last place: x = n + f, |f| <= 1/2, 2^f by the polynomial of least
 // relative error (1.6e-8 with these rounded coefficients), n added to the exponent's bits.
-// What is not a number stays so.
+// NaN stays NaN.
 inline vec lifted_exp2(vec x) {
     x = x < FLOOR ? all(FLOOR) : x;
-    const float shift = 12582912.0f + LIFT;  // 1.5 * 2^23: what is added to it is rounded to an integer in its low bits
+    const float shift = 12582912.0f + LIFT;  // 1.5 * 2^23: adding rounds to an integer in the low bits
     vec moved = x + shift;
     vec f = x - (moved - shift);
     vec p = f * 0.000153458124f + 0.00133999309f;
@@ -101,10 +101,10 @@ inline vec lifted_exp2(vec x) {
     p = p * f + 0.240226462f;
     p = p * f + 0.693147182f;
     p = p * f + 1.0f;
-    return (vec)((uvec)p + ((uvec)moved << 23));  // unsigned: of x beyond the range it is any number, but no undefined one
+    return (vec)((uvec)p + ((uvec)moved << 23));  // unsigned: out of range the result is arbitrary but defined
 }
 
-// Tiny numbers count as zero while this lives, in this thread alone: they would cost a hundred cycles each.
+// Flushes denormal numbers to zero in this thread during its lifetime: they cost a hundred cycles each.
 class NoDenormals {
 #if defined(__SSE__)
     unsigned before = _mm_getcsr();

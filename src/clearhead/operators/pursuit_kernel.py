@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.kernels.calls import Pursued, Schedule, beside_tokens, pursue, pursue_backward, room_for_pursuit
+from clearhead.kernels.calls import Pursued, Schedule, allocate_pursuit, empty_by_token, pursue, pursue_backward
 from clearhead.operators.symmetric_kernel import check_operands, kernel_for
 
 __all__ = ["pursuit"]
@@ -50,7 +50,7 @@ def _(
     k: Tensor, v: Tensor, thresholds: Tensor, key_mask: Tensor | None, iterations: int, *options: Any
 ) -> tuple[Tensor, ...]:
     *_, keep = options
-    buffers = room_for_pursuit(k, v, iterations, keep=keep)
+    buffers = allocate_pursuit(k, v, iterations, keep=keep)
     return buffers.out, buffers.between, buffers.totals, buffers.plain
 
 
@@ -80,7 +80,7 @@ def _pursuit_backward(
 
 @_pursuit_backward.register_fake
 def _(gradient: Tensor, k: Tensor, v: Tensor, thresholds: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return beside_tokens(k), beside_tokens(v), torch.empty_like(thresholds, memory_format=torch.contiguous_format)
+    return empty_by_token(k), empty_by_token(v), torch.empty_like(thresholds, memory_format=torch.contiguous_format)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

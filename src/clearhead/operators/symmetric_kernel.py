@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.kernels.calls import Attended, attend, attend_backward, beside_tokens, room_for_attention
+from clearhead.kernels.calls import Attended, allocate_attention, attend, attend_backward, empty_by_token
 from clearhead.kernels.library import Kernel, kernel
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
 from clearhead.private_names import mark_constant
@@ -75,7 +75,7 @@ def symmetric(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tu
 
 @symmetric.register_fake
 def _(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    buffers = room_for_attention(k, v)
+    buffers = allocate_attention(k, v)
     return buffers.out, buffers.totals, buffers.plain
 
 
@@ -99,7 +99,7 @@ def _symmetric_backward(
 
 @_symmetric_backward.register_fake
 def _(gradient: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return beside_tokens(k), beside_tokens(v)
+    return empty_by_token(k), empty_by_token(v)
 
 
 def _setup_context(

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from clearhead.kernels.calls import Attended, beside_tokens
+from clearhead.kernels.calls import Attended, empty_by_token
 from clearhead.operators.softmax import fused_attention
 from clearhead.shapes import Bool, Float
 
@@ -90,7 +90,7 @@ def tiles_forward(
             totals[..., second] += (g.mT @ weighted.weight[..., first, None]).squeeze(-1)
     in_range = ((totals >= _MIN_TOTAL) & (totals < torch.inf)).all(dim=-1) & sums.isfinite().all(dim=-1).all(dim=-1)
     share = torch.where(weighted.nonempty.unsqueeze(-1), 1 / totals, 0)
-    out = beside_tokens(v).copy_(sums * share.unsqueeze(-1))
+    out = empty_by_token(v).copy_(sums * share.unsqueeze(-1))
     by_row = weighted.nonempty & (weighted.too_wide | ~in_range | ~weighted.representable(v))
     if by_row.any():
         out[by_row] = _rows_forward(k[by_row], v[by_row], _mask_of_heads(key_mask, by_row), scale)
@@ -124,7 +124,7 @@ def tiles_backward(
         if first != second:
             dv[..., second, :] += g.mT @ a[..., first, :]
             dk[..., second, :] += t.mT @ k[..., first, :]
-    dk, dv = beside_tokens(k).copy_(dk * (scale / _LIFT)), beside_tokens(v).copy_(dv * w.unsqueeze(-1) / _LIFT)
+    dk, dv = empty_by_token(k).copy_(dk * (scale / _LIFT)), empty_by_token(v).copy_(dv * w.unsqueeze(-1) / _LIFT)
     finite = dk.isfinite().flatten(2).all(dim=-1) & dv.isfinite().flatten(2).all(dim=-1)
     by_row = attended.plain | ~finite | ~weighted.representable(gradient / k.shape[-2])
     if by_row.any():
