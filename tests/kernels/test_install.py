@@ -73,7 +73,7 @@ def test_a_wheel_with_the_kernel_is_for_this_platform(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
-        ({"CXX": "/nonexistent"}, "compiled kernel, slower: CXX names /nonexistent"),
+        ({"CXX": "/nonexistent"}, "compiled kernel, slower: CXX is /nonexistent"),
         ({"CXX": "/bin/false"}, "compiled kernel, slower: /bin/false does not compile"),
         ({"CLEARHEAD_NO_KERNEL": "1"}, "compiled kernel: CLEARHEAD_NO_KERNEL is set"),
     ],

@@ -46,7 +46,7 @@ def test_instructions_that_the_processor_lacks_are_never_chosen(
     assert kernel is not None
     assert kernel.instructions == best
     for name in lacking:
-        with pytest.raises(ValueError, match=rf"CLEARHEAD_KERNEL={name} asks .* without; it takes generic"):
+        with pytest.raises(ValueError, match=rf"CLEARHEAD_KERNEL={name} names .* does not have; set it to generic"):
             load(path, wanted=name)
 
 
