@@ -121,3 +121,5 @@ def test_fingerprints_see_every_entry_the_shape_and_the_dtype() -> None:
     prints = {tensor_fingerprint([each]) for each in (x, *others)} | {tensor_fingerprint([x], source="other")}
     assert len(prints) == 6
     assert tensor_fingerprint([x]) == tensor_fingerprint([x.clone()])
+    same_bytes = torch.zeros(3), torch.zeros(3, dtype=torch.int32)
+    assert tensor_fingerprint(same_bytes[:1]) != tensor_fingerprint(same_bytes[1:])
