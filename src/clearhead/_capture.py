@@ -35,7 +35,7 @@ class Capture:
     permanent = False
     replaces = False
 
-    def __init__(self, keep: Callable[[Heads], None] | None, *, stream: bool) -> None:
+    def __init__(self, keep: Callable[[Heads], None] | None, *, residual_stream: bool) -> None:
         self.heads: list[Heads] = []
         self.layers: list[LayerRecord] = []
         self.unseen: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Capture:
         self._calls: Counter[str] = Counter()
         self._calls_of_pass = 0
         self._maps = MapTrace(lambda: self.counter.listening)
-        self.stream = StreamTrace() if stream else None
+        self.stream = StreamTrace() if residual_stream else None
         self.counter.around.append(self._maps.traced)
         if self.stream is not None:
             self.counter.around.append(partial(self.stream.traced, self._pass_ended))
@@ -152,7 +152,7 @@ def capture(
     describe: Sequence[AttentionSpec] = (),
     keep: Callable[[Heads], None] | None = None,
     allow_unseen: bool = False,
-    stream: bool = False,
+    residual_stream: bool = False,
 ) -> Iterator[Capture]:
     """Record `Heads` of every attention call while the model runs inside the block.
 
@@ -162,17 +162,17 @@ def capture(
 
     keep: receives each call instead of the list `heads`, so that memory need not grow
     allow_unseen: list modules that look like attention and ran unseen in `unseen` instead of raising
-    stream: also record `Heads.stream`, the tokens that the model carries past each block of self-attention, to the bit
-        and whatever the architecture (`tracing.residual` has the rule). It is None for cross-attention, and for
-        attention parallel to an MLP or without a path around it. A call then reaches `keep` when its stream is known,
-        up to two calls later or when the pass is over, in the same order; if the model raises, waiting calls are
-        dropped. Torch's fused encoder adds nothing that could be seen: `between` and `after` are those of the second
-        run in which its attention is seen, equal to rounding.
+    residual_stream: also record `Heads.residual_stream`, the tokens that the model carries past each block of
+        self-attention, to the bit and whatever the architecture (`tracing.residual` has the rule). It is None for
+        cross-attention, and for attention parallel to an MLP or without a path around it. A call then reaches `keep`
+        when its residual stream is known, up to two calls later or when the pass is over, in the same order; if the
+        model raises, waiting calls are dropped. Torch's fused encoder adds nothing that could be seen: `between` and
+        `after` are those of the second run in which its attention is seen, equal to rounding.
 
     On leaving, raise `AttentionNotSeenError` if the model ran and no attention was seen, or if a module that looks like
     attention ran unseen.
     """
-    result = Capture(keep, stream=stream)
+    result = Capture(keep, residual_stream=residual_stream)
     with recorded(model, result, describe=describe, allow_unseen=allow_unseen):
         yield result
 

@@ -34,8 +34,8 @@ class GradientCapture(Capture):
 
     replaces = True
 
-    def __init__(self, keep: Callable[[Heads], None] | None, *, stream: bool) -> None:
-        super().__init__(keep, stream=stream)
+    def __init__(self, keep: Callable[[Heads], None] | None, *, residual_stream: bool) -> None:
+        super().__init__(keep, residual_stream=residual_stream)
         self._waiting: list[_Waiting] = []
         self._differentiating = False
 
@@ -125,7 +125,7 @@ class _Waiting:
         return dataclasses.replace(
             self.heads,
             out_gradient=self.layout.four_axes(gradient) if gradient is not None and depends else None,
-            stream=None if self.block_call is None else self.block_call.stream,
+            residual_stream=None if self.block_call is None else self.block_call.residual_stream,
         )
 
 
@@ -164,7 +164,7 @@ def capture_gradients(
     describe: Sequence[AttentionSpec] = (),
     keep: Callable[[Heads], None] | None = None,
     allow_unseen: bool = False,
-    stream: bool = False,
+    residual_stream: bool = False,
 ) -> Iterator[GradientCapture]:
     """Record `Heads` of every attention call with the gradient of a loss at its output, `out_gradient`.
 
@@ -181,7 +181,7 @@ def capture_gradients(
     """
     if any(x.is_inference() for x in chain(model.parameters(), model.buffers())):
         raise InputError("the model was made in torch.inference_mode and has no gradients: load it outside of that")
-    result = GradientCapture(keep, stream=stream)
+    result = GradientCapture(keep, residual_stream=residual_stream)
     with (
         torch.inference_mode(False),
         torch.enable_grad(),

@@ -6,15 +6,15 @@ from torch import Tensor
 
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Heads", "LayerRecord", "LinearMap", "Stream"]
+__all__ = ["Heads", "LayerRecord", "LinearMap", "ResidualStream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearMap:
-    """What a layer's queries, keys or values y were made from: y[b, h] = x[b] weight[h] + bias[h], to rounding.
+    """The linear map of a layer's queries, keys or values y: y[b, h] = x[b] weight[h] + bias[h], to rounding.
 
-    These are the model's own tensors and not copies, as q, k and v are, unless the model multiplied the map's output by
-    a constant: weight and bias then carry it. Heads that share keys or values share the map.
+    These are the model's own tensors and not copies, as q, k and v are. If the model multiplied the map's output by a
+    constant, weight and bias include it. Heads that share keys or values share the map.
     """
 
     x: Float[Tensor, "b t c"]
@@ -23,17 +23,17 @@ class LinearMap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class ResidualStream:
     """The tokens that a model carries past a block of attention and past what follows it, one entry for each input.
 
     In a block without norms, between = before + attention(before) and after = between + mlp(between). Where a norm
-    follows each sum, as in BERT, it is in `between` and `after`: they are what the next part is added to.
+    follows each sum, as in BERT, `between` and `after` include it: they are what the next output is added to.
     """
 
     before: Float[Tensor, "i t c"]
     between: Float[Tensor, "i t c"]
     after: Float[Tensor, "i t c"] | None = None
-    """None where nothing follows that could be told from the next block."""
+    """None where nothing follows that can be distinguished from the next block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ class Heads:
     Key and value heads that a model shares among queries (grouped-query attention) are repeated, so there is one h;
     rotary codes are already in q and k. The layer computes, with what is None left out,
 
-        out = softmax(cap(scale * q k^T) + bias, over the keys that mask leaves visible, beside the sinks) v
+        out = softmax(cap(scale * q k^T) + bias, over the keys visible in mask and the sinks) v
     """
 
     layer: int
-    """Place of the call in the forward pass, from 0. A module that runs several times has several."""
+    """Number of the call in forward-pass order, from 0. A module that runs several times has several."""
     name: str
     """Path of the module that made the call."""
     q: Float[Tensor, "b h n d"]
@@ -56,34 +56,34 @@ class Heads:
     out: Float[Tensor, "b h n e"]
     scale: float
     mask: Bool[Tensor, "#b #h #n #m"] | None = None
-    """True where a query may look."""
+    """True where a query may attend to a key."""
     bias: Float[Tensor, "#b #h #n #m"] | None = None
     """Finite term added to the scaled scores, such as a relative position bias."""
     softcap: float | None = None
     sinks: Float[Tensor, "h"] | None = None
-    """One logit per head that takes weight and carries no value."""
+    """One logit per head that takes weight and has no value."""
     dropout: float = 0.0
     """Probability with which weights were dropped in `out`; 0 outside training."""
     groups: int = 1
-    """How many query heads share each key head in the model."""
+    """Number of query heads that share each key head in the model."""
     windows: int = 1
-    """How many consecutive entries of b belong to one input, as the windows of an image do."""
+    """Number of consecutive entries of b that belong to one input, such as the windows of an image."""
     interface: str = ""
     """The interface by which the model exposes the layer."""
     queries_from: LinearMap | None = None
-    """The linear map that made the queries; None where they are no linear map's output, or it was not seen."""
+    """The linear map of the queries; None if they are not the output of one, or it was not found."""
     keys_from: LinearMap | None = None
-    """That which made the keys, in the same way. Rotary codes and norms leave queries and keys none."""
+    """The linear map of the keys. Queries and keys with rotary codes or norms have none."""
     values_from: LinearMap | None = None
-    """That which made the values, in the same way."""
+    """The linear map of the values."""
     out_gradient: Float[Tensor, "b h n e"] | None = None
-    """Gradient of the caller's loss at `out`, where one was asked for; None also where `out` does not reach it."""
-    stream: Stream | None = None
-    """The tokens before and after the block, where they were asked for; None also where they were not found."""
+    """Gradient of the caller's loss at `out`; None without a loss, and where `out` does not reach it."""
+    residual_stream: ResidualStream | None = None
+    """The tokens around the block, if requested; None where there are none."""
 
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:
-        """True for the queries that may look somewhere; None if all may. The others have no defined attention."""
+        """True for the queries with a visible key; None if all have one. The others have no defined attention."""
         return None if self.mask is None else self.mask.any(dim=-1, keepdim=True)
 
 

@@ -69,14 +69,14 @@ def test_nested_residual_streams_are_those_of_one_capture() -> None:
     family = FAMILIES["bert"]
     model, inputs = family.make(), family.inputs()
     with torch.no_grad():
-        with capture(model, stream=True) as single:
+        with capture(model, residual_stream=True) as single:
             model(**inputs)
-        with capture(model, stream=True) as outer, capture(model, stream=True) as inner:
+        with capture(model, residual_stream=True) as outer, capture(model, residual_stream=True) as inner:
             model(**inputs)
     for ours in (outer, inner):
         for call, truth in zip(ours.heads, single.heads, strict=True):
-            assert torch.equal(call.stream.between, truth.stream.between)
-            assert torch.equal(call.stream.after, truth.stream.after)
+            assert torch.equal(call.residual_stream.between, truth.residual_stream.between)
+            assert torch.equal(call.residual_stream.after, truth.residual_stream.after)
 
 
 def test_a_replacement_inside_a_capture_is_recorded_and_gradients_nest() -> None:
@@ -271,7 +271,7 @@ def test_torchs_fused_path_is_taken_inside_a_capture_too(padded: bool, stream: b
             torch._transformer_encoder_layer_fwd = fused
 
     alone = counted("alone")
-    with torch.no_grad(), capture(model, stream=stream) as captured:
+    with torch.no_grad(), capture(model, residual_stream=stream) as captured:
         watched = counted("captured")
     assert counts == {"alone": 3, "captured": 3}
     assert same(alone, watched)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clearhead._capture import capture
 from clearhead._gradients import capture_gradients
-from clearhead.heads import Heads, Stream
+from clearhead.heads import Heads, ResidualStream
 from tests.capture.models import loss_of
 from tests.capture.stream_truth import CASES, IN, Case, recorded
 from tests.interfaces.zoo import FAMILIES, _size, _text, _transformers
@@ -19,7 +19,7 @@ PARTS = ("before", "between", "after")
 
 
 def _captured(model: nn.Module, inputs: dict[str, Any]) -> tuple[list[Heads], list[Tensor]]:
-    with torch.no_grad(), capture(model, stream=True) as tape:
+    with torch.no_grad(), capture(model, residual_stream=True) as tape:
         output = model(**inputs)
     return tape.heads, list(tensors(output))
 
@@ -56,16 +56,16 @@ def test_it_is_what_the_model_carries(name: str) -> None:
     assert [call.layer for call in heads] == list(range(case.family.calls))
     for call, truth in zip(heads, _truth(case, heads, seen), strict=True):
         if not truth:
-            assert call.stream is None, call.name
+            assert call.residual_stream is None, call.name
             continue
-        assert call.stream is not None, call.name
+        assert call.residual_stream is not None, call.name
         for part, theirs in zip(PARTS, truth, strict=True):
-            assert _is(getattr(call.stream, part), theirs), (call.name, part)
-        assert not any(x.requires_grad for x in (call.stream.before, call.stream.between))
-        _assert_controls(call.stream)
+            assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
+        assert not any(x.requires_grad for x in (call.residual_stream.before, call.residual_stream.between))
+        _assert_controls(call.residual_stream)
 
 
-def _assert_controls(stream: Stream) -> None:
+def _assert_controls(stream: ResidualStream) -> None:
     """The parts differ, so that none could be mistaken for another."""
     assert not torch.equal(stream.before, stream.between)
     assert stream.after is None or not torch.equal(stream.after, stream.between)
@@ -79,8 +79,8 @@ def test_what_attention_reads_after_the_norm_is_not_the_stream(name: str) -> Non
     with torch.no_grad(), recorded(model) as seen:
         model(**inputs)
     heads, _ = _captured(model, inputs)
-    assert _is(heads[1].stream.before, seen[norm, IN][0])
-    assert not _is(heads[1].stream.before, seen[norm, "out"][0])
+    assert _is(heads[1].residual_stream.before, seen[norm, IN][0])
+    assert not _is(heads[1].residual_stream.before, seen[norm, "out"][0])
 
 
 @pytest.mark.parametrize("name", ["bert", "gemma2", "swin", "timm vit", "t5", "crate, released"])
@@ -89,16 +89,16 @@ def test_the_stream_comes_with_gradients_too(name: str) -> None:
     model, inputs = case.family.make(), case.family.inputs()
     with recorded(model) as seen:
         model(**inputs)
-    with capture_gradients(model, stream=True) as tape:
+    with capture_gradients(model, residual_stream=True) as tape:
         tape.differentiate(loss_of(model(**inputs)))
     assert all(call.out_gradient is not None for call in tape.heads)
     for call, truth in zip(tape.heads, _truth(case, tape.heads, seen), strict=True):
         if truth:
             for part, theirs in zip(PARTS, truth, strict=True):
-                assert _is(getattr(call.stream, part), theirs), (call.name, part)
-            assert not call.stream.between.requires_grad
+                assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
+            assert not call.residual_stream.between.requires_grad
         else:
-            assert call.stream is None
+            assert call.residual_stream is None
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -118,7 +118,7 @@ def test_side_by_side_with_an_mlp_attention_has_no_stream(name: str) -> None:
     with torch.no_grad():
         assert same(list(tensors(model(**_text()))), watched)
     assert len(heads) == 3
-    assert all(call.stream is None for call in heads)
+    assert all(call.residual_stream is None for call in heads)
 
 
 def test_the_same_family_without_the_parallel_form_has_one() -> None:
@@ -126,7 +126,7 @@ def test_the_same_family_without_the_parallel_form_has_one() -> None:
     heads, _ = _captured(
         _transformers("GPTNeoXModel", "GPTNeoXConfig", use_parallel_residual=False, **_size())(), _text()
     )
-    assert all(call.stream is not None for call in heads)
+    assert all(call.residual_stream is not None for call in heads)
 
 
 def test_without_being_asked_there_is_none() -> None:
@@ -134,7 +134,7 @@ def test_without_being_asked_there_is_none() -> None:
     model = family.make()
     with torch.no_grad(), capture(model) as tape:
         model(**family.inputs())
-    assert all(call.stream is None for call in tape.heads)
+    assert all(call.residual_stream is None for call in tape.heads)
 
 
 def test_half_precision_and_inference_mode() -> None:
@@ -142,11 +142,11 @@ def test_half_precision_and_inference_mode() -> None:
     model, inputs = family.make().to(torch.bfloat16), family.inputs()
     with torch.no_grad(), recorded(model) as seen:
         model(**inputs)
-    with torch.inference_mode(), capture(model, stream=True) as tape:
+    with torch.inference_mode(), capture(model, residual_stream=True) as tape:
         model(**inputs)
     for call, truth in zip(tape.heads, _truth(CASES["llama"], tape.heads, seen), strict=True):
         for part, theirs in zip(PARTS, truth, strict=True):
-            assert _is(getattr(call.stream, part), theirs), (call.name, part)
+            assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
 
 
 def test_generation_with_a_cache_has_the_stream_of_the_new_tokens() -> None:
@@ -158,6 +158,6 @@ def test_generation_with_a_cache_has_the_stream_of_the_new_tokens() -> None:
     )
     model = transformers.GPT2LMHeadModel(config).eval()
     prompt = torch.randint(5, 60, (2, 5))
-    with capture(model, stream=True) as tape:
+    with capture(model, residual_stream=True) as tape:
         model.generate(prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False)
-    assert [tuple(call.stream.before.shape) for call in tape.heads] == [(2, 5, 24)] * 2 + [(2, 1, 24)] * 4
+    assert [tuple(call.residual_stream.before.shape) for call in tape.heads] == [(2, 5, 24)] * 2 + [(2, 1, 24)] * 4

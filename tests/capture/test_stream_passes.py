@@ -29,10 +29,10 @@ def test_calls_are_handed_on_as_soon_as_they_can_be() -> None:
     def look(heads: Heads) -> None:
         nonlocal most
         order.append(heads.layer)
-        living.append(weakref.ref(heads.stream.between))
+        living.append(weakref.ref(heads.residual_stream.between))
         most = max(most, sum(tensor() is not None for tensor in living))
 
-    with torch.no_grad(), capture(model, keep=look, stream=True) as tape:
+    with torch.no_grad(), capture(model, keep=look, residual_stream=True) as tape:
         model(tokens())
         assert order == list(range(7))
         model(tokens())
@@ -50,7 +50,10 @@ def test_attention_without_a_stream_keeps_no_other_waiting() -> None:
         return toys.pre_norm(block, x) if block is model.blocks[0] else toys.no_residual(block, x)
 
     model.step = mixed
-    with torch.no_grad(), capture(model, stream=True, keep=lambda heads: late.append(len(model.carried) - heads.layer)):
+    with (
+        torch.no_grad(),
+        capture(model, residual_stream=True, keep=lambda heads: late.append(len(model.carried) - heads.layer)),
+    ):
         model(tokens())
     assert len(late) == 7
     assert max(late) <= 2
@@ -78,11 +81,15 @@ def test_nothing_is_left_when_the_model_or_its_observer_raises(block: int) -> No
         if heads.layer == block:
             raise RuntimeError("refused on purpose")
 
-    with pytest.raises(RuntimeError, match="refused"), torch.no_grad(), capture(model, keep=refuse, stream=True):
+    with (
+        pytest.raises(RuntimeError, match="refused"),
+        torch.no_grad(),
+        capture(model, keep=refuse, residual_stream=True),
+    ):
         model(tokens())
     assert _get_current_dispatch_mode() is None
     handle = model.blocks[block].mlp.register_forward_pre_hook(broken)
-    with torch.no_grad(), capture(model, stream=True) as tape:
+    with torch.no_grad(), capture(model, residual_stream=True) as tape:
         with pytest.raises(RuntimeError, match="broken"):
             model(tokens())
         assert _get_current_dispatch_mode() is None
@@ -103,7 +110,7 @@ def test_other_watchers_of_operations_go_on_seeing_them() -> None:
     model = made(counted)
     with torch.no_grad(), FlopCounterMode(display=False) as alone:
         model(tokens())
-    with torch.no_grad(), FlopCounterMode(display=False) as outer, capture(model, stream=True) as tape:
+    with torch.no_grad(), FlopCounterMode(display=False) as outer, capture(model, residual_stream=True) as tape:
         model(tokens())
     assert outer.get_total_flops() >= alone.get_total_flops() > 0
     assert_carried(tape.heads, model.carried)
@@ -116,7 +123,7 @@ def test_checkpointed_blocks_and_swapped_operators_have_their_stream() -> None:
         return result
 
     model = made(checkpointed)
-    with swap(model, "symmetric", layers="blocks.1.attention"), capture_gradients(model, stream=True) as tape:
+    with swap(model, "symmetric", layers="blocks.1.attention"), capture_gradients(model, residual_stream=True) as tape:
         output = model(tokens())
         carried = list(model.carried)
         tape.differentiate(loss_of(output))
@@ -131,8 +138,8 @@ def test_one_pass_inside_another_is_a_part_of_it() -> None:
 
     torch.manual_seed(0)
     model = Twice(toys.pre_norm).eval()
-    with torch.no_grad(), capture(model, stream=True) as tape:
+    with torch.no_grad(), capture(model, residual_stream=True) as tape:
         watched = model(tokens())
     assert torch.equal(watched, model(tokens()))
     assert tape.passes == 1
-    assert [call.stream is not None for call in tape.heads] == [True] * 2 * BLOCKS
+    assert [call.residual_stream is not None for call in tape.heads] == [True] * 2 * BLOCKS

@@ -37,7 +37,7 @@ def test_however_it_is_written(step: Step, blocks: int) -> None:
     model = made(step, blocks)
     heads = captured(model, tokens())
     if blocks == 1 and step in (toys.crate, toys.crate_by_subtraction):
-        assert heads[0].stream.after is None  # No block before has shown where one ends.
+        assert heads[0].residual_stream.after is None  # No block before has shown where one ends.
         model.carried = [(*model.carried[0][:2], None)]
     assert_carried(heads, model.carried)
 
@@ -47,9 +47,9 @@ def test_parts_before_and_after_attention_are_past_it() -> None:
     model = made(toys.macaron)
     heads = captured(model, tokens())
     for call, following, truth in zip(heads, [*heads[1:], None], model.carried, strict=True):
-        assert torch.equal(call.stream.before, truth[0])
-        assert torch.equal(call.stream.between, truth[1])
-        assert following is None or torch.equal(call.stream.after, following.stream.before)
+        assert torch.equal(call.residual_stream.before, truth[0])
+        assert torch.equal(call.residual_stream.between, truth[1])
+        assert following is None or torch.equal(call.residual_stream.after, following.residual_stream.before)
 
 
 def test_attentions_that_are_added_together_have_one_stream() -> None:
@@ -65,7 +65,7 @@ def test_tokens_may_come_first(inputs: int) -> None:
     model = made(toys.tokens_first)
     heads = captured(model, tokens(TOKENS, inputs))
     assert_carried(heads, model.carried)
-    assert heads[0].stream.before.shape == (inputs, TOKENS, WIDTH)
+    assert heads[0].residual_stream.before.shape == (inputs, TOKENS, WIDTH)
 
 
 @pytest.mark.parametrize("inputs", [BATCH, TOKENS])
@@ -109,7 +109,7 @@ def test_a_sum_over_several_blocks_is_no_part_of_one() -> None:
     heads = captured(model, tokens())
     assert len(heads) == 2 * BLOCKS
     assert_carried(heads[BLOCKS:], model.carried)
-    assert torch.equal(heads[1].stream.before, heads[0].stream.after)
+    assert torch.equal(heads[1].residual_stream.before, heads[0].residual_stream.after)
 
 
 def test_in_training_too_and_with_the_same_chance() -> None:
@@ -122,7 +122,7 @@ def test_in_training_too_and_with_the_same_chance() -> None:
     torch.manual_seed(5)
     alone = model(tokens())
     torch.manual_seed(5)
-    with capture(model, stream=True) as tape:
+    with capture(model, residual_stream=True) as tape:
         watched = model(tokens())
     assert torch.equal(alone, watched)
     assert_carried(tape.heads, model.carried)
@@ -131,7 +131,7 @@ def test_in_training_too_and_with_the_same_chance() -> None:
 @pytest.mark.parametrize("step", [toys.pre_norm, toys.post_norm, toys.crate, toys.beside])
 def test_with_gradients(step: Step) -> None:
     model = made(step)
-    with capture_gradients(model, stream=True) as tape:
+    with capture_gradients(model, residual_stream=True) as tape:
         for seed in range(2):
             tape.differentiate(loss_of(model(tokens() + seed)))
             assert_carried(tape.heads[-BLOCKS:], model.carried)
@@ -151,7 +151,7 @@ def test_torchs_encoder(batch_first: bool, inputs: int, norm_first: bool, fused:
     """On its fused path a second run is seen, whose tokens are the model's to rounding; those before are its own."""
     model = _encoder(batch_first=batch_first, norm_first=norm_first)
     x = tokens(inputs, TOKENS) if batch_first else tokens(TOKENS, inputs)
-    with torch.set_grad_enabled(not fused), capture(model, stream=True) as tape:
+    with torch.set_grad_enabled(not fused), capture(model, residual_stream=True) as tape:
         watched = model(x)
     with torch.set_grad_enabled(not fused):
         assert torch.equal(watched, model(x))
@@ -163,8 +163,8 @@ def test_torchs_encoder(batch_first: bool, inputs: int, norm_first: bool, fused:
             after = between + layer._ff_block(layer.norm2(between) if norm_first else between)
             after = after if norm_first else layer.norm2(after)
         truth = [part.detach() if batch_first else part.detach().transpose(0, 1) for part in (x, between, after)]
-        assert torch.equal(call.stream.before, truth[0])
-        for ours, theirs in zip((call.stream.between, call.stream.after), truth[1:], strict=True):
+        assert torch.equal(call.residual_stream.before, truth[0])
+        for ours, theirs in zip((call.residual_stream.between, call.residual_stream.after), truth[1:], strict=True):
             assert float((ours - theirs).abs().max()) <= allowed * float(theirs.abs().max())
         with torch.set_grad_enabled(not fused):
             x = layer(x)
@@ -176,9 +176,9 @@ def test_a_padded_fused_encoder_has_its_tokens() -> None:
     padding[0, 7:] = True
     with torch.no_grad():
         alone = model(tokens(), src_key_padding_mask=padding)
-        with capture(model, stream=True) as tape:
+        with capture(model, residual_stream=True) as tape:
             watched = model(tokens(), src_key_padding_mask=padding)
     assert torch.equal(alone, watched)
-    assert torch.equal(tape.heads[0].stream.before, tokens().masked_fill(padding.unsqueeze(-1), 0))
-    last = tape.heads[-1].stream.after
+    assert torch.equal(tape.heads[0].residual_stream.before, tokens().masked_fill(padding.unsqueeze(-1), 0))
+    last = tape.heads[-1].residual_stream.after
     assert float((last - watched)[~padding].abs().max()) <= 4 * tolerance(torch.float32, terms=23) * float(last.max())

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from clearhead.heads import Heads, LinearMap, Stream
+from clearhead.heads import Heads, LinearMap, ResidualStream
 from clearhead.theories.example import Cache, Example, Random
 from clearhead.theories.theory import Windows
 
@@ -69,13 +69,13 @@ def _map(linear: LinearMap | None, entry: int) -> LinearMap | None:
     return None if linear is None else LinearMap(x=linear.x[entry : entry + 1], weight=linear.weight, bias=linear.bias)
 
 
-def _stream(heads: Heads, index: int) -> Stream | None:
+def _stream(heads: Heads, index: int) -> ResidualStream | None:
     """Return the residual stream of one input; None if it was not found, or has other inputs than the attention."""
-    stream = heads.stream
+    stream = heads.residual_stream
     if stream is None or stream.before.shape[0] * heads.windows != heads.q.shape[0]:
         return None
     own = slice(index, index + 1)
-    return Stream(
+    return ResidualStream(
         before=stream.before[own],
         between=stream.between[own],
         after=None if stream.after is None else stream.after[own],

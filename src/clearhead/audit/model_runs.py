@@ -56,7 +56,9 @@ def measure(
     observer = _Observer(measurements, layers, seconds, checked)
     stream = any(Need.RESIDUAL_STREAM in measurement.theory.needs for measurement in measurements)
     open_capture = capture if loss is None else capture_gradients
-    with open_capture(model, describe=describe, keep=observer, allow_unseen=allow_unseen, stream=stream) as captured:
+    with open_capture(
+        model, describe=describe, keep=observer, allow_unseen=allow_unseen, residual_stream=stream
+    ) as captured:
         for batch in batches:
             progress(covered.inputs)
             which = f"the batch after {covered.inputs} inputs"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads, LinearMap, Stream
+from clearhead.heads import Heads, LinearMap, ResidualStream
 from clearhead.shapes import Bool, Float
 
 __all__ = ["Cache", "Example", "Group", "ModelOutput", "Random"]
@@ -85,7 +85,7 @@ class Example:
     keys_from: LinearMap | None = None
     values_from: LinearMap | None = None
     out_gradient: Float[Tensor, "h n e"] | None = None
-    stream: Stream | None = None
+    stream: ResidualStream | None = None
     controls: bool = True
     per_call: Cache = field(default_factory=Cache)
     per_audit: Cache = field(default_factory=Cache)

@@ -1,4 +1,4 @@
-"""One attention call and the sum that closes its block: the tokens that are carried past it."""
+"""One attention call and the sum that closes its block."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.heads import Heads, LinearMap, Stream
+from clearhead.heads import Heads, LinearMap, ResidualStream
 from clearhead.tracing.dataflow import storage_of
 
 __all__ = ["Axes", "Block", "BlockCall"]
@@ -14,7 +14,7 @@ __all__ = ["Axes", "Block", "BlockCall"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """How many inputs and tokens a call has, and whether its model has tokens before inputs where both are as many."""
+    """The numbers of inputs and tokens of a call, and whether its model has tokens first."""
 
     inputs: int
     tokens: int
@@ -23,7 +23,7 @@ class Axes:
 
     @classmethod
     def of(cls, heads: Heads) -> "Axes":
-        """Read off the call. What is projected lies in memory token by token where a model has tokens first."""
+        """Read them off the call. The projected tensor is contiguous by token where a model has tokens first."""
         b, _, n, _ = heads.q.shape
         made = heads.queries_from
         step = heads.q.stride()[::2] if made is None else made.x.stride()
@@ -35,10 +35,10 @@ class Axes:
         )
 
     def laid_out(self, x: Tensor) -> Tensor | None:
-        """The tensor as (inputs, tokens, width); None if it has other tokens than the call, or may have channels first.
+        """Return the tensor as (inputs, tokens, width); None if its tokens differ, or it may have channels first.
 
-        Given as that, with tokens first, with both in one axis, or with rows and columns of an image. Windows may have
-        been padded, so where there are several fewer tokens will do.
+        It may have tokens first, both in one axis, or the rows and columns of an image. Windows may have been padded,
+        so with several windows fewer tokens are accepted.
         """
         i, t = self.inputs, self.tokens
         if x.ndim == 4:
@@ -57,19 +57,20 @@ class Axes:
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """What was found around one or more attention calls whose outputs were added to the tokens together.
+    """The sums around one or more attention calls whose outputs were added to the tokens together.
 
-    node, before_node: of the sum, and of the tokens it was added to
-    between_node: of what the next part was added to, None before there is such a part
+    node, before_node: nodes of the sum, and of the tokens it was added to
+    between_node: node of what the next part was added to, None before there is one
     sums: nodes of the sums after that
-    norm: operations from the first sum to that, where they are no more than a norm
-    norm_from, norm_again: how many operations had run at the last sum after the first; whether the norm came again
-    kept: tensors that may become a part of the stream, by their part in the rule
+    norm: operations from the first sum to that, if they are only a norm
+    norm_from: number of operations before the last sum after the first
+    norm_again: whether the norm ran again after it
+    tensors: candidates for the residual stream, by their role in the rule
     """
 
     node: int
     before_node: int
-    kept: dict[str, Tensor]
+    tensors: dict[str, Tensor]
     between_node: int | None = None
     sums: list[int] = field(default_factory=list)
     norm: list[str] = field(default_factory=list)
@@ -79,28 +80,30 @@ class Block:
     settled: bool = False
 
     def settle(self, *, between: str, after: str | None) -> None:
-        """Decide which of the tensors kept are the stream; the others are let go."""
-        chosen = {"before": self.kept["before"], "between": self.kept[between]}
+        """Choose the tensors of the residual stream and drop the others."""
+        chosen = {"before": self.tensors["before"], "between": self.tensors[between]}
         if after is not None:
-            chosen["after"] = self.kept[after]
-        self.kept, self.settled = chosen, True
+            chosen["after"] = self.tensors[after]
+        self.tensors, self.settled = chosen, True
 
     def unshare(self, storage: int) -> None:
-        """Copy what lies in a storage that is about to be written to."""
-        self.kept = {part: _unshared(x, storage) for part, x in self.kept.items()}
+        """Copy the tensors in a storage that is about to be overwritten."""
+        self.tensors = {part: _unshared(x, storage) for part, x in self.tensors.items()}
 
 
 @dataclass(slots=True, kw_only=True)
 class BlockCall:
-    """One attention call on its way to its stream.
+    """One attention call whose residual stream is being looked for.
 
-    node: of its output; asked: of its queries and keys; sides: of what was added to its output besides the tokens
-    heads: the call as its receiver wants it, kept until the stream is there
-    lost: whether there is no stream to be found
+    node: node of its output
+    operands: nodes of its queries and keys
+    sides: nodes of what was combined with its output besides the tokens
+    heads: the call, held until its residual stream is known
+    lost: whether it has no residual stream
     """
 
     node: int
-    asked: tuple[int, int]
+    operands: tuple[int, int]
     axes: Axes
     sides: list[int] = field(default_factory=list)
     heads: Heads | None = None
@@ -109,39 +112,39 @@ class BlockCall:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more can become known."""
+        """True if nothing more can become known."""
         return self.lost if self.block is None else self.block.settled
 
     @property
-    def stream(self) -> Stream | None:
-        """The tokens around the block, None if there is no such thing."""
+    def residual_stream(self) -> ResidualStream | None:
+        """The tokens around the block, None if there are none."""
         if self.lost or self.block is None or self.block.parallel:
             return None
-        parts = {part: self.axes.laid_out(x) for part, x in self.block.kept.items()}
+        parts = {part: self.axes.laid_out(x) for part, x in self.block.tensors.items()}
         before, between, after = parts["before"], parts["between"], parts.get("after")
         if before is None or between is None or before.shape != between.shape:
             return None
-        return Stream(
+        return ResidualStream(
             before=before, between=between, after=after if after is not None and after.shape == before.shape else None
         )
 
     def unshare(self, storage: int) -> None:
-        """Copy what lies in a storage that is about to be written to."""
+        """Copy the tensors in a storage that is about to be overwritten."""
         if self.block is not None:
             self.block.unshare(storage)
         if self.heads is None:
             return
-        held = {name: getattr(self.heads, name) for name in _HELD}
-        apart: dict[str, Any] = {name: _unshared(part, storage) for name, part in held.items()}
-        if any(apart[name] is not part for name, part in held.items()):
-            self.heads = dataclasses.replace(self.heads, **apart)
+        fields = {name: getattr(self.heads, name) for name in _TENSORS}
+        copies: dict[str, Any] = {name: _unshared(value, storage) for name, value in fields.items()}
+        if any(copies[name] is not value for name, value in fields.items()):
+            self.heads = dataclasses.replace(self.heads, **copies)
 
 
-_HELD = ("q", "k", "v", "out", "mask", "bias", "sinks", "queries_from", "keys_from", "values_from")
+_TENSORS = ("q", "k", "v", "out", "mask", "bias", "sinks", "queries_from", "keys_from", "values_from")
 
 
 def _unshared(x: Any, storage: int) -> Any:
-    """A tensor or a map, with copies of what lies in the storage; itself if nothing does."""
+    """Return a tensor or a map with copies of what is in the storage; itself if nothing is."""
     if isinstance(x, LinearMap):
         parts = [_unshared(part, storage) for part in (x.x, x.weight, x.bias)]
         same = parts[0] is x.x and parts[1] is x.weight and parts[2] is x.bias

@@ -1,4 +1,4 @@
-"""Which columns of a linear map's output a layer's queries, keys or values are, and by what they were multiplied."""
+"""The columns of a linear map's output that are a layer's queries, keys or values, and their common factor."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ from clearhead.tracing.linear_call import LinearCall, by_token
 __all__ = ["Columns", "Sampled"]
 
 TOKENS = 4
-"""Tokens of each kind, longest and evenly spread, on which columns are first compared."""
+"""The number of tokens of each kind, longest and evenly spread, on which columns are first compared."""
 COMPARED = 2**22
-"""Numbers compared at a time in the search for columns."""
+"""The number of entries compared at a time."""
 ROUNDINGS = 2
-"""Spacings of the dtype by which a product with a constant may be off: the model's, ours, and the constant's own."""
+"""The tolerance of a product with a constant, in spacings of the dtype: the model's rounding, ours, the constant's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns of a linear map's output are a layer's queries, keys or values y: one for each head and feature."""
+    """The columns of a linear map's output that are a layer's queries, keys or values y, one per head and feature."""
 
     index: Tensor
-    """(h, f), whole numbers."""
+    """(h, f), integers."""
     step: tuple[int, int, int] | None
-    """First column, step from head to head and from feature to feature, where the columns are that regular."""
+    """First column, step from head to head and from feature to feature; None if the columns are irregular."""
     width: int
     tokens_first: bool
-    """Whether the output has its axes as (t, b)."""
+    """Whether the output has the axes (t, b)."""
     factor: float
-    """What the model multiplied them by; 1 if nothing was done to them."""
+    """The constant that the model multiplied them by, 1 if it did not."""
 
     def linear_map(self, call: LinearCall, y: Float[Tensor, "b h t f"]) -> LinearMap | None:
-        """The map restricted to them, if they are y on every token: to the bit, or multiplied, to rounding."""
+        """Return the map of these columns if they equal y on every token: exactly, or to rounding with a factor."""
         if call.out.shape[-1] != self.width or self.index.shape != y.shape[1::2] or not call.fits(y):
             return None
         taken = self.taken(by_token(call.out, y, self.tokens_first)).movedim(2, 1)
@@ -55,7 +55,7 @@ class Columns:
         return aliased or torch.equal(taken, y)
 
     def taken(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead h f"]:
-        """These columns of x; a view where they are regular, as copying a model's weights at every call would cost."""
+        """Return these columns of x, a view if they are regular: copying a model's weights at every call is slow."""
         if self.step is None:
             return x[..., self.index]
         first, head, feature = (x.stride(-1) * step for step in self.step)
@@ -65,71 +65,72 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What some calls put out for a few tokens: the same for everything that has these tokens, (b, t)."""
+    """The outputs of some calls for a few tokens, shared by all operands with these tokens, (b, t)."""
 
     tokens: tuple[Tensor, Tensor]
-    """As places in b and in t."""
+    """Indices in b and in t."""
     outputs: Float[Tensor, "tokens width"]
-    """Side by side."""
+    """Concatenated."""
     parts: list[tuple[int, bool, int]]
-    """Place of each call, whether its output has tokens first, and how wide that is."""
+    """For each call its index, whether its output has tokens first, and its width."""
 
     @classmethod
     def of(cls, calls: Sequence[LinearCall], y: Float[Tensor, "b h t f"]) -> "Sampled":
-        """The outputs of the calls that fit y, for its longest tokens, which are not padding, and others.
+        """Return the outputs of the calls that fit y, for its longest tokens, which are not padding, and others.
 
-        How long a token is, a few of its heads tell.
+        The length of a token is estimated from a few of its heads.
         """
         t, count = y.shape[2], y.shape[0] * y.shape[2]
         longest = y[:, :: max(1, y.shape[1] - 1)].abs().sum(dim=(1, 3)).flatten().topk(min(TOKENS, count)).indices
         spread = torch.linspace(0, count - 1, min(TOKENS, count), device=y.device).long()
-        places = torch.cat([longest, spread])
-        tokens = (places // t, places % t)
+        positions = torch.cat([longest, spread])
+        tokens = (positions // t, positions % t)
         fitting = [(i, first) for i, call in enumerate(calls) if call.fits(y) for first in _orders(call.out, y)]
         outputs = [by_token(calls[i].out, y, first)[tokens] for i, first in fitting]
         return cls(
             tokens=tokens,
-            outputs=torch.cat(outputs, dim=1) if outputs else y.new_empty(len(places), 0),
+            outputs=torch.cat(outputs, dim=1) if outputs else y.new_empty(len(positions), 0),
             parts=[(i, first, output.shape[1]) for (i, first), output in zip(fitting, outputs, strict=True)],
         )
 
     def find(self, y: Float[Tensor, "b h t f"]) -> Iterator[tuple[int, Columns]]:
-        """Places of calls with columns that equal y on these tokens; after those, with columns times one constant."""
-        inputs, places = self.tokens
-        wanted = y[inputs, :, places]
+        """Yield indices of calls with columns that equal y on these tokens; then with columns times one constant."""
+        inputs, positions = self.tokens
+        wanted = y[inputs, :, positions]
         features = wanted.flatten(1)
         longest = features[:, features.abs().sum(dim=0).argmax()]
         widths = [width for _, _, width in self.parts]
         for exact in (True, False):
             alike = (self.outputs == longest[:, None]).all(dim=0) if exact else _multiples(self.outputs, longest)
             split = zip(self.parts, torch.split(self.outputs, widths, 1), torch.split(alike, widths), strict=True)
-            for (place, tokens_first, width), output, fits in split:
+            for (index, tokens_first, width), output, fits in split:
                 if not bool(fits.any()):
                     continue
                 factor = 1.0 if exact else _ratio(output[:, fits.to(torch.uint8).argmax()], longest)
-                index = _index(output if exact else output * factor, wanted, exact=exact)
-                if index is not None:
+                columns = _index(output if exact else output * factor, wanted, exact=exact)
+                if columns is not None:
+                    step = _step(columns)
                     yield (
-                        place,
-                        Columns(index=index, step=_step(index), width=width, tokens_first=tokens_first, factor=factor),
+                        index,
+                        Columns(index=columns, step=step, width=width, tokens_first=tokens_first, factor=factor),
                     )
 
 
 def _multiples(columns: Float[Tensor, "tokens width"], y: Float[Tensor, "tokens"]) -> Tensor:
-    """Which columns are y, times some constant, to rounding; none if y is zeros, which are everything times zero."""
+    """Return which columns are y times a constant, to rounding; none if y is zero, which is any column times zero."""
     columns, spacing, y = columns.cpu().double(), machine_epsilon(y.dtype), y.cpu().double()
     at = y.abs().argmax()
     return _alike(columns * (y[at] / columns[at]), y[:, None], spacing).all(dim=0) & (y[at] != 0)
 
 
 def _ratio(column: Float[Tensor, "tokens"], y: Float[Tensor, "tokens"]) -> float:
-    """The constant that is nearest, in squares, to what y is of the column."""
+    """Return the least-squares factor from the column to y."""
     column, y = column.cpu().double(), y.cpu().double()
     return float(column @ y / (column @ column))
 
 
 def _orders(out: Tensor, y: Tensor) -> tuple[bool, ...]:
-    """Whether the output may have its axes as (t, b), and whether as (b, t), as far as its shape tells."""
+    """Return the possible values of `tokens_first`, as far as the shape tells."""
     b, t = y.shape[0], y.shape[2]
     if 1 in (b, t) or (b != t and out.shape[:-1] == (b, t)):
         return (False,)
@@ -140,18 +141,24 @@ def _alike(a: Tensor, b: Tensor, spacing: float) -> Tensor:
     return (a - b).abs() <= ROUNDINGS * spacing * b.abs()
 
 
-def _index(given: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool) -> Tensor | None:
-    """For each head and feature, (h, f), a column of `given` that is it; None if one has none.
+def _index(
+    outputs: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool
+) -> Tensor | None:
+    """Return a column of `outputs` for each head and feature of `wanted`, (h, f); None if one is missing.
 
-    They are as regular as the first of them are, or else any.
+    The regular pattern of the first columns is tried first, then any columns.
     """
-    index = _matching(given, wanted[:, :2, :2], exact=exact)
+    index = _matching(outputs, wanted[:, :2, :2], exact=exact)
     if index is None:
         return None
     guess = _continued(index, *wanted.shape[1:])
-    if int(guess.amin()) >= 0 and int(guess.amax()) < given.shape[-1] and _same(given[:, guess], wanted, exact).all():
+    if (
+        int(guess.amin()) >= 0
+        and int(guess.amax()) < outputs.shape[-1]
+        and _same(outputs[:, guess], wanted, exact).all()
+    ):
         return guess
-    return _matching(given, wanted, exact=exact)
+    return _matching(outputs, wanted, exact=exact)
 
 
 def _same(a: Tensor, b: Tensor, exact: bool) -> Tensor:
@@ -159,19 +166,19 @@ def _same(a: Tensor, b: Tensor, exact: bool) -> Tensor:
 
 
 def _matching(
-    given: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool
+    outputs: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool
 ) -> Tensor | None:
-    found = []
-    for part in torch.split(wanted.flatten(1), max(1, COMPARED // given.numel()), dim=1):
-        same = _same(given[:, None, :], part[:, :, None], exact).all(dim=0)
+    columns = []
+    for part in torch.split(wanted.flatten(1), max(1, COMPARED // outputs.numel()), dim=1):
+        same = _same(outputs[:, None, :], part[:, :, None], exact).all(dim=0)
         if not bool(same.any(dim=1).all()):
             return None
-        found.append(same.to(torch.uint8).argmax(dim=1))
-    return torch.cat(found).reshape(wanted.shape[1:])
+        columns.append(same.to(torch.uint8).argmax(dim=1))
+    return torch.cat(columns).reshape(wanted.shape[1:])
 
 
 def _continued(index: Tensor, h: int, f: int) -> Tensor:
-    """The columns of h heads and f features, with the steps that the first two of each have."""
+    """Return the columns of h heads and f features, with the steps of the first two of each."""
     head = index[1, 0] - index[0, 0] if h > 1 else 0
     feature = index[0, 1] - index[0, 0] if f > 1 else 0
     heads, features = (torch.arange(size, device=index.device) for size in (h, f))
@@ -179,7 +186,7 @@ def _continued(index: Tensor, h: int, f: int) -> Tensor:
 
 
 def _step(index: Tensor) -> tuple[int, int, int] | None:
-    """First column and steps. None where they are irregular, or backwards, which torch has no views of."""
+    """Return first column and steps; None if they are irregular or decreasing, for which torch has no views."""
     h, f = index.shape
     first = int(index[0, 0])
     head, feature = int(index[min(1, h - 1), 0]) - first, int(index[0, min(1, f - 1)]) - first

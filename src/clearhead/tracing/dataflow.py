@@ -1,7 +1,7 @@
-"""What the tensors of a forward pass were computed from: a graph of the operations that ran, in numbers alone.
+"""A graph of the operations of a forward pass: which tensor was computed from which.
 
-A tensor is known by its storage, so views of it and what `detach` gives are the same tensor, and by the last operation
-that wrote there. No tensor is kept alive; weak references see to it that no address is given to another.
+A tensor is identified by its storage, so its views and detached versions are the same tensor, and by the last operation
+that wrote there. No tensor is kept alive; weak references keep its storage's address from being reused.
 """
 
 import weakref
@@ -16,7 +16,7 @@ __all__ = ["Dataflow", "storage_of"]
 
 
 def storage_of(x: Tensor) -> int | None:
-    """The address of the tensor's storage; None for kinds of tensors that have none."""
+    """Return the address of the tensor's storage, None for tensors without one."""
     try:
         return storage_address(x)
     except (RuntimeError, NotImplementedError):
@@ -24,7 +24,7 @@ def storage_of(x: Tensor) -> int | None:
 
 
 class Dataflow:
-    """Nodes are operations, numbered as they ran; what was there before has a node from when it was first read.
+    """A graph whose nodes are operations in the order of the pass; earlier tensors get a node when first read.
 
     steps: names of the operations so far
     """
@@ -39,12 +39,12 @@ class Dataflow:
         self._copied: dict[int, tuple[int, weakref.ref[Tensor] | None]] = {}
 
     def node(self, x: Tensor) -> int:
-        """The operation that wrote the tensor last."""
-        found = self._written.get(storage_of(x))
-        return self._new("", (), [x]) if found is None else found
+        """Return the operation that wrote the tensor last."""
+        node = self._written.get(storage_of(x))
+        return self._new("", (), [x]) if node is None else node
 
     def ran(self, name: str, reads: Sequence[Tensor], makes: Sequence[Tensor], *, writes: bool) -> int | None:
-        """Note one operation; its node, or None if it only gave views of what it read."""
+        """Add one operation; return its node, or None if it only made views of what it read."""
         if not writes:
             given = [storage_of(x) for x in reads]
             makes = [x for x in makes if storage_of(x) not in given]
@@ -55,7 +55,7 @@ class Dataflow:
         return self._new(name, parents, makes)
 
     def join(self, name: str, reads: Sequence[Tensor], makes: Sequence[Tensor]) -> int:
-        """Note that something outside the graph made the last tensors from the first."""
+        """Add an operation outside the graph that made the last tensors from the first."""
         return self._new(name, tuple([self.node(x) for x in (*reads, *makes)]), makes)
 
     def _new(self, name: str, parents: tuple[int, ...], makes: Sequence[Tensor]) -> int:
@@ -64,11 +64,11 @@ class Dataflow:
         self._parents.append(parents)
         self._positions.append(len(self.steps))
         for x in makes:
-            self.name_again(x, node)
+            self.assign(x, node)
         return node
 
-    def name_again(self, x: Tensor, node: int) -> None:
-        """Let a tensor stand for what a node made."""
+    def assign(self, x: Tensor, node: int) -> None:
+        """Assign a tensor to a node."""
         address = storage_of(x)
         if address is not None and address not in self._written:
             self._addresses.append(StorageWeakRef(x.untyped_storage()))  # type: ignore[no-untyped-call]
@@ -79,39 +79,39 @@ class Dataflow:
         self._copied[node] = self.node(x), weakref.ref(x) if scaled else None
 
     def sources(self, x: Tensor) -> Iterator[tuple[int, Tensor | None]]:
-        """The tensor's node and itself, then those of what it is a copy of, or a multiple, and so on.
+        """Yield the tensor's node and itself, then those of the tensor it is a copy or a multiple of, and so on.
 
-        For what was only copied the tensor is its copy. None for a tensor that is gone or has been written over.
+        Of a copied tensor the copy is returned; None stands for one that no longer exists or was overwritten.
         """
-        node, found = self.node(x), x
-        yield node, found
+        node, tensor = self.node(x), x
+        yield node, tensor
         while node in self._copied:
-            node, scaled = self._copied[node]
-            again: Any = found if scaled is None else scaled()
-            gone = again is None or (scaled is not None and self.node(again) != node)
-            yield node, None if gone else again
-            if gone:
+            node, reference = self._copied[node]
+            source: Any = tensor if reference is None else reference()
+            lost = source is None or (reference is not None and self.node(source) != node)
+            yield node, None if lost else source
+            if lost:
                 return
-            found = again
+            tensor = source
 
     def way(self, later: int, earlier: int) -> set[int]:
-        """Every node from `earlier` on that `later` was computed from, itself among them."""
-        found, left = {later}, [later]
-        while left:
-            for parent in self._parents[left.pop()]:
-                if parent >= earlier and parent not in found:
-                    found.add(parent)
-                    left.append(parent)
-        return found
+        """Return all nodes from `earlier` on that `later` was computed from, `later` included."""
+        nodes, queue = {later}, [later]
+        while queue:
+            for parent in self._parents[queue.pop()]:
+                if parent >= earlier and parent not in nodes:
+                    nodes.add(parent)
+                    queue.append(parent)
+        return nodes
 
     def reaches(self, earlier: int, later: int) -> bool:
-        """Whether `later` was computed from `earlier`, or is it."""
+        """Return whether `later` was computed from `earlier` or equals it."""
         return later >= earlier and earlier in self.way(later, earlier)
 
     def name(self, node: int) -> str:
-        """The operation's name, empty for what was there before."""
+        """Return the operation's name, empty for earlier tensors."""
         return self._names[node]
 
     def position(self, node: int) -> int:
-        """How many operations had run when the node was there."""
+        """Return the number of operations before the node."""
         return self._positions[node]

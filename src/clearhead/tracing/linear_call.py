@@ -1,4 +1,4 @@
-"""One linear map as a model called it, and whether it made what a layer's attention got."""
+"""One linear map as a model called it, and whether a tensor is its output."""
 
 from dataclasses import dataclass
 
@@ -25,15 +25,15 @@ class LinearCall:
 
     @classmethod
     def noted(cls, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> "LinearCall":
-        """The call, with how often its tensors have been written to so far."""
+        """Return the call, with the number of writes to its tensors so far."""
         return cls(x=x, weight=weight, bias=bias, out=out, versions=_versions(x, weight, bias, out))
 
     def unwritten(self) -> bool:
-        """Whether the tensors are certainly those of the call still."""
+        """Return whether the tensors are certainly unchanged since the call."""
         return self.versions is not None and self.versions == _versions(self.x, self.weight, self.bias, self.out)
 
     def fits(self, y: Float[Tensor, "b h t f"]) -> bool:
-        """Whether it has one output for every token of y, and numbers that can be compared with them."""
+        """Return whether it has one output for every token of y, with numbers that can be compared."""
         if self.out.dtype != y.dtype or self.out.numel() != y.shape[0] * y.shape[2] * self.out.shape[-1]:
             return False
         given = [part for part in (self.x, self.weight, self.bias, self.out) if part is not None]
@@ -42,7 +42,7 @@ class LinearCall:
 
 
 def _versions(*tensors: Tensor | None) -> tuple[int, ...] | None:
-    """How often each was written to in place; None in inference mode, where torch does not count."""
+    """Return the number of in-place writes to each; None in inference mode, where torch does not count them."""
     try:
         return tuple([tensor_version(x) for x in tensors if x is not None])
     except RuntimeError:
@@ -50,22 +50,22 @@ def _versions(*tensors: Tensor | None) -> tuple[int, ...] | None:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether its numbers can be compared: those of subclasses (quantised, sharded) and sparse tensors may not."""
+    """Return whether numbers can be compared; those of subclasses (quantised, sharded) and sparse tensors may not."""
     strided = type(x) in (Tensor, nn.Parameter) and x.layout is torch.strided
     return strided and x.is_floating_point() and not (x.is_nested or x.is_meta)
 
 
 def by_token(x: Tensor, y: Float[Tensor, "b h t f"], tokens_first: bool) -> Tensor:
-    """x as (b, t, ...), in the order of y."""
+    """Return x as (b, t, ...), in the order of y."""
     b, t = y.shape[0], y.shape[2]
     return x.reshape(t, b, -1).transpose(0, 1) if tokens_first else x.reshape(b, t, -1)
 
 
 def holds(found: LinearMap, y: Float[Tensor, "b h t f"], tokens: tuple[Tensor, Tensor] | None = None) -> bool:
-    """Whether x W + b is y to rounding, entry by entry: in the first head on the tokens given, or everywhere.
+    """Return whether x W + b equals y to rounding: in the first head on these tokens, or everywhere.
 
-    Rounding of a sum of products is measured by the root of the sum of their squares, and by the sum itself. The sum is
-    taken in single precision at least, so a shorter dtype adds the roundings of its own numbers and not their walk.
+    The rounding of a sum of products is bounded by the root of the sum of their squares and by the sum itself. The sum
+    is computed in single precision at least, so a shorter dtype adds the rounding of its numbers without accumulation.
     """
     dtype = torch.promote_types(y.dtype, torch.float32)
     with torch.autocast(y.device.type, enabled=False):

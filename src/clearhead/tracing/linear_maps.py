@@ -1,10 +1,10 @@
-"""What a layer's queries, keys and values were made from: the linear maps whose outputs they are, found by numbers.
+"""The linear maps of a layer's queries, keys and values, found by comparing numbers.
 
-While sockets are open, calls of torch.nn.functional.linear and torch.addmm are noted: torch's linear layers end in the
-one, transformers' Conv1D in the other, and layers that project without a module of their own are caught too. No module
-is touched, so torch's fused paths stay as they are. When attention is called, each of the three is looked for among the
-columns of the last outputs: a projection of its own, a fused one in any order of q, k, v, heads and features, or heads
-that several queries share; as they are, or multiplied by one constant, as some models do to their queries.
+During a forward pass, calls of torch.nn.functional.linear and torch.addmm are noted: torch's linear layers call the
+first, transformers' Conv1D the second, and so do layers that project without a module of their own. When attention is
+called, q, k and v are each looked for among the columns of the last outputs: a projection of its own, a fused one in
+any order of q, k, v, heads and features, or heads that several queries share; unchanged, or multiplied by one constant,
+as some models do to their queries.
 """
 
 import dataclasses
@@ -27,17 +27,20 @@ __all__ = ["MapTrace"]
 _LINEAR, _ADDMM = torch.nn.functional.linear, torch.addmm
 
 NOTED = 8
-"""Calls kept at a time. Gates and the like may be projected after q, k and v; what lies further back is let go."""
+"""The number of noted calls. Gates may be projected after q, k and v; earlier calls are dropped."""
 
 
 class MapTrace:
-    """The last linear calls of a forward pass, and where the parts of each layer were found among them."""
+    """The last linear calls of a forward pass, and the columns in which each layer's operands were found.
+
+    listening: whether the calls that run now belong to the model
+    """
 
     def __init__(self, listening: Callable[[], bool]) -> None:
         self._listening = listening
         self._calls: deque[LinearCall] = deque(maxlen=NOTED)
         self._searched = False
-        self._found: dict[tuple[str, str], tuple[int, Columns]] = {}
+        self._columns: dict[tuple[str, str], tuple[int, Columns]] = {}
 
     @contextmanager
     def traced(self) -> Iterator[None]:
@@ -57,15 +60,15 @@ class MapTrace:
         self._calls.append(call)
 
     def forget(self) -> None:
-        """Let go of every call noted."""
+        """Drop the noted calls."""
         self._calls.clear()
         self._searched = False
 
     @torch.no_grad()
     def with_origins(self, heads: Heads) -> Heads:
-        """The call with the maps that made its queries, keys and values; None for what no map made.
+        """Return the call with the maps of its queries, keys and values, None for those without a map.
 
-        The linear calls noted are kept until the next of them, as a layer may attend several times to what they made.
+        The noted calls are held until the next one, because a layer may attend several times to their outputs.
         """
         calls = list(reversed(self._calls))
         self._searched = True
@@ -84,29 +87,29 @@ class MapTrace:
         calls: list[LinearCall],
         sampled: dict[Any, Sampled],
     ) -> LinearMap | None:
-        """The linear map whose output y is, None if there is none.
+        """Return the linear map whose output is y, None if there is none.
 
         Every number must equal an entry of the map's output exactly, or times one constant, to the rounding of that
-        product. Where nobody has written into the call's tensors since, that makes it the map, and multiplying a few
-        tokens out is enough; otherwise all are. So an output that was multiplied in place is no map's.
+        product. If the call's tensors have not been written to since, computing the map on a few tokens is enough;
+        otherwise it is computed on all. So an output that was multiplied in place has no map.
         """
         if y.numel() == 0 or not is_plain(y):
             return None
-        if key in self._found:
-            last, known = self._found[key]
+        if key in self._columns:
+            last, columns = self._columns[key]
             for call in calls[last : last + 1] + calls[:last] + calls[last + 1 :]:
-                found = known.linear_map(call, y)
-                if found is not None and (call.unwritten() or holds(found, y)):
-                    return found
-        alike = (y.shape[0], y.shape[2], y.dtype, y.device)
-        if alike not in sampled:
-            sampled[alike] = Sampled.of(calls, y)
-        tokens = sampled[alike].tokens
-        for place, columns in sampled[alike].find(y):
-            found = columns.linear_map(calls[place], y)
-            if found is not None and holds(found, y, tokens if calls[place].unwritten() else None):
-                self._found[key] = place, columns
-                return found
+                linear_map = columns.linear_map(call, y)
+                if linear_map is not None and (call.unwritten() or holds(linear_map, y)):
+                    return linear_map
+        shape = (y.shape[0], y.shape[2], y.dtype, y.device)
+        if shape not in sampled:
+            sampled[shape] = Sampled.of(calls, y)
+        tokens = sampled[shape].tokens
+        for index, columns in sampled[shape].find(y):
+            linear_map = columns.linear_map(calls[index], y)
+            if linear_map is not None and holds(linear_map, y, tokens if calls[index].unwritten() else None):
+                self._columns[key] = index, columns
+                return linear_map
         return None
 
 
@@ -133,5 +136,5 @@ class _LinearMode(CallMode):
 def _linear_arguments(
     input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The arguments of torch's function in their order, whatever names they were given by."""
+    """Return the arguments of torch's function in order, whether passed by position or name."""
     return input, weight, bias

@@ -1,4 +1,4 @@
-"""Watch the operations of a forward pass for the residual stream around its attention calls."""
+"""The operations of a forward pass, traced for the residual stream around its attention calls."""
 
 import dataclasses
 import threading
@@ -23,10 +23,10 @@ _SCALES = {"aten::mul", "aten::div"}
 
 
 class StreamTrace:
-    """The residual stream of one model's forward passes: `watched` around each, `called` for each attention call.
+    """The residual stream of one model's forward passes: `traced` around each, `called` for each attention call.
 
-    A call's stream is known one block later, or at the end of the pass. Nothing is kept from pass to pass. Calls in
-    other threads than the pass's own have no stream.
+    A call's residual stream is known one block later, or at the end of the pass. Nothing is held from pass to pass.
+    Calls in other threads than the pass's own have none.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class StreamTrace:
 
     @property
     def tracing(self) -> bool:
-        """Whether a pass is under way in this thread."""
+        """True while a pass is running in this thread."""
         return self._mode is not None and self._thread == threading.get_ident()
 
     @contextmanager
     def traced(self, ended: Callable[[], None]) -> Iterator[None]:
-        """One forward pass, after which every call is ready and `over` is called. One inside it is a part of it."""
+        """Trace one forward pass; at its end all calls are ready and `ended` is called. A pass inside is part of it."""
         if self._mode is not None:
             yield
             return
@@ -59,20 +59,20 @@ class StreamTrace:
         finally:
             self._residuals = None
 
-    def called(self, heads: Heads, made: Tensor) -> BlockCall | None:
-        """Note an attention call, of which the model goes on with `made`; None outside a pass."""
+    def called(self, heads: Heads, model_output: Tensor) -> BlockCall | None:
+        """Note an attention call with which the model continues as `model_output`; return None outside a pass."""
         if not self.tracing or self._residuals is None:
             return None
-        return self._residuals.called(heads, made)
+        return self._residuals.called(heads, model_output)
 
-    def replaced(self, call: BlockCall, made: Tensor) -> None:
-        """Note that the model goes on with this tensor instead."""
+    def replaced(self, call: BlockCall, output: Tensor) -> None:
+        """Note that the model continues with this tensor instead."""
         if self.tracing and self._residuals is not None:
-            self._residuals.flow.name_again(made, call.node)
+            self._residuals.flow.assign(output, call.node)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While others than the model compute. A mode that lies beneath one of theirs stays, and lets all pass."""
+        """Ignore operations inside the block. A mode below one of others stays active and ignores them too."""
         mode = self._mode
         if mode is None or not self.tracing or mode.paused:
             yield
@@ -85,17 +85,17 @@ class StreamTrace:
             mode.paused = False
 
     def ready(self) -> Iterator[Heads]:
-        """The calls whose stream is known, in their order and each once, as `BlockCall.heads` has them."""
+        """Yield the calls whose residual stream is known, in order and each once."""
         calls = () if self._residuals is None else self._residuals.calls
         while calls and calls[0].settled:
             call = calls.popleft()
             if call.heads is not None:
-                yield dataclasses.replace(call.heads, stream=call.stream)
+                yield dataclasses.replace(call.heads, residual_stream=call.residual_stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What there is to know of an operator: its name, and which of its arguments it writes to, by place and name."""
+    """An operator's name, and the arguments it writes to, by position and name."""
 
     name: str
     writes: tuple[tuple[int, str], ...] = ()
@@ -106,20 +106,20 @@ class _Kind:
         if schema is None:
             return cls(name=str(operator))
         written = [
-            (place, argument.name)
-            for place, argument in enumerate(schema.arguments)
+            (index, argument.name)
+            for index, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
         return cls(name=schema.name, writes=tuple(written))
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """The tensors that a call writes to."""
-        given = [args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes]
-        return list(_tensors(given))
+        """Return the tensors that a call writes to."""
+        values = [args[index] if index < len(args) else kwargs.get(name) for index, name in self.writes]
+        return list(_tensors(values))
 
 
 class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
-    """Tells the rule of every operation of the pass, and lets it run as it is."""
+    """A mode that shows every operation of the pass to the rule and runs it unchanged."""
 
     supports_higher_order_operators = True
 
@@ -136,7 +136,7 @@ class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Note the operation with what it reads and makes; a sum is looked at before it overwrites anything."""
+        """Note the operation with what it reads and makes. A sum is examined before it overwrites anything."""
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
@@ -172,14 +172,14 @@ class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _note_multiple(self, node: int, reads: list[Tensor], made: Tensor) -> None:
-        """Of one tensor and numbers, what was made is a multiple."""
+        """Note that the result of one tensor and numbers is a multiple."""
         several = [x for x in reads if x.ndim]
         if len(several) == 1 and several[0].shape == made.shape:
             self._residuals.flow.copied(node, several[0], scaled=True)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Tensors among the values, and in lists of them."""
+    """Yield the tensors among the values, and in lists of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -188,7 +188,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _are_tokens(args: tuple[Any, ...]) -> bool:
-    """Whether two tensors are added that may be tokens: of one shape, with a width and one to three axes before it."""
+    """Return whether two tensors are added that may be tokens: one shape, with one to three axes before the width."""
     x, y = args[:2]
     if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.is_nested or y.is_nested:
         return False

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads, LinearMap, Stream
+from clearhead.heads import Heads, LinearMap, ResidualStream
 from clearhead.numerics.coding_rate import subspace_rate_gradient
 
 INPUTS, TOKENS, HEADS, WIDTH, STREAM = 7, 23, 3, 5, 31
@@ -56,7 +56,7 @@ def heads_of(
         queries_from=shared,
         keys_from=shared,
         values_from=of_values if values else None,
-        stream=Stream(before=before, between=between, after=after) if stream else None,
+        residual_stream=ResidualStream(before=before, between=between, after=after) if stream else None,
     )
 
 

@@ -237,7 +237,7 @@ def test_other_obstacles_say_why() -> None:
     holes[:, 0, 0] = torch.nan
     for broken, words in (
         (dataclasses.replace(heads, k=longer, v=longer), "another sequence"),
-        (dataclasses.replace(heads, stream=heads_of(Z[:3], Z[:3]).stream), "not found"),
+        (dataclasses.replace(heads, residual_stream=heads_of(Z[:3], Z[:3]).residual_stream), "not found"),
         (heads_of(Z[:, :3], Z[:, :3]), "fewer than 4 tokens"),
         (heads_of(holes, Z), "not finite"),
     ):
