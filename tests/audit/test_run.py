@@ -448,8 +448,8 @@ def test_only_theories_that_need_the_stream_have_it_captured(
     whole = model_runs.capture
 
     def noted(*args: Any, stream: bool = False, **kwargs: Any) -> Any:
-        asked.append(stream)
-        return whole(*args, stream=stream, **kwargs)
+        asked.append(residual_stream)
+        return whole(*args, residual_stream=residual_stream, **kwargs)
 
     monkeypatch.setattr(model_runs, "capture", noted)
     for theory in ("kernel-pca", "coding-rate"):

@@ -145,6 +145,35 @@ def test_a_bias_beside_a_mask_is_kept() -> None:
     assert torch.equal(bias, torch.where(mask, added, 0))
 
 
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_the_scale_is_the_calls_own(scale: float | None) -> None:
+    model = Direct()
+    with torch.no_grad(), capture(model) as captured:
+        model(*_operands(), scale=scale)
+    (heads,) = captured.heads
+    assert heads.scale == (WIDTH**-0.5 if scale is None else scale)
+    assert recompute_error(heads) <= 4 * tolerance(torch.float32)
+
+
+def _attend(x: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_model_that_calls_itself_is_recorded_once_per_call() -> None:
+    """Its attention is in a function, so it is only known when the model runs."""
+
+    class Recursive(nn.Module):
+        def forward(self, x: Tensor, depth: int = 2) -> Tensor:
+            return _attend(self(x, depth - 1) if depth else x)
+
+    model, x = Recursive(), torch.randn(2, 5, 7)
+    alone = model(x)
+    with capture(model) as captured:
+        assert torch.equal(model(x), alone)
+    assert captured.passes == 1
+    assert [heads.name for heads in captured.heads] == ["(model)", "(model), call 2", "(model), call 3"]
+
+
 class Recording:
     """A handler that notes its calls; it returns `change` of the layer's own output."""
 
