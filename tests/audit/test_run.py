@@ -447,7 +447,7 @@ def test_only_theories_that_need_the_stream_have_it_captured(
     asked: list[bool] = []
     whole = model_runs.capture
 
-    def noted(*args: Any, stream: bool = False, **kwargs: Any) -> Any:
+    def noted(*args: Any, residual_stream: bool = False, **kwargs: Any) -> Any:
         asked.append(residual_stream)
         return whole(*args, residual_stream=residual_stream, **kwargs)
 
