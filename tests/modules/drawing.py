@@ -25,9 +25,9 @@ def boolean(*shape: int, seed: int = 0, share: float = 0.6) -> Tensor:
 def randomised(module: Module, *, seed: int = 0) -> Module:
     """The module in double precision with every parameter drawn, biases among them, which torch starts at zero."""
     module = module.double()
-    for place, parameter in enumerate(module.parameters()):
+    for index, parameter in enumerate(module.parameters()):
         width = parameter.shape[-1] if parameter.ndim > 1 else 1
-        nn.init.zeros_(parameter).data += normal(*parameter.shape, seed=1000 * seed + place) / width**0.5
+        nn.init.zeros_(parameter).data += normal(*parameter.shape, seed=1000 * seed + index) / width**0.5
     return module
 
 

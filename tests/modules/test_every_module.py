@@ -41,7 +41,7 @@ MAKE = {
         11, num_heads=3, head_dim=5, operator=functools.partial(clamped_key_attention, None), **factory
     ),
     "RPC": lambda **factory: RPCAttention(11, num_heads=3, head_dim=5, iterations=3, strength=0.3, **factory),
-    "RPC, asking": lambda **factory: RPCAttention(
+    "RPC, given_queries": lambda **factory: RPCAttention(
         11, num_heads=3, head_dim=5, pursuit="paper", strength=0.5, queries="given", **factory
     ),
     "RPC, learned mu": lambda **factory: RPCAttention(
@@ -127,7 +127,7 @@ def test_autocast_chooses_the_dtype(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_another_dtype_than_the_parameters_is_refused_in_words(name: str, typechecked: bool) -> None:
+def test_another_dtype_than_the_parameters_raises_a_clear_error(name: str, typechecked: bool) -> None:
     module, (x, _) = MAKE[name](), inputs_of(name)
     with pytest.raises(ValueError, match=r"dtype of the parameters, .*torch.float32.*; got .*torch.float64"):
         module(x)

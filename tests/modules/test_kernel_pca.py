@@ -92,7 +92,7 @@ def test_it_learns() -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
+def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="head_dim, or num_heads that divides embed_dim; got 3 and 11"):
         KernelPCAAttention(11, num_heads=3)
     with pytest.raises(ValueError, match=r"sizes of one or more; got .*axes 0"):

@@ -93,7 +93,7 @@ def test_pools_the_visible_part_of_an_image() -> None:
     assert differ(layer.pool(x), layer.pool(x[:, :, :2]))
 
 
-def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
+def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="sizes of one or more; got embed_dim 11, num_queries 0"):
         LearnedQueryAttention(11, num_queries=0)
     if typechecked:

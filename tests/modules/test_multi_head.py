@@ -64,8 +64,8 @@ def test_is_the_sum_of_its_heads(options: dict, seed: int) -> None:
     layer = randomised(MultiHeadAttention(**options), seed=seed)
     b, n, m, heads = 2, 3, 5, len(layer.head_dims)
     inputs = [
-        normal(b, tokens, linear.in_features, seed=seed + place)
-        for place, (tokens, linear) in enumerate([(n, layer.query), (m, layer.key), (m, layer.value)])
+        normal(b, tokens, linear.in_features, seed=seed + index)
+        for index, (tokens, linear) in enumerate([(n, layer.query), (m, layer.key), (m, layer.value)])
     ]
     mask, bias = boolean(b, heads, n, m, seed=seed), normal(b, heads, n, m, seed=seed)
     parameters, results = list(layer.parameters()), []

@@ -14,7 +14,7 @@ SIZES = st.lists(st.integers(0, 7), min_size=1, max_size=5)
 
 
 def sets_of(sizes: list[int], seed: int = 0) -> list[Tensor]:
-    return [normal(size, 11, seed=seed + place) for place, size in enumerate(sizes)]
+    return [normal(size, 11, seed=seed + index) for index, size in enumerate(sizes)]
 
 
 @given(SIZES)
@@ -77,7 +77,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_sets_that_do_not_go_together_are_refused_in_words(case: str, typechecked: bool) -> None:
+def test_sets_that_do_not_go_together_raise_a_clear_error(case: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
     sets, kind, message = WRONG[case]

@@ -127,7 +127,7 @@ def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
         ({"form": "matrix", "num_tokens": True, "num_heads": 3}, "num_tokens and num_heads of one or more"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_in_words(options: dict, words: str, typechecked: bool) -> None:
+def test_settings_that_do_not_fit_raise_a_clear_error(options: dict, words: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the settings can")
     with pytest.raises(ValueError, match=words):
@@ -136,7 +136,7 @@ def test_settings_that_do_not_fit_are_refused_in_words(options: dict, words: str
         operator_from_dict({"operator": "scaled", **options})
 
 
-def test_widths_that_do_not_fit_are_refused_in_words() -> None:
+def test_widths_that_do_not_fit_raise_a_clear_error() -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         ScaledAttention(12, num_heads=5, form="symmetric")
     with pytest.raises(ValueError, match="sizes of one or more"):

@@ -79,7 +79,7 @@ def test_masks_and_biases_reach_the_scores() -> None:
     require_same(layer(x, mask=per_input)[1], layer(x[1], mask=per_input[1]))
 
 
-def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
+def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="sizes of one or more; got embed_dim 11, head_dim 0, value_dim 11"):
         SelfAttention(11, head_dim=0)
     if typechecked:

@@ -83,7 +83,7 @@ def test_any_operator_and_any_scale_will_do() -> None:
     require_same(other(x), fold(maps.out(weights @ maps.value(tokens)), (3, 5)))
 
 
-def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
+def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 2 and 7"):
         SpatialAttention(7, num_heads=2)
     if typechecked:

@@ -96,7 +96,7 @@ def test_it_keeps_the_contract_as_anybody_would_check_it(tied: bool) -> None:
     assert {one.name for one in result.not_checked} == {"compile"}
 
 
-def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:
+def test_wrong_sizes_raise_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         SubspaceAttention(12, num_heads=5)
     with pytest.raises(ValueError, match=r"one or more; got .*heads 0"):

@@ -56,7 +56,7 @@ def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
     assert differ(layer(x[:, order], causal=True), layer(x, causal=True)[:, order])
 
 
-def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:
+def test_wrong_sizes_raise_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         SymmetricAttention(12, num_heads=5)
     with pytest.raises(ValueError, match=r"one or more; got .*heads 0"):

@@ -45,13 +45,13 @@ def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
         TokenStatisticsAttention(12, num_heads=3),
     )
     x = normal(2, 7, 12, dtype=torch.float32)
-    loud = x.clone()
-    loud[:, 4:] = 1e3
-    assert torch.equal(layer(x)[:, :4], layer(loud)[:, :4])
-    assert not torch.equal(whole(x)[:, :4], whole(loud)[:, :4])
+    large = x.clone()
+    large[:, 4:] = 1e3
+    assert torch.equal(layer(x)[:, :4], layer(large)[:, :4])
+    assert not torch.equal(whole(x)[:, :4], whole(large)[:, :4])
 
 
-def test_wrong_sizes_are_refused_in_words(typechecked: bool) -> None:
+def test_wrong_sizes_raise_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         TokenStatisticsAttention(12, num_heads=5)
     with pytest.raises(ValueError, match="one or more; got max_tokens 0"):

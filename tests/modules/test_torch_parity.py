@@ -139,7 +139,7 @@ def test_the_parameters_are_copies_of_torchs_dtype() -> None:
     assert torch.equal(layer.out_proj.weight, before)
 
 
-def test_what_torch_can_do_and_we_cannot_is_refused_in_words() -> None:
+def test_what_torch_can_do_and_we_cannot_raises_a_clear_error() -> None:
     for options, message in (
         ({"add_bias_kv": True}, "add_bias_kv, which appends a learned key and value, is not supported"),
         ({"add_zero_attn": True}, "add_zero_attn, which appends a key of zeros, is not supported"),
@@ -166,7 +166,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("case", STATES)
-def test_a_state_dict_that_does_not_fit_is_refused_in_words(case: str) -> None:
+def test_a_state_dict_that_does_not_fit_raises_a_clear_error(case: str) -> None:
     make, message = STATES[case]
     layer = MultiHeadAttention(6, num_heads=3)
     before = layer.query.weight.clone()

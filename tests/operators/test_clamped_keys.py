@@ -84,9 +84,9 @@ def test_scopes_differ_and_only_the_prefix_leaks_nothing() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_nothing_overflows(preset: str) -> None:
     bound = PRESETS[preset].bound
-    loud = (8 * drawn(1, 2, 197, 64)).half()
-    assert loud.float().abs().sum(dim=(-2, -1)).amax() > torch.finfo(torch.float16).max  # their sum is not a half
-    assert bound.compute(loud).isfinite().all()
+    large = (8 * drawn(1, 2, 197, 64)).half()
+    assert large.float().abs().sum(dim=(-2, -1)).amax() > torch.finfo(torch.float16).max  # their sum is not a half
+    assert bound.compute(large).isfinite().all()
     for k in (torch.zeros(1, 2, 5, 3), torch.full((1, 2, 5, 3), 1e-30), torch.zeros(1, 2, 0, 3)):
         k.requires_grad_()
         t = bound.compute(k)
@@ -130,7 +130,7 @@ def test_gradients_reach_the_keys_unless_detached() -> None:
     assert torch.autograd.gradcheck(lambda mu: KeyBound(mu=mu).compute(k.detach()), mu)
 
 
-def test_wrong_values_are_refused_in_words(typechecked: bool) -> None:
+def test_wrong_values_raise_a_clear_error(typechecked: bool) -> None:
     def with_shape(mu: Tensor) -> Tensor:
         return KeyBound(mu=mu).compute(drawn(2, 3, 5, 7))
 

@@ -1,4 +1,4 @@
-"""General attention: the contract for each similarity, its slow twin, its kernel, and bad input."""
+"""General attention: the contract for each similarity, its reference, its kernel, and bad input."""
 
 import functools
 import math
@@ -102,7 +102,9 @@ def test_is_its_twin_forward_and_backward(call) -> None:
         bias = {"bias": options["bias"].clone().requires_grad_()} if "bias" in options else {}
         out = attention(*leaves, **options | bias)
         wanted = [*leaves, *bias.values()]
-        form = out.sin().sum() + sum(0 * x.sum() for x in wanted)  # without keys the twin's output depends on nothing
+        form = out.sin().sum() + sum(
+            0 * x.sum() for x in wanted
+        )  # without keys the reference's output depends on nothing
         grads = torch.autograd.grad(form, wanted)
         results.append((out, *grads))
     size = max([1.0, *(float(x.detach().abs().max()) for x in results[1] if x.numel())])
@@ -144,12 +146,12 @@ def test_what_is_not_finite_is_propagated(name: str, bad: float) -> None:
     clean = drawn()
     attend = functools.partial(general_attention, similarity=SIMILARITIES[name])
     assert attend(*clean).isfinite().all()
-    for place, rows in enumerate(([3], range(5), range(5))):
+    for index, rows in enumerate(([3], range(5), range(5))):
         operands = [x.clone() for x in clean]
-        operands[place][..., 3, :] = bad
+        operands[index][..., 3, :] = bad
         spoilt = ~attend(*operands).isfinite().all(dim=-1)
         # A hyperbolic tangent makes a finite number of an infinite one, and exp(-inf) is a weight of zero.
-        tamed = bad == math.inf and place < 2 and name in ("embedded gaussian", "laplacian")
+        tamed = bad == math.inf and index < 2 and name in ("embedded gaussian", "laplacian")
         assert tamed or spoilt[..., list(rows)].all()
         assert spoilt.sum() <= len(rows) * 6
 
@@ -192,7 +194,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_in_words(case: str, typechecked: bool) -> None:
+def test_bad_input_raises_a_clear_error(case: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses most of these before the operator can")
     change, options, kind, message = REFUSED[case]

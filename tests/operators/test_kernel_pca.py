@@ -175,8 +175,8 @@ def test_the_spectrum_is_that_of_all_axes() -> None:
 
 def test_hidden_keys_might_as_well_not_be_there() -> None:
     k, mask = normal(2, 11, 5), torch.arange(11) < torch.tensor([[7], [0]])
-    loud = k.masked_fill(~mask.unsqueeze(-1), torch.inf)
-    found, short = kernel_pca(loud, axes=5, mask=mask), kernel_pca(k[:1, :7], axes=5)
+    large = k.masked_fill(~mask.unsqueeze(-1), torch.inf)
+    found, short = kernel_pca(large, axes=5, mask=mask), kernel_pca(k[:1, :7], axes=5)
     assert found.rank.tolist() == [5, 0]
     assert relative(found.values[:1, :7], short.values) <= EXACT
     assert relative(found.key_mean[:1], short.key_mean) <= EXACT
@@ -300,7 +300,7 @@ def test_learned_axes_of_equal_keys_have_finite_gradients() -> None:
     assert k.grad.isfinite().all()
 
 
-def test_bad_input_is_refused_in_words(typechecked: bool) -> None:
+def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
     k = normal(7, 5)
     with pytest.raises(ValueError, match=r"a share of the variance above 0 and at most 1; got 1\.5"):
         ByExplained(1.5)

@@ -45,16 +45,16 @@ VARIANTS = {
     "learned axes": subject(LEARNED),
     "options": subject(LEARNED, axis_norm="eigenvector", center_queries=True, scale=0.4),
 }
-LEFT_OUT = {
+NOT_APPLICABLE = {
     "depends_on_inputs": "it takes none",
     "vmap": "warnings and key sets depend on the data",
 }
-"""Checks that no variant is held to, with the reason."""
+"""Checks that do not apply, with the reason."""
 OF_GRADIENTS = {"reference_gradients", "gradients", "padding_mask", "causal_mask", "boolean_mask", "fully_masked_rows"}
-"""Checks that constant axes cannot pass: their twin's axes are not constant. Their own gradient is tested below."""
+"""Checks that constant axes cannot pass: their reference's axes are not constant. Their gradient is tested below."""
 
 
-@pytest.mark.parametrize("check", [name for name in OPERATOR_CHECKS if name not in LEFT_OUT])
+@pytest.mark.parametrize("check", [name for name in OPERATOR_CHECKS if name not in NOT_APPLICABLE])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_contract(variant: str, check: str, typechecked: bool) -> None:
     if variant == "constant axes" and check in OF_GRADIENTS:

@@ -71,7 +71,7 @@ def test_options_can_be_written_down() -> None:
         Pursuit.from_dict(stored)
 
 
-def test_wrong_options_are_refused_in_words(typechecked: bool) -> None:
+def test_wrong_options_raise_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match=r"there is no preset .papre.; choose from paper, code-2024-10"):
         preset("papre")
     with pytest.raises(ValueError, match="whole number of iterations, one or more; got 0"):

@@ -244,7 +244,7 @@ def test_other_lengths_raise_or_are_resized() -> None:
     assert not torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resize_matrix(matrix, 7))))
 
 
-def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
+def test_what_does_not_fit_raises_a_clear_error(typechecked: bool) -> None:
     q, k, v = drawn(2, 3, 5, 11), drawn(2, 3, 7, 11, seed=1), drawn(2, 3, 7, 13, seed=2)
     by_query, by_key = torch.ones(5, 7, dtype=torch.bool), torch.ones(2, 1, 1, 7, dtype=torch.bool)
     with pytest.raises(ShapeError, match=r"n = m, or a mask \(..., 1, m\).*q \(2, 3, 5, 11\).*mask \(5, 7\)"):

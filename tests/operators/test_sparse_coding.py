@@ -1,4 +1,4 @@
-"""Sparse coding steps: twins, what a proximal step is, its longest length, and refusals."""
+"""Sparse coding steps: references, what a proximal step is, its longest length, and refusals."""
 
 import warnings
 
@@ -49,7 +49,7 @@ def both_ways(steps, leaves: list[Tensor], along: Tensor, **options: float) -> l
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=25)
 @given(st.lists(PRIMES, min_size=3, max_size=3, unique=True), st.integers(0, 2**31))
-def test_the_step_and_its_twin_agree_forward_and_backward(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_step_and_its_reference_agree_forward_and_backward(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, n, d = sizes
     leaves = [drawn(b, n, d, seed=seed, dtype=dtype), drawn(d, d, seed=seed + 1, dtype=dtype) / d**0.5]
     along = drawn(b, n, d, seed=seed + 2, dtype=dtype)
@@ -61,7 +61,7 @@ def test_the_step_and_its_twin_agree_forward_and_backward(dtype: torch.dtype, si
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=25)
 @given(st.lists(PRIMES, min_size=4, max_size=4, unique=True), st.integers(0, 2**31))
-def test_the_overcomplete_step_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_overcomplete_step_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, n, d, m = sizes
     shapes = ((b, n, d), (d, m), (d, m))
     leaves = [drawn(*shape, seed=seed + i, dtype=dtype) / shape[-1] ** 0.5 for i, shape in enumerate(shapes)]
@@ -170,7 +170,7 @@ def test_the_longest_step_is_that_of_the_largest_singular_value() -> None:
 
 
 @pytest.mark.parametrize("step", [ista_step, reference.ista_step])
-def test_what_does_not_fit_is_refused_in_words(step, typechecked: bool) -> None:
+def test_what_does_not_fit_raises_a_clear_error(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
     for z, dictionary in ((drawn(3, 5), drawn(7, 7)), (drawn(5), drawn(5, 5)), (drawn(3, 5), drawn(5, 7))):

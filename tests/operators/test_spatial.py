@@ -63,8 +63,8 @@ def calls(draw):
     here, there = (tuple(draw(st.integers(1, 3)) for _ in range(axes)) for _ in range(2))
     batch, d, e = draw(st.integers(1, 2)), draw(st.integers(1, 5)), draw(st.integers(1, 5))
     operands = [
-        field(channels, size, axis=axis, batch=batch, seed=seed + place)
-        for place, (channels, size) in enumerate([(d, here), (d, there), (e, there)])
+        field(channels, size, axis=axis, batch=batch, seed=seed + index)
+        for index, (channels, size) in enumerate([(d, here), (d, there), (e, there)])
     ]
     options = {"channel_axis": axis}
     if draw(st.booleans()):
@@ -175,7 +175,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("case", MESSAGES)
-def test_bad_input_is_refused_in_words(case: str, typechecked: bool) -> None:
+def test_bad_input_raises_a_clear_error(case: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the operator can")
     with pytest.raises(ShapeError, match=MESSAGES[case]):
@@ -194,5 +194,5 @@ def _on_lines(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, op
 # The shapes that its errors show are those of the lines; they have tests of their own above.
 @pytest.mark.parametrize("name", sorted(OPERATOR_CHECKS.keys() - {"mismatched_shapes", "wrong_masks"}))
 def test_the_contract_of_every_operator(name: str, typechecked: bool) -> None:
-    operator, twin = (partial(_on_lines, operator=made) for made in (spatial_attention, reference.spatial_attention))
-    run_check(name, OperatorSubject(operator=operator, reference=twin), typechecked=typechecked)
+    operator, slow = (partial(_on_lines, operator=made) for made in (spatial_attention, reference.spatial_attention))
+    run_check(name, OperatorSubject(operator=operator, reference=slow), typechecked=typechecked)

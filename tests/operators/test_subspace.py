@@ -1,4 +1,4 @@
-"""Subspace attention and the step of the derivation: the contract, twins, and facts of each."""
+"""Subspace attention and the step of the derivation: the contract, references, and facts of each."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_a_projected_token_is_query_key_and_value(path: str, scale: float | None
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @settings(max_examples=20)
 @given(st.lists(PRIMES, min_size=4, max_size=4, unique=True), st.integers(0, 2**31))
-def test_the_step_and_its_twin_agree_forward_and_backward(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_step_and_its_reference_agree_forward_and_backward(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     k, n, d, p = sizes
     tokens, bases = drawn(3, n, d, seed=seed, dtype=dtype), drawn(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5
     along = drawn(3, n, d, seed=seed + 2, dtype=dtype)
@@ -125,7 +125,7 @@ def test_one_token_alone_attends_to_itself() -> None:
 
 
 @pytest.mark.parametrize("step", [subspace_step, reference.subspace_step])
-def test_what_does_not_fit_is_refused_in_words(step, typechecked: bool) -> None:
+def test_what_does_not_fit_raises_a_clear_error(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
     for z, bases in (

@@ -1,4 +1,4 @@
-"""Token statistics attention in its three forms: twins, what each descends or bounds, and that they are three."""
+"""Token statistics attention in its three forms: references, what each descends or bounds, and that they are three."""
 
 import pytest
 import torch
@@ -31,8 +31,8 @@ def relative(got: Tensor, want: Tensor) -> float:
     return ((got.double() - want.double()).norm() / want.double().norm()).item()
 
 
-def require_twins(operators, leaves: list[Tensor], names: list[str], *, within: float, **options: float) -> None:
-    """Outputs and gradients of two functions, the first leaf by place and the others by name."""
+def require_references(operators, leaves: list[Tensor], names: list[str], *, within: float, **options: float) -> None:
+    """Outputs and gradients of two functions, the first leaf by position and the others by name."""
     results = []
     for operator in operators:
         own = [leaf.clone().requires_grad_() for leaf in leaves]
@@ -40,41 +40,41 @@ def require_twins(operators, leaves: list[Tensor], names: list[str], *, within: 
         along = drawn(*out.shape, seed=99, dtype=out.dtype)
         results.append([out.detach(), *torch.autograd.grad((out * along).sum(), own)])
     size = max(float(x.norm()) for x in results[1][1:])
-    for place, (got, want) in enumerate(zip(*results, strict=True)):
-        scale = float(want.norm()) if place == 0 else size
+    for index, (got, want) in enumerate(zip(*results, strict=True)):
+        scale = float(want.norm()) if index == 0 else size
         assert float((got - want).norm()) <= within * scale
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=20)
 @given(FOUR, st.integers(0, 2**31))
-def test_the_step_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_step_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     k, n, d, p = sizes
     leaves = [drawn(3, n, d, seed=seed, dtype=dtype), drawn(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5]
     steps = (token_statistics_step, reference.token_statistics_step)
     within = 4 * tolerance(dtype, terms=k * n * d)
-    require_twins(steps, leaves, ["bases"], within=within, length=3.0, eps=0.7, temperature=0.8)
+    require_references(steps, leaves, ["bases"], within=within, length=3.0, eps=0.7, temperature=0.8)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=20)
 @given(FOUR, st.integers(0, 2**31))
-def test_the_vision_codes_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_vision_codes_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, h, n, p = sizes
     leaves = [drawn(b, h, n, p, seed=seed, dtype=dtype), drawn(h, seed=seed + 1, dtype=dtype)]
-    twins = (token_statistics_attention, reference.token_statistics_attention)
-    require_twins(twins, leaves, ["sharpness"], within=4 * tolerance(dtype, terms=b * n * p))
+    references = (token_statistics_attention, reference.token_statistics_attention)
+    require_references(references, leaves, ["sharpness"], within=4 * tolerance(dtype, terms=b * n * p))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=20)
 @given(FOUR, st.integers(0, 2**31))
-def test_the_language_codes_and_its_twin_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_language_codes_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, h, n, p = sizes
     shapes = ((b, h, n, p), (h,), (h, n))
     leaves = [drawn(*shape, seed=seed + i, dtype=dtype) for i, shape in enumerate(shapes)]
-    twins = (causal_token_statistics_attention, reference.causal_token_statistics_attention)
-    require_twins(twins, leaves, ["sharpness", "bias"], within=4 * tolerance(dtype, terms=b * n * p))
+    references = (causal_token_statistics_attention, reference.causal_token_statistics_attention)
+    require_references(references, leaves, ["sharpness", "bias"], within=4 * tolerance(dtype, terms=b * n * p))
 
 
 def test_the_step_goes_down_the_gradient_of_the_variational_rate() -> None:
@@ -155,11 +155,11 @@ def test_tokens_permuted_are_outputs_permuted_unless_causal() -> None:
 
 def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
     w, bias = drawn(2, 3, 11, 5), drawn(3, 11, seed=1)
-    loud = w.clone()
-    loud[..., 6:, :] = 1e3
+    large = w.clone()
+    large[..., 6:, :] = 1e3
     attend = causal_token_statistics_attention
-    assert torch.equal(attend(w, bias=bias)[..., :6, :], attend(loud, bias=bias)[..., :6, :])
-    assert not torch.equal(token_statistics_attention(w)[..., :6, :], token_statistics_attention(loud)[..., :6, :])
+    assert torch.equal(attend(w, bias=bias)[..., :6, :], attend(large, bias=bias)[..., :6, :])
+    assert not torch.equal(token_statistics_attention(w)[..., :6, :], token_statistics_attention(large)[..., :6, :])
     leaf = w.clone().requires_grad_()
     (found,) = torch.autograd.grad(attend(leaf, bias=bias)[..., :6, :].square().sum(), leaf)
     assert not found[..., 6:, :].any()
@@ -222,7 +222,7 @@ def test_nothing_and_zeros_are_served(attend) -> None:
 
 
 @pytest.mark.parametrize("attend", RELEASED)
-def test_what_does_not_fit_is_refused_in_words(attend, typechecked: bool) -> None:
+def test_what_does_not_fit_raises_a_clear_error(attend, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses these before the operator can")
     w = drawn(2, 3, 7, 5)

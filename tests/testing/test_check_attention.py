@@ -41,7 +41,10 @@ def within_one_sequence(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None 
 
 OURS = {
     "softmax": (softmax_attention, {"strict_errors": True}),
-    "softmax with its twin": (softmax_attention, {"reference": reference.softmax_attention, "strict_errors": True}),
+    "softmax with its reference": (
+        softmax_attention,
+        {"reference": reference.softmax_attention, "strict_errors": True},
+    ),
     "general": (general_attention, {}),
     "scaled, learned": (Scaled(form="asymmetric").build(), {"square": True}),
     "scaled, one length": (
@@ -61,7 +64,7 @@ def test_our_operators_pass(name: str) -> None:
     assert not_checked(result) == left
 
 
-WITHOUT_TWIN = {
+WITHOUT_REFERENCE = {
     operators.mask_ignored: {"hidden_keys", "causality", "fully_masked_rows", "wrong_masks"},
     operators.nan_without_keys: {"fully_masked_rows", "half_range"},
     operators.noisy: {"determinism", "vmap"},
@@ -79,16 +82,16 @@ WITHOUT_TWIN = {
 """All that each breaks where there is nothing to compare with. Another formula is nothing that can be seen then."""
 
 
-@pytest.mark.parametrize("operator", WITHOUT_TWIN, ids=lambda operator: operator.__name__)
-def test_broken_operators_are_found_without_a_twin(operator, typechecked: bool) -> None:
+@pytest.mark.parametrize("operator", WITHOUT_REFERENCE, ids=lambda operator: operator.__name__)
+def test_broken_operators_are_found_without_a_reference(operator, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some operands before the operators can")
     result = check(operator)
-    assert failures(result) == WITHOUT_TWIN[operator]
+    assert failures(result) == WITHOUT_REFERENCE[operator]
     assert not_checked(result) >= REFERENCE_CHECKS.keys()
 
 
-def test_another_formula_is_found_by_a_twin_and_not_called_right_without_one() -> None:
+def test_another_formula_is_found_by_a_reference_and_not_called_right_without_one() -> None:
     assert "reference_float64" in failures(check(operators.missing_scale, reference=reference.softmax_attention))
     alone = check(operators.missing_scale)
     assert alone.passed
@@ -284,8 +287,8 @@ def test_whatever_an_attention_raises_is_a_result() -> None:
     assert "NotImplementedError: not yet" in check(Raises()).failed[0].detail
 
 
-def test_scaled_attention_and_its_twin_within_one_sequence() -> None:
-    twin = functools.partial(reference.scaled_attention, s=AlphaSymmetric(0.5))
-    result = check(within_one_sequence, reference=twin, square=True, skip=["mismatched_shapes"])
+def test_scaled_attention_and_its_reference_within_one_sequence() -> None:
+    slow = functools.partial(reference.scaled_attention, s=AlphaSymmetric(0.5))
+    result = check(within_one_sequence, reference=slow, square=True, skip=["mismatched_shapes"])
     assert result.passed
     assert not result.not_checked or not_checked(result) == {"compile", "mismatched_shapes"}

@@ -264,9 +264,9 @@ def symmetric(attention):
 
 
 def test_operators_within_one_sequence_get_square_operands() -> None:
-    operator, twin = symmetric(softmax_attention), symmetric(reference.softmax_attention)
-    assert failures(check(operator, reference=twin, square=True, compile=False)) == set()
-    assert "output" in failures(check(operator, reference=twin, compile=False))
+    operator, slow = symmetric(softmax_attention), symmetric(reference.softmax_attention)
+    assert failures(check(operator, reference=slow, square=True, compile=False)) == set()
+    assert "output" in failures(check(operator, reference=slow, compile=False))
 
 
 def test_square_operators_must_refuse_other_lengths() -> None:
