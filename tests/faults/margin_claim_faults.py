@@ -16,8 +16,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: scale forgotten in the norm",
         f"{WHERE}/random_heads.py",
-        "self._values = scale * torch.linalg.svdvals(product)",
-        "self._values = torch.linalg.svdvals(product)",
+        "self._values: Tensor = scale * torch.linalg.svdvals(product)",
+        "self._values: Tensor = torch.linalg.svdvals(product)",
         HEADS,
     ),
     Fault(

@@ -277,7 +277,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("case", KEEPS)
-def test_heads_that_know_no_positions_agree(case: str) -> None:
+def test_heads_that_do_not_use_positions_are_supported(case: str) -> None:
     for finding in _found(_call(**KEEPS[case])):
         assert finding.value < 1e-14
         assert finding.closest_control.value > 0.5
@@ -287,7 +287,7 @@ def test_heads_that_know_no_positions_agree(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", BREAKS)
-def test_heads_that_know_positions_do_not(case: str) -> None:
+def test_heads_that_use_positions_are_not(case: str) -> None:
     for finding in _found(_call(**BREAKS[case])):
         assert finding.value > 0.1
         assert finding.agreement < 0.9
@@ -295,7 +295,7 @@ def test_heads_that_know_positions_do_not(case: str) -> None:
 
 
 def test_the_value_is_the_mean_over_permutations() -> None:
-    """Of three tokens all five permutations are taken, so nothing depends on the draws."""
+    """For three tokens all five permutations are used, so nothing depends on the seed."""
     three = {name: getattr(_call(), name)[..., :3, :] for name in ("q", "k", "v", "out")}
     mask, bias = CAUSAL[..., :3, :3], _normal(1, HEADS, 3, 3, seed=9)
     sinks = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
@@ -316,7 +316,7 @@ def test_the_value_is_the_mean_over_permutations() -> None:
         assert all(f.value > 0.1 for f in found)
 
 
-def test_padded_tokens_do_not_count_whatever_they_hold() -> None:
+def test_the_contents_of_padding_do_not_matter() -> None:
     call = _call(mask=CAUSAL & PADDED)
     for name in ("q", "k", "v"):
         getattr(call, name)[..., 7:, :] = torch.nan
@@ -342,7 +342,7 @@ def test_batches_windows_and_seeds() -> None:
     assert together == _found(call) != _found(call, seed=1)
 
 
-def test_query_heads_that_share_keys_are_measured_each() -> None:
+def test_query_heads_that_share_keys_are_measured_separately() -> None:
     shared = {name: getattr(_call(), name)[:, :1].expand(-1, HEADS, -1, -1) for name in ("k", "v")}
     found = _found(_call(**shared, groups=HEADS, mask=CAUSAL))
     assert len({f.value for f in found}) == HEADS
@@ -363,7 +363,7 @@ def test_masks_and_biases_that_differ_between_heads_and_inputs() -> None:
     assert 0.1 / BATCH < _found(_call(mask=last_is_causal))[0].value < _found(_call(mask=CAUSAL))[0].value / 3
 
 
-def test_every_input_has_permutations_of_its_own() -> None:
+def test_every_input_has_its_own_permutations() -> None:
     same = {name: getattr(_call(), name)[:1].expand(BATCH, -1, -1, -1) for name in ("q", "k", "v", "out")}
     found = _found(_call(**same, mask=CAUSAL))[0]
     assert found.interval.high - found.interval.low > 1e-3
@@ -382,7 +382,7 @@ def test_every_input_has_permutations_of_its_own() -> None:
         ({"v": torch.zeros(BATCH, HEADS, TOKENS, VALUES, dtype=torch.float64)}, "outputs that do not differ"),
     ],
 )
-def test_where_the_claim_says_nothing(changed: dict[str, Any], reason: str) -> None:
+def test_reasons_why_the_claim_does_not_apply(changed: dict[str, Any], reason: str) -> None:
     for finding in _found(_call(**changed)):
         assert finding.verdict is Verdict.NOT_APPLICABLE
         assert reason in finding.reason

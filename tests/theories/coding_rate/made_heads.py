@@ -10,13 +10,13 @@ INPUTS, TOKENS, HEADS, WIDTH, STREAM = 7, 23, 3, 5, 31
 """Three heads of width 5 leave half of the 31 dimensions to none of them."""
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def bases(seed: int = 1) -> Tensor:
     """Orthonormal and orthogonal to one another, (h, c, p)."""
-    joint = torch.linalg.qr(drawn(STREAM, HEADS * WIDTH, seed=seed)).Q
+    joint = torch.linalg.qr(normal(STREAM, HEADS * WIDTH, seed=seed)).Q
     return joint.reshape(STREAM, HEADS, WIDTH).movedim(1, 0).contiguous()
 
 
@@ -38,8 +38,8 @@ def heads_of(
     i, t, _ = before.shape
     maps = bases() if maps is None else maps
     h, _, f = maps.shape
-    parts = drawn(i * windows, h, t // windows, f, seed=9)
-    read = drawn(i, t, maps.shape[1], seed=10)
+    parts = normal(i * windows, h, t // windows, f, seed=9)
+    read = normal(i, t, maps.shape[1], seed=10)
     of_values = LinearMap(x=read, weight=maps)
     shared = None if tied is None else LinearMap(x=read, weight=tied * maps)
     return Heads(
@@ -63,8 +63,8 @@ def heads_of(
 def tokens(seed: int = 2, inputs: int = INPUTS) -> Tensor:
     """Inputs that differ, with a few strong directions each, as tokens of a sentence have."""
     strength = torch.linspace(3, 0.2, STREAM, dtype=torch.float64)
-    turn = torch.linalg.qr(drawn(STREAM, STREAM, seed=seed + 50)).Q
-    return drawn(inputs, TOKENS, STREAM, seed=seed) * strength @ turn
+    turn = torch.linalg.qr(normal(STREAM, STREAM, seed=seed + 50)).Q
+    return normal(inputs, TOKENS, STREAM, seed=seed) * strength @ turn
 
 
 def compressed(z: Tensor, *, eps: float = 0.5, step: float = 0.3) -> Tensor:

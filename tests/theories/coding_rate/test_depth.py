@@ -45,7 +45,7 @@ def test_curves_are_means_over_inputs_by_layer() -> None:
 
 
 def test_random_subspaces_are_of_the_same_number_and_width() -> None:
-    """On tokens without a preferred direction, a sum over as many random subspaces is that over the heads'."""
+    """For isotropic tokens, the sum over as many random subspaces equals the sum over the heads' subspaces."""
     even = torch.randn(INPUTS, 97, 31, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     raw, unit = measured(heads_of(even, even)).curves()[:2]
     for curve in (raw, unit):
@@ -74,13 +74,13 @@ def test_an_untrained_models_line_stands_second() -> None:
     assert trained[0].with_line([elsewhere], name="before") == trained[0]
 
 
-def test_where_nothing_was_seen_there_is_no_curve() -> None:
+def test_without_measurements_there_is_no_curve() -> None:
     assert measured(heads_of(Z, Z, stream=False)).curves() == []
     assert len(measured(heads_of(Z, Z)).curves()) == 2
     assert len(measured(heads_of(Z, Z, after=Z, values=False)).curves()) == 2
 
 
-def test_tokens_without_length_are_counted() -> None:
+def test_zero_tokens_are_counted() -> None:
     holes = Z.clone()
     holes[:, 3] = 0
     measurement = measured(heads_of(Z, holes, layer=1), heads_of(holes, holes, layer=2))

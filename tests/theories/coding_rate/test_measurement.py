@@ -41,9 +41,9 @@ from tests.theories.coding_rate.made_heads import (
     WIDTH,
     bases,
     compressed,
-    drawn,
     expanded,
     heads_of,
+    normal,
     tokens,
 )
 
@@ -72,7 +72,7 @@ def control(finding: Finding, name: str) -> float:
 Z = tokens()
 
 
-def test_a_step_down_the_gradient_is_compression_and_a_step_up_its_opposite() -> None:
+def test_a_gradient_step_compresses_and_its_opposite_is_contradicted() -> None:
     down, up = found(heads_of(Z, compressed(Z))), found(heads_of(Z, expanded(Z)))
     assert verdicts(down[COMPRESSION]) == verdicts(down[RAW]) == {Verdict.SUPPORTED}
     assert verdicts(up[COMPRESSION]) <= {Verdict.CONTRADICTED, Verdict.NO_EVIDENCE}
@@ -81,7 +81,7 @@ def test_a_step_down_the_gradient_is_compression_and_a_step_up_its_opposite() ->
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.3])
-def test_a_change_of_size_alone_is_no_compression(factor: float) -> None:
+def test_a_change_of_size_alone_is_not_compression(factor: float) -> None:
     scaled = found(heads_of(Z, factor * Z))
     for claim in (COMPRESSION, UNIT_NORM, SCALE_MATCHED):
         assert max(abs(f.value) for f in scaled[claim]) < TOLERANCE
@@ -93,22 +93,22 @@ def test_a_change_of_size_alone_is_no_compression(factor: float) -> None:
     assert Verdict.SUPPORTED not in verdicts(scaled[RAW])
 
 
-def test_additions_that_know_nothing_of_their_tokens_are_no_compression() -> None:
-    noisy = found(heads_of(Z, Z + 0.5 * drawn(*Z.shape, seed=4)))
+def test_additions_independent_of_their_tokens_are_not_compression() -> None:
+    noisy = found(heads_of(Z, Z + 0.5 * normal(*Z.shape, seed=4)))
     assert Verdict.SUPPORTED not in verdicts(noisy[COMPRESSION])
 
 
-def test_compression_of_every_direction_alike_is_not_of_the_heads_subspaces() -> None:
-    """Tokens pulled to their mean by half shrink in any subspace; only the control in random ones can tell."""
-    pulled = Z.mean(dim=1, keepdim=True) + 0.5 * (Z - Z.mean(dim=1, keepdim=True)) + 3 * drawn(1, 1, STREAM, seed=3)
+def test_uniform_compression_is_not_specific_to_the_heads_subspaces() -> None:
+    """Tokens moved halfway to their mean shrink in any subspace; only random subspaces as a control show it."""
+    pulled = Z.mean(dim=1, keepdim=True) + 0.5 * (Z - Z.mean(dim=1, keepdim=True)) + 3 * normal(1, 1, STREAM, seed=3)
     finding = found(heads_of(Z, pulled))[COMPRESSION][0]
     assert finding.value < 0
     assert control(finding, RANDOM_SUBSPACE.name) == pytest.approx(finding.value, abs=0.2)
 
 
 def test_values_are_those_of_the_plain_definition() -> None:
-    """Head by head and input by input, against the function that projects nothing in advance."""
-    between = Z + drawn(*Z.shape, seed=5)
+    """Head by head and input by input, compared with `rate_change`."""
+    between = Z + normal(*Z.shape, seed=5)
     measured = found(heads_of(Z, between))
     for h in range(HEADS):
         change = rate_change(Z, between, bases=bases()[h : h + 1])
@@ -127,8 +127,8 @@ def test_values_are_those_of_the_plain_definition() -> None:
 
 
 def test_exchanged_additions_are_those_of_other_tokens() -> None:
-    """Where all tokens get the same, exchanging changes nothing; half of another token, taken away, adds energy."""
-    same = found(heads_of(Z, Z + drawn(1, 1, STREAM, seed=6)))
+    """Exchanging equal additions changes nothing; subtracting half of another token adds energy."""
+    same = found(heads_of(Z, Z + normal(1, 1, STREAM, seed=6)))
     own = found(heads_of(Z, 0.5 * Z))
     for finding in same[COMPRESSION]:
         assert control(finding, OTHER_TOKENS.name) == pytest.approx(finding.value, abs=TOLERANCE)
@@ -136,8 +136,8 @@ def test_exchanged_additions_are_those_of_other_tokens() -> None:
         assert control(finding, OTHER_TOKENS.name) > 0 > finding.value
 
 
-def test_with_two_tokens_each_gets_the_others() -> None:
-    z, between = Z[0, :2], Z[0, :2] + drawn(2, STREAM, seed=7)
+def test_with_two_tokens_each_gets_the_additions_of_the_other() -> None:
+    z, between = Z[0, :2], Z[0, :2] + normal(2, STREAM, seed=7)
     block = Block(Tokens(before=z, between=between, after=None), bases(), eps=0.5)
     generator = torch.Generator().manual_seed(0)
     samples = block.samples(Draws(), generator, block.in_random_subspaces(2, generator))
@@ -149,8 +149,8 @@ def test_with_two_tokens_each_gets_the_others() -> None:
 
 
 def test_padding_does_not_count() -> None:
-    between, after = compressed(Z), drawn(*Z.shape, seed=8)
-    rubbish = 1e3 * drawn(INPUTS, 4, STREAM, seed=9)
+    between, after = compressed(Z), normal(*Z.shape, seed=8)
+    rubbish = 1e3 * normal(INPUTS, 4, STREAM, seed=9)
     padded = [torch.cat([part, rubbish], dim=1) for part in (Z, between, after)]
     mask = torch.ones(INPUTS, 1, 1, TOKENS + 4, dtype=torch.bool)
     mask[..., TOKENS:] = False
@@ -194,9 +194,9 @@ def test_heads_that_share_values_share_their_numbers() -> None:
         )
 
 
-def test_maps_count_by_their_span() -> None:
-    """A mix of a map's columns, and a map of more columns than rank, read the same subspace."""
-    mixed = bases() @ drawn(HEADS, WIDTH, WIDTH, seed=11)
+def test_only_the_span_of_a_map_matters() -> None:
+    """Mixing a map's columns, or adding dependent columns, gives the same subspace."""
+    mixed = bases() @ normal(HEADS, WIDTH, WIDTH, seed=11)
     plain, other = found(heads_of(Z, compressed(Z))), found(heads_of(Z, compressed(Z), maps=mixed))
     for a, b in zip(plain[COMPRESSION], other[COMPRESSION], strict=True):
         assert a.value == pytest.approx(b.value, rel=1e3 * TOLERANCE)
@@ -207,7 +207,7 @@ def test_maps_count_by_their_span() -> None:
         assert flat[RAW][h].value == pytest.approx(float(expected[:, h].mean()) - 1, rel=1e3 * TOLERANCE)
 
 
-def test_a_map_of_zeros_has_no_subspace() -> None:
+def test_a_zero_map_has_no_subspace() -> None:
     maps = bases()
     maps[1] = 0
     measured = found(heads_of(Z, compressed(Z), maps=maps))
@@ -220,19 +220,19 @@ def test_a_map_of_zeros_has_no_subspace() -> None:
     [
         ({"stream": False}, "not found"),
         ({"values": False}, "not a linear map"),
-        ({"maps": drawn(HEADS, STREAM + 2, WIDTH)}, "another width"),
+        ({"maps": normal(HEADS, STREAM + 2, WIDTH)}, "another width"),
     ],
 )
-def test_what_cannot_be_measured_says_why(options, words) -> None:
+def test_reasons_why_a_claim_is_not_measured(options, words) -> None:
     measured = found(heads_of(Z, compressed(Z), after=Z, **options))
     assert verdicts(measured[COMPRESSION]) == {Verdict.NOT_APPLICABLE}
     assert all(words in f.reason for f in measured[COMPRESSION])
     assert (verdicts(measured[DENSITY]) == {Verdict.NOT_APPLICABLE}) is ("stream" in options)
 
 
-def test_other_obstacles_say_why() -> None:
+def test_other_reasons_why_a_claim_is_not_measured() -> None:
     heads = heads_of(Z, compressed(Z), after=None)
-    longer = drawn(INPUTS, HEADS, TOKENS + 1, WIDTH)
+    longer = normal(INPUTS, HEADS, TOKENS + 1, WIDTH)
     holes = Z.clone()
     holes[:, 0, 0] = torch.nan
     for broken, words in (
@@ -245,7 +245,7 @@ def test_other_obstacles_say_why() -> None:
     assert "nothing between the attention" in found(heads)[DENSITY][0].reason
 
 
-def test_sparsity_is_of_layers() -> None:
+def test_sparsity_is_measured_by_layer() -> None:
     after = Z.clone()
     after[..., 7:] = 0
     calls = [heads_of(Z, compressed(Z), after=after if layer else Z, layer=layer) for layer in range(2)]
@@ -258,7 +258,7 @@ def test_sparsity_is_of_layers() -> None:
     assert measured[NONZERO][1].value == pytest.approx(7 / STREAM)
 
 
-def test_a_tied_map_is_measured_as_it_is_too() -> None:
+def test_a_tied_map_is_also_measured_unchanged() -> None:
     maps = 0.7 * bases() @ torch.diag(torch.linspace(0.5, 1.5, WIDTH, dtype=torch.float64))
     tied = found(heads_of(Z, compressed(Z), maps=maps, tied=0.3))
     free = found(heads_of(Z, compressed(Z), maps=maps))
@@ -278,7 +278,7 @@ def test_queries_of_another_map_are_not_tied() -> None:
 
 
 def test_random_subspaces_overlap_and_chosen_ones_do_not() -> None:
-    random = found(heads_of(Z, Z, maps=drawn(HEADS, STREAM, WIDTH, seed=12)))[OVERLAP]
+    random = found(heads_of(Z, Z, maps=normal(HEADS, STREAM, WIDTH, seed=12)))[OVERLAP]
     chosen = found(heads_of(Z, Z))[OVERLAP]
     assert verdicts(random) == {Verdict.NO_EVIDENCE}
     assert verdicts(chosen) == {Verdict.SUPPORTED}

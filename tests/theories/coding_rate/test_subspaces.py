@@ -15,14 +15,14 @@ from clearhead.theories.coding_rate.subspaces import (
     random_bases,
     rate_preserving_bases,
 )
-from tests.theories.coding_rate.made_heads import drawn
+from tests.theories.coding_rate.made_heads import normal
 
 TOLERANCE = tolerance(torch.float64, terms=31 * 7)
 
 
 @pytest.mark.parametrize("rank", [0, 3, 7])
 def test_bases_are_orthonormal_and_span_the_map(rank: int) -> None:
-    maps = drawn(3, 31, rank, seed=1) @ drawn(3, rank, 7, seed=2)
+    maps = normal(3, 31, rank, seed=1) @ normal(3, rank, 7, seed=2)
     basis = orthonormal_bases(maps)
     assert basis.shape == (3, 31, 7)
     eye = basis.mT @ basis
@@ -36,7 +36,7 @@ def test_bases_are_orthonormal_and_span_the_map(rank: int) -> None:
 def test_rate_preserving_bases_have_the_same_rate_and_another_span(count: int) -> None:
     """With fewer tokens than dimensions and with more."""
     basis = random_bases(3, c=31, p=7, generator=torch.Generator().manual_seed(3))
-    z, other = drawn(count, 31, seed=4), drawn(count, 31, seed=5)
+    z, other = normal(count, 31, seed=4), normal(count, 31, seed=5)
     reflected = rate_preserving_bases(basis, z, draws=5, generator=torch.Generator().manual_seed(6))
     assert reflected.shape == (5, 3, 31, 7)
     eye = torch.eye(7, dtype=torch.float64).expand(5, 3, 7, 7)
@@ -49,7 +49,7 @@ def test_rate_preserving_bases_have_the_same_rate_and_another_span(count: int) -
 
 
 def test_a_wide_map_spans_everything() -> None:
-    basis = orthonormal_bases(drawn(2, 5, 11))
+    basis = orthonormal_bases(normal(2, 5, 11))
     assert torch.allclose(basis @ basis.mT, torch.eye(5, dtype=torch.float64), atol=TOLERANCE)
 
 
@@ -74,11 +74,11 @@ def test_coherence_of_known_subspaces() -> None:
 
 
 def test_density_and_zeros_of_known_features() -> None:
-    one_hot, equal = torch.eye(13), torch.sign(drawn(7, 13))
+    one_hot, equal = torch.eye(13), torch.sign(normal(7, 13))
     assert density(one_hot) == pytest.approx(1 / 13)
     assert density(equal) == pytest.approx(1.0)
-    assert density(drawn(997, 499)) == pytest.approx(gaussian_density(499), rel=0.01)
-    assert density(drawn(99991, 3)) == pytest.approx(gaussian_density(3), rel=0.01)
+    assert density(normal(997, 499)) == pytest.approx(gaussian_density(499), rel=0.01)
+    assert density(normal(99991, 3)) == pytest.approx(gaussian_density(3), rel=0.01)
     assert gaussian_density(3) == pytest.approx((1 + 4 / math.pi) / 3)
     assert density(5 * one_hot + 0) == density(one_hot)
     assert density(torch.cat([one_hot, torch.zeros(2, 13)])) == density(one_hot)
@@ -89,7 +89,7 @@ def test_density_and_zeros_of_known_features() -> None:
 
 @pytest.mark.parametrize("shape", [(31, 7), (5, 11)])
 def test_random_maps_are_compared_at_the_size_of_the_models(shape: tuple[int, int]) -> None:
-    maps = drawn(2, 3, *shape, seed=7)
+    maps = normal(2, 3, *shape, seed=7)
     maps = maps / torch.linalg.matrix_norm(maps)[..., None, None]
     small = maps.mT @ maps if shape[1] <= shape[0] else maps @ maps.mT
     nothing = np.zeros((2, 3))

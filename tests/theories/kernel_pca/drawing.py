@@ -1,4 +1,4 @@
-"""Keys, queries and values drawn for the tests, and the theorem's values as a head could hold them."""
+"""Random keys, queries and values, and the principal axes of random keys, for the tests of kernel PCA."""
 
 import torch
 from torch import Tensor
@@ -10,18 +10,18 @@ HEADS, TOKENS, WIDTH, VALUES = 3, 23, 11, 5
 SCALE = WIDTH**-0.5
 
 
-def drawn(*shape: int, seed: int) -> Tensor:
+def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def space_of(seed: int = 0, *, size: float = 1.0) -> tuple[KeySpace, Principal]:
-    space = key_space(size * drawn(HEADS, TOKENS, WIDTH, seed=seed), scale=SCALE)
+    space = key_space(size * normal(HEADS, TOKENS, WIDTH, seed=seed), scale=SCALE)
     return space, principal_axes(space, VALUES)
 
 
 def mixing(e: int, seed: int) -> Tensor:
     """A mix that is neither a rotation nor a scaling, and far from singular."""
-    return drawn(e, e, seed=seed) + 3 * torch.eye(e, dtype=torch.float64)
+    return normal(e, e, seed=seed) + 3 * torch.eye(e, dtype=torch.float64)
 
 
 def call(v: Tensor, k: Tensor, **more: object) -> Heads:

@@ -1,4 +1,4 @@
-"""The kernel-PCA claim on calls of known content."""
+"""Captured variance on heads with known results."""
 
 import dataclasses
 from typing import Any
@@ -79,7 +79,7 @@ def test_long_keys_that_overflow_every_exponential_stay_finite() -> None:
 
 
 def _in_many_digits(k: Tensor, v: Tensor, scale: float) -> float:
-    """EV(V) by its definition, tr[(V'EV)^-1 B'HB] with B = E V / g, over the centred Gram's top eigenvalues."""
+    """Return EV(V) by its definition, tr[(V'EV)^-1 B'HB], B = E V / g, over the centred Gram's top eigenvalues."""
     with mpmath.workdps(450):
         keys, values = mpmath.matrix(k.tolist()), mpmath.matrix(v.tolist())
         n, e = v.shape
@@ -99,7 +99,7 @@ def _in_many_digits(k: Tensor, v: Tensor, scale: float) -> float:
 
 
 def _with_long_keys(count: int, size: float, *, tokens: int = 17) -> tuple[Tensor, Tensor]:
-    """Short keys, but `count` of them, spread over the tokens, with scale |k|^2 = size."""
+    """Return short keys with `count` long ones among them, of scale |k|^2 = size."""
     k, v = 0.5 * _drawn(tokens, WIDTH, seed=count), _drawn(tokens, VALUES, seed=int(size))
     chosen = torch.arange(count) * (tokens // max(count, 1))
     k[chosen] *= (size / SCALE) ** 0.5 / k[chosen].norm(dim=-1, keepdim=True)
@@ -117,7 +117,7 @@ def test_a_few_long_keys_agree_with_many_digits(count: int, size: float) -> None
 
 @pytest.mark.parametrize("spread", [47, 86, 134, 212])
 def test_lengths_that_fall_steadily_agree_with_many_digits(spread: float) -> None:
-    """As on trained decoders: no gap parts long keys from short ones, and the share becomes tiny."""
+    """As in trained decoders: no gap separates long keys from short ones, and the share becomes tiny."""
     k, v = _drawn(TOKENS, WIDTH, seed=3), _drawn(TOKENS, VALUES, seed=4)
     k *= (torch.linspace(0.1, spread, TOKENS, dtype=torch.float64)[:, None] / SCALE).sqrt() / k.norm(
         dim=-1, keepdim=True
@@ -146,7 +146,7 @@ def test_long_keys_whose_values_or_directions_coincide(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zero", "equal", "mixed"])
-def test_dependent_columns_hold_what_the_others_hold(kind: str) -> None:
+def test_dependent_columns_add_no_variance(kind: str) -> None:
     k, v = _with_long_keys(3, 160)
     best = float(captured_variance(k, v[:, 1:], scale=SCALE))
     changed = v.clone()
@@ -159,7 +159,7 @@ def test_dependent_columns_hold_what_the_others_hold(kind: str) -> None:
     assert float(captured_variance(k, changed, scale=SCALE)) == pytest.approx(best * fewer, rel=1e-9)
 
 
-def test_long_keys_do_not_make_the_measurement_blind() -> None:
+def test_long_keys_do_not_hide_the_values() -> None:
     call = _call()
     call.k[:, :, 5] *= 12
     for finding, h in zip(_found(call), range(HEADS), strict=True):
@@ -171,12 +171,12 @@ def test_long_keys_do_not_make_the_measurement_blind() -> None:
 
 @pytest.mark.parametrize(("size", "error"), [(1e-2, 1e-9), (1e-4, 1e-6), (1e-6, 0.02)])
 def test_short_keys_lose_digits_as_their_kernel_nears_one(size: float, error: float) -> None:
-    """exp(s x.y) - 1 is all that tells such keys apart, and float64 holds it to eps / size^2."""
+    """Such keys differ only in exp(s x.y) - 1, which float64 represents to eps / size^2."""
     k, v = size * _drawn(17, WIDTH, seed=0), _drawn(17, VALUES, seed=1)
     assert float(captured_variance(k, v, scale=SCALE)) == pytest.approx(_in_many_digits(k, v, SCALE), rel=error)
 
 
-def test_single_precision_input_is_computed_in_double() -> None:
+def test_float32_input_is_computed_in_float64() -> None:
     k, v = 2 * _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
     exact = float(captured_variance(k.float().double(), v.float().double(), scale=SCALE))
     assert float(captured_variance(k.float(), v.float(), scale=SCALE)) == exact
@@ -193,7 +193,7 @@ def test_a_planted_head_is_supported_and_a_random_one_is_not() -> None:
     assert found[0].closest_control.range.low < found[0].value < found[0].closest_control.range.high
 
 
-def test_random_heads_are_called_significant_at_the_rate_promised() -> None:
+def test_the_false_positive_rate_for_random_heads_is_5_percent() -> None:
     k = _drawn(12, 40, TOKENS, WIDTH, seed=5)
     v = _drawn(12, 40, TOKENS, VALUES, seed=6)
     found = _found(Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE))
@@ -217,7 +217,7 @@ def test_how_inputs_are_batched_does_not_matter() -> None:
     assert together[0].inputs == BATCH
 
 
-def test_seeds_move_chance_and_nothing_else() -> None:
+def test_the_seed_changes_only_the_controls() -> None:
     first, again, other = _found(_call()), _found(_call()), _found(_call(), seed=1)
     assert first == again
     assert first[0].value == other[0].value
@@ -236,7 +236,7 @@ def test_padding_does_not_count() -> None:
     assert _found(dataclasses.replace(padded, mask=None))[0].value != pytest.approx(_found(short)[0].value, rel=1e-3)
 
 
-def test_under_a_causal_mask_the_last_query_speaks() -> None:
+def test_under_a_causal_mask_the_last_query_is_used() -> None:
     causal = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
     assert [f.value for f in _found(_call(mask=causal))] == [f.value for f in _found(_call())]
     window = causal & ~causal.tril(-13)
@@ -271,7 +271,7 @@ def test_windows_of_one_input_count_once() -> None:
 
 
 def test_a_sink_is_a_key_without_a_value() -> None:
-    """One more key, far from all others in direction and of the sink's strength, changes g as the sink does."""
+    """An additional key, orthogonal to all others and as strong as the sink, changes g in the same way."""
     call = _call()
     sinks = torch.tensor([0.0, 3.0, -30.0], dtype=torch.float64)
     found, plain = _found(dataclasses.replace(call, sinks=sinks)), _found(call)
@@ -297,7 +297,7 @@ def test_a_sink_is_a_key_without_a_value() -> None:
         ({"k": torch.full((BATCH, HEADS, TOKENS, WIDTH), torch.nan, dtype=torch.float64)}, "not finite"),
     ],
 )
-def test_where_the_claim_says_nothing(changed: dict[str, Any], reason: str) -> None:
+def test_reasons_why_the_claim_does_not_apply(changed: dict[str, Any], reason: str) -> None:
     found = _found(_call(**changed))
     assert len(found) == HEADS
     for finding in found:
@@ -318,7 +318,7 @@ def test_equal_keys_have_no_variance_to_capture() -> None:
 
 
 def test_values_of_too_many_dimensions_would_always_capture_everything() -> None:
-    """Why short inputs are left out: there chance itself is one."""
+    """Short inputs are left out because random values capture everything there."""
     k = _drawn(TOKENS, WIDTH, seed=0)
     assert float(captured_variance(k, _drawn(TOKENS, TOKENS, seed=1), scale=SCALE)) == pytest.approx(1, abs=1e-9)
     assert float(captured_variance(k, _drawn(TOKENS, TOKENS - 1, seed=1), scale=SCALE)) < 0.99

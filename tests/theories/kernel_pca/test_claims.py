@@ -1,4 +1,4 @@
-"""All claims together on calls of known content, beside every control."""
+"""All claims with every control, on heads with known results."""
 
 import dataclasses
 import math
@@ -24,16 +24,16 @@ from clearhead.theories.kernel_pca.controls import (
 )
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from clearhead.theories.theory import Role
-from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, drawn
+from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, normal
 
 BATCH, HEADS, INPUT = 7, 5, 13
 
 
 def _mapped(seed: int = 0, *, bias: bool = True, batch: int = BATCH) -> Heads:
-    """A layer whose values are a linear map of its input, as in a transformer."""
-    k = drawn(batch, HEADS, TOKENS, WIDTH, seed=seed)
-    x, weight = drawn(batch, TOKENS, INPUT, seed=seed + 1), drawn(HEADS, INPUT, VALUES, seed=seed + 2)
-    shift = drawn(HEADS, VALUES, seed=seed + 3) if bias else None
+    """Return a layer whose values are a linear map of its input, as in a transformer."""
+    k = normal(batch, HEADS, TOKENS, WIDTH, seed=seed)
+    x, weight = normal(batch, TOKENS, INPUT, seed=seed + 1), normal(HEADS, INPUT, VALUES, seed=seed + 2)
+    shift = normal(HEADS, VALUES, seed=seed + 3) if bias else None
     v = x.unsqueeze(1) @ weight + (0 if shift is None else shift.unsqueeze(-2))
     return call(v, k, values_from=LinearMap(x=x, weight=weight, bias=shift))
 
@@ -51,7 +51,7 @@ def _found(*calls: Heads, seed: int = 0, **options: object) -> dict[str, list[Fi
 
 @pytest.fixture(scope="module")
 def mapped() -> dict[str, list[Finding]]:
-    """What is found in the layer whose values are a map of its input."""
+    """Return the findings of the layer whose values are a map of its input."""
     return _found(_mapped())
 
 
@@ -59,12 +59,12 @@ def _theorems_values(k: Tensor) -> Tensor:
     return principal_axes(key_space(k, scale=SCALE), VALUES).values
 
 
-def test_every_claim_has_its_exact_value_on_the_theorems_values() -> None:
-    k = drawn(BATCH, HEADS, TOKENS, WIDTH, seed=0)
+def test_every_claim_has_its_predicted_value_for_the_theorems_values() -> None:
+    k = normal(BATCH, HEADS, TOKENS, WIDTH, seed=0)
     space = key_space(k, scale=SCALE)
     principal = principal_axes(space, VALUES)
     unit = principal.values * principal.log_values.exp()[..., None, None]
-    found = _found(call(unit, k, q=drawn(BATCH, HEADS, 11, WIDTH, seed=4), out=unit[:, :, :11]))
+    found = _found(call(unit, k, q=normal(BATCH, HEADS, 11, WIDTH, seed=4), out=unit[:, :, :11]))
     assert set(found) == {claim.statistic for claim in CLAIMS}
     other_norm = {c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA}
     described = {*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()}
@@ -77,8 +77,8 @@ def test_every_claim_has_its_exact_value_on_the_theorems_values() -> None:
                 assert finding.value == pytest.approx(finding.predicted, rel=1e-6, abs=1e-9), claim.statistic
 
 
-def test_published_likeness_takes_eigenvectors_of_length_one() -> None:
-    k = drawn(BATCH, HEADS, TOKENS, WIDTH, seed=0)
+def test_published_alignment_uses_eigenvectors_of_length_one() -> None:
+    k = normal(BATCH, HEADS, TOKENS, WIDTH, seed=0)
     space = key_space(k, scale=SCALE)
     v = principal_axes(space, VALUES).vectors * (-space.log_g).exp().unsqueeze(-1)
     found = _found(call(v, k))
@@ -109,12 +109,12 @@ def test_a_planted_head_passes_every_control_and_the_others_do_not() -> None:
     assert {*verdicts[:1], *verdicts[2:]} == {Verdict.NO_EVIDENCE}
 
 
-def test_values_that_beat_random_ones_as_any_map_does_are_at_chance() -> None:
-    """Why random values do not suffice: with keys and values of one smooth input, every map beats them."""
-    k = drawn(12, HEADS, TOKENS, WIDTH, seed=0)
-    x = torch.cat([_theorems_values(k).mean(dim=1), 0.01 * drawn(12, TOKENS, 2, seed=9)], dim=-1)
+def test_values_no_better_than_a_random_map_are_not_supported() -> None:
+    """Random values are not enough as a control: if keys and values share a smooth input, every map beats them."""
+    k = normal(12, HEADS, TOKENS, WIDTH, seed=0)
+    x = torch.cat([_theorems_values(k).mean(dim=1), 0.01 * normal(12, TOKENS, 2, seed=9)], dim=-1)
     x = x / x.norm(dim=-2, keepdim=True)
-    weight = drawn(HEADS, x.shape[-1], VALUES, seed=1)
+    weight = normal(HEADS, x.shape[-1], VALUES, seed=1)
     layer = call(x.unsqueeze(1) @ weight, k, values_from=LinearMap(x=x, weight=weight))
     random_only = Draws(random_values=6, random_map=0, permuted=0, other_heads=0)
     weak = _found(layer, claims=[CAPTURED], draws=random_only)[CAPTURED.statistic]
@@ -124,8 +124,8 @@ def test_values_that_beat_random_ones_as_any_map_does_are_at_chance() -> None:
     assert all(f.closest_control.name in (RANDOM_MAP.name, OTHER_HEADS.name) for f in strong)
 
 
-def test_random_maps_are_called_different_at_the_rate_promised() -> None:
-    """Forty layers of five heads with random maps: 5 % of 200 tests, which depend on one another within a layer."""
+def test_the_false_positive_rate_for_random_maps_is_5_percent() -> None:
+    """Forty layers of five heads with random maps make 200 tests, dependent within a layer."""
     p_values = []
     for seed in range(40):
         layer = _mapped(seed=100 * seed, batch=4)
@@ -148,12 +148,12 @@ def test_random_maps_have_the_models_singular_values_and_are_the_same_on_every_i
         assert not torch.allclose(maps, other)
     many = random_maps(made, draws=60, seed=0, layer=0) @ torch.linalg.inv(torch.linalg.qr(made.weight).R)
     assert 0.4 < float((many[..., 0, 0] > 0).double().mean()) < 0.6, "uniform directions have either sign"
-    narrow = LinearMap(x=drawn(BATCH, TOKENS, 3, seed=0), weight=drawn(HEADS, 3, VALUES, seed=1))
+    narrow = LinearMap(x=normal(BATCH, TOKENS, 3, seed=0), weight=normal(HEADS, 3, VALUES, seed=1))
     assert random_maps(narrow, draws=2, seed=0, layer=0).shape == (2, HEADS, 3, VALUES)
 
 
-def test_random_values_are_as_large_as_the_heads() -> None:
-    """Else statistics of size, the terms of the published loss, would compare units."""
+def test_random_values_have_the_size_of_the_heads_values() -> None:
+    """Otherwise the terms of the published loss, which depend on the size, could not be compared."""
     layer = _mapped()
     sizes = [
         [f.controls[0].value - f.value for f in _found(x, claims=[c.LOSS_OUTPUT])[c.LOSS_OUTPUT.statistic]]
@@ -162,7 +162,7 @@ def test_random_values_are_as_large_as_the_heads() -> None:
     assert sizes[0] == pytest.approx(sizes[1], rel=1e-9)
 
 
-def test_other_heads_come_in_a_circle() -> None:
+def test_values_of_other_heads_are_cyclic() -> None:
     v = torch.arange(HEADS, dtype=torch.float64)[:, None, None].expand(-1, TOKENS, VALUES)
     others = other_heads(v, most=3)
     assert others[:, :, 0, 0].tolist() == [[1, 2, 3, 4, 0], [2, 3, 4, 0, 1], [3, 4, 0, 1, 2]]
@@ -170,7 +170,7 @@ def test_other_heads_come_in_a_circle() -> None:
     assert other_heads(v[:1], most=3).shape == (0, 1, TOKENS, VALUES)
 
 
-def test_a_control_that_cannot_be_made_is_left_out(mapped: dict[str, list[Finding]]) -> None:
+def test_a_control_that_cannot_be_computed_is_left_out(mapped: dict[str, list[Finding]]) -> None:
     layer = _mapped()
     unknown = dataclasses.replace(layer, values_from=None)
     few = dataclasses.replace(layer, **{n: getattr(layer, n)[:, :3] for n in ("q", "k", "v", "out")}, values_from=None)
@@ -180,7 +180,7 @@ def test_a_control_that_cannot_be_made_is_left_out(mapped: dict[str, list[Findin
     assert names[1] - names[2] == {OTHER_HEADS.name}
 
 
-def test_without_controls_the_values_are_the_same_and_nothing_is_decided(mapped: dict[str, list[Finding]]) -> None:
+def test_without_controls_the_values_are_the_same_and_undecided(mapped: dict[str, list[Finding]]) -> None:
     plain = _found(_mapped(), controls=False)
     for claim in CLAIMS:
         for a, b in zip(mapped[claim.statistic], plain[claim.statistic], strict=True):
@@ -189,10 +189,10 @@ def test_without_controls_the_values_are_the_same_and_nothing_is_decided(mapped:
             assert b.verdict is Verdict.UNDECIDED
 
 
-def test_queries_that_share_keys_share_what_queries_do_not_enter() -> None:
-    k, v = drawn(BATCH, 2, TOKENS, WIDTH, seed=0), drawn(BATCH, 2, TOKENS, VALUES, seed=1)
+def test_query_heads_that_share_keys_share_statistics_of_keys() -> None:
+    k, v = normal(BATCH, 2, TOKENS, WIDTH, seed=0), normal(BATCH, 2, TOKENS, VALUES, seed=1)
     k, v = k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1)
-    q = drawn(BATCH, 6, TOKENS, WIDTH, seed=2)
+    q = normal(BATCH, 6, TOKENS, WIDTH, seed=2)
     grouped, apart = (_found(call(v, k, q=q, groups=g), controls=False) for g in (3, 1))
     for claim in CLAIMS:
         found = [f.value for f in grouped[claim.statistic]]
@@ -207,7 +207,7 @@ def test_queries_that_share_keys_share_what_queries_do_not_enter() -> None:
 
 def test_under_a_causal_mask_only_the_last_query_counts_and_padding_never() -> None:
     layer = _mapped()
-    q = drawn(BATCH, HEADS, TOKENS, WIDTH, seed=8)
+    q = normal(BATCH, HEADS, TOKENS, WIDTH, seed=8)
     causal = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).tril()
     last = _found(dataclasses.replace(layer, q=q[:, :, -1:], out=layer.out[:, :, -1:]), controls=False)
     masked = _found(dataclasses.replace(layer, q=q, mask=causal), controls=False)
@@ -224,7 +224,7 @@ def test_under_a_causal_mask_only_the_last_query_counts_and_padding_never() -> N
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_every_number_is_finite_for_long_keys_in_any_precision(dtype: torch.dtype) -> None:
-    k, v = (6 * drawn(BATCH, HEADS, TOKENS, WIDTH, seed=0)).to(dtype), drawn(BATCH, HEADS, TOKENS, VALUES, seed=1)
+    k, v = (6 * normal(BATCH, HEADS, TOKENS, WIDTH, seed=0)).to(dtype), normal(BATCH, HEADS, TOKENS, VALUES, seed=1)
     found = _found(call(v.to(dtype), k))
     for claim in CLAIMS:
         for finding in found[claim.statistic]:
@@ -235,7 +235,7 @@ def test_every_number_is_finite_for_long_keys_in_any_precision(dtype: torch.dtyp
                 assert finding.inputs == BATCH, claim.statistic
 
 
-def test_the_dispute_rests_on_statistics_that_are_measured() -> None:
+def test_the_statistics_of_the_dispute_are_measured() -> None:
     published = {claim.statistic for claim in CLAIMS if claim.role is Role.PUBLISHED}
     for position in DISPUTE.positions:
         assert position.rests_on

@@ -19,7 +19,7 @@ from clearhead.theories.kernel_pca.conditions import (
 )
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space, principal_axes
 from clearhead.theories.kernel_pca.spans import captured_variance, span_of, span_variance, subspace_overlap
-from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, drawn, mixing, space_of
+from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, mixing, normal, space_of
 
 Statistic = Callable[[KeySpace, Principal, Tensor], Tensor]
 
@@ -42,7 +42,7 @@ def test_exact_for_the_theorems_values_and_not_for_others(name: str, seed: int, 
     found = statistic(space, principal, principal.values)
     assert found.shape == (HEADS,)
     assert (found - predicted).abs().max() < 1e-9
-    other = statistic(space, principal, drawn(HEADS, TOKENS, VALUES, seed=seed + 1))
+    other = statistic(space, principal, normal(HEADS, TOKENS, VALUES, seed=seed + 1))
     assert (other - predicted).abs().min() > 1e-3
 
 
@@ -50,7 +50,7 @@ def test_exact_for_the_theorems_values_and_not_for_others(name: str, seed: int, 
 def test_mixing_values_changes_only_statistics_of_single_columns(name: str) -> None:
     statistic, _, invariant = STATISTICS[name]
     space, principal = space_of()
-    v = drawn(HEADS, TOKENS, VALUES, seed=1)
+    v = normal(HEADS, TOKENS, VALUES, seed=1)
     original, mixed = (statistic(space, principal, x) for x in (v, v @ mixing(VALUES, 2)))
     assert bool(torch.allclose(original, mixed, rtol=1e-9)) is invariant
 
@@ -59,7 +59,7 @@ def test_mixing_values_changes_only_statistics_of_single_columns(name: str) -> N
 def test_a_batch_of_draws_equals_the_draws_one_by_one(name: str) -> None:
     statistic, _, _ = STATISTICS[name]
     space, principal = space_of()
-    v = drawn(7, HEADS, TOKENS, VALUES, seed=1)
+    v = normal(7, HEADS, TOKENS, VALUES, seed=1)
     together = statistic(space, principal, v)
     assert together.shape == (7, HEADS)
     for draw, found in zip(v, together, strict=True):
@@ -68,7 +68,7 @@ def test_a_batch_of_draws_equals_the_draws_one_by_one(name: str) -> None:
 
 def test_both_functions_give_the_same_captured_variance() -> None:
     space, principal = space_of()
-    v = drawn(HEADS, TOKENS, VALUES, seed=1)
+    v = normal(HEADS, TOKENS, VALUES, seed=1)
     from_keys = captured_variance(space.k, v, scale=SCALE)
     assert torch.allclose(span_variance(space, principal, span_of(space, v)), from_keys, rtol=1e-12)
 
@@ -89,7 +89,7 @@ def test_principal_axes_are_those_of_the_gram_matrix() -> None:
 
 
 def test_axes_beyond_the_rank_are_not_known() -> None:
-    k = drawn(1, 4, 11, seed=0).repeat(1, 5, 1)
+    k = normal(1, 4, 11, seed=0).repeat(1, 5, 1)
     principal = principal_axes(key_space(k, scale=SCALE), 7)
     assert principal.known.sum().item() == 3
     for tensor in (principal.energy, principal.vectors, principal.directions, principal.values):
@@ -102,7 +102,7 @@ def test_axes_beyond_the_rank_are_not_known() -> None:
 
 def test_the_weighted_mean_by_its_definition() -> None:
     space, _ = space_of()
-    v = drawn(HEADS, TOKENS, VALUES, seed=1)
+    v = normal(HEADS, TOKENS, VALUES, seed=1)
     w = v * space.log_g.exp().unsqueeze(-1)
     expected = (w.sum(-2).abs() / w.abs().sum(-2)).mean(-1)
     assert torch.allclose(mean_of_weighted_values(space, v), expected, rtol=1e-12)
@@ -112,7 +112,7 @@ def test_the_weighted_mean_by_its_definition() -> None:
 
 def test_the_eigenvector_residual_by_its_definition() -> None:
     space, principal = space_of()
-    v = drawn(HEADS, TOKENS, VALUES, seed=1)
+    v = normal(HEADS, TOKENS, VALUES, seed=1)
     kernel = (SCALE * space.k @ space.k.mT).exp()
     g = kernel.sum(-1)
     centring = torch.eye(TOKENS, dtype=torch.float64) - 1 / TOKENS
@@ -137,7 +137,7 @@ def test_participation_counts_tokens() -> None:
 
 def test_zero_columns_are_left_out() -> None:
     space, principal = space_of()
-    v = drawn(HEADS, TOKENS, 3, seed=1)
+    v = normal(HEADS, TOKENS, 3, seed=1)
     v[..., 1], wider = 2 * v[..., 0], torch.zeros(HEADS, TOKENS, 5, dtype=torch.float64)
     wider[..., :3] = v
     assert torch.allclose(axes_not_orthogonal(space, wider[..., [0, 1, 4]]), torch.ones(HEADS, dtype=torch.float64))
@@ -152,7 +152,7 @@ def test_zero_columns_are_left_out() -> None:
 
 
 def test_the_best_assignment_is_the_best_of_all_orders() -> None:
-    gain = drawn(4, 4, seed=0)
+    gain = normal(4, 4, seed=0)
     orders = torch.cartesian_prod(*[torch.arange(4)] * 4)
     orders = orders[(orders.sort(dim=-1).values == torch.arange(4)).all(dim=-1)]
     best = max(float(gain[torch.arange(4), order].sum()) for order in orders)
@@ -170,6 +170,6 @@ def test_the_matched_cosine_ignores_signs_and_order() -> None:
 def test_keys_of_any_length_stay_finite() -> None:
     for size in (6.0, 40.0):
         space, principal = space_of(size=size)
-        v = drawn(HEADS, TOKENS, VALUES, seed=1)
+        v = normal(HEADS, TOKENS, VALUES, seed=1)
         for name, (statistic, _, _) in STATISTICS.items():
             assert torch.isfinite(statistic(space, principal, v)).all(), name

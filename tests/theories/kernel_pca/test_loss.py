@@ -15,13 +15,13 @@ from clearhead.theories.kernel_pca.loss import (
 )
 from clearhead.theories.kernel_pca.space import KeySpace, key_space
 from clearhead.theories.kernel_pca.spans import span_of
-from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, WIDTH, drawn, mixing, space_of
+from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, WIDTH, mixing, normal, space_of
 
 QUERIES = 7
 
 
 def _seen(space: KeySpace, seed: int = 3, size: float = 1.0) -> Queries:
-    return queries_in_space(space, size * drawn(HEADS, 1, QUERIES, WIDTH, seed=seed))
+    return queries_in_space(space, size * normal(HEADS, 1, QUERIES, WIDTH, seed=seed))
 
 
 def _by_definition(space: KeySpace, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,7 +38,7 @@ def _by_definition(space: KeySpace, q: Tensor, v: Tensor) -> tuple[Tensor, Tenso
 @given(st.integers(0, 2**31))
 def test_the_true_loss_by_its_definition(seed: int) -> None:
     space, _ = space_of(seed)
-    q, v = drawn(HEADS, QUERIES, WIDTH, seed=seed + 1), drawn(HEADS, TOKENS, VALUES, seed=seed + 2)
+    q, v = normal(HEADS, QUERIES, WIDTH, seed=seed + 1), normal(HEADS, TOKENS, VALUES, seed=seed + 2)
     queries = queries_in_space(space, q.unsqueeze(1))
     total, loss = _by_definition(space, q, v)
     explained = explained_fraction(queries, span_of(space, v)).squeeze(-1)
@@ -49,7 +49,7 @@ def test_the_true_loss_by_its_definition(seed: int) -> None:
 
 def test_the_explained_fraction_is_between_0_and_1_and_invariant_to_mixing() -> None:
     space, _ = space_of()
-    queries, v = _seen(space), drawn(HEADS, TOKENS, VALUES, seed=1)
+    queries, v = _seen(space), normal(HEADS, TOKENS, VALUES, seed=1)
     original = explained_fraction(queries, span_of(space, v))
     assert ((original > 0) & (original < 1)).all()
     assert torch.allclose(explained_fraction(queries, span_of(space, v @ mixing(VALUES, 2))), original, rtol=1e-9)
@@ -67,7 +67,7 @@ def test_both_forms_agree_for_the_theorems_values_only() -> None:
     explained = explained_fraction(queries, principal.directions)
     assert torch.allclose(total - output, log_true_loss(queries, explained).exp(), rtol=1e-9)
     assert torch.allclose(explained_fraction(queries, span_of(space, principal.values)), explained, rtol=1e-9)
-    v = drawn(HEADS, TOKENS, VALUES, seed=1)
+    v = normal(HEADS, TOKENS, VALUES, seed=1)
     other = total - log_output_square(queries, v).exp()
     assert not torch.allclose(other, log_true_loss(queries, explained_fraction(queries, span_of(space, v))).exp())
 
@@ -77,14 +77,14 @@ def test_keys_as_queries_lie_in_the_span_of_the_keys() -> None:
     queries = queries_in_space(space, space.k.unsqueeze(1))
     whole = torch.eye(TOKENS, dtype=torch.float64).expand(HEADS, -1, -1)
     assert torch.allclose(explained_fraction(queries, whole), torch.ones(HEADS, 1, dtype=torch.float64), atol=1e-9)
-    far = queries_in_space(space, 3 * drawn(HEADS, 1, QUERIES, WIDTH, seed=5))
+    far = queries_in_space(space, 3 * normal(HEADS, 1, QUERIES, WIDTH, seed=5))
     assert (explained_fraction(far, whole) < 0.5).all()
 
 
 def test_equal_keys_share_a_coordinate() -> None:
-    k = drawn(1, 11, WIDTH, seed=0)
+    k = normal(1, 11, WIDTH, seed=0)
     k[:, 7] = k[:, 2]
-    q = drawn(1, 1, QUERIES, WIDTH, seed=1)
+    q = normal(1, 1, QUERIES, WIDTH, seed=1)
     double, single = (key_space(x, scale=SCALE) for x in (k, torch.cat([k[:, :7], k[:, 8:]], dim=1)))
     span = torch.eye(11, dtype=torch.float64)
     whole = explained_fraction(queries_in_space(double, q), span.unsqueeze(0))
@@ -98,7 +98,7 @@ def test_equal_keys_share_a_coordinate() -> None:
 def test_finite_for_keys_whose_kernel_overflows(size: float) -> None:
     space, principal = space_of(size=size)
     queries = _seen(space, size=size)
-    for span in (principal.directions, span_of(space, drawn(HEADS, TOKENS, VALUES, seed=1))):
+    for span in (principal.directions, span_of(space, normal(HEADS, TOKENS, VALUES, seed=1))):
         explained = explained_fraction(queries, span)
         assert torch.isfinite(explained).all()
         assert torch.isfinite(log_true_loss(queries, explained)).all()
@@ -107,7 +107,7 @@ def test_finite_for_keys_whose_kernel_overflows(size: float) -> None:
 
 def test_query_heads_that_share_keys_are_measured_separately() -> None:
     space, _ = space_of()
-    q, v = drawn(HEADS, 2, QUERIES, WIDTH, seed=3), drawn(HEADS, TOKENS, VALUES, seed=1)
+    q, v = normal(HEADS, 2, QUERIES, WIDTH, seed=3), normal(HEADS, TOKENS, VALUES, seed=1)
     span = span_of(space, v)
     together = explained_fraction(queries_in_space(space, q), span)
     for head in range(2):
@@ -116,7 +116,7 @@ def test_query_heads_that_share_keys_are_measured_separately() -> None:
 
 
 def test_a_sink_reduces_weights_and_lengths() -> None:
-    k, q = drawn(1, TOKENS, WIDTH, seed=0), drawn(1, 1, QUERIES, WIDTH, seed=1)
+    k, q = normal(1, TOKENS, WIDTH, seed=0), normal(1, 1, QUERIES, WIDTH, seed=1)
     without, with_sink = (
         queries_in_space(key_space(k, scale=SCALE, sinks=s), q)
         for s in (None, torch.tensor([2.0], dtype=torch.float64))

@@ -14,12 +14,12 @@ from clearhead.theories.kernel_pca.published import (
     top_eigenvalues,
 )
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
-from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, drawn, space_of
+from tests.theories.kernel_pca.drawing import HEADS, SCALE, TOKENS, VALUES, normal, space_of
 
 
 def test_gammas_by_their_definition_over_all_pairs() -> None:
     space, _ = space_of()
-    v = drawn(HEADS, TOKENS, VALUES, seed=1)
+    v = normal(HEADS, TOKENS, VALUES, seed=1)
     kernel = (SCALE * space.k @ space.k.mT).exp()
     g = kernel.sum(-1)
     centring = torch.eye(TOKENS, dtype=torch.float64) - 1 / TOKENS
@@ -38,7 +38,7 @@ def test_gammas_by_their_definition_over_all_pairs() -> None:
 
 def test_gammas_are_constant_for_eigenvectors_and_small_for_any_values() -> None:
     space, principal = space_of()
-    exact, other = gammas(space, principal.values), gammas(space, drawn(HEADS, TOKENS, VALUES, seed=1))
+    exact, other = gammas(space, principal.values), gammas(space, normal(HEADS, TOKENS, VALUES, seed=1))
     largest = top_eigenvalues(principal.energy, space.log_unit)["max"]
     assert (exact.difference < 1e-9 * largest.unsqueeze(-1)).all()
     assert (exact.relative < 1e-9).all()
@@ -88,7 +88,7 @@ def test_eigenvalues_are_those_of_the_gram_matrix_and_within_their_bound() -> No
 def test_the_length_of_standardised_keys_bounds_their_spectrum() -> None:
     """|k|^2 = D - 1 for every token, so that the trace is at most N exp(-s (D - 1))."""
     width = 17
-    k = 3 + 2 * drawn(HEADS, TOKENS, width, seed=0)
+    k = 3 + 2 * normal(HEADS, TOKENS, width, seed=0)
     found = standardised(k, scale=width**-0.5, sinks=None, count=VALUES)
     assert (found["mean"] * VALUES <= TOKENS * torch.tensor(-(width - 1) * width**-0.5).exp()).all()
     expected_keys = (k - k.mean(-1, keepdim=True)) / k.std(-1, keepdim=True)
@@ -99,7 +99,7 @@ def test_the_length_of_standardised_keys_bounds_their_spectrum() -> None:
 
 
 def test_a_constant_token_cannot_be_standardised() -> None:
-    k = drawn(HEADS, TOKENS, 7, seed=0)
+    k = normal(HEADS, TOKENS, 7, seed=0)
     k[1, 3] = 2.0
     found = standardised(k, scale=0.4, sinks=None, count=VALUES)
     assert [bool(x) for x in torch.isnan(found["max"])] == [False, True, False]

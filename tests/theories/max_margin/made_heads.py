@@ -9,7 +9,7 @@ from clearhead.operators.softmax import softmax_attention
 WIDTH = 7
 
 
-def drawn(*shape: int, seed: int) -> Tensor:
+def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""The ladder of claims on heads whose answers are known: one that is a max-margin head, and ones that are not."""
+"""The claims on heads with known results: a max-margin head and others."""
 
 import dataclasses
 
@@ -21,14 +21,14 @@ from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim, Windows
-from tests.theories.max_margin.made_heads import WIDTH, call, drawn, matrix
+from tests.theories.max_margin.made_heads import WIDTH, call, matrix, normal
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
 EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, turned=4, mistaken=1)
 
 
 def tokens() -> Tensor:
-    return drawn(INPUTS, TOKENS, WIDTH, seed=3)
+    return normal(INPUTS, TOKENS, WIDTH, seed=3)
 
 
 def identity() -> Tensor:
@@ -36,9 +36,9 @@ def identity() -> Tensor:
 
 
 def max_margin_head(size: float, norm: Norm = Norm.FROBENIUS) -> Heads:
-    """Both heads are the SVM of what the first drawn matrix selects, on every query of the inputs."""
+    """Return heads that both are the SVM of the tokens that a random matrix selects, over all queries."""
     x = tokens()
-    start = drawn(WIDTH, WIDTH, seed=5)
+    start = normal(WIDTH, WIDTH, seed=5)
     sequences = x.repeat_interleave(TOKENS, dim=0)
     queries = x.flatten(0, 1)
     selected = torch.einsum("nmc,ce,ne->nm", sequences, start, queries).argmax(dim=-1)
@@ -48,7 +48,7 @@ def max_margin_head(size: float, norm: Norm = Norm.FROBENIUS) -> Heads:
 
 
 def measured(head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHING) -> dict[str, list[Finding]]:
-    """Every group sees the same inputs, with all of their queries and tokens."""
+    """Measure groups of the same inputs, with all of their queries and tokens."""
     measurement = Measurement(make_theory(sampling=sampling))
     for _ in range(groups):
         measurement.observe(head)
@@ -58,7 +58,7 @@ def measured(head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHI
     return found
 
 
-def test_a_max_margin_head_reaches_every_claim_exactly() -> None:
+def test_a_max_margin_head_meets_every_claim_exactly() -> None:
     found = measured(max_margin_head(30.0))
     for claim in (c.RATIO, c.LOW_RATIO, c.COSINE, c.COSINE_SPAN, c.SEPARABLE, c.SATURATION, c.HELD_OUT):
         for finding in found[claim.statistic]:
@@ -76,7 +76,7 @@ def test_a_max_margin_head_reaches_every_claim_exactly() -> None:
         (Norm.MAX_ENTRY, c.COSINE_MAX_ENTRY),
     ],
 )
-def test_a_head_of_each_norm_is_told_by_its_own_cosine(norm: Norm, claim: Claim) -> None:
+def test_a_head_of_each_norm_has_the_largest_cosine_with_its_own_svm(norm: Norm, claim: Claim) -> None:
     found = measured(max_margin_head(60.0, norm))
     cosines = (c.COSINE, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
     values = {one.statistic: found[one.statistic][0].value for one in cosines}
@@ -86,7 +86,7 @@ def test_a_head_of_each_norm_is_told_by_its_own_cosine(norm: Norm, claim: Claim)
     assert names == {c.RANDOM_HEAD.name}
 
 
-def test_other_norms_are_measured_in_saturated_heads_and_everywhere_if_asked() -> None:
+def test_other_norms_are_measured_in_saturated_heads_or_everywhere() -> None:
     quiet = max_margin_head(1.0)
     assert np.isnan(measured(quiet)[c.COSINE_NUCLEAR.statistic][0].value)
     measurement = Measurement(make_theory(sampling=EVERYTHING, everywhere=True))
@@ -96,14 +96,14 @@ def test_other_norms_are_measured_in_saturated_heads_and_everywhere_if_asked() -
 
 
 def examples_of(heads: Heads) -> list[Example]:
-    """The example of every input of a call."""
+    """Return the example of every input of a call."""
     made = make_examples(heads, Windows.EACH, first=0, seed=0, controls=True, per_audit=Cache())
     return [example for [(example, _)] in made]
 
 
-def test_the_matrices_of_random_heads_are_those_that_chose() -> None:
+def test_matrices_of_random_heads_select_the_recorded_tokens() -> None:
     head = call(
-        tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), bias=drawn(HEADS, 3, seed=13)
+        tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=normal(HEADS, 3, seed=13)
     )
     for given in (head, dataclasses.replace(head, keys_from=None)):
         space, kept = space_of(given), np.random.SeedSequence([3, 5])
@@ -119,7 +119,7 @@ def test_the_matrices_of_random_heads_are_those_that_chose() -> None:
 
 def test_turned_heads_have_the_singular_values_of_the_head() -> None:
     head = call(
-        tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), bias=drawn(HEADS, 3, seed=13)
+        tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=normal(HEADS, 3, seed=13)
     )
     for given in (head, dataclasses.replace(head, keys_from=None)):
         space = space_of(given)
@@ -135,8 +135,8 @@ def test_turned_heads_have_the_singular_values_of_the_head() -> None:
             assert float((W * space.matrix(h)).sum() / values.square().sum()) < 0.9
 
 
-def test_a_random_head_is_separated_by_itself_and_reaches_no_other_claim() -> None:
-    found = measured(call(tokens(), identity(), 30 * drawn(HEADS, WIDTH, WIDTH, seed=7)))
+def test_a_random_head_is_separable_and_meets_no_other_claim() -> None:
+    found = measured(call(tokens(), identity(), 30 * normal(HEADS, WIDTH, WIDTH, seed=7)))
     assert all(f.value == 1 for f in found[c.SEPARABLE.statistic])
     for claim in (c.RATIO, c.COSINE, c.COSINE_SPAN):
         for finding in found[claim.statistic]:
@@ -144,7 +144,7 @@ def test_a_random_head_is_separated_by_itself_and_reaches_no_other_claim() -> No
             assert finding.verdict is Verdict.NO_EVIDENCE
 
 
-def test_a_head_that_is_not_saturated_is_not_judged_and_keeps_its_numbers() -> None:
+def test_an_unsaturated_head_is_measured_but_not_judged() -> None:
     found = measured(max_margin_head(1.0))
     [first, _] = found[c.RATIO.statistic]
     assert first.value == pytest.approx(1, abs=1e-7)
@@ -155,7 +155,7 @@ def test_a_head_that_is_not_saturated_is_not_judged_and_keeps_its_numbers() -> N
 
 @dataclasses.dataclass(frozen=True)
 class ByHand:
-    """One head by the definitions, on all queries and tokens."""
+    """Return the statistics of one head by their definitions, over all queries and tokens."""
 
     ratio: float
     low_ratio: float
@@ -196,9 +196,9 @@ def by_hand(head: Heads, h: int) -> ByHand:
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_numbers_are_those_of_the_definitions(with_bias: bool) -> None:
-    bias = drawn(HEADS, 3, seed=13) if with_bias else None
-    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), bias=bias, scale=0.3)
+def test_statistics_follow_their_definitions(with_bias: bool) -> None:
+    bias = normal(HEADS, 3, seed=13) if with_bias else None
+    head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=bias, scale=0.3)
     found = measured(head)
     for h in range(HEADS):
         expected = by_hand(head, h)
@@ -212,8 +212,8 @@ def test_numbers_are_those_of_the_definitions(with_bias: bool) -> None:
 
 
 def test_local_optimality_counts_support_tokens_and_no_others() -> None:
-    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11))
-    slope = drawn(INPUTS, HEADS, TOKENS, WIDTH, seed=19)
+    head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11))
+    slope = normal(INPUTS, HEADS, TOKENS, WIDTH, seed=19)
     found = measured(dataclasses.replace(head, out_gradient=slope))
     for h in range(HEADS):
         expected = by_hand(head, h)
@@ -225,8 +225,8 @@ def test_local_optimality_counts_support_tokens_and_no_others() -> None:
         assert every.value != pytest.approx(share, abs=1e-3)
 
 
-def test_a_token_that_was_not_drawn_can_be_selected_where_the_head_selects_it() -> None:
-    x = drawn(2, 5, WIDTH, seed=23)
+def test_a_token_that_was_not_sampled_can_be_selected_if_the_head_selects_it() -> None:
+    x = normal(2, 5, WIDTH, seed=23)
     # Scores are products of first entries: all queries select token 3, whether it is among the two drawn or not.
     x[..., 0] = 1
     x[:, 3, 0] = 9
@@ -246,7 +246,7 @@ def test_a_token_that_was_not_drawn_can_be_selected_where_the_head_selects_it() 
 
 
 def test_without_maps_keys_and_queries_are_the_tokens_and_the_claims_say_so() -> None:
-    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11), scale=0.3, known=False)
+    head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), scale=0.3, known=False)
     found = measured(head)
     [first, _] = found[c.RATIO.statistic]
     assert "the maps to keys and queries are unknown" in first.claim.note
@@ -273,12 +273,12 @@ def test_a_loss_shows_whether_the_selected_token_is_locally_optimal() -> None:
     assert c.LOCAL.statistic not in measured(head)
 
 
-def test_padding_and_what_a_causal_mask_hides_are_never_selected_nor_compared() -> None:
+def test_padding_and_masked_tokens_are_never_selected_or_compared() -> None:
     loud = tokens()
     loud[:, -1] *= 1e3
     mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
     mask[:, -1] = False
-    maps = drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11)
+    maps = normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11)
     masked = measured(call(loud, *maps, mask=mask.expand(INPUTS, 1, -1, -1)))
     quiet = loud.clone()
     quiet[:, -1] = 0
@@ -290,8 +290,8 @@ def test_padding_and_what_a_causal_mask_hides_are_never_selected_nor_compared() 
 
 
 def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
-    x = drawn(12, 11, WIDTH, seed=17)
-    maps = drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11)
+    x = normal(12, 11, WIDTH, seed=17)
+    maps = normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11)
     sampling = Sampling(inputs=3, queries=2, tokens=4, random=3, turned=3, mistaken=1)
 
     def values(sizes: list[int]) -> list[float]:
@@ -313,15 +313,15 @@ def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
         ({"mask": torch.eye(TOKENS, dtype=torch.bool)[None, None]}, "no query sees 3 tokens"),
     ],
 )
-def test_what_the_theory_says_nothing_of_is_named(change: dict[str, Tensor], reason: str) -> None:
-    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11))
+def test_reasons_why_the_theory_does_not_apply(change: dict[str, Tensor], reason: str) -> None:
+    head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11))
     found = measured(dataclasses.replace(head, **change))
     for findings in found.values():
         assert all(f.verdict is Verdict.NOT_APPLICABLE and reason in f.reason for f in findings)
 
 
-def test_a_call_whose_maps_were_not_found_is_left_out_where_others_were() -> None:
-    head = call(tokens(), drawn(HEADS, WIDTH, 3, seed=9), drawn(HEADS, WIDTH, 3, seed=11))
+def test_a_call_without_maps_is_left_out_if_others_have_maps() -> None:
+    head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11))
     blind = dataclasses.replace(head, keys_from=None)
     mixed, alone = Measurement(make_theory(sampling=EVERYTHING)), Measurement(make_theory(sampling=EVERYTHING))
     for given in (head, blind, head):
@@ -332,7 +332,7 @@ def test_a_call_whose_maps_were_not_found_is_left_out_where_others_were() -> Non
     assert {f.claim.note for f in mixed.findings()} == {f.claim.note for f in alone.findings()}
 
 
-def test_fewer_inputs_than_make_a_problem_are_named() -> None:
+def test_too_few_inputs_are_named() -> None:
     measurement = Measurement(make_theory())
     measurement.observe(call(tokens(), identity(), identity()))
     assert {f.reason for f in measurement.findings()} == {"fewer than 6 inputs, which make one group"}

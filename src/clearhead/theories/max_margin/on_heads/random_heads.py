@@ -78,7 +78,7 @@ class TokenSpace:
         )
         # The singular values of a product depend only on the triangular factors.
         product = torch.linalg.qr(self._left).R @ torch.linalg.qr(self._right).R.mT
-        self._values = scale * torch.linalg.svdvals(product)
+        self._values: Tensor = scale * torch.linalg.svdvals(product)
 
     def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
         """Return the tokens of an example."""
