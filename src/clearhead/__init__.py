@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from clearhead._swap import Swap as Swap
     from clearhead._swap import SwapWarning as SwapWarning
     from clearhead._swap import find_swaps as find_swaps
+    from clearhead._swap import load_swaps as load_swaps
+    from clearhead._swap import register_huggingface as register_huggingface
+    from clearhead._swap import save_swaps as save_swaps
     from clearhead._swap import swap as swap
-    from clearhead._swap_files import load_swaps as load_swaps
-    from clearhead._swap_files import save_swaps as save_swaps
-    from clearhead._swap_huggingface import register_huggingface as register_huggingface
     from clearhead.audit.fidelity import check_fidelity as check_fidelity
     from clearhead.audit.findings import Finding as Finding
     from clearhead.audit.findings import Verdict as Verdict
@@ -53,11 +53,11 @@ _HOME = {
     "ensure_torchvision": "clearhead.interfaces.torchvision_shim",
     "find_swaps": "clearhead._swap",
     "load_model": "clearhead.models.loading",
-    "load_swaps": "clearhead._swap_files",
+    "load_swaps": "clearhead._swap",
     "modules": "",
     "operators": "",
-    "register_huggingface": "clearhead._swap_huggingface",
-    "save_swaps": "clearhead._swap_files",
+    "register_huggingface": "clearhead._swap",
+    "save_swaps": "clearhead._swap",
     "swap": "clearhead._swap",
     "write_report": "clearhead.report.folder",
 }

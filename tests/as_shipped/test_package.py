@@ -124,7 +124,7 @@ BREAKS = {
     "no audit knows an experiment": ("audit/run.py", "import clearhead.experiments.experiment", "imports point down"),
     "upwards": ("numerics/precision.py", "import clearhead.audit.findings", "imports point down"),
     "the kernel stands alone": ("kernels/library.py", "import clearhead.numerics.precision", "imports point down"),
-    "theories see no models": ("theories/theory.py", "import clearhead.interfaces", "theories see tensors"),
+    "theories get no models": ("theories/theory.py", "import clearhead.interfaces", "theories get tensors"),
     "theories apart": ("theories/symmetry/claim.py", "import clearhead.theories.kernel_pca", "theories do not import"),
     "no transformers below": ("interfaces/huggingface.py", "import transformers", "the foundation needs torch"),
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead._gradients import capture_gradients
+from clearhead._capture import capture_gradients
 from clearhead.audit.engine import Measurement
 from clearhead.audit.run import AuditError, audit
 from clearhead.heads import Heads

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from clearhead._capture import capture
-from clearhead._gradients import capture_gradients
+from clearhead._capture import capture, capture_gradients
 from clearhead._swap import swap
 from clearhead.audit.fidelity import replaced
 from clearhead.heads import Heads

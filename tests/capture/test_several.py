@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clearhead import capture, swap
-from clearhead._gradients import capture_gradients
+from clearhead._capture import capture_gradients
 from clearhead.audit.fidelity import recomputed, replaced
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionSpec

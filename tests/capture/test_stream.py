@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead._capture import capture
-from clearhead._gradients import capture_gradients
+from clearhead._capture import capture, capture_gradients
 from clearhead.heads import Heads, ResidualStream
 from tests.capture.models import loss_of
 from tests.capture.stream_truth import CASES, IN, Case, recorded

@@ -9,8 +9,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from clearhead._capture import capture
-from clearhead._gradients import capture_gradients
+from clearhead._capture import capture, capture_gradients
 from clearhead._swap import swap
 from clearhead.audit.fidelity import recompute_error
 from clearhead.heads import Heads

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead._capture import capture
-from clearhead._gradients import capture_gradients
+from clearhead._capture import capture, capture_gradients
+from clearhead._capture.blocks import Axes
+from clearhead._capture.dataflow import Dataflow
 from clearhead.numerics.precision import tolerance
-from clearhead.tracing.blocks import Axes
-from clearhead.tracing.dataflow import Dataflow
 from tests.capture import stream_models as toys
 from tests.capture.models import loss_of
 from tests.capture.stream_checks import assert_carried, captured

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clearhead import capture, swap
-from clearhead._swap_operator import apply_operator
+from clearhead._swap.operator import apply_operator
 from clearhead.audit.fidelity import recompute_error, replaced
 from clearhead.interfaces import Call, Detach, Layer, Original, attach, attachment_of, find, huggingface, sdpa
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import register_huggingface, swap
-from clearhead._swap_operator import apply_operator
+from clearhead._swap.operator import apply_operator
 from clearhead.interfaces import Call
 from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.operators.requirements import requirements_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._capture import capture
-from clearhead._swap_notes import find_swaps
+from clearhead._swap.notes import find_swaps
 from clearhead.audit.record import Fidelity
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, Call, Original

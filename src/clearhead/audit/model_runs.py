@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._capture import Capture, capture
-from clearhead._gradients import GradientCapture, capture_gradients
+from clearhead._capture import Capture, GradientCapture, capture, capture_gradients
 from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import tensors
 from clearhead.errors import InputError

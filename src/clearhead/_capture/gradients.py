@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointFunction
 
-from clearhead._capture import Capture, recorded
+from clearhead._capture.blocks import BlockCall
+from clearhead._capture.recording import Capture, recorded
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, Call, Original
 from clearhead.interfaces.layouts import Layout
 from clearhead.interfaces.passes import Passes
 from clearhead.private_names import tensor_version
-from clearhead.tracing.blocks import BlockCall
 
 __all__ = ["GradientCapture", "capture_gradients"]
 

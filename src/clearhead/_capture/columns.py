@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead._capture.linear_call import LinearCall, by_token
 from clearhead.heads import LinearMap
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float
-from clearhead.tracing.linear_call import LinearCall, by_token
 
 __all__ = ["Columns", "Sampled"]
 

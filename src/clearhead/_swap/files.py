@@ -10,8 +10,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from clearhead._swap import Swap, swap
-from clearhead._swap_notes import as_json, find_swaps, remove_config_note, stored_in_config
+from clearhead._swap.notes import as_json, find_swaps, remove_config_note, stored_in_config
+from clearhead._swap.swaps import Swap, swap
 from clearhead.errors import InputError
 from clearhead.interfaces import AttentionSpec
 from clearhead.models.objects import SWAP_FILE, SWAP_KEY

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from clearhead._capture.blocks import Axes, Block, BlockCall
+from clearhead._capture.dataflow import Dataflow, storage_of
 from clearhead.heads import Heads
-from clearhead.tracing.blocks import Axes, Block, BlockCall
-from clearhead.tracing.dataflow import Dataflow, storage_of
 
 __all__ = ["Residuals", "Sum"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._capture.columns import Columns, Sampled
+from clearhead._capture.linear_call import LinearCall, holds, is_plain
 from clearhead.heads import Heads, LinearMap
 from clearhead.interfaces.modes import CallMode
 from clearhead.shapes import Float
-from clearhead.tracing.columns import Columns, Sampled
-from clearhead.tracing.linear_call import LinearCall, holds, is_plain
 
 __all__ = ["MapTrace"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._capture.blocks import BlockCall
+from clearhead._capture.residual import Residuals
 from clearhead.heads import Heads
 from clearhead.private_names import DispatchMode, current_dispatch_mode, pop_dispatch_mode
-from clearhead.tracing.blocks import BlockCall
-from clearhead.tracing.residual import Residuals
 
 __all__ = ["StreamTrace"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._capture.dataflow import storage_of
 from clearhead.heads import Heads, LinearMap, ResidualStream
-from clearhead.tracing.dataflow import storage_of
 
 __all__ = ["Axes", "Block", "BlockCall"]
 

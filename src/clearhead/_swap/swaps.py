@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._swap_layers import FirstPass, Layers, Selected, select_layers
-from clearhead._swap_notes import add_note, find_swaps, remove_note
-from clearhead._swap_operator import OperatorHandler, SwapWarning
+from clearhead._swap.layers import FirstPass, Layers, Selected, select_layers
+from clearhead._swap.notes import add_note, find_swaps, remove_note
+from clearhead._swap.operator import OperatorHandler, SwapWarning
 from clearhead.errors import InputError
 from clearhead.interfaces import AttentionSpec, Detach, Layer, attach, attachment_of, find, huggingface
 from clearhead.interfaces.whole_model import is_captured

@@ -9,6 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from clearhead._capture.blocks import BlockCall
+from clearhead._capture.linear_maps import MapTrace
+from clearhead._capture.operations import StreamTrace
 from clearhead.heads import Heads, LayerRecord, LinearMap
 from clearhead.interfaces import INTERFACES, AttentionNotSeenError, AttentionSpec, Call, Original
 from clearhead.interfaces.expected import ExpectedModules
@@ -16,9 +19,6 @@ from clearhead.interfaces.layouts import Layout
 from clearhead.interfaces.passes import Passes
 from clearhead.interfaces.whole_model import attached
 from clearhead.private_names import COMPILED_MODEL
-from clearhead.tracing.blocks import BlockCall
-from clearhead.tracing.linear_maps import MapTrace
-from clearhead.tracing.operations import StreamTrace
 
 __all__ = ["Capture", "capture", "recorded"]
 
@@ -163,7 +163,7 @@ def capture(
     keep: receives each call instead of the list `heads`, so that memory need not grow
     allow_unseen: list modules that look like attention and ran unseen in `unseen` instead of raising
     residual_stream: also record `Heads.residual_stream`, the tokens that the model carries past each block of
-        self-attention, to the bit and whatever the architecture (`tracing.residual` has the rule). It is None for
+        self-attention, to the bit and whatever the architecture (`_capture.residual` has the rule). It is None for
         cross-attention, and for attention parallel to an MLP or without a path around it. A call then reaches `keep`
         when its residual stream is known, up to two calls later or when the pass is over, in the same order; if the
         model raises, waiting calls are dropped. Torch's fused encoder adds nothing that could be seen: `between` and

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from clearhead._swap_operator import OperatorHandler
+from clearhead._swap.operator import OperatorHandler
 from clearhead.errors import InputError
 from clearhead.interfaces import AttentionNotSeenError, Layer, sdpa, torch_mha
 from clearhead.interfaces.forward import unwrap_forward, wrap_forward

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead._swap_operator import apply_operator
+from clearhead._swap.operator import apply_operator
 from clearhead.errors import InputError
 from clearhead.interfaces.cross import is_cross_attention
 from clearhead.interfaces.huggingface import read_call
