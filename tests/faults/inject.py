@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from audit_faults import AUDIT_FAULTS
 from crate_faults import CRATE_FAULTS
 from experiment_faults import EXPERIMENT_FAULTS
 from fault import Fault
@@ -43,6 +44,7 @@ FAULTS = (
     + RATE_FAULTS
     + CRATE_FAULTS
     + MAP_FAULTS
+    + AUDIT_FAULTS
     + INTERFACE_FAULTS
     + EXPERIMENT_FAULTS
     + STORED_FAULTS

@@ -41,6 +41,8 @@ def load_theories(keys: Sequence[str] = ()) -> LoadedTheories:
     loaded is left out and listed in `failures`.
     """
     installed, failures = _installed()
+    if not installed:
+        raise InputError("no theories are installed; Clearhead's own come with its package: pip install clearhead")
     unknown = [key for key in keys if key not in installed]
     if unknown:
         raise InputError(f"no theory is called {', '.join(unknown)}; installed theories: {', '.join(installed)}")

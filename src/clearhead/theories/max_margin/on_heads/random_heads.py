@@ -101,7 +101,8 @@ class TokenSpace:
 
     def norms(self) -> Float[Tensor, "h"]:
         """Return |W| of every head."""
-        return self._values.square().sum(dim=-1).sqrt()
+        norms: Tensor = self._values.square().sum(dim=-1).sqrt()
+        return norms
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
         """Return W of one head."""

@@ -1,0 +1,55 @@
+"""Bugs that the tests must find in the audit: the engine, its sums, the baseline, judging, plug-ins and sinks."""
+
+from fault import Fault
+
+ENGINE = ("tests/audit/test_engine.py",)
+JUDGED = ("tests/audit/test_judging.py", "tests/audit/test_one_sided.py", "tests/audit/test_findings.py")
+RUN = ("tests/audit/test_run.py",)
+RECORD = ("tests/audit/test_record.py",)
+LOADED = ("tests/theories/test_catalogue.py",)
+SINKS = ("tests/theories/test_attention_sinks.py",)
+GROUPS = ("tests/theories/max_margin/test_measurement.py",)
+CURVES = ("tests/theories/coding_rate/test_depth.py",)
+
+AUDIT_FAULTS = (
+    Fault("engine: the same draws in every layer", "audit/examples.py", "entropy = (seed, heads.layer, first + index + 1)", "entropy = (seed, 0, first + index + 1)", ENGINE),
+    Fault("engine: the same draws on every input", "audit/examples.py", "entropy = (seed, heads.layer, first + index + 1)", "entropy = (seed, heads.layer, 1)", ENGINE),
+    Fault("engine: the same draws in every window", "audit/examples.py", "Random(*entropy, window))", "Random(*entropy, 0))", ENGINE),
+    Fault("engine: another input's mask", "audit/examples.py", "added[entry if added.shape[0] > 1 else 0]", "added[0]", ("tests/theories/kernel_pca/test_claims.py",)),
+    Fault("engine: another input's residual stream", "audit/examples.py", "own = slice(index, index + 1)", "own = slice(0, 1)", CURVES),
+    Fault("engine: inputs that do not apply are measured", "audit/engine.py", "if reason is None else dict.fromkeys", "if True else dict.fromkeys", SINKS),
+    Fault("engine: the sum of windows", "audit/engine.py", "sums.add(samples[0] if len(windows) == 1 else average(samples))", "sums.add(samples[0])", ENGINE),
+    Fault("engine: groups overlap", "audit/engine.py", "layer.groups + 1, layer.waiting, []", "layer.groups + 1, layer.waiting, layer.waiting[1:]", GROUPS),
+    Fault("engine: no group before", "audit/engine.py", "before=layer.before, last=example", "before=[], last=example", GROUPS),
+    Fault("engine: merged inputs are counted twice", "audit/accumulators.py", "self.examples += other.examples", "self.examples += 2 * other.examples", ENGINE),
+    Fault("engine: merged controls are lost", "audit/accumulators.py", "self.controls[control].value.merge(sums.value)", "pass", ENGINE),
+    Fault("engine: merged means are not weighted", "numerics/moments.py", "share = other.count / np.maximum(count, 1)", "share = 0.5", ENGINE),
+    Fault("engine: merged spreads ignore the means", "numerics/moments.py", "+ step**2 * self.count * share", "", ENGINE),
+    Fault("engine: saved reasons are lost", "audit/accumulators.py", 'sums.reasons = [_reason(entry) for entry in state["reasons"]]', "sums.reasons = []", ENGINE),
+    Fault("engine: a restored part starts again", "audit/engine.py", 'entry["inputs"],\n', "0,\n", ENGINE),
+    Fault("engine: parts of other seeds merge", "audit/engine.py", "(self.theory.key, self._seed, self._controls) != (other.theory.key, other._seed, other._controls)", "self.theory.key != other.theory.key", ENGINE),
+    Fault("sums: kept draws are averaged", "audit/accumulators.py", "if control.kept else float(p_value)", "if False else float(p_value)", ENGINE),
+    Fault("sums: controls count where the value does not", "audit/accumulators.py", "sums.value.add(np.where(defined, draws, np.nan))", "sums.value.add(draws)", ENGINE),
+    Fault("sums: one input decides", "audit/accumulators.py", "p_value=p if self.value.count[head] > 1 else np.nan", "p_value=p", ENGINE),
+    Fault("sums: the claim's prediction is ignored", "audit/accumulators.py", "predicted=predicted if claim.predicted is None else claim.predicted", "predicted=predicted", ENGINE),
+    Fault("sums: reasons of measured inputs", "audit/accumulators.py", "if self.examples > count else ()", "if True else ()", ("tests/audit/test_engine.py", "tests/theories/kernel_pca/test_claims.py")),
+    Fault("judging: p-values are not adjusted", "audit/judging.py", "verdict = _verdict(findings[i], float(p), rate)", "verdict = _verdict(findings[i], findings[i].p_value, rate)", JUDGED),
+    Fault("judging: the adjusted p-value is not kept", "audit/judging.py", "adjusted_p_value=float(p))", "adjusted_p_value=findings[i].p_value)", JUDGED),
+    Fault("findings: controls that do not decide count", "audit/findings.py", "if control.decisive and not math.isnan(control.value)]", "if not math.isnan(control.value)]", JUDGED),
+    Fault("findings: the easiest control is the null", "theories/theory.py", "return min(known, key=lambda name: abs(predicted - known[name]))", "return max(known, key=lambda name: abs(predicted - known[name]))", JUDGED),
+    Fault("baseline: in training mode", "audit/baseline.py", "with evaluation_mode(model), torch.no_grad():", "with torch.no_grad():", RUN),
+    Fault("baseline: all theories are judged by it", "audit/run.py", "decisive = [theory.title for theory in compared if Need.BASELINE in theory.needs]", "decisive = [theory.title for theory in compared]", RUN),
+    Fault("baseline: the deviation is the error", "audit/baseline.py", "_deviation(finding) / math.sqrt(finding.inputs) if", "_deviation(finding) if", JUDGED),
+    Fault("run: too short is any reason", "audit/run.py", "if reason.kind is ReasonKind.TOO_SHORT]", "]", RUN),
+    Fault("record: heads of every layer", "audit/finding_table.py", "if name == wanted))", "))", RECORD),
+    Fault("plug-ins: another package's theory wins", "theories/catalogue.py", "_package(e) != OWN_PACKAGE, ", "", LOADED),
+    Fault("plug-ins: a broken one ends the audit", "theories/catalogue.py", "            if keys:\n                raise\n", "            raise\n", LOADED),
+    Fault("plug-ins: any object is a theory", "theories/catalogue.py", "if not isinstance(theory, Theory) or theory.key != entry.name:", "if False:", LOADED),
+    Fault("sinks: the last token", "theories/attention_sinks.py", "values = {MASS: mass[0]", "values = {MASS: mass[-1]", SINKS),
+    Fault("sinks: queries that attend to themselves", "theories/attention_sinks.py", "    queries[..., j] = 0\n", "", SINKS),
+    Fault("sinks: hidden queries count", "theories/attention_sinks.py", "seen[..., j].expand_as(weights[..., j]).double()", "torch.ones_like(weights[..., j])", SINKS),
+    Fault("sinks: uniform attention without the mask", "theories/attention_sinks.py", "torch.ones_like(weights) if seen is None else seen.expand_as(weights).double()", "torch.ones_like(weights)", SINKS),
+    Fault("sinks: the sink logit is forgotten", "theories/attention_sinks.py", "if example.sinks is not None:", "if False:", SINKS),
+    Fault("sinks: the mean of the other values", "theories/attention_sinks.py", ".median(dim=-1).values", ".mean(dim=-1)", SINKS),
+)  # fmt: skip
+"""Each is one replacement in the package."""
