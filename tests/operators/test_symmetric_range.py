@@ -119,11 +119,11 @@ def test_values_and_gradients_of_any_size(path: str, size: float) -> None:
     with forced(path):
         large, small = symmetric_attention(k, v * size), symmetric_attention(k, v / size)
         back = gradients(symmetric_attention, k, v, along=along / size)
-        large = gradients(symmetric_attention, k, v / size, along=along * size)
+        large_gradients = gradients(symmetric_attention, k, v / size, along=along * size)
     want = gradients(dense, k.double(), v.double(), along=along)
     assert relative(large / size, dense(k, v)) <= tolerance(torch.float32)
     assert relative(small * size, dense(k, v)) <= tolerance(torch.float32)
-    for got, expected in zip(large, (want[0], want[1] * size), strict=True):
+    for got, expected in zip(large_gradients, (want[0], want[1] * size), strict=True):
         assert relative(got, expected) <= 4 * tolerance(torch.float32)
     for got, expected in zip(back, want, strict=True):
         assert relative(got.double() * size, expected) <= 4 * tolerance(torch.float32)
