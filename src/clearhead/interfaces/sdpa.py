@@ -128,13 +128,17 @@ class _ModelAttachment(_SdpaAttachment):
         super().__init__(layer)
         self.paths = {id(module): path or "(model)" for path, module in layer.module.named_modules()}
 
+    def _is_handled(self, module: nn.Module) -> bool:
+        """Return whether all handlers are at the module's own calls already: this one need not be read."""
+        return all(id(module) in getattr(handler, "parts", ()) for handler in self.handlers)
+
     def caller(self) -> tuple[str, nn.Module | None]:
-        """Return the innermost module of the model on the stack."""
+        """Return the innermost module of the model on the stack; None if its calls are handled already."""
         frame = sys._getframe(1)
         while frame is not None:
             candidate = frame.f_locals.get("self")
             if isinstance(candidate, nn.Module) and id(candidate) in self.paths:
-                return self.paths[id(candidate)], candidate
+                return self.paths[id(candidate)], None if self._is_handled(candidate) else candidate
             frame = frame.f_back  # type: ignore[assignment]
         return "", None
 
