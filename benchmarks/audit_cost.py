@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 
 from clearhead._capture import capture
-from clearhead.audit.engine import run
+from clearhead.audit.model_runs import forward
 from clearhead.audit.run import audit
 from clearhead.data.text import default_passages, text_batches
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
@@ -39,14 +39,14 @@ def main() -> None:
         started = time.perf_counter()
         with torch.no_grad():
             for batch in batches:
-                run(loaded.model, batch)
+                forward(loaded.model, batch)
         return time.perf_counter() - started
 
     def watched() -> float:
         started = time.perf_counter()
         with torch.no_grad(), capture(loaded.model, keep=lambda heads: None):
             for batch in batches:
-                run(loaded.model, batch)
+                forward(loaded.model, batch)
         return time.perf_counter() - started
 
     theory: list[float] = []

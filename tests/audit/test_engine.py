@@ -271,5 +271,5 @@ def test_random_numbers_depend_on_seed_layer_number_and_window_alone() -> None:
     Measurement(theory, seed=1).observe(_call([0]))
     assert drawn[0, 0] != together[0, 0]
     Measurement(theory).observe(_call([0, 1], windows=2))
-    assert drawn[0, 1] != together[0, 1]
+    assert drawn[0, 1] not in (together[0, 1], drawn[0, 0])
     assert drawn[0, 0] == together[0, 0]
