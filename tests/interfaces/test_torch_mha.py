@@ -1,11 +1,14 @@
 """torch.nn.MultiheadAttention and torch's encoder and decoder, on their fused paths and off them."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from clearhead._capture import capture
 from clearhead.audit.fidelity import FidelityError, check_fidelity, recompute_error
+from clearhead.interfaces import AttentionNotSeenError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import reference
 from tests.interfaces.zoo import drawn_large
@@ -154,3 +157,15 @@ def test_dropout_draws_as_if_nobody_watched(weights: bool) -> None:
     assert torch.allclose(joined, alone, atol=tolerance(torch.float32))
     with pytest.raises(FidelityError, match=r"model\.eval\(\)"):
         recompute_error(tape.heads[0])
+
+
+def test_a_subclass_that_changes_the_output_is_not_believed() -> None:
+    class Doubled(nn.MultiheadAttention):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output, weights = super().forward(*args, **kwargs)
+            return 2 * output, weights
+
+    model, x = drawn_large(Doubled(WIDTH, HEADS, batch_first=True)).eval(), _tokens()
+    message = "attention computed again on torch's open path differs from its output"
+    with pytest.raises(AttentionNotSeenError, match=message), torch.no_grad(), capture(model):
+        model(query=x, key=x, value=x)

@@ -181,6 +181,21 @@ def test_a_description_of_ones_own() -> None:
     assert same(alone, run(model, {"input": x}))
 
 
+def test_a_description_whose_output_never_runs_is_refused() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.out = (nn.Linear(24, 24) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.q(x) @ self.k(x).mT).softmax(dim=-1) @ self.v(x)
+
+    spec = AttentionSpec(module="Written", q="q", k="k", v="v", out="out", heads=4)
+    model = nn.Sequential(Written()).eval()
+    with swap(model, "softmax", describe=[spec]), pytest.raises(ValueError, match="0 ran without its child 'out'"):
+        model(torch.randn(3, 7, 24))
+
+
 def test_a_symmetric_module_of_our_own_is_given_another_operator() -> None:
     torch.manual_seed(0)
     module, x = clearhead.modules.SymmetricAttention(24, num_heads=4), torch.randn(3, 7, 24)
