@@ -1,7 +1,7 @@
-"""Make torchvision importable beside a torch build that its compiled operators were not made for.
+"""Make torchvision importable with a torch build that its compiled operators were not built for.
 
-torchvision's wheels link the CUDA libraries. Beside a CPU build of torch their operators do not load, and the import
-dies on the first operator it wants to describe (pytorch/vision issues 9077 and 9085); timm and transformers die with
+torchvision's wheels link the CUDA libraries. With a CPU build of torch their operators do not load, and the import
+fails at the first operator it describes (pytorch/vision issues 9077 and 9085); timm and transformers fail with
 it. Declaring the two operators lets the import pass; calling them still fails, and nothing here calls them.
 """
 
