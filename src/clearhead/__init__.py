@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from clearhead.audit.findings import Verdict as Verdict
     from clearhead.audit.record import AuditRecord as AuditRecord
     from clearhead.audit.run import audit as audit
+    from clearhead.errors import ClearheadError as ClearheadError
+    from clearhead.errors import InputError as InputError
     from clearhead.heads import Heads as Heads
     from clearhead.interfaces import AttentionNotSeenError as AttentionNotSeenError
     from clearhead.interfaces import AttentionSpec as AttentionSpec
@@ -40,8 +42,10 @@ _HOME = {
     "AttentionNotSeenError": "clearhead.interfaces",
     "AttentionSpec": "clearhead.interfaces",
     "AuditRecord": "clearhead.audit.record",
+    "ClearheadError": "clearhead.errors",
     "Finding": "clearhead.audit.findings",
     "Heads": "clearhead.heads",
+    "InputError": "clearhead.errors",
     "ShapeError": "clearhead.shapes",
     "Swap": "clearhead._swap",
     "SwapWarning": "clearhead._swap",
