@@ -65,9 +65,10 @@ def test_a_capture_of_a_part_and_of_the_whole() -> None:
     assert torch.equal(part.heads[0].q, whole.heads[1].q)
 
 
-def test_nested_residual_streams_are_those_of_one_capture() -> None:
-    family = FAMILIES["bert"]
-    model, inputs = family.make(), family.inputs()
+@pytest.mark.parametrize("name", ["bert", "timm eva", "own vision transformer", "torch encoder"])
+def test_nested_residual_streams_are_those_of_one_capture(name: str) -> None:
+    model, inputs = IDENTITY[name].make(), IDENTITY[name].inputs()
+    inputs.pop("src_key_padding_mask", None)
     with torch.no_grad():
         with capture(model, residual_stream=True) as single:
             model(**inputs)
