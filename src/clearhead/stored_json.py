@@ -42,7 +42,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = parse_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path)
     except InputError as error:
-        raise DamagedFileError(f"{path} is damaged: {error}; delete it and run the command again") from None
+        raise DamagedFileError(f"{error}; the file is damaged: delete it and run the command again") from None
     if not isinstance(content, dict) or CHECKSUM not in content:
         raise DamagedFileError(f"{path} has no checksum; delete it and run the command again")
     if content.pop(CHECKSUM) != _checksum(content):

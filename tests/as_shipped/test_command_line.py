@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.theories import coding_rate, kernel_pca, max_margin
+from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.controls import OTHER_HEADS, PERMUTED, RANDOM_MAP, RANDOM_VALUES
 from tests.as_shipped.warm import SECONDS, WarmCommand, environment
 
@@ -106,7 +106,10 @@ def files(folder: Path) -> set[str]:
 
 
 SMALL_AUDIT = ("audit", "small:model", "--batches", "small:batches")
-CLAIMS = len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1 + len(coding_rate.HEAD_CLAIMS + coding_rate.MAP_CLAIMS)
+CLAIMS = (
+    len(kernel_pca.CLAIMS) + len(max_margin.CLAIMS) - 1 + 1 + len(coding_rate.HEAD_CLAIMS + coding_rate.MAP_CLAIMS)
+    + len(attention_sinks.THEORY.claims)
+)  # fmt: skip
 """Of every head."""
 
 
@@ -123,7 +126,8 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     findings = json.loads((here / "clearhead-report" / "findings.json").read_text())["findings"]
     kinds = [(f["theory"], f["statistic"], f["predicted"]) for f in findings if f["interval"]]
     assert kinds[:8] == [("kernel PCA", "captured variance", 1)] * 8
-    assert kinds[-8:] == [("symmetry", "permutation error", 0)] * 8
+    assert kinds.count(("symmetry", "permutation error", 0)) == 8
+    assert kinds[-8:] == [("attention sinks", "sink rate", 1)] * 8
     assert len(kinds) == 8 * CLAIMS + 2 * len(coding_rate.LAYER_CLAIMS)
     assert {*findings[0]["controls"]} == {c.name for c in (RANDOM_VALUES, RANDOM_MAP, PERMUTED, OTHER_HEADS)}
     table = done.stdout[done.stdout.index("kernel PCA, captured variance") :]
@@ -189,7 +193,7 @@ def test_the_baseline_is_measured_for_the_chosen_theories(here: Path, warm: Warm
         ("--baseline", "none"): set(),
     }
     unknown = warm(*SMALL_AUDIT, "--theory", "coding-rate", here=here)
-    assert "note       coding rate: not compared with initialisation" in unknown.stdout
+    assert "note       coding rate: not compared with a baseline" in unknown.stdout
 
 
 def test_equal_seeds_give_equal_findings(here: Path, warm: WarmCommand) -> None:
@@ -216,7 +220,7 @@ def _with_a_theorem_that_fails(here: Path) -> list[str]:
     """Return the command with the theorems of one theory, of which the first fails."""
     (here / "broken.py").write_text(
         "import dataclasses, clearhead.theories.catalogue as c\n"
-        "whole = c.THEORIES['kernel-pca'].theorems()\n"
+        "whole = c.find_theories(['kernel-pca'])[0].theorems()\n"
         "c.all_theorems = lambda: [dataclasses.replace(whole[0], residual=1.0), *whole[1:]]\n"
         "from clearhead.cli.main import run\nrun()\n"
     )
@@ -297,7 +301,7 @@ BAD = {
     "no such theory": (
         (*SMALL_AUDIT, "--theory", "magic"),
         {},
-        "no theory is called magic; there is kernel-pca, max-margin, coding-rate, symmetry",
+        "no theory is called magic; installed theories: kernel-pca, max-margin, coding-rate, symmetry, attention-sinks",
     ),
     "no such layer": ((*SMALL_AUDIT, "--layers", "0,5"), {}, "there is no layer 5"),
     "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes numbers"),

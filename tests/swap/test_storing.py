@@ -188,7 +188,7 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
         load_swaps(model, tmp_path)
     for broken in ("{", "[" * 100_000):
         (tmp_path / "clearhead-swap.json").write_text(broken)
-        with pytest.raises(ValueError, match=r"clearhead-swap\.json is damaged: it is not valid JSON"):
+        with pytest.raises(ValueError, match=r"clearhead-swap\.json: .*(not valid|nested too deeply).* is damaged"):
             load_swaps(model, tmp_path)
     done = swap(model, Gained(start=1.5), layers=0)
     save_swaps(model, tmp_path)
