@@ -92,7 +92,7 @@ def audit(
     baseline: Annotated[
         Baseline,
         typer.Option(
-            help="Also measure the model with fresh random weights: for theories that need it (auto: coding-rate), "
+            help="Also measure the model with fresh random weights: for the theories that need it (auto), "
             "for all theories, or for none."
         ),
     ] = Baseline.AUTO,
