@@ -273,3 +273,12 @@ def test_random_numbers_depend_on_seed_layer_number_and_window_alone() -> None:
     Measurement(theory).observe(_call([0, 1], windows=2))
     assert drawn[0, 1] not in (together[0, 1], drawn[0, 0])
     assert drawn[0, 0] == together[0, 0]
+
+
+def test_an_input_with_one_usable_window_is_measured_and_needs_no_reason() -> None:
+    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    measurement = Measurement(_theory(*parts))
+    measurement.observe(_call([3, -1], windows=2))
+    for finding in measurement.findings():
+        assert (finding.inputs, finding.skipped, finding.reasons) == (1, 0, ())
+        assert finding.value == pytest.approx(parts[0][3, finding.head])
