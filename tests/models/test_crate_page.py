@@ -19,7 +19,7 @@ def test_the_code_on_the_page_runs() -> None:
     model, again, images = names["model"], names["again"], names["images"]
     with torch.no_grad():
         assert names["scores"].shape == model(images).shape == again(images).shape == (2, 10)
-    assert names["tape"].heads[0].q.shape == (2, 4, 17, 12)
+    assert names["captured"].heads[0].q.shape == (2, 4, 17, 12)
     assert names["next_token"].shape == (2, 13, 67)
     assert names["loss"] > 0
 
