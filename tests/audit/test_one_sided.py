@@ -90,10 +90,12 @@ def test_a_head_must_lie_outside_of_what_one_more_draw_would_give() -> None:
     apart = (-1.0 - np.mean(draws)) / (np.std(draws, ddof=1) * math.sqrt(1 + 1 / 5))
     assert chance.p_value == pytest.approx(2 * stats.t.sf(abs(apart), 4))
     assert (chance.value, chance.draws, chance.decisive) == (pytest.approx(np.mean(draws)), 5, True)
-    # The head's own error over inputs counts too.
+    # The standard error of the head's own mean is added, not the deviation over inputs.
     unsure = dataclasses.replace(head, interval=Interval(-1.4, -0.6))
     (beside,) = with_baseline([unsure], map(without_spread, draws), seed=0, decisive=[LESS.theory])
-    assert beside.controls[-1].p_value > 2 * chance.p_value
+    error = 0.4 / stats.t.ppf(0.975, head.inputs - 1)
+    spread = math.hypot(np.std(draws, ddof=1) * math.sqrt(1 + 1 / 5), error)
+    assert beside.controls[-1].p_value == pytest.approx(2 * stats.t.sf(abs(-1.0 - np.mean(draws)) / spread, 4))
 
 
 def test_one_more_draw_is_called_different_at_the_rate_promised() -> None:
