@@ -160,6 +160,9 @@ def test_calls_that_another_thread_makes_on_the_same_model_are_not_recorded(name
         run(model, inputs)
     assert len(captured.heads) == IDENTITY[name].calls
     assert same(other[0], alone)
+    with torch.no_grad(), capture(model) as captured:
+        _together(lambda: run(model, inputs))
+    assert (captured.heads, captured.passes, captured.unseen) == ([], 0, ())
 
 
 @pytest.mark.parametrize("name", INTERFACES)
