@@ -86,7 +86,8 @@ def test_the_models_output_keeps_every_bit(name: str, implementation: str | None
     with torch.no_grad():
         fidelity = check_fidelity(model, lambda: model(**inputs))
     assert fidelity.output_difference == 0.0
-    assert fidelity.swap_error <= fidelity.tolerance < 1e-3 < 1e-2 < fidelity.control_change
+    # The tolerance follows from the model; replacing its attention must change it far more than that.
+    assert fidelity.swap_error <= fidelity.tolerance < fidelity.control_change / 30
 
 
 def test_unfused_timm_is_seen_too() -> None:
