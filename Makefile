@@ -94,4 +94,4 @@ $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
 	@touch $@
 
 clean:
-	rm -rf $(VENV) clearhead-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache $(LIBRARY)
+	rm -rf $(VENV) clearhead-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache $(LIBRARY)*

@@ -37,7 +37,8 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         except Exception as error:  # whatever it is, clearhead works without the kernel
             self.app.display_warning(f"clearhead is installed without its compiled kernel, slower: {error}")
             return
-        build_data["force_include"][str(library)] = f"{_ROOM}/{library.name}"
+        for file in library.parent.iterdir():  # the library and its checksum
+            build_data["force_include"][str(file)] = f"{_ROOM}/{file.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
 

@@ -7,12 +7,13 @@ import stat
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from clearhead.kernels import build as building
-from clearhead.kernels.build import LIBRARY, SOURCES, BuildError, build
+from clearhead.kernels.build import CHECKSUM, LIBRARY, SOURCES, BuildError, build
 from clearhead.kernels.library import ABI
 from tests.kernels.small_sources import INTERFACE, VARIANT, needs_compiler, write_sources
 
@@ -45,7 +46,8 @@ def compiler_that(tmp_path: Path, *, refuses: str) -> str:
 def test_a_library_is_built_and_nothing_else_is_left(sources: Path, target: Path) -> None:
     path = build(target, sources=sources)
     assert path == target / LIBRARY
-    assert [*target.iterdir()] == [path]
+    assert {*target.iterdir()} == {path, target / CHECKSUM}
+    assert (target / CHECKSUM).read_text() == f"{sha256(path.read_bytes()).hexdigest()}  {LIBRARY}\n"
     library = ctypes.CDLL(str(path))
     assert library.clearhead_abi() == ABI
     assert not hasattr(library, "not_exported")

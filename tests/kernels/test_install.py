@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.kernels.build import LIBRARY, SOURCES
+from clearhead.kernels.build import CHECKSUM, LIBRARY, SOURCES
 from tests.kernels.small_sources import needs_compiler, write_sources
 from tests.once import once
 
@@ -66,7 +66,7 @@ def test_a_wheel_with_the_kernel_is_for_this_platform(tree: Path) -> None:
     name, files = wheel(tree)
     assert "-py3-none-" in name
     assert not name.endswith("-any")
-    assert PLACE in files
+    assert {PLACE, PLACE.replace(LIBRARY, CHECKSUM)} <= files
     assert not (tree / "src" / PLACE).exists()
 
 
@@ -80,12 +80,13 @@ def test_a_wheel_with_the_kernel_is_for_this_platform(tree: Path) -> None:
 )
 def test_a_wheel_without_the_kernel_is_for_every_platform(tree: Path, environment: dict[str, str], why: str) -> None:
     (tree / "src" / PLACE).write_text("an old one")
+    (tree / "src" / PLACE).with_name(CHECKSUM).write_text("an old one")
     said = run(WHEEL, tree, **environment)
     assert why in said
     assert said.count("kernel") <= 2  # the cause may name the command that builds it
     name, files = wheel(tree)
     assert name.endswith("-py3-none-any")
-    assert PLACE not in files
+    assert not [name for name in files if LIBRARY in name]
     assert PLACE.replace(LIBRARY, "variant.cpp") in files  # so that it can be built later
 
 
@@ -99,6 +100,7 @@ def test_a_builder_that_breaks_stops_no_installation(tree: Path) -> None:
 def test_an_editable_installation_has_the_kernel_beside_its_sources(tree: Path) -> None:
     assert run(EDITABLE, tree) == ""
     assert (tree / "src" / PLACE).exists()
+    assert (tree / "src" / PLACE).with_name(CHECKSUM).exists()
 
 
 def test_an_editable_installation_without_a_compiler(tree: Path) -> None:

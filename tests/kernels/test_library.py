@@ -1,16 +1,20 @@
 """The kernel is loaded once, when asked for, never with instructions that are not there; and its absence has words."""
 
+import ctypes
 import re
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from clearhead.errors import InputError
 from clearhead.kernels import library
-from clearhead.kernels.build import LIBRARY, SOURCES, build
+from clearhead.kernels.build import CHECKSUM, LIBRARY, SOURCES, build, checksum_line
 from clearhead.kernels.library import ABI, INSTRUCTIONS, KernelStatus, load
 from tests.kernels.small_sources import INTERFACE, needs_compiler, write_sources
 from tests.once import once
@@ -63,10 +67,45 @@ def test_never_built_or_switched_off(tmp_path: Path) -> None:
 
 
 def test_refused_by_the_loader(tmp_path: Path) -> None:
-    (tmp_path / LIBRARY).write_bytes(b"\x7fELF of another machine")
+    content = b"\x7fELF of another machine"
+    (tmp_path / LIBRARY).write_bytes(content)
+    (tmp_path / CHECKSUM).write_text(checksum_line(content))
     found = load(tmp_path / LIBRARY)
     assert found.kernel is None
     assert re.fullmatch(r"built, but cannot be loaded here \(.+\); python -m \S+ builds it again", found.reason)
+
+
+def _truncate(library: Path) -> None:
+    library.write_bytes(library.read_bytes()[:-4096])
+
+
+def _flip_a_bit(library: Path) -> None:
+    content = bytearray(library.read_bytes())
+    content[len(content) // 2] ^= 1
+    library.write_bytes(content)
+
+
+def _delete_the_checksum(library: Path) -> None:
+    library.with_name(CHECKSUM).unlink()
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, _delete_the_checksum])
+def test_a_damaged_library_is_not_loaded(
+    built: Path, tmp_path: Path, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(built, tmp_path)
+    shutil.copy(built.with_name(CHECKSUM), tmp_path)
+    path = tmp_path / LIBRARY
+    assert load(path).kernel is not None
+    damage(path)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: pytest.fail(f"{path} was loaded, which can end the process"))
+    reason = (
+        "built, but its content does not match _symmetric.so.sha256; python -m clearhead.kernels.build builds it again"
+    )
+    assert load(path) == KernelStatus(kernel=None, reason=reason)
+    with pytest.raises(InputError, match="CLEARHEAD_KERNEL=generic needs the compiled kernel, but it is built, but"):
+        load(path, wanted="generic")
 
 
 @needs_compiler

@@ -5,8 +5,12 @@ Standard library only, no import of clearhead: an installer loads this file by i
 
 Never -ffast-math (old compilers then flush denormals in the whole process when the library is loaded) and never
 -march=native (the library may be carried to another processor).
+
+The library's SHA-256 is written next to it, as sha256sum does: the loader of the operating system checks little, and a
+truncated library ends the process.
 """
 
+import hashlib
 import os
 import re
 import shlex
@@ -22,9 +26,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["LIBRARY", "SOURCES", "BuildError", "build"]
+__all__ = ["CHECKSUM", "LIBRARY", "SOURCES", "BuildError", "build", "checksum_line"]
 
 LIBRARY = "_symmetric.so"
+CHECKSUM = f"{LIBRARY}.sha256"
 SOURCES = Path(__file__).parent
 COMMAND = "python -m clearhead.kernels.build"
 
@@ -107,9 +112,16 @@ def build(folder: Path, *, sources: Path = SOURCES, flags: Sequence[str] = ()) -
 
     sources: folder of interface.cpp and variant.cpp; flags: additional flags for compiling and linking (sanitizers)
 
+    Its checksum is in the file `CHECKSUM` of the same folder.
+
     Raises `BuildError` without leaving files behind if there is no compiler, or it fails.
     """
     return _build(folder, sources=sources, flags=flags).path
+
+
+def checksum_line(content: bytes) -> str:
+    """Return the content of `CHECKSUM` for a library with this content; `sha256sum --check` reads it too."""
+    return f"{hashlib.sha256(content).hexdigest()}  {LIBRARY}\n"
 
 
 def _build(folder: Path, *, sources: Path, flags: Sequence[str]) -> _Built:
@@ -121,7 +133,10 @@ def _build(folder: Path, *, sources: Path, flags: Sequence[str]) -> _Built:
             except BaseException:
                 compiler.stop()
                 raise
+            checksum = built.path.with_name(CHECKSUM)
+            checksum.write_text(checksum_line(built.path.read_bytes()))
             target = Path(folder) / LIBRARY
+            checksum.replace(Path(folder) / CHECKSUM)
             built.path.replace(target)
     except OSError as error:
         raise BuildError(

@@ -13,7 +13,7 @@ from typing import Literal
 import torch  # noqa: F401  loads its OpenMP runtime before the kernel needs one
 
 from clearhead.errors import InputError
-from clearhead.kernels.build import COMMAND, LIBRARY, SOURCES
+from clearhead.kernels.build import CHECKSUM, COMMAND, LIBRARY, SOURCES, checksum_line
 
 __all__ = ["ABI", "INSTRUCTIONS", "Instructions", "Kernel", "KernelStatus", "kernel", "status"]
 
@@ -96,10 +96,12 @@ def load(path: Path, *, wanted: str = "") -> KernelStatus:
 
 
 def _open(path: Path) -> ctypes.CDLL | str:
-    """Return the library after a check of its version; or an error with its remedy."""
+    """Return the library after a check of its content and its version; or an error with its remedy."""
     if not path.exists():
         return f"not built; {COMMAND} builds it"
     try:
+        if not _is_intact(path):
+            return f"built, but its content does not match {CHECKSUM}; {COMMAND} builds it again"
         library = ctypes.CDLL(str(path))
         abi = library.clearhead_abi()
     except OSError as error:
@@ -110,3 +112,9 @@ def _open(path: Path) -> ctypes.CDLL | str:
     if abi != ABI:
         return f"built from the sources of another version; {COMMAND} builds it again"
     return library
+
+
+def _is_intact(path: Path) -> bool:
+    """Return True if the library matches its checksum. A part of a library can end the process when it is loaded."""
+    checksum = path.with_name(CHECKSUM)
+    return checksum.exists() and checksum.read_bytes() == checksum_line(path.read_bytes()).encode()
