@@ -110,18 +110,18 @@ def test_a_shape_error_is_a_value_error() -> None:
 
 def test_the_import_hook_checks_shapes_in_its_session_and_not_as_shipped(typechecked: bool) -> None:
     """Features of other vectors than their lengths are nonsense that computes."""
-    begun_by = torch.zeros(2, 7, dtype=torch.long)
-    fitting = Features(direction=torch.ones(2, 5, 7), log_norm=torch.zeros(2, 5), begun_by=begun_by)
+    pivots = torch.zeros(2, 7, dtype=torch.long)
+    fitting = Features(direction=torch.ones(2, 5, 7), log_norm=torch.zeros(2, 5), pivots=pivots)
     assert captured_fraction(centred(fitting.direction), torch.eye(7)).shape == (2,)
     if typechecked:
         from jaxtyping import TypeCheckError
 
         with pytest.raises(TypeCheckError, match="log_norm"):
-            Features(direction=torch.ones(2, 5, 7), log_norm=torch.zeros(2, 3), begun_by=begun_by)
+            Features(direction=torch.ones(2, 5, 7), log_norm=torch.zeros(2, 3), pivots=pivots)
         with pytest.raises(TypeCheckError, match="rows"):
             centred(torch.zeros(5))
     else:
-        wrong = Features(direction=torch.ones(2, 5, 7), log_norm=torch.zeros(2, 3), begun_by=begun_by)
+        wrong = Features(direction=torch.ones(2, 5, 7), log_norm=torch.zeros(2, 3), pivots=pivots)
         assert wrong.log_norm.shape == (2, 3)
         with pytest.raises(IndexError):
             centred(torch.zeros(5))

@@ -27,7 +27,7 @@ FIRST, SECOND = (
     )
     for name, predicted in (("first", 1.0), ("second", None))
 )
-ANEW, KEPT = Control(name="anew"), Control(name="kept", kept=True)
+ANEW, KEPT = Control(name="anew"), Control(name="kept", fixed=True)
 HEADS, DRAWS = 3, 5
 
 

@@ -37,15 +37,15 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: random heads drawn anew by call",
         f"{WHERE}/choices.py",
-        "generator = torch.Generator().manual_seed(int(kept.generate_state(1)[0]))\n    return {",
+        "generator = torch.Generator().manual_seed(int(head_seed.generate_state(1)[0]))\n    return {",
         "generator = torch.Generator().manual_seed(int(torch.randint(9**9, ())))\n    return {",
         HEADS,
     ),
     Fault(
         "margin: hidden tokens are seen",
         f"{WHERE}/choices.py",
-        "seen = visible[position].nonzero().flatten()",
-        "seen = (visible[position] | True).nonzero().flatten()",
+        "indices = visible[position].nonzero().flatten()",
+        "indices = (visible[position] | True).nonzero().flatten()",
         HEADS,
     ),
     Fault(
@@ -58,8 +58,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: the least likely token is selected",
         f"{WHERE}/choices.py",
-        "of_kind.argmax(axis=-1)",
-        "of_kind.argmin(axis=-1)",
+        "kind_scores.argmax(axis=-1)",
+        "kind_scores.argmin(axis=-1)",
         HEADS,
     ),
     Fault(
@@ -156,8 +156,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: another head's scores",
         f"{WHERE}/evidence.py",
-        "selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, h)",
-        "selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, 0)",
+        "selected, scores = group.selected(MODEL, 0, h), group.scores(MODEL, 0, h)",
+        "selected, scores = group.selected(MODEL, 0, h), group.scores(MODEL, 0, 0)",
         HEADS,
     ),
 )

@@ -155,8 +155,8 @@ MARGIN_FAULTS = (
     Fault(
         "nuclear: equalities violated",
         f"{SVM}/nuclear.py",
-        "            if not rows.equal.any():\n                best.offer(V",
-        "            if True:\n                best.offer(P + V",
+        "            if not rows.equal.any():\n                best.update(V",
+        "            if True:\n                best.update(P + V",
         NUCLEAR,
     ),
     Fault(

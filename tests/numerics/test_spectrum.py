@@ -85,7 +85,7 @@ def test_kernels_of_narrow_vectors_whose_rank_is_low(width: int, tokens: int) ->
             # A row that counts as done leaves at most the root of what is left of it, 4 eps (n + |s|), beside others.
             left = 4 * EXACT / 64 * (tokens + float(log_kernel.abs().max()))
             assert log_errors(log_kernel).max() <= 2 * left**0.5
-            rows = features.direction.gather(-2, features.begun_by.unsqueeze(-1).expand_as(features.direction))
+            rows = features.direction.gather(-2, features.pivots.unsqueeze(-1).expand_as(features.direction))
             assert torch.equal(rows, rows.tril())
 
 

@@ -99,7 +99,7 @@ class ClaimSums:
             "value": self.value.state(),
             "predicted": self.predicted.state(),
             "controls": [
-                {"name": c.name, "kept": c.kept, "value": s.value.state(), "difference": s.difference.state()}
+                {"name": c.name, "fixed": c.fixed, "value": s.value.state(), "difference": s.difference.state()}
                 for c, s in self.controls.items()
             ],
             "examples": self.examples,
@@ -115,7 +115,7 @@ class ClaimSums:
         sums = cls(0)
         sums.value, sums.predicted = (RunningMoments.from_state(state[name]) for name in ("value", "predicted"))
         for entry in state["controls"]:
-            sums.controls[Control(name=entry["name"], kept=entry["kept"])] = _ControlSums(
+            sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = _ControlSums(
                 RunningMoments.from_state(entry["value"]), RunningMoments.from_state(entry["difference"])
             )
         sums.examples = state["examples"]
@@ -127,7 +127,7 @@ class ClaimSums:
     def findings(self, claim: Claim, layer: int, name: str, seed: int) -> Iterator[Finding]:
         """Yield the finding of every head, without a verdict unless the claim holds by construction."""
         low, high = self.value.interval()
-        p_values = {control: sums.difference.p_value() for control, sums in self.controls.items() if not control.kept}
+        p_values = {control: sums.difference.p_value() for control, sums in self.controls.items() if not control.fixed}
         undefined = [Reason(ReasonKind.UNDEFINED, claim.undefined)] if self.undefined else []
         for head in range(len(self.value.count)):
             count = int(self.value.count[head])
@@ -155,7 +155,7 @@ class ClaimSums:
         draws = sums.value.mean[:, head][sums.value.count[:, head] > 0]
         draws = draws if draws.size else np.array([np.nan])
         low, high = np.quantile(draws, [0.025, 0.975])
-        p = prediction_p_value(float(self.value.mean[head]), draws) if control.kept else float(p_value)
+        p = prediction_p_value(float(self.value.mean[head]), draws) if control.fixed else float(p_value)
         return ControlResult(
             name=control.name,
             value=float(draws.mean()),

@@ -24,13 +24,13 @@ INDEPENDENT = 1e-6
 class Features:
     """Coordinates of n vectors in a feature space: row i is exp(log_norm_i) * direction_i, with unit directions.
 
-    `begun_by` lists for each coordinate its pivot vector: earlier pivots are zero there, so that the directions in this
+    `pivots` lists for each coordinate its pivot vector: earlier pivots are zero there, so that the directions in this
     order are triangular. Unused coordinates are zero and come last.
     """
 
     direction: Float[Tensor, "*b n r"]
     log_norm: Float[Tensor, "*b n"]
-    begun_by: Int[Tensor, "*b r"]
+    pivots: Int[Tensor, "*b r"]
 
 
 def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
@@ -55,10 +55,10 @@ def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
     factor, info = torch.linalg.cholesky_ex(correlation)
     own = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
     singular = (info != 0) | ~(own > least)
-    begun_by = torch.arange(n, device=factor.device).expand(log_norm.shape).clone()
+    pivots = torch.arange(n, device=factor.device).expand(log_norm.shape).clone()
     if bool(singular.any()):
-        factor[singular], begun_by[singular] = _singular_factor(correlation[singular], least[singular])
-    return Features(direction=factor, log_norm=log_norm, begun_by=begun_by)
+        factor[singular], pivots[singular] = _singular_factor(correlation[singular], least[singular])
+    return Features(direction=factor, log_norm=log_norm, pivots=pivots)
 
 
 def _singular_factor(matrix: Float[Tensor, "b n n"], least: Float[Tensor, "b"]) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ POSITIONS = 8
 FEWEST_TOKENS = 4
 
 UNIFORM = Control(name="uniform attention under the same mask")
-OTHERS = Control(name="other positions", kept=True)
+OTHERS = Control(name="other positions", fixed=True)
 
 MASS = Claim(
     theory=TITLE,
@@ -76,17 +76,17 @@ def applies(example: Example) -> Reason | None:
 
 def measure(example: Example, rng: Random) -> Samples:
     """Measure the claims on every head, on the tokens that are not padding."""
-    return measure_by_head(example.visible, lambda part, tokens: _measure(example, part, tokens))
+    return measure_by_head(example.visible, lambda heads, tokens: _measure(example, heads, tokens))
 
 
-def _measure(example: Example, part: slice, tokens: Bool[Tensor, "m"]) -> dict[Claim, Sample]:
-    seen = _between(example.mask, part, tokens)
-    weights = _attention(example, part, tokens, seen)
+def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"]) -> dict[Claim, Sample]:
+    visible = _between(example.mask, heads, tokens)
+    weights = _attention(example, heads, tokens, visible)
     columns = range(min(POSITIONS + 1, weights.shape[-1] - 1))
-    mass = np.stack([_mean_attention(weights, seen, j) for j in columns])
-    uniform = torch.ones_like(weights) if seen is None else seen.expand_as(weights).double()
-    level = _mean_attention(uniform / uniform.sum(dim=-1, keepdim=True).clamp_min(1), seen, 0)
-    norms = example.v[part][:, tokens].double().norm(dim=-1)
+    mass = np.stack([_mean_attention(weights, visible, j) for j in columns])
+    uniform = torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()
+    level = _mean_attention(uniform / uniform.sum(dim=-1, keepdim=True).clamp_min(1), visible, 0)
+    norms = example.v[heads][:, tokens].double().norm(dim=-1)
     ratios = np.stack([_ratio(norms, j) for j in columns])
     missing = np.full((POSITIONS + 1 - len(mass), mass.shape[1]), np.nan)
     mass, ratios = np.concatenate([mass, missing]), np.concatenate([ratios, missing])
@@ -99,31 +99,33 @@ def _measure(example: Example, part: slice, tokens: Bool[Tensor, "m"]) -> dict[C
     return {c: Sample(value=x, controls=controls[c] if example.controls else {}) for c, x in values.items()}
 
 
-def _attention(example: Example, part: slice, tokens: Tensor, seen: Tensor | None) -> Float[Tensor, "h n n"]:
+def _attention(example: Example, heads: slice, tokens: Tensor, visible: Tensor | None) -> Float[Tensor, "h n n"]:
     """Return the attention weights between tokens that are not padding, in float64; rows without keys are zero."""
-    q, k = (x[part][:, tokens].double() for x in (example.q, example.k))
+    q, k = (x[heads][:, tokens].double() for x in (example.q, example.k))
     scores = example.scale * q @ k.mT
     if example.softcap is not None:
         scores = example.softcap * torch.tanh(scores / example.softcap)
-    bias = _between(example.bias, part, tokens)
+    bias = _between(example.bias, heads, tokens)
     scores = scores if bias is None else scores + bias
-    scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+    scores = scores if visible is None else scores.masked_fill(~visible, -torch.inf)
     if example.sinks is not None:
-        logit = example.sinks[part].double()[:, None, None].expand(-1, scores.shape[1], 1)
+        logit = example.sinks[heads].double()[:, None, None].expand(-1, scores.shape[1], 1)
         return torch.cat([scores, logit], dim=-1).softmax(dim=-1)[..., :-1].nan_to_num()
     return scores.softmax(dim=-1).nan_to_num()
 
 
-def _between(added: Tensor | None, part: slice, tokens: Tensor) -> Tensor | None:
+def _between(mask_or_bias: Tensor | None, heads: slice, tokens: Tensor) -> Tensor | None:
     """Return a mask or bias between the tokens, (#h, n, n)."""
-    if added is None:
+    if mask_or_bias is None:
         return None
-    return (added[part] if added.shape[0] > 1 else added)[:, tokens][:, :, tokens]
+    return (mask_or_bias[heads] if mask_or_bias.shape[0] > 1 else mask_or_bias)[:, tokens][:, :, tokens]
 
 
-def _mean_attention(weights: Tensor, seen: Tensor | None, j: int) -> Array:
+def _mean_attention(weights: Tensor, visible: Tensor | None, j: int) -> Array:
     """Return the mean attention on token j by head, over the later and earlier queries that may attend to it."""
-    queries = torch.ones_like(weights[..., j]) if seen is None else seen[..., j].expand_as(weights[..., j]).double()
+    queries = (
+        torch.ones_like(weights[..., j]) if visible is None else visible[..., j].expand_as(weights[..., j]).double()
+    )
     queries = queries.clone()
     queries[..., j] = 0
     return ((weights[..., j] * queries).sum(dim=-1) / queries.sum(dim=-1)).cpu().numpy()

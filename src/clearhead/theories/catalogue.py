@@ -90,14 +90,14 @@ def _installed() -> tuple[dict[str, EntryPoint], list[str]]:
 
 
 def _load(entry: EntryPoint) -> Theory:
-    whose = f"the theory {entry.name} of {_package(entry)} cannot be loaded"
+    failure = f"the theory {entry.name} of {_package(entry)} cannot be loaded"
     try:
         theory = entry.load()
     except Exception as error:
         cause = " ".join(str(error).split())
-        raise InputError(f"{whose}: {type(error).__name__}: {cause}; reinstall or uninstall that package") from error
+        raise InputError(f"{failure}: {type(error).__name__}: {cause}; reinstall or uninstall that package") from error
     if not isinstance(theory, Theory) or theory.key != entry.name:
-        raise InputError(f"{whose}: {entry.value} is not a Theory with the key {entry.name}")
+        raise InputError(f"{failure}: {entry.value} is not a Theory with the key {entry.name}")
     return theory
 
 

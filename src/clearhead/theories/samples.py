@@ -18,8 +18,8 @@ def measure_by_head(
     """Measure all heads at once if they share one row of tokens; otherwise each head on its own tokens."""
     if tokens.shape[0] == 1:
         return dict(measure(slice(None), tokens[0]))
-    parts = [measure(slice(head, head + 1), row) for head, row in enumerate(tokens)]
-    return {claim: _concatenate([part[claim] for part in parts]) for claim in parts[0]}
+    samples = [measure(slice(head, head + 1), row) for head, row in enumerate(tokens)]
+    return {claim: _concatenate([sample[claim] for sample in samples]) for claim in samples[0]}
 
 
 def repeat(samples: Mapping[Claim, Sample], groups: int) -> dict[Claim, Sample]:

@@ -1,6 +1,6 @@
 """A theory of attention as one object: its claims, how they are measured, what it needs and what is proved or disputed.
 
-A theory says what to compute on one example. The engine (`clearhead.audit.engine`) does the rest: batches, windows,
+A theory defines what to compute on one example. The engine (`clearhead.audit.engine`) does the rest: batches, windows,
 masks, seeds, skipping, sums over examples, timing.
 """
 
@@ -25,11 +25,11 @@ class Role(StrEnum):
     """The part a claim plays in its theory."""
 
     PRIMARY = "primary"
-    """The theory stands or falls with it."""
+    """The claim that decides whether the theory holds."""
     SECONDARY = "secondary"
     """Another consequence of the theory, or a condition for it."""
     PUBLISHED = "as published"
-    """A statistic that a publication rests on, computed as published; shown so that its worth can be seen."""
+    """A statistic that a publication is based on, computed as published; shown to let readers judge it."""
     DEPTH = "by depth"
     """A quantity by layer: it makes a curve over depth and is not judged."""
 
@@ -124,13 +124,13 @@ class Claim:
 class Control:
     """A construction under which a claim should fail; its draws form the null distribution.
 
-    kept: whether each draw is kept over all examples, as a random model would be, rather than drawn again for each.
-        Draws made for each example average out, so a head is compared with their mean, example by example. Draws that
-        are kept differ from one another as the head may differ from them, so the head must lie outside their spread.
+    fixed: whether each draw is used for all examples, as a random model would be, rather than drawn again for each.
+        Draws made for each example average out, so a head is compared with their mean, example by example. Fixed draws
+        differ from one another as the head may differ from them, so the head must lie outside their spread.
     """
 
     name: str
-    kept: bool = False
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Sample:
 
 
 Samples = Mapping[Claim, Sample | Reason]
-"""A sample for each claim of an example, or the reason why there is none."""
+"""A sample for each claim of an example, or the reason why the claim was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class TheoremCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """What one publication says in a dispute, and the statistics that it rests on."""
+    """The position of one publication in a dispute, and the statistics that it is based on."""
 
     source: str
     says: str

@@ -17,7 +17,7 @@ from clearhead.theories.max_margin.on_heads.choices import Sampling
 from clearhead.training.evaluation import as_pixels
 
 HEADS = DIGITS_PLAN.layers * DIGITS_PLAN.heads
-SMALL = Sampling(inputs=3, queries=2, tokens=5, random=3, turned=0, mistaken=0)
+SMALL = Sampling(inputs=3, queries=2, tokens=5, random=3, rotated=0, replacements=0)
 
 
 @pytest.fixture(autouse=True)

@@ -105,7 +105,7 @@ def test_random_maps_are_compared_at_the_size_of_the_models(shape: tuple[int, in
 
 
 def test_random_maps_are_drawn_by_seed_and_shape() -> None:
-    first, again, other = (RandomMaps.drawn((3, 31, 5), draws=4, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (RandomMaps.draw((3, 31, 5), draws=4, seed=seed) for seed in (0, 0, 1))
     assert first.overlap.shape == first.cosine.shape == first.squares.shape == (4, 3)
     assert np.array_equal(first.cosine, again.cosine)
     assert not np.array_equal(first.cosine, other.cosine)

@@ -15,8 +15,8 @@ from clearhead.heads import Heads
 from clearhead.theories.example import Cache, Example
 from clearhead.theories.max_margin import Norm, attention_svm, make_theory
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.on_heads.choices import OWN, RANDOM, Sampling, choices_of
-from clearhead.theories.max_margin.on_heads.held_out import Place, Trial
+from clearhead.theories.max_margin.on_heads.choices import MODEL, RANDOM, Sampling, choices_of
+from clearhead.theories.max_margin.on_heads.held_out import FixedPosition, Trial
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
@@ -24,7 +24,7 @@ from clearhead.theories.theory import Claim, Windows
 from tests.theories.max_margin.made_heads import WIDTH, call, matrix, normal
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
-EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, turned=4, mistaken=1)
+EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, rotated=4, replacements=1)
 
 
 def tokens() -> Tensor:
@@ -107,9 +107,9 @@ def test_matrices_of_random_heads_select_the_recorded_tokens() -> None:
     )
     for given in (head, dataclasses.replace(head, keys_from=None)):
         space, kept = space_of(given), np.random.SeedSequence([3, 5])
-        sampling = Sampling(inputs=1, queries=2, tokens=4, random=3, turned=1, mistaken=1)
-        [choices] = choices_of([examples_of(given)[1]], space, [np.random.default_rng(0)], sampling, kept=kept)
-        for draw, W in enumerate(Matrices(space, kept, 3).random()):
+        sampling = Sampling(inputs=1, queries=2, tokens=4, random=3, rotated=1, replacements=1)
+        [choices] = choices_of([examples_of(given)[1]], space, [np.random.default_rng(0)], sampling, head_seed=kept)
+        for draw, W in enumerate(Matrices(space, kept, 3).random_heads()):
             for choice in choices:
                 for h in range(choice.scores[RANDOM].shape[1]):
                     expected = choice.x[h % len(choice.x)] @ W @ choice.z[h % len(choice.z)]
@@ -126,7 +126,7 @@ def test_turned_heads_have_the_singular_values_of_the_head() -> None:
         width = space.matrix(0).shape[1]
         units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
         units = units if space.shared else units.expand(-1, HEADS, -1)
-        turned = space.turned(units, torch.Generator().manual_seed(1))
+        turned = space.rotated_heads(units, torch.Generator().manual_seed(1))
         for h in range(HEADS):
             W = turned.vectors[:, h].mT
             values = torch.linalg.svdvals(space.matrix(h))
@@ -232,17 +232,19 @@ def test_a_token_that_was_not_sampled_can_be_selected_if_the_head_selects_it() -
     x[:, 3, 0] = 9
     first = torch.zeros(1, WIDTH, WIDTH, dtype=torch.float64)
     first[0, 0, 0] = 1
-    sampling = Sampling(inputs=2, queries=5, tokens=2, random=0, turned=0, mistaken=0)
+    sampling = Sampling(inputs=2, queries=5, tokens=2, random=0, rotated=0, replacements=0)
     head = call(x, first, first)
     generators = [np.random.default_rng(index) for index in range(2)]
-    by_input = choices_of(examples_of(head)[:2], space_of(head), generators, sampling, kept=np.random.SeedSequence(0))
+    by_input = choices_of(
+        examples_of(head)[:2], space_of(head), generators, sampling, head_seed=np.random.SeedSequence(0)
+    )
     choices = [choice for of_input in by_input for choice in of_input]
     group = Group(choices, 0)
-    selected = group.selected(OWN, 0, 0)
-    assert {choice.places[at] for choice, at in zip(choices, selected - group.start, strict=True)} == {3}
-    assert not group.drawn[selected].all()
-    assert Trial(group, group).share_right(Place(3), OWN, 0, 0) == 1
-    assert Trial(group, group).share_right(Place(0), OWN, 0, 0) == 0
+    selected = group.selected(MODEL, 0, 0)
+    assert {choice.positions[at] for choice, at in zip(choices, selected - group.start, strict=True)} == {3}
+    assert not group.in_sample[selected].all()
+    assert Trial(group, group).accuracy(FixedPosition(3), MODEL, 0, 0) == 1
+    assert Trial(group, group).accuracy(FixedPosition(0), MODEL, 0, 0) == 0
 
 
 def test_without_maps_keys_and_queries_are_the_tokens_and_the_claims_say_so() -> None:
@@ -292,7 +294,7 @@ def test_padding_and_masked_tokens_are_never_selected_or_compared() -> None:
 def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
     x = normal(12, 11, WIDTH, seed=17)
     maps = normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11)
-    sampling = Sampling(inputs=3, queries=2, tokens=4, random=3, turned=3, mistaken=1)
+    sampling = Sampling(inputs=3, queries=2, tokens=4, random=3, rotated=3, replacements=1)
 
     def values(sizes: list[int]) -> list[float]:
         measurement = Measurement(make_theory(sampling=sampling))

@@ -42,7 +42,7 @@ EPOCHS, SHOWN = 60, (1, 5, 12, 25, 60)
 MEASURED = (1, 2, 3, 5, 8, 12, 18, 25, 35, 45, 60)
 """The epochs after which the heads are measured; the last epoch always is."""
 IMAGES = 36
-SAMPLING = Sampling(inputs=6, queries=3, tokens=17, random=8, turned=0, mistaken=0)
+SAMPLING = Sampling(inputs=6, queries=3, tokens=17, random=8, rotated=0, replacements=0)
 MEASURES: dict[str, Claim] = {
     "saturated": c.SATURATION,
     "ratio": c.RATIO,

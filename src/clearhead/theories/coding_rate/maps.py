@@ -42,7 +42,7 @@ class RandomMaps:
     cosine: Array
 
     @classmethod
-    def drawn(cls, shape: tuple[int, int, int], *, draws: int, seed: int) -> "RandomMaps":
+    def draw(cls, shape: tuple[int, int, int], *, draws: int, seed: int) -> "RandomMaps":
         """Draw maps of shape (k, c, f) `draws` times, one at a time to save memory."""
         entropy = np.random.SeedSequence([seed, *shape])
         generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))

@@ -74,8 +74,8 @@ class CodingRate:
         samples |= sparsity_by_layer(tokens, controls=example.controls)
         weights = example.per_call.get("value maps", lambda: value_maps(example))
         if maps is None or weights is None or weights.shape[1] != tokens.before.shape[-1]:
-            of_heads = [claim for claim in claims if claim in (*HEAD_CLAIMS, *TIED_CLAIMS, *DEPTH_CLAIMS[:2])]
-            return samples | dict.fromkeys(of_heads, NO_MAP if maps is None else OTHER_WIDTH)
+            head_claims = [claim for claim in claims if claim in (*HEAD_CLAIMS, *TIED_CLAIMS, *DEPTH_CLAIMS[:2])]
+            return samples | dict.fromkeys(head_claims, NO_MAP if maps is None else OTHER_WIDTH)
         return samples | self._head_samples(example, rng, tokens, weights, maps)
 
     def _head_samples(
@@ -88,9 +88,9 @@ class CodingRate:
         samples = repeat(block.samples(draws, rng.torch, random), example.groups)
         if maps.tied:
             # Random subspaces are left out: their bases are orthonormal and the learned map is not.
-            own = Block(tokens, weights, eps=self.eps).samples(draws, rng.torch, random)[COMPRESSION]
-            controls = {control: x for control, x in own.controls.items() if control is not RANDOM_SUBSPACE}
-            samples |= repeat({RAW_MAP: dataclasses.replace(own, controls=controls)}, example.groups)
+            raw_map = Block(tokens, weights, eps=self.eps).samples(draws, rng.torch, random)[COMPRESSION]
+            controls = {control: x for control, x in raw_map.controls.items() if control is not RANDOM_SUBSPACE}
+            samples |= repeat({RAW_MAP: dataclasses.replace(raw_map, controls=controls)}, example.groups)
             samples |= _subset(maps, (UNSCALED_MAP,))
         if tokens.zeros:
             samples[COMPRESSION] = dataclasses.replace(samples[COMPRESSION], caveat=ZERO_TOKENS)
@@ -122,7 +122,7 @@ class CodingRate:
         k, c, f = weights.shape
         return example.per_audit.get(
             ("random maps", k, c, f),
-            lambda: RandomMaps.drawn((k, c, f), draws=self.draws.random_map, seed=example.seed),
+            lambda: RandomMaps.draw((k, c, f), draws=self.draws.random_map, seed=example.seed),
         )
 
 

@@ -31,7 +31,7 @@ class Tokens:
 
 
 def tokens_of(example: Example) -> Tokens | Reason:
-    """Return the tokens of an input that some query of some head may attend to, or why there are none.
+    """Return the tokens of an input that some query of some head may attend to, or the reason why they cannot be used.
 
     The windows of an input are taken together: its residual stream is whole although its attention is not.
     """

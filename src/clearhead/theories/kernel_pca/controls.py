@@ -13,9 +13,9 @@ from clearhead.theories.theory import Control
 __all__ = ["OTHER_HEADS", "PERMUTED", "RANDOM_MAP", "RANDOM_VALUES", "Draws", "other_heads", "random_maps"]
 
 RANDOM_VALUES = Control(name="random values")
-RANDOM_MAP = Control(name="a random value map", kept=True)
+RANDOM_MAP = Control(name="a random value map", fixed=True)
 PERMUTED = Control(name="values of other tokens")
-OTHER_HEADS = Control(name="values of other heads", kept=True)
+OTHER_HEADS = Control(name="values of other heads", fixed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,8 @@ class Draws:
     random_map: int = 8
     permuted: int = 2
     other_heads: int = 7
-    fewest_kept: int = 3
-    """A control that is kept over inputs needs at least this many draws for its range to mean anything."""
+    fewest_fixed: int = 3
+    """A control with fixed draws needs at least this many for its range to mean anything."""
 
 
 def random_maps(linear: LinearMap, *, draws: int, seed: int, layer: int) -> Float[Tensor, "t h c e"]:

@@ -35,7 +35,7 @@ __all__ = ["Entry"]
 
 Statistics = Mapping[Claim, Tensor]
 """A statistic's numbers by draw and key head, or by draw, key head and query head among those that share keys."""
-IN_TENS = math.log(10)
+LOG_10 = math.log(10)
 BY_QUERY = {c.EXPLAINED, c.TRUE_LOSS, c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT}
 """Claims that depend on queries, so that they differ between query heads that share keys."""
 
@@ -61,29 +61,32 @@ class Entry:
         samples: dict[Claim, Sample] = {}
         predicted = self._predictions()
         for measure in _MEASURES:
-            wanted = [claim for claim in measure.claims if claim in claims]
-            if not wanted:
+            selected = [claim for claim in measure.claims if claim in claims]
+            if not selected:
                 continue
             wanted_controls = {
-                control: drawn[: measure.most_draws]
-                for control, drawn in controls.items()
-                if wanted[0].role is not Role.PUBLISHED or control is RANDOM_VALUES
+                control: draws[: measure.most_draws]
+                for control, draws in controls.items()
+                if selected[0].role is not Role.PUBLISHED or control is RANDOM_VALUES
             }
             numbers = measure.of(self, torch.cat([values.unsqueeze(0), *wanted_controls.values()]))
-            sizes = [1, *(len(drawn) for drawn in wanted_controls.values())]
-            for claim in wanted:
+            sizes = [1, *(len(draws) for draws in wanted_controls.values())]
+            for claim in selected:
                 first, *rest = torch.split(self._by_head(claim, numbers[claim]), sizes)
                 samples[claim] = Sample(
                     value=_array(first[0]),
-                    controls={control: _array(part) for control, part in zip(wanted_controls, rest, strict=True)},
+                    controls={
+                        control: _array(numbers_of_control)
+                        for control, numbers_of_control in zip(wanted_controls, rest, strict=True)
+                    },
                     predicted=_array(self._by_head(claim, predicted[claim]())) if claim in predicted else None,
                 )
         return samples
 
     def _by_head(self, claim: Claim, numbers: Tensor) -> Tensor:
         """Return numbers by query head; heads that share keys share numbers that do not depend on queries."""
-        sharing = self.queries.log_square.shape[-2]
-        return numbers.flatten(-2) if claim in BY_QUERY else numbers.repeat_interleave(sharing, dim=-1)
+        group_size = self.queries.log_square.shape[-2]
+        return numbers.flatten(-2) if claim in BY_QUERY else numbers.repeat_interleave(group_size, dim=-1)
 
     def _predictions(self) -> dict[Claim, Callable[[], Tensor]]:
         queries, principal = self.queries, self.principal
@@ -98,10 +101,10 @@ class Entry:
         return {
             c.LOCALISATION: lambda: participation(principal.values),
             c.EXPLAINED: explained,
-            c.TRUE_LOSS: lambda: log_true_loss(queries, explained()) / IN_TENS,
+            c.TRUE_LOSS: lambda: log_true_loss(queries, explained()) / LOG_10,
             c.LOSS: lambda: queries.log_mean_square.exp() - log_output().exp(),
-            c.LOSS_QUERY: lambda: queries.log_mean_square / IN_TENS,
-            c.LOSS_OUTPUT: lambda: log_output() / IN_TENS,
+            c.LOSS_QUERY: lambda: queries.log_mean_square / LOG_10,
+            c.LOSS_OUTPUT: lambda: log_output() / LOG_10,
         }
 
 
@@ -117,7 +120,7 @@ def _of_spans(entry: Entry, v: Tensor) -> Statistics:
         c.CAPTURED: span_variance(entry.space, entry.principal, span),
         c.OVERLAP: subspace_overlap(entry.principal, span),
         c.EXPLAINED: explained,
-        c.TRUE_LOSS: log_true_loss(entry.queries, explained) / IN_TENS,
+        c.TRUE_LOSS: log_true_loss(entry.queries, explained) / LOG_10,
     }
 
 
@@ -166,8 +169,8 @@ def _of_losses(entry: Entry, v: Tensor) -> Statistics:
     of_query, of_output = entry.queries.log_mean_square, log_output_square(entry.queries, v)
     return {
         c.LOSS: of_query.exp() - of_output.exp(),
-        c.LOSS_QUERY: (of_query / IN_TENS).expand_as(of_output),
-        c.LOSS_OUTPUT: of_output / IN_TENS,
+        c.LOSS_QUERY: (of_query / LOG_10).expand_as(of_output),
+        c.LOSS_OUTPUT: of_output / LOG_10,
     }
 
 

@@ -55,22 +55,22 @@ class KernelPCA:
         if reason is not None:
             samples |= dict.fromkeys(self.claims, reason)
         else:
-            samples |= measure_by_head(_key_set(example), lambda part, keys: self._measure(example, part, keys, rng))
+            samples |= measure_by_head(_key_set(example), lambda heads, keys: self._measure(example, heads, keys, rng))
         if _changed_scores(example):
             samples[KERNEL] = measure_kernel(example, rng)
         return samples
 
-    def _measure(self, example: Example, part: slice, keys: Tensor, rng: Random) -> dict[Claim, Sample]:
+    def _measure(self, example: Example, heads: slice, keys: Tensor, rng: Random) -> dict[Claim, Sample]:
         # Query heads that share keys and values share the numbers that do not depend on queries.
-        step = example.groups if part == slice(None) else 1
-        k, v = (x[part][::step, keys] for x in (example.k, example.v))
-        sinks = None if example.sinks is None else example.sinks[part][::step]
+        step = example.groups if heads == slice(None) else 1
+        k, v = (x[heads][::step, keys] for x in (example.k, example.v))
+        sinks = None if example.sinks is None else example.sinks[heads][::step]
         space = key_space(k, scale=example.scale, sinks=sinks)
-        q = example.q[part].reshape(-1, step, *example.q.shape[-2:])
+        q = example.q[heads].reshape(-1, step, *example.q.shape[-2:])
         entry = Entry(
             space=space,
             principal=principal_axes(space, v.shape[-1]),
-            queries=queries_in_space(space, q[..., _queries(example, part, keys), :]),
+            queries=queries_in_space(space, q[..., _queries(example, heads, keys), :]),
         )
         draws = self.draws if example.controls else NO_DRAWS
         controls = _control_values(v.double(), draws, rng.torch)
@@ -80,8 +80,8 @@ class KernelPCA:
                 RANDOM_MAP,
                 lambda: random_maps(linear, draws=draws.random_map, seed=example.seed, layer=example.layer),
             )
-            mapped = linear.x[0][keys].double() @ maps[:, part][:, ::step]
-            bias = None if linear.bias is None else linear.bias[part][::step].double().unsqueeze(-2)
+            mapped = linear.x[0][keys].double() @ maps[:, heads][:, ::step]
+            bias = None if linear.bias is None else linear.bias[heads][::step].double().unsqueeze(-2)
             controls[RANDOM_MAP] = mapped if bias is None else mapped + bias
         return entry.samples(self.claims, v.double(), controls)
 
@@ -98,7 +98,7 @@ def _control_values(v: Tensor, draws: Draws, generator: torch.Generator) -> dict
         orders = [torch.randperm(m, generator=generator) for _ in range(draws.permuted)]
         values[PERMUTED] = torch.stack([v[:, order.to(v.device)] for order in orders])
     others = other_heads(v, most=draws.other_heads)
-    if len(others) >= draws.fewest_kept:
+    if len(others) >= draws.fewest_fixed:
         values[OTHER_HEADS] = others
     return values
 
@@ -130,7 +130,7 @@ def _key_set(example: Example) -> Bool[Tensor, "h m"]:
     return mask[torch.arange(mask.shape[0], device=mask.device), widest]
 
 
-def _queries(example: Example, part: slice, keys: Tensor) -> Bool[Tensor, "n"]:
+def _queries(example: Example, heads: slice, keys: Tensor) -> Bool[Tensor, "n"]:
     """Return the queries that see exactly these keys; in self-attention those whose own token is a key, so no padding.
 
     If no such token is left, as in a mask that hides every token from itself, all queries that see these keys.
@@ -138,7 +138,7 @@ def _queries(example: Example, part: slice, keys: Tensor) -> Bool[Tensor, "n"]:
     n, m = example.q.shape[-2], example.k.shape[-2]
     if example.mask is None:
         return torch.ones(n, dtype=torch.bool, device=example.q.device)
-    mask = example.mask[part] if example.mask.shape[0] > 1 else example.mask
+    mask = example.mask[heads] if example.mask.shape[0] > 1 else example.mask
     same = (mask == keys).all(dim=-1).all(dim=0).expand(n)
-    of_keys = same & keys if n == m else same
-    return of_keys if bool(of_keys.any()) else same
+    own_token_seen = same & keys if n == m else same
+    return own_token_seen if bool(own_token_seen.any()) else same

@@ -28,7 +28,7 @@ class KeySpace:
     rows, log_unit: the centred phi(k_j) are rows * exp(log_unit); zero if the keys have no variance (one key, or all
         equal)
     factor: directions of the phi_0(k_j) that introduce a coordinate, triangular
-    begun_by: the key that introduces each coordinate, before sorting
+    pivots: the key that introduces each coordinate, before sorting
     largest_first: the order that sorts the coordinates
     """
 
@@ -41,7 +41,7 @@ class KeySpace:
     rows: Float[Tensor, "*b m r"]
     log_unit: Float[Tensor, "*b"]
     factor: Float[Tensor, "*b r r"]
-    begun_by: Int[Tensor, "*b r"]
+    pivots: Int[Tensor, "*b r"]
     largest_first: Int[Tensor, "*b r"]
 
 
@@ -80,8 +80,8 @@ def key_space(k: Float[Tensor, "*b m d"], *, scale: float, sinks: Float[Tensor, 
         log_size=log_size,
         rows=rows.gather(-2, original_order.unsqueeze(-1).expand_as(rows)),
         log_unit=log_unit,
-        factor=features.direction.gather(-2, features.begun_by.unsqueeze(-1).expand_as(features.direction)),
-        begun_by=longest_first.gather(-1, features.begun_by),
+        factor=features.direction.gather(-2, features.pivots.unsqueeze(-1).expand_as(features.direction)),
+        pivots=longest_first.gather(-1, features.pivots),
         largest_first=order,
     )
 
@@ -140,7 +140,7 @@ def query_directions(space: KeySpace, q: Float[Tensor, "*b n d"]) -> Float[Tenso
 
     Its inner products with the directions of the keys are exp(-s |q - k_j|^2 / 2), which cannot overflow.
     """
-    k = space.k.gather(-2, space.begun_by.unsqueeze(-1).expand_as(space.k))
+    k = space.k.gather(-2, space.pivots.unsqueeze(-1).expand_as(space.k))
     q = q.double()
     distance = (
         k.square().sum(dim=-1).unsqueeze(-1) + q.square().sum(dim=-1).unsqueeze(-2) - 2 * k @ q.mT

@@ -19,25 +19,25 @@ __all__ = [
     "LOCAL",
     "LOW_RATIO",
     "MAJORITY",
-    "MOST",
-    "OTHER_PLACES",
+    "OTHER_POSITIONS",
     "OTHER_QUERIES",
     "OTHER_TOKENS",
     "RANDOM_HEAD",
     "RATIO",
+    "REQUIRED_SATURATION",
     "RIDGE",
+    "ROTATED_HEAD",
     "SATURATION",
     "SEPARABLE",
-    "TURNED_HEAD",
     "in_head_space",
 ]  # fmt: skip
 
 PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
 
-RANDOM_HEAD = Control(name="a random head", kept=True)
-TURNED_HEAD = Control(name="the head with random singular vectors", kept=True)
+RANDOM_HEAD = Control(name="a random head", fixed=True)
+ROTATED_HEAD = Control(name="the head with random singular vectors", fixed=True)
 OTHER_TOKENS = Control(name="random tokens")
-OTHER_PLACES = Control(name="tokens of other sequences")
+OTHER_POSITIONS = Control(name="tokens of other sequences")
 OTHER_QUERIES = Control(name="queries of other sequences")
 HEBBIAN = Control(name="the Hebbian matrix")
 RIDGE = Control(name="ridge regression")
@@ -46,10 +46,10 @@ EVERY_TOKEN = Control(name="all tokens")
 ANY_TOKENS = Control(name="as many random tokens")
 
 
-MOST = 0.5
+REQUIRED_SATURATION = 0.5
 SATURATED_HEADS = Requirement(
     statistic="saturated queries",
-    at_least=MOST,
+    at_least=REQUIRED_SATURATION,
     reason=Reason(ReasonKind.NOT_COVERED, "attention is not saturated"),
 )
 """The theory covers heads in which at least this share of queries is saturated."""

@@ -74,15 +74,15 @@ class PermutationSymmetry:
 
     def measure(self, example: Example, rng: Random) -> Samples:
         """Measure the claim on every head."""
-        return measure_by_head(example.visible, lambda part, tokens: self._measure(example, part, tokens, rng))
+        return measure_by_head(example.visible, lambda heads, tokens: self._measure(example, heads, tokens, rng))
 
-    def _measure(self, example: Example, part: slice, tokens: Tensor, rng: Random) -> dict[Claim, Sample]:
-        q, k, v = (x[part][:, tokens].double() for x in (example.q, example.k, example.v))
-        mask = _between(example.mask, part, tokens)
+    def _measure(self, example: Example, heads: slice, tokens: Tensor, rng: Random) -> dict[Claim, Sample]:
+        q, k, v = (x[heads][:, tokens].double() for x in (example.q, example.k, example.v))
+        mask = _between(example.mask, heads, tokens)
         mask = None if mask is None or bool(mask.all()) else mask
-        bias = _between(example.bias, part, tokens)
+        bias = _between(example.bias, heads, tokens)
         position_free = mask is None and (bias is None or bool((bias == bias[..., :1, :1]).all()))
-        sinks = None if example.sinks is None else example.sinks[part].double()
+        sinks = None if example.sinks is None else example.sinks[heads].double()
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return softmax_attention(
@@ -99,9 +99,9 @@ class PermutationSymmetry:
         return {CLAIM: Sample(value=value, controls=controls, by_construction=position_free)}
 
 
-def _between(mask_or_bias: Tensor | None, part: slice, tokens: Tensor) -> Tensor | None:
+def _between(mask_or_bias: Tensor | None, heads: slice, tokens: Tensor) -> Tensor | None:
     """Return a mask or bias between the tokens, (#h, n, n)."""
     if mask_or_bias is None:
         return None
-    of_heads = mask_or_bias[part] if mask_or_bias.shape[0] > 1 else mask_or_bias
-    return of_heads[:, tokens][:, :, tokens]
+    rows = mask_or_bias[heads] if mask_or_bias.shape[0] > 1 else mask_or_bias
+    return rows[:, tokens][:, :, tokens]

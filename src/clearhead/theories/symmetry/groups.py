@@ -108,19 +108,19 @@ def random_permutations(
     generator = torch.Generator().manual_seed(seed)
 
     def distinct_orders() -> Iterator[tuple[int, ...]]:
-        used = {tuple(range(n))}
-        while len(used) < math.factorial(n):
+        earlier = {tuple(range(n))}
+        while len(earlier) < math.factorial(n):
             order = tuple(torch.randperm(n, generator=generator).tolist())
-            if order not in used:
-                used.add(order)
+            if order not in earlier:
+                earlier.add(order)
                 yield order
 
     return tuple(_permutation(order, sizes, axes) for order in islice(distinct_orders(), draws))
 
 
 def _permutation(order: tuple[int, ...], sizes: tuple[int, ...], axes: tuple[int, ...]) -> Element:
-    beginning = " ".join(map(str, order[:7])) + (" ..." if len(order) > 7 else "")
-    return Element(name=f"permutation ({beginning})", order=order, sizes=sizes, axes=axes)
+    start = " ".join(map(str, order[:7])) + (" ..." if len(order) > 7 else "")
+    return Element(name=f"permutation ({start})", order=order, sizes=sizes, axes=axes)
 
 
 def rotations(side: int, *, axes: tuple[int, int] = GRID) -> tuple[Element, ...]:

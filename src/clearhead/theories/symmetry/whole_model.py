@@ -33,14 +33,14 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
     """
     reason = _obstacle(batch)
     if reason:
-        return _nothing(reason)
+        return _not_measured(reason)
 
     def outputs(tokens: Any) -> list[Tensor | None]:
         """Return the output of every layer and the model's, with tokens on the axis before the last; None otherwise."""
         n = _length(tokens)
-        ran = run(tokens)
-        layers = [heads.out if heads.out.shape[-2] == n == heads.k.shape[-2] else None for heads in ran.heads]
-        return [*layers, ran.output if ran.output.ndim == 3 and ran.output.shape[1] == n else None]
+        result = run(tokens)
+        layers = [heads.out if heads.out.shape[-2] == n == heads.k.shape[-2] else None for heads in result.heads]
+        return [*layers, result.output if result.output.ndim == 3 and result.output.shape[1] == n else None]
 
     errors: list[list[float]] = []
     unrelated: list[float] = []
@@ -52,7 +52,7 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
             errors.append([_error(out, expected, element) for out, expected in zip(permuted, original, strict=True)])
             unrelated.append(_error(permuted[-1], original[-1], other))
     if not errors:
-        return _nothing(f"inputs of fewer than {FEWEST_TOKENS} tokens")
+        return _not_measured(f"inputs of fewer than {FEWEST_TOKENS} tokens")
     *layers, whole = np.mean(errors, axis=0).tolist()
     return WholeModelErrors(
         theory="symmetry",
@@ -65,7 +65,7 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
     )
 
 
-def _nothing(reason: str) -> WholeModelErrors:
+def _not_measured(reason: str) -> WholeModelErrors:
     return WholeModelErrors(
         theory="symmetry", layers=(), whole=np.nan, unrelated=np.nan, inputs=0, draws=DRAWS, reason=reason
     )

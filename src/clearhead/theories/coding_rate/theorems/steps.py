@@ -95,7 +95,7 @@ def _shrinking(z: Tensor, bases: Tensor, eps: float) -> Tensor:
 
 
 def _first_order_failures(dtype: torch.dtype, beyond_convergence: Outcome) -> float:
-    """Return the larger share of failures: to fall where the expansion converges, to do as said where it does not."""
+    """Return the larger share of failures: of R^c to fall where the expansion converges, of the outcome elsewhere."""
     converging, diverging = ALL_EPS[:1], ALL_EPS[1:]
     return max(
         _failures(dtype, _first_order, _raw_falls, converging),

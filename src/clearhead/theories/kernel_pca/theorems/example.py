@@ -82,7 +82,7 @@ def kernel_pca_theorem(
     *,
     requires: str = "",
 ) -> Theorem:
-    """Return a theorem whose residuals are measured on the example; `location` is where in the paper it stands."""
+    """Return a theorem whose residuals are measured on the example; `location` is its place in the paper."""
     return Theorem(
         id,
         statement,

@@ -1,1 +1,1 @@
-"""The theory on real heads: their problems, their margins, and chance."""
+"""The theory on real heads: their SVM problems, margins and controls."""

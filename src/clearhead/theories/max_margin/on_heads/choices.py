@@ -15,9 +15,9 @@ from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space
 from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.reason import Reason, ReasonKind
 
-__all__ = ["OWN", "RANDOM", "TURNED", "Choice", "Sampling", "choices_of", "obstacle"]
+__all__ = ["MODEL", "RANDOM", "ROTATED", "Choice", "Sampling", "choices_of", "obstacle"]
 
-OWN, RANDOM, TURNED = "own", "random", "turned"
+MODEL, RANDOM, ROTATED = "model", "random", "rotated"
 SATURATED = 0.99
 """A query is saturated if one token has more than this share of its attention."""
 FEWEST_TOKENS = 3
@@ -29,27 +29,28 @@ class Sampling:
 
     inputs: make one group, over which one problem is solved; queries: drawn from each of them
     tokens: drawn for each query, with which the one that a head selects is compared
-    random, turned: draws of untrained heads; mistaken: draws of tokens or queries that are not the head's own
+    random, rotated: draws of untrained heads
+    replacements: draws of tokens or queries that are not the head's own
     """
 
     inputs: int = 6
     queries: int = 3
     tokens: int = 16
     random: int = 8
-    turned: int = 5
-    mistaken: int = 1
+    rotated: int = 5
+    replacements: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One query, some tokens of its sequence, and the token that each head selects.
 
-    Heads come by kind: the layer's own, random ones, and ones with random singular vectors (turned). Arrays are (draws,
-    heads, ...), with a head axis of size one if all heads of the layer share a draw.
+    Heads come in three kinds: the model's own, random ones, and ones with random singular vectors (rotated). Arrays are
+    (draws, heads, ...), with a head axis of size one if all heads of the layer share a draw.
 
-    x: (g, u, c) the tokens; the first `drawn` are sampled for all heads, the others are selected by some head
+    x: (g, u, c) the tokens; the first `sample_size` are sampled for all heads, the others are selected by some head
     z: (g, e) the query; g is 1 if all heads read the same tokens
-    places: positions of the tokens in the sequence; `length` is the number of tokens that the query sees
+    positions: positions of the tokens in the sequence; `length` is the number of tokens that the query sees
     pull: (h, c) W z of the layer's own heads
     scores: (draws, heads, u) by kind, x . W z; norms: |W|; selected: indices in u
     saturated: by kind, whether the selected token has more than .99 of the attention
@@ -58,8 +59,8 @@ class Choice:
 
     x: Array
     z: Array
-    drawn: int
-    places: Indices
+    sample_size: int
+    positions: Indices
     length: int
     pull: Array
     scores: dict[str, Array]
@@ -75,7 +76,7 @@ def obstacle(example: Example, *, fewest: int = FEWEST_TOKENS) -> Reason | None:
         return Reason(ReasonKind.NOT_COVERED, "a bias on the scores depends on positions, which no W does")
     if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k)):
         return Reason(ReasonKind.NOT_FINITE, "queries or keys are not finite")
-    if not len(_choosing(example, fewest)):
+    if not len(_usable_queries(example, fewest)):
         return Reason(ReasonKind.TOO_SHORT, f"no query sees {fewest} tokens")
     return None
 
@@ -87,7 +88,7 @@ def _visible(example: Example) -> Bool[Tensor, "n m"]:
     return example.mask.all(dim=0).cpu()
 
 
-def _choosing(example: Example, fewest: int) -> list[int]:
+def _usable_queries(example: Example, fewest: int) -> list[int]:
     """Return the queries that see enough tokens; in self-attention those whose own token is seen, so no padding."""
     visible = _visible(example)
     enough = visible.sum(dim=-1) >= fewest
@@ -102,41 +103,51 @@ def choices_of(
     generators: Sequence[np.random.Generator],
     sampling: Sampling,
     *,
-    kept: np.random.SeedSequence,
+    head_seed: np.random.SeedSequence,
 ) -> list[list[Choice]]:
     """Return the choices of some queries of every example, drawn with its own generator.
 
-    Random and turned heads are drawn from `kept`, so they are the same heads on every input.
+    Random and rotated heads are drawn from `head_seed`, so they are the same heads on every input.
     """
     positions = []
     for example, generator in zip(examples, generators, strict=True):
-        among = _choosing(example, FEWEST_TOKENS)
-        drawn = generator.choice(among, size=min(sampling.queries, len(among)), replace=False)
-        positions.append([(example, int(position)) for position in sorted(drawn)])
+        candidates = _usable_queries(example, FEWEST_TOKENS)
+        sample = generator.choice(candidates, size=min(sampling.queries, len(candidates)), replace=False)
+        positions.append([(example, int(position)) for position in sorted(sample)])
     z = space.queries([pair for pairs in positions for pair in pairs])
-    pulls = _pulls(space, z, sampling, kept)
+    pulls = _pulls(space, z, sampling, head_seed)
     choices, start = [], 0
     for example, generator, pairs in zip(examples, generators, positions, strict=True):
         x, visible = space.tokens(example), _visible(example)
-        of_example = []
-        for nth, (_, position) in enumerate(pairs, start=start):
-            seen = visible[position].nonzero().flatten()
-            of_example.append(
-                _choice(example, position, x[:, seen], seen.numpy(), z[nth].numpy(), pulls, nth, generator, sampling)
+        example_choices = []
+        for query, (_, position) in enumerate(pairs, start=start):
+            indices = visible[position].nonzero().flatten()
+            example_choices.append(
+                _choice(
+                    example,
+                    position,
+                    x[:, indices],
+                    indices.numpy(),
+                    z[query].numpy(),
+                    pulls,
+                    query,
+                    generator,
+                    sampling,
+                )
             )
         start += len(pairs)
-        choices.append(of_example)
+        choices.append(example_choices)
     return choices
 
 
 def _pulls(
-    space: Space, z: Float[Tensor, "queries g e"], sampling: Sampling, kept: np.random.SeedSequence
+    space: Space, z: Float[Tensor, "queries g e"], sampling: Sampling, head_seed: np.random.SeedSequence
 ) -> dict[str, list[Pull]]:
-    generator = torch.Generator().manual_seed(int(kept.generate_state(1)[0]))
+    generator = torch.Generator().manual_seed(int(head_seed.generate_state(1)[0]))
     return {
-        OWN: [space.own(z)],
-        RANDOM: [space.random(z, generator) for _ in range(sampling.random)],
-        TURNED: [space.turned(z, generator) for _ in range(sampling.turned)],
+        MODEL: [space.model_heads(z)],
+        RANDOM: [space.random_head(z, generator) for _ in range(sampling.random)],
+        ROTATED: [space.rotated_heads(z, generator) for _ in range(sampling.rotated)],
     }
 
 
@@ -144,45 +155,47 @@ def _choice(
     example: Example,
     position: int,
     x: Tensor,
-    seen: Indices,
+    visible: Indices,
     z: Array,
     pulls: dict[str, list[Pull]],
-    nth: int,
+    query: int,
     generator: np.random.Generator,
     sampling: Sampling,
 ) -> Choice:
-    """Return the choice of one query, the nth of the pulls, among a sample of the tokens x that it sees."""
-    drawn = generator.choice(len(seen), size=min(sampling.tokens, len(seen)), replace=False)
-    norms = pulls[OWN][0].norms
+    """Return the choice of one query among a sample of its visible tokens x; `query` is its index in the pulls."""
+    sample = generator.choice(len(visible), size=min(sampling.tokens, len(visible)), replace=False)
+    norms = pulls[MODEL][0].norms
     q, k = example.q[:, position].cpu().double(), example.k.cpu().double()
-    real = example.scale * torch.einsum("hd,hmd->hm", q, k[:, torch.from_numpy(seen)])
+    model_scores = example.scale * torch.einsum("hd,hmd->hm", q, k[:, torch.from_numpy(visible)])
     scores, saturated = {}, {}
-    for kind, each in pulls.items():
-        if not each:
+    for kind, draws in pulls.items():
+        if not draws:
             continue
-        found = [_scores(x, one.vectors[nth]) for one in each]
-        weighed = (
-            [real] if kind == OWN else [s * (norms / one.norms)[:, None] for s, one in zip(found, each, strict=True)]
+        draw_scores = [_scores(x, pull.vectors[query]) for pull in draws]
+        attention_scores = (
+            [model_scores]
+            if kind == MODEL
+            else [s * (norms / pull.norms)[:, None] for s, pull in zip(draw_scores, draws, strict=True)]
         )
-        scores[kind] = torch.stack(found).numpy()
-        saturated[kind] = np.stack([_largest(example, of_draw) > SATURATED for of_draw in weighed])
-    winners = {kind: of_kind.argmax(axis=-1) for kind, of_kind in scores.items()}
-    chosen = np.unique(np.concatenate([w.ravel() for w in winners.values()]))
-    tokens = np.concatenate([drawn, np.setdiff1d(chosen, drawn)])
-    at = np.full(len(seen), -1)
-    at[tokens] = np.arange(len(tokens))
+        scores[kind] = torch.stack(draw_scores).numpy()
+        saturated[kind] = np.stack([_largest(example, row) > SATURATED for row in attention_scores])
+    argmax = {kind: kind_scores.argmax(axis=-1) for kind, kind_scores in scores.items()}
+    selected = np.unique(np.concatenate([w.ravel() for w in argmax.values()]))
+    tokens = np.concatenate([sample, np.setdiff1d(selected, sample)])
+    index = np.full(len(visible), -1)
+    index[tokens] = np.arange(len(tokens))
     return Choice(
         x=x[:, tokens].numpy(),
         z=z,
-        drawn=len(drawn),
-        places=seen[tokens],
-        length=len(seen),
-        pull=pulls[OWN][0].vectors[nth].numpy(),
-        scores={kind: of_kind[..., tokens] for kind, of_kind in scores.items()},
-        norms={kind: np.stack([one.norms.numpy() for one in each]) for kind, each in pulls.items() if each},
-        selected={kind: at[w] for kind, w in winners.items()},
+        sample_size=len(sample),
+        positions=visible[tokens],
+        length=len(visible),
+        pull=pulls[MODEL][0].vectors[query].numpy(),
+        scores={kind: kind_scores[..., tokens] for kind, kind_scores in scores.items()},
+        norms={kind: np.stack([pull.norms.numpy() for pull in draws]) for kind, draws in pulls.items() if draws},
+        selected={kind: index[w] for kind, w in argmax.items()},
         saturated=saturated,
-        gains=_gains(example, position, seen[tokens]),
+        gains=_gains(example, position, visible[tokens]),
     )
 
 

@@ -8,39 +8,47 @@ import numpy as np
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.on_heads.choices import OWN, RANDOM, TURNED, Choice
-from clearhead.theories.max_margin.on_heads.held_out import Matrix, Place, Trial, hebbian, majority, margin, ridge
+from clearhead.theories.max_margin.on_heads.choices import MODEL, RANDOM, ROTATED, Choice
+from clearhead.theories.max_margin.on_heads.held_out import (
+    FixedPosition,
+    Matrix,
+    Trial,
+    hebbian,
+    majority,
+    margin,
+    ridge,
+)
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices, other_cosines
-from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem, fitted
+from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem, fit_problem
 from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.theory import Claim, Control, Sample
 
-__all__ = ["Mistake", "drawn_mistakes", "group_samples"]
+__all__ = ["Replacement", "draw_replacements", "group_samples"]
 
-Numbers = Mapping[Claim, float]
-OfHead = Mapping[Control | None, Sequence[Numbers]]
+Statistics = Mapping[Claim, float]
+HeadStatistics = Mapping[Control | None, Sequence[Statistics]]
 """A head's statistics, under None, and those of each control by draw."""
-OF_FIT = {c.RATIO: Fit.margin_ratio, c.LOW_RATIO: Fit.low_margin_ratio, c.COSINE: Fit.cosine}
-RANDOM_KINDS = {RANDOM: c.RANDOM_HEAD, TURNED: c.TURNED_HEAD}
-FEW, SLOW_CLAIMS = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
-"""Claims that take longer than all others together are compared with only `FEW` random heads."""
+FIT_STATISTICS = {c.RATIO: Fit.margin_ratio, c.LOW_RATIO: Fit.low_margin_ratio, c.COSINE: Fit.cosine}
+RANDOM_KINDS = {RANDOM: c.RANDOM_HEAD, ROTATED: c.ROTATED_HEAD}
+SLOW_CLAIM_DRAWS, SLOW_CLAIMS = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
+"""Claims that take longer than all others together are compared with only `SLOW_CLAIM_DRAWS` random heads."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
-    """Random replacements of what a head selects: a token and another sequence for each sequence, and a seed."""
+class Replacement:
+    """Random replacements of what a head selects: for each sequence a token and another sequence; and a seed."""
 
     tokens: Indices
-    others: Indices
+    sequences: Indices
     seed: int
 
 
-def drawn_mistakes(group: Sequence[Choice], count: int, generator: np.random.Generator) -> list[Mistake]:
-    """Draw `count` mistakes. The other sequence is far enough away to belong to another input if there are several."""
+def draw_replacements(group: Sequence[Choice], count: int, generator: np.random.Generator) -> list[Replacement]:
+    """Draw `count` replacements. The other sequence belongs to another input if there are several."""
     least, most = len(group) // 4 + 1, max(len(group) * 3 // 4, len(group) // 4 + 1)
     return [
-        Mistake(
-            np.array([generator.integers(choice.drawn) for choice in group]),
+        Replacement(
+            np.array([generator.integers(choice.sample_size) for choice in group]),
             np.roll(np.arange(len(group)), int(generator.integers(least, most + 1))),
             int(generator.integers(2**31)),
         )
@@ -51,56 +59,61 @@ def drawn_mistakes(group: Sequence[Choice], count: int, generator: np.random.Gen
 def group_samples(
     choices: Sequence[Choice],
     before: Sequence[Choice],
-    mistakes: Sequence[Mistake] | None,
+    replacements: Sequence[Replacement] | None,
     matrices: Matrices,
     *,
     everywhere: bool = False,
 ) -> dict[Claim, Sample]:
     """Return every claim on every head of one layer. Rules fitted on the group are tested on `before`, if any.
 
-    Without `mistakes` (None) the only controls are the random heads of the choices. Norms other than Frobenius take far
-    longer and are solved only for saturated heads, or for all heads if `everywhere`.
+    Without `replacements` (None) the only controls are the random heads of the choices. Norms other than Frobenius take
+    far longer and are solved only for saturated heads, or for all heads if `everywhere`.
     """
-    heads = choices[0].selected[OWN].shape[1]
+    heads = choices[0].selected[MODEL].shape[1]
     sides = choices[0].x.shape[0]
-    shares = np.mean([choice.saturated[OWN][0] for choice in choices], axis=0)
-    sought = [everywhere or share >= c.MOST for share in shares]
-    benches = one_thread_each(lambda side: _Bench(choices, before, side), range(sides))
-    own = one_thread_each(
-        lambda h: benches[h % sides].own(h, mistakes, matrices.own(h) if sought[h] else None), range(heads)
+    shares = np.mean([choice.saturated[MODEL][0] for choice in choices], axis=0)
+    in_all_norms = [everywhere or share >= c.REQUIRED_SATURATION for share in shares]
+    measurements = one_thread_each(lambda side: _GroupMeasurement(choices, before, side), range(sides))
+    head_statistics = one_thread_each(
+        lambda h: measurements[h % sides].model_head(
+            h, replacements, matrices.model_head(h) if in_all_norms[h] else None
+        ),
+        range(heads),
     )
-    drawn = matrices.random() if any(sought) and RANDOM in choices[0].selected else []
+    random_matrices = matrices.random_heads() if any(in_all_norms) and RANDOM in choices[0].selected else []
     untrained = {}
     for kind in (kind for kind in RANDOM_KINDS if kind in choices[0].selected):
         shape = choices[0].selected[kind].shape
-        places = [(kind, int(draw), int(h)) for draw, h in np.ndindex(*shape)]
-        found = one_thread_each(lambda place: benches[place[2] % sides].other(*place, drawn), places)
-        untrained[kind] = {claim: np.array([n[claim] for n in found]).reshape(shape) for claim in found[0]}
+        indices = [(kind, int(draw), int(h)) for draw, h in np.ndindex(*shape)]
+        statistics = one_thread_each(
+            lambda index: measurements[index[2] % sides].random_head(*index, random_matrices), indices
+        )
+        untrained[kind] = {claim: np.array([n[claim] for n in statistics]).reshape(shape) for claim in statistics[0]}
         untrained[kind][c.SATURATION] = np.mean([choice.saturated[kind] for choice in choices], axis=0)
-    return {claim: _sample(claim, own, untrained) for claim in c.CLAIMS}
+    return {claim: _sample(claim, head_statistics, untrained) for claim in c.CLAIMS}
 
 
-def _sample(claim: Claim, own: Sequence[OfHead], untrained: Mapping[str, Mapping[Claim, Array]]) -> Sample:
-    counts = {control: len(draws) for head in own for control, draws in head.items() if control is not None}
+def _sample(claim: Claim, heads: Sequence[HeadStatistics], untrained: Mapping[str, Mapping[Claim, Array]]) -> Sample:
+    counts = {control: len(draws) for head in heads for control, draws in head.items() if control is not None}
     controls = {
-        control: np.array([_numbers(claim, head.get(control, ()), count) for head in own]).T
+        control: np.array([_numbers(claim, head.get(control, ()), count) for head in heads]).T
         for control, count in counts.items()
-        if any(claim in numbers for head in own for numbers in head.get(control, ()))
+        if any(claim in numbers for head in heads for numbers in head.get(control, ()))
     }
     for kind, numbers in untrained.items():
         if claim in numbers:
-            drawn = numbers[claim][:FEW] if claim in SLOW_CLAIMS else numbers[claim]
-            controls[RANDOM_KINDS[kind]] = np.broadcast_to(drawn, (len(drawn), len(own)))
-    value = np.array([head[None][0].get(claim, np.nan) for head in own])
+            kind_draws = numbers[claim][:SLOW_CLAIM_DRAWS] if claim in SLOW_CLAIMS else numbers[claim]
+            controls[RANDOM_KINDS[kind]] = np.broadcast_to(kind_draws, (len(kind_draws), len(heads)))
+    value = np.array([head[None][0].get(claim, np.nan) for head in heads])
     return Sample(value=value, controls=controls, by_construction=claim is c.SEPARABLE)
 
 
-def _numbers(claim: Claim, draws: Sequence[Numbers], count: int) -> list[float]:
+def _numbers(claim: Claim, draws: Sequence[Statistics], count: int) -> list[float]:
     """Return the claim's number in each of `count` draws; NaN where a head has none."""
     return [numbers.get(claim, np.nan) for numbers in draws] or [np.nan] * count
 
 
-class _Bench:
+class _GroupMeasurement:
     """The group and the previous group in the space of one head, or of all heads."""
 
     def __init__(self, choices: Sequence[Choice], before: Sequence[Choice], side: int) -> None:
@@ -110,77 +123,81 @@ class _Bench:
         # Compute these before threads share them.
         self._group.tokens, self._group.queries  # noqa: B018
 
-    def other(self, kind: str, draw: int, h: int, matrices: Sequence[Array]) -> Numbers:
+    def random_head(self, kind: str, draw: int, h: int, matrices: Sequence[Array]) -> Statistics:
         """Return the statistics of an untrained head on its own selection; in other norms if matrices are given."""
         group, norm = self._group, float(self._choices[0].norms[kind][draw, h])
-        fit = fitted(Problem.of(group, group.selected(kind, draw, h), group.scores(kind, draw, h), norm))
-        numbers = {**_of_fit(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
+        fit = fit_problem(Problem.of(group, group.selected(kind, draw, h), group.scores(kind, draw, h), norm))
+        numbers = {**_fit_statistics(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
         if kind == RANDOM:
-            few = fit is not None and draw < FEW
-            numbers[c.COSINE_SPAN] = fit.cosine_in_span() if fit is not None and few else float("nan")
-            numbers |= other_cosines(fit if few else None, matrices[draw]) if matrices else {}
+            compared = fit is not None and draw < SLOW_CLAIM_DRAWS
+            numbers[c.COSINE_SPAN] = fit.cosine_in_span() if fit is not None and compared else float("nan")
+            numbers |= other_cosines(fit if compared else None, matrices[draw]) if matrices else {}
         return numbers
 
-    def own(self, h: int, mistakes: Sequence[Mistake] | None, matrix: Array | None) -> OfHead:
+    def model_head(self, h: int, replacements: Sequence[Replacement] | None, matrix: Array | None) -> HeadStatistics:
         """Return the statistics of one head of the layer and of its controls; in other norms if its matrix is given."""
-        group, norm = self._group, float(self._choices[0].norms[OWN][0, h])
-        selected, scores = group.selected(OWN, 0, h), group.scores(OWN, 0, h)
-        saturated = {c.SATURATION: float(np.mean([choice.saturated[OWN][0, h] for choice in self._choices]))}
-        fit = fitted(Problem.of(group, selected, scores, norm))
+        group, norm = self._group, float(self._choices[0].norms[MODEL][0, h])
+        selected, scores = group.selected(MODEL, 0, h), group.scores(MODEL, 0, h)
+        saturated = {c.SATURATION: float(np.mean([choice.saturated[MODEL][0, h] for choice in self._choices]))}
+        fit = fit_problem(Problem.of(group, selected, scores, norm))
         if fit is None:
             # The head's matrix separates the tokens that it selects, but by less than rounding error.
             return {None: [saturated]}
-        own = {
+        statistics = {
             **saturated,
-            **_of_fit(fit),
-            **self._held_out(margin(fit), OWN, 0, h),
+            **_fit_statistics(fit),
+            **self._held_out(margin(fit), MODEL, 0, h),
             c.SEPARABLE: float(fit.separates),
             c.COSINE_SPAN: fit.cosine_in_span(),
             **({} if matrix is None else other_cosines(fit, matrix)),
         }
         better = self._better(fit, h)
         if better is not None:
-            own[c.LOCAL] = float(better[fit.supports()].mean())
-        if mistakes is None:
-            return {None: [own]}
-        found: dict[Control | None, list[Numbers]] = {
-            None: [own],
-            c.HEBBIAN: [{c.COSINE: fit.hebbian_cosine(), **self._held_out(hebbian(fit.problem), OWN, 0, h)}],
-            c.RIDGE: [self._held_out(ridge(fit.problem), OWN, 0, h)],
-            c.MAJORITY: [self._held_out(majority(fit.problem), OWN, 0, h)],
+            statistics[c.LOCAL] = float(better[fit.supports()].mean())
+        if replacements is None:
+            return {None: [statistics]}
+        by_control: dict[Control | None, list[Statistics]] = {
+            None: [statistics],
+            c.HEBBIAN: [{c.COSINE: fit.hebbian_cosine(), **self._held_out(hebbian(fit.problem), MODEL, 0, h)}],
+            c.RIDGE: [self._held_out(ridge(fit.problem), MODEL, 0, h)],
+            c.MAJORITY: [self._held_out(majority(fit.problem), MODEL, 0, h)],
         }
         if better is not None:
             count = len(fit.supports())
-            found[c.EVERY_TOKEN] = [{c.LOCAL: float(better.mean())}]
-            drawn = [np.random.default_rng(m.seed).choice(better, size=count, replace=False) for m in mistakes]
-            found[c.ANY_TOKENS] = [{c.LOCAL: float(sample.mean())} for sample in drawn]
-        for mistake in mistakes:
-            for control, problem in self._mistaken(fit.problem, mistake, h).items():
-                wrong = fitted(problem)
-                rule = None if wrong is None else margin(wrong)
-                numbers = {c.SEPARABLE: float(wrong is not None), **_of_fit(wrong), **self._held_out(rule, OWN, 0, h)}
-                found.setdefault(control, []).append(numbers)
-        return found
+            by_control[c.EVERY_TOKEN] = [{c.LOCAL: float(better.mean())}]
+            samples = [np.random.default_rng(m.seed).choice(better, size=count, replace=False) for m in replacements]
+            by_control[c.ANY_TOKENS] = [{c.LOCAL: float(sample.mean())} for sample in samples]
+        for replacement in replacements:
+            for control, problem in self._replaced_problems(fit.problem, replacement, h).items():
+                replaced_fit = fit_problem(problem)
+                rule = None if replaced_fit is None else margin(replaced_fit)
+                numbers = {
+                    c.SEPARABLE: float(replaced_fit is not None),
+                    **_fit_statistics(replaced_fit),
+                    **self._held_out(rule, MODEL, 0, h),
+                }
+                by_control.setdefault(control, []).append(numbers)
+        return by_control
 
-    def _mistaken(self, right: Problem, mistake: Mistake, h: int) -> dict[Control, Problem]:
-        """Return problems in which tokens, positions or queries are not the head's."""
-        group, norm, at = self._group, right.norm, right.selected - self._group.start
-        scores = group.scores(OWN, 0, h)
-        places = np.array([choice.places[token] for choice, token in zip(self._choices, at, strict=True)])
+    def _replaced_problems(self, problem: Problem, replacement: Replacement, h: int) -> dict[Control, Problem]:
+        """Return problems in which the selected tokens, their positions or the queries are replaced."""
+        group, norm, tokens = self._group, problem.norm, problem.selected - self._group.start
+        scores = group.scores(MODEL, 0, h)
+        positions = np.array([choice.positions[token] for choice, token in zip(self._choices, tokens, strict=True)])
         nearest = [
-            np.abs(choice.places[: choice.drawn] - place).argmin()
-            for choice, place in zip(self._choices, places[mistake.others], strict=True)
+            np.abs(choice.positions[: choice.sample_size] - position).argmin()
+            for choice, position in zip(self._choices, positions[replacement.sequences], strict=True)
         ]
-        pulls = np.stack([choice.pull[h] for choice in self._choices])[mistake.others]
+        pulls = np.stack([choice.pull[h] for choice in self._choices])[replacement.sequences]
         other_scores = np.einsum("jc,jc->j", group.x, pulls[group.sequence])
         return {
-            c.OTHER_TOKENS: Problem.of(group, group.start + mistake.tokens, scores, norm),
-            c.OTHER_PLACES: Problem.of(group, group.start + np.array(nearest), scores, norm),
-            c.OTHER_QUERIES: Problem.of(group, right.selected, other_scores, norm, order=mistake.others),
+            c.OTHER_TOKENS: Problem.of(group, group.start + replacement.tokens, scores, norm),
+            c.OTHER_POSITIONS: Problem.of(group, group.start + np.array(nearest), scores, norm),
+            c.OTHER_QUERIES: Problem.of(group, problem.selected, other_scores, norm, order=replacement.sequences),
         }
 
-    def _held_out(self, rule: Matrix | Place | None, kind: str, draw: int, h: int) -> Numbers:
-        return {} if self._trial is None else {c.HELD_OUT: self._trial.share_right(rule, kind, draw, h)}
+    def _held_out(self, rule: Matrix | FixedPosition | None, kind: str, draw: int, h: int) -> Statistics:
+        return {} if self._trial is None else {c.HELD_OUT: self._trial.accuracy(rule, kind, draw, h)}
 
     def _better(self, fit: Fit, h: int) -> Array | None:
         """Return for every constraint whether the loss falls more towards the selected token than towards the other."""
@@ -191,5 +208,5 @@ class _Bench:
         return np.asarray(of_tokens[problem.selected[problem.sequence]] > of_tokens[problem.rows], dtype=np.float64)
 
 
-def _of_fit(fit: Fit | None) -> dict[Claim, float]:
-    return {claim: float("nan") if fit is None else number(fit) for claim, number in OF_FIT.items()}
+def _fit_statistics(fit: Fit | None) -> dict[Claim, float]:
+    return {claim: float("nan") if fit is None else number(fit) for claim, number in FIT_STATISTICS.items()}

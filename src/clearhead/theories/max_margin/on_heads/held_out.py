@@ -9,7 +9,7 @@ from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem
 from clearhead.theories.max_margin.svm.constraints import Indices
 
-__all__ = ["Matrix", "Place", "Trial", "hebbian", "majority", "margin", "ridge"]
+__all__ = ["FixedPosition", "Matrix", "Trial", "hebbian", "majority", "margin", "ridge"]
 
 RIDGE = 0.1
 """Regularisation, relative to the mean of the kernel's diagonal."""
@@ -27,10 +27,10 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FixedPosition:
     """The rule that always selects one position, counted from the end if it is negative."""
 
-    place: int
+    position: int
 
 
 class Trial:
@@ -40,10 +40,10 @@ class Trial:
         self._training, self._test = training, test
         self._tokens = test.x @ training.x.T
         self._queries = test.z @ training.z.T
-        self._positions = np.concatenate([choice.places for choice in test.choices])
+        self._positions = np.concatenate([choice.positions for choice in test.choices])
         self._lengths = np.array([choice.length for choice in test.choices])
 
-    def share_right(self, rule: Matrix | Place | None, kind: str, draw: int, h: int) -> float:
+    def accuracy(self, rule: Matrix | FixedPosition | None, kind: str, draw: int, h: int) -> float:
         """Return the share of test sequences in which the rule selects the head's token; NaN without a rule.
 
         The rule chooses among the sampled tokens and the one that the head selects.
@@ -52,7 +52,7 @@ class Trial:
             return float("nan")
         group, scores = self._test, self._scores(rule)
         selected = group.selected(kind, draw, h)
-        candidates = group.drawn.copy()
+        candidates = group.in_sample.copy()
         candidates[selected] = True
         scores = np.where(candidates, scores, -np.inf)
         best = np.maximum.reduceat(scores, group.start)
@@ -60,15 +60,15 @@ class Trial:
         equal = np.add.reduceat(scores == best[group.sequence], group.start)
         return float(((scores[selected] == best) & (equal == 1)).mean())
 
-    def _scores(self, rule: Matrix | Place) -> Array:
+    def _scores(self, rule: Matrix | FixedPosition) -> Array:
         group = self._test
-        if isinstance(rule, Place):
-            position = rule.place if rule.place >= 0 else self._lengths + rule.place
+        if isinstance(rule, FixedPosition):
+            position = rule.position if rule.position >= 0 else self._lengths + rule.position
             positions = np.broadcast_to(position, len(self._lengths))[group.sequence]
             return np.asarray(self._positions == positions, dtype=np.float64)
-        used = np.flatnonzero(rule.weights)
-        queries = self._queries[:, rule.order][:, self._training.sequence[used]] * rule.weights[used]
-        return np.asarray(np.einsum("jk,jk->j", self._tokens[:, used], queries[group.sequence]))
+        nonzero = np.flatnonzero(rule.weights)
+        queries = self._queries[:, rule.order][:, self._training.sequence[nonzero]] * rule.weights[nonzero]
+        return np.asarray(np.einsum("jk,jk->j", self._tokens[:, nonzero], queries[group.sequence]))
 
 
 def margin(fit: Fit) -> Matrix:
@@ -108,14 +108,14 @@ def ridge(problem: Problem) -> Matrix:
     return Matrix(weights, problem.order)
 
 
-def majority(problem: Problem) -> Place:
+def majority(problem: Problem) -> FixedPosition:
     """Return the position selected most often, counted from the start or the end, whichever is right more often."""
     choices = problem.group.choices
-    at = problem.selected - problem.group.start
-    from_start = np.array([choice.places[token] for choice, token in zip(choices, at, strict=True)])
+    tokens = problem.selected - problem.group.start
+    from_start = np.array([choice.positions[token] for choice, token in zip(choices, tokens, strict=True)])
     from_end = from_start - np.array([choice.length for choice in choices])
     (first, count), (last, count_from_end) = (_most_common(positions) for positions in (from_start, from_end))
-    return Place(first if count >= count_from_end else last)
+    return FixedPosition(first if count >= count_from_end else last)
 
 
 def _most_common(positions: Indices) -> tuple[int, int]:

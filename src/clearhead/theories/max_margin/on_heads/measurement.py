@@ -14,15 +14,15 @@ import numpy as np
 from clearhead.theories.example import Example, Group, Random
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, choices_of
-from clearhead.theories.max_margin.on_heads.evidence import drawn_mistakes, group_samples
+from clearhead.theories.max_margin.on_heads.evidence import draw_replacements, group_samples
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.random_heads import Space, space_of
 from clearhead.theories.theory import Claim, Sample
 
 __all__ = ["MaxMarginOnHeads"]
 
-KEPT = 2**31
-"""Separates the draws that are kept over inputs from those of the inputs, which are numbered."""
+HEAD_SEED = 2**31
+"""Separates the seed of random heads, which are the same on every input, from the seeds of the numbered inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +43,28 @@ class MaxMarginOnHeads:
     def prepare(self, examples: Sequence[Example], generators: Sequence[Random]) -> list[list[Choice]]:
         """Return the choices of some queries of every example."""
         numbers = [rng.numpy for rng in generators]
-        return choices_of(examples, _space(examples[0]), numbers, self._sampling(examples[0]), kept=_kept(examples[0]))
+        return choices_of(
+            examples, _space(examples[0]), numbers, self._sampling(examples[0]), head_seed=_head_seed(examples[0])
+        )
 
     def measure(self, group: Group, rng: Random) -> dict[Claim, Sample]:
         """Measure every claim on every head."""
         last = group.last
         choices, before = (
-            [choice for of_input in part for choice in of_input] for part in (group.prepared, group.before)
+            [choice for input_choices in inputs for choice in input_choices]
+            for inputs in (group.prepared, group.before)
         )
-        mistakes = drawn_mistakes(choices, self.sampling.mistaken, rng.numpy) if last.controls else None
-        matrices = Matrices(_space(last), _kept(last), self._sampling(last).random)
-        samples = group_samples(choices, before, mistakes, matrices, everywhere=self.everywhere)
+        replacements = draw_replacements(choices, self.sampling.replacements, rng.numpy) if last.controls else None
+        matrices = Matrices(_space(last), _head_seed(last), self._sampling(last).random)
+        samples = group_samples(choices, before, replacements, matrices, everywhere=self.everywhere)
         in_head_space = not _maps_known(last)
-        named = {c.HEAD_SPACE_CLAIMS[claim] if in_head_space else claim: x for claim, x in samples.items()}
-        return {claim: named[claim] for claim in self.claims_of(last)}
+        by_claim = {c.HEAD_SPACE_CLAIMS[claim] if in_head_space else claim: x for claim, x in samples.items()}
+        return {claim: by_claim[claim] for claim in self.claims_of(last)}
 
     def _sampling(self, example: Example) -> Sampling:
         if example.controls:
             return self.sampling
-        return dataclasses.replace(self.sampling, random=0, turned=0, mistaken=0)
+        return dataclasses.replace(self.sampling, random=0, rotated=0, replacements=0)
 
 
 def _maps_known(example: Example) -> bool:
@@ -72,5 +75,5 @@ def _space(example: Example) -> Space:
     return example.per_call.get("space", lambda: space_of(example))
 
 
-def _kept(example: Example) -> np.random.SeedSequence:
-    return np.random.SeedSequence([example.seed, example.layer, KEPT])
+def _head_seed(example: Example) -> np.random.SeedSequence:
+    return np.random.SeedSequence([example.seed, example.layer, HEAD_SEED])

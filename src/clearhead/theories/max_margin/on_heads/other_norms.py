@@ -28,19 +28,19 @@ class Matrices:
     """The matrices W of the layer's heads and of the random heads, computed on demand."""
 
     space: Space
-    kept: np.random.SeedSequence
+    head_seed: np.random.SeedSequence
     draws: int
 
-    def own(self, h: int) -> Array:
+    def model_head(self, h: int) -> Array:
         """Return W of one of the layer's heads."""
         return self.space.matrix(h).numpy()
 
-    def random(self) -> list[Array]:
+    def random_heads(self) -> list[Array]:
         """Return W of the random heads, the same as `choices_of` draws from the same seeds."""
-        generator = torch.Generator().manual_seed(int(self.kept.generate_state(1)[0]))
+        generator = torch.Generator().manual_seed(int(self.head_seed.generate_state(1)[0]))
         width = self.space.matrix(0).shape[1]
         units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
-        return [self.space.random(units, generator).vectors[:, 0].mT.numpy() for _ in range(self.draws)]
+        return [self.space.random_head(units, generator).vectors[:, 0].mT.numpy() for _ in range(self.draws)]
 
 
 def other_cosines(fit: Fit | None, W: Array) -> Mapping[Claim, float]:
@@ -49,10 +49,13 @@ def other_cosines(fit: Fit | None, W: Array) -> Mapping[Claim, float]:
         return {c.COSINE_NUCLEAR: float("nan"), c.COSINE_MAX_ENTRY: float("nan")}
     rows = fit.problem.constraints()
     least = LeastNorm(rows.combined(fit.multipliers), fit.multipliers, converged=True)
-    found = {c.COSINE_NUCLEAR: _cosine(W, least_nuclear(rows, least, tolerance=GAP)), c.COSINE_MAX_ENTRY: float("nan")}
+    cosines = {
+        c.COSINE_NUCLEAR: _cosine(W, least_nuclear(rows, least, tolerance=GAP)),
+        c.COSINE_MAX_ENTRY: float("nan"),
+    }
     if W.size <= ENTRIES:
-        found[c.COSINE_MAX_ENTRY] = _cosine(W, least_max_entry(rows, least, tolerance=GAP))
-    return found
+        cosines[c.COSINE_MAX_ENTRY] = _cosine(W, least_max_entry(rows, least, tolerance=GAP))
+    return cosines
 
 
 def _cosine(W: Array, least: LeastNorm) -> float:

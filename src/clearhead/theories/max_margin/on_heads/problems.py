@@ -20,7 +20,7 @@ from clearhead.theories.max_margin.svm.constraints import Constraints, Indices
 from clearhead.theories.max_margin.svm.infeasibility import decide
 from clearhead.theories.max_margin.svm.solution import Conflict
 
-__all__ = ["Fit", "Group", "Problem", "fitted"]
+__all__ = ["Fit", "Group", "Problem", "fit_problem"]
 
 COPY = 1e-9
 """A token whose distance from the selected one is below this share of the largest distance counts as a copy of it."""
@@ -40,7 +40,7 @@ class Group:
         counts = [choice.x.shape[1] for choice in choices]
         self.start = np.concatenate([[0], np.cumsum(counts)[:-1]])
         self.sequence = np.repeat(np.arange(len(choices)), counts)
-        self.drawn = np.concatenate([np.arange(choice.x.shape[1]) < choice.drawn for choice in choices])
+        self.in_sample = np.concatenate([np.arange(choice.x.shape[1]) < choice.sample_size for choice in choices])
 
     @cached_property
     def tokens(self) -> Array:
@@ -90,7 +90,7 @@ class Problem:
         distance = square + square[chosen] - 2 * group.tokens[np.arange(len(chosen)), chosen]
         close = np.flatnonzero(distance < CANCELLATION * (square + square[chosen]))
         distance[close] = np.square(group.x[chosen[close]] - group.x[close]).sum(axis=-1)
-        rows = np.flatnonzero(group.drawn & (distance > COPY**2 * distance.max()))
+        rows = np.flatnonzero(group.in_sample & (distance > COPY**2 * distance.max()))
         return cls(
             group=group,
             selected=selected,
@@ -207,7 +207,7 @@ def _inverse_form(unit: Array, v: Array) -> float:
         return float(np.square(v @ vectors) @ (1 / (np.maximum(values, 0) + 1e-10)))
 
 
-def fitted(problem: Problem) -> Fit | None:
+def fit_problem(problem: Problem) -> Fit | None:
     """Return the attention SVM of least Frobenius norm; None if no matrix selects these tokens."""
     multipliers = _multipliers(problem, None)
     if multipliers is None:

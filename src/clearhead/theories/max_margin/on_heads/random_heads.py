@@ -40,7 +40,7 @@ class Space(Protocol):
     def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
         """Return the queries at these positions of examples."""
 
-    def own(self, z: Float[Tensor, "queries g e"]) -> Pull:
+    def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
         """Return W z of the model's own heads."""
 
     def norms(self) -> Float[Tensor, "h"]:
@@ -49,10 +49,10 @@ class Space(Protocol):
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
         """Return W of one head."""
 
-    def random(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
+    def random_head(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
         """Draw a head with Gaussian maps of the same rank."""
 
-    def turned(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
+    def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
         """Draw new singular vectors for every head and keep its singular values."""
 
 
@@ -87,13 +87,13 @@ class TokenSpace:
 
     def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
         """Return the queries at these positions of examples."""
-        read = [(example.queries_from, position) for example, position in positions]
-        z = torch.stack([linear.x[0, position] for linear, position in read if linear is not None]).cpu().double()
+        maps = [(example.queries_from, position) for example, position in positions]
+        z = torch.stack([linear.x[0, position] for linear, position in maps if linear is not None]).cpu().double()
         if self._bias:
             z = torch.cat([z, z.new_ones(len(z), 1)], dim=-1)
         return z.unsqueeze(1)
 
-    def own(self, z: Float[Tensor, "queries g e"]) -> Pull:
+    def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
         """Return W z of the model's own heads."""
         mapped = torch.einsum("nge,hed->nhd", z, self._right)
         vectors = self._scale * torch.einsum("hcd,nhd->nhc", self._left, mapped)
@@ -109,7 +109,7 @@ class TokenSpace:
         product: Tensor = self._scale * self._left[head] @ self._right[head].mT
         return product
 
-    def random(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
+    def random_head(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
         """Draw a head with Gaussian maps of the same rank, for all heads of the layer."""
         left, right = (
             _normal(x.shape[-2], self._values.shape[-1], generator=generator) for x in (self._left, self._right)
@@ -117,7 +117,7 @@ class TokenSpace:
         vectors = torch.einsum("cd,ngd->ngc", left, z @ right)
         return Pull(vectors, torch.einsum("ij,ij->", left.mT @ left, right.mT @ right).sqrt().reshape(1))
 
-    def turned(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
+    def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
         """Draw new singular vectors for every head and keep its singular values."""
         h, rank = self._values.shape
         left, right = (_orthonormal(h, x.shape[-2], rank, generator=generator) for x in (self._left, self._right))
@@ -141,7 +141,7 @@ class HeadSpace:
         """Return the queries at these positions of examples."""
         return torch.stack([example.q[:, position] for example, position in positions]).cpu().double()
 
-    def own(self, z: Float[Tensor, "queries g e"]) -> Pull:
+    def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
         """Return W z of the model's own heads."""
         return Pull(self._scale * z, self.norms())
 
@@ -149,12 +149,12 @@ class HeadSpace:
         """Return W of one head."""
         return self._scale * torch.eye(self._width, dtype=torch.float64)
 
-    def random(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
+    def random_head(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
         """Draw a head with Gaussian maps of the same rank."""
         matrix = _normal(self._width, self._width, generator=generator)
         return Pull(z @ matrix.mT, torch.linalg.matrix_norm(matrix).expand(z.shape[1]))
 
-    def turned(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
+    def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
         """Draw new singular vectors for every head and keep its singular values."""
         rotation = _orthonormal(z.shape[1], self._width, self._width, generator=generator)
         return Pull(self._scale * torch.einsum("hce,nhe->nhc", rotation, z), self.norms())

@@ -128,8 +128,8 @@ class UnitConstraints:
         """Return these A_j as columns, in an orthonormal basis of their span (at most as many rows as columns)."""
         delta, sequence = self._rows.delta[where] * self._inverse[where, None], self._rows.sequence[where]
         left = linalg.qr(delta.T, mode="r")[0][: min(delta.shape)].T
-        used, index = np.unique(sequence, return_inverse=True)
-        z = self._rows.z[used]
+        sequences, index = np.unique(sequence, return_inverse=True)
+        z = self._rows.z[sequences]
         right = linalg.qr(z.T, mode="r")[0][: min(z.shape)].T[index]
         columns = np.einsum("ja,jb->abj", left, right).reshape(-1, len(where))
         return np.asarray(linalg.qr(columns, mode="r")[0][: len(where)] if len(columns) > len(where) else columns)

@@ -57,13 +57,13 @@ def _conflict(constraints: Constraints, weights: Array) -> Conflict:
     share = np.where(share > NEGLIGIBLE * share.max(), share, 0.0)
     weights = np.where(inequality & (share == 0), 0.0, weights)
     total = float(share.sum())
-    used = np.argsort(-share, kind="stable")[: int((share > 0).sum())]
-    pairs = tuple((int(constraints.sequence[j]), int(constraints.token[j])) for j in used)
+    order = np.argsort(-share, kind="stable")[: int((share > 0).sum())]
+    pairs = tuple((int(constraints.sequence[j]), int(constraints.token[j])) for j in order)
     names = ", ".join(f"token {t} of sequence {i}" for i, t in pairs[:4])
     more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
     return Conflict(
         tokens=pairs,
-        weights=tuple(float(w) for w in share[used] / total),
+        weights=tuple(float(w) for w in share[order] / total),
         residual=float(np.linalg.norm(constraints.combined(weights))) / total,
         reason=f"these tokens cannot all score below the selected ones: {names}{more}",
     )

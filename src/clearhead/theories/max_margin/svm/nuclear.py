@@ -41,7 +41,7 @@ def least_nuclear(constraints: Constraints, least: LeastNorm, *, tolerance: floa
     right, z = _span_coordinates(constraints.z)
     rows = replace(constraints, delta=delta, z=z)
     best = _Best(rows, tolerance)
-    best.offer(left.T @ least.W @ right, least.multipliers)
+    best.update(left.T @ least.W @ right, least.multipliers)
     if not best.proved():
         _split(rows, least.multipliers, best)
     return LeastNorm(left @ best.matrix() @ right.T, best.multipliers, best.proved())
@@ -71,7 +71,7 @@ class _Best:
         self._low = {False: -np.inf, True: -np.inf}
         self._W = {False: np.zeros(0), True: np.zeros(0)}
 
-    def offer(self, W: Array, multipliers: Array, *, exact: bool = False) -> None:
+    def update(self, W: Array, multipliers: Array, *, exact: bool = False) -> None:
         """Store W and the multipliers if they improve the bounds; `exact`: the small singular values of W are zero."""
         bounds = bracket(self._rows, W, multipliers, Norm.NUCLEAR)
         if bounds.high < self._high:
@@ -95,7 +95,7 @@ def _split(rows: Constraints, multipliers: Array, best: _Best) -> None:
     W = best.matrix()
     tau = float(np.linalg.norm(W, 2))
     S, before = W + W, np.zeros_like(W)
-    due, enough = FIRST_CHANGE, float(STEPS)
+    next_change, last_step = FIRST_CHANGE, float(STEPS)
     for step in range(STEPS):
         V = _shrink(S, tau)
         nearest = projection.nearest(2 * V - S, start=multipliers)
@@ -103,21 +103,21 @@ def _split(rows: Constraints, multipliers: Array, best: _Best) -> None:
             return
         P, multipliers = nearest.W, nearest.multipliers
         if step % CHECK_EVERY == 0:
-            best.offer(P, multipliers)
+            best.update(P, multipliers)
             if not rows.equal.any():
-                best.offer(V, multipliers, exact=True)
-            if best.proved(exact=True) or step > enough:
+                best.update(V, multipliers, exact=True)
+            if best.proved(exact=True) or step > last_step:
                 return
             if best.proved():
-                enough = min(enough, PATIENCE * step if not rows.equal.any() else step)
+                last_step = min(last_step, PATIENCE * step if not rows.equal.any() else step)
         dual = S - V
         S = S + RELAXATION * (P - V)
-        if step >= due:
+        if step >= next_change:
             change = _balance(P - V, P, V - before, dual)
             if max(change, 1 / change) > IMBALANCE:
                 change = min(max(change, 1 / LARGEST_CHANGE), LARGEST_CHANGE)
                 S, tau = V + change * (S - V), change * tau
-                due = int(PAUSE * step) + FIRST_CHANGE
+                next_change = int(PAUSE * step) + FIRST_CHANGE
         before = V
 
 
