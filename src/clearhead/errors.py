@@ -1,6 +1,6 @@
 """The exceptions Clearhead raises on purpose. Anything else that escapes is a defect."""
 
-__all__ = ["ClearheadError", "InputError"]
+__all__ = ["ClearheadError", "InputError", "NotEnoughMemoryError"]
 
 
 class ClearheadError(Exception):
@@ -9,3 +9,7 @@ class ClearheadError(Exception):
 
 class InputError(ClearheadError, ValueError):
     """An argument, file, model or input that cannot be used as given."""
+
+
+class NotEnoughMemoryError(ClearheadError, MemoryError):
+    """A computation that does not fit into memory. The message names the bytes and what to change."""

@@ -85,8 +85,8 @@ OPERATOR_FAULTS = (
     Fault(
         "softmax: rows without visible keys passed to the kernel",
         "operators/softmax.py",
-        "return torch.where(has_keys, attend(mask=mask | ~has_keys), 0)",
-        "return attend(mask=mask | ~has_keys)",
+        "return torch.where(has_keys, attend(mask=rows | ~has_keys), 0)",
+        "return attend(mask=rows | ~has_keys)",
         SOFTMAX,
     ),
     Fault(

@@ -15,6 +15,7 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.record import DepthCurve
 from clearhead.errors import InputError
 from clearhead.heads import Heads
+from clearhead.numerics.memory import run_within_memory
 from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.example import Cache, Example, Group, Random
 from clearhead.theories.reason import Reason, ReasonKind
@@ -68,6 +69,14 @@ class Measurement:
             return
         layer = self._layer(heads, by_input[0][0][0])
         layer.inputs += len(by_input)
+        run_within_memory(
+            lambda: self._measure(layer, by_input),
+            task=f"{self.theory.title} on an input of {heads.q.shape[-2]} tokens",
+            remedy="audit shorter inputs (--max-tokens) or this theory alone",
+            device=heads.q.device,
+        )
+
+    def _measure(self, layer: _Layer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
         if self.theory.grouping is None:
             self._measure_inputs(layer, by_input)
         else:

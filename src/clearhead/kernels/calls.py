@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead.errors import NotEnoughMemoryError
 from clearhead.kernels.library import INSTRUCTIONS, Kernel
 from clearhead.shapes import Bool, Float
 
@@ -224,5 +225,5 @@ def _run(kernel: Kernel, name: str, call: _Call) -> None:
     outcome = getattr(kernel.handle, name)(ctypes.byref(call), INSTRUCTIONS[kernel.instructions])
     if outcome == 2:
         sizes = call.sizes
-        raise MemoryError(f"not enough memory for attention over {sizes.tokens} tokens; pass fewer tokens at once")
+        raise NotEnoughMemoryError(f"attention over {sizes.tokens} tokens ran out of memory; pass fewer tokens at once")
     assert outcome == 0, f"the kernel has no variant for {kernel.instructions}"

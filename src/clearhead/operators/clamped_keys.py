@@ -14,12 +14,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from numbers import Real
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import no_autocast
@@ -182,14 +184,24 @@ def _visible_sums(
     mask = mask.reshape((1,) * (size.ndim + 1 - mask.ndim) + mask.shape)
     mask = mask.expand(*mask.shape[:-1], size.shape[-1])
     if mask.shape[-2] > 1 and by_query:
-        weights = mask.to(size.dtype)
-        with no_autocast(size):  # in half precision sums overflow, and counts beyond 256 are not exact
-            if size.ndim > 1 and weights.shape[-3] == 1:  # one mask for all heads: do not copy it for each
-                weights = weights.squeeze(-3)
-                return size @ weights.mT, torch.ones_like(size) @ weights.mT
-            return (weights @ size[..., None])[..., 0], weights.sum(dim=-1).expand(size.shape)
+        return run_within_memory(
+            partial(_sums_by_query, size, mask),
+            task="the bound of keys that differ between queries",
+            remedy='pass fewer tokens at once, or take mu over the whole head with KeyMu(scope="head")',
+            device=size.device,
+            needed=bytes_of_matrices(mask.shape, size.dtype, count=1),
+        )
     visible = mask.any(dim=-2).expand(size.shape)
     return torch.where(visible, size, 0).sum(dim=-1, keepdim=True), visible.sum(dim=-1, keepdim=True, dtype=size.dtype)
+
+
+def _sums_by_query(size: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    weights = mask.to(size.dtype)
+    with no_autocast(size):  # in half precision sums overflow, and counts beyond 256 are not exact
+        if size.ndim > 1 and weights.shape[-3] == 1:  # one mask for all heads: do not copy it for each
+            weights = weights.squeeze(-3)
+            return size @ weights.mT, torch.ones_like(size) @ weights.mT
+        return (weights @ size[..., None])[..., 0], weights.sum(dim=-1).expand(size.shape)
 
 
 RELEASED_BOUND = KeyBound(threshold=Threshold.TIMES_MU, mu=KeyMu(width=Width.MODEL))

@@ -11,11 +11,13 @@ et al. and the W_q and W_k of the slides.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
@@ -213,6 +215,18 @@ def general_attention(
     if similarity.fused is not None:
         q, k, scale = similarity.fused(q, k, mask)
         return softmax_attention(q, k, v.to(q.dtype), mask=mask, bias=bias, scale=scale).to(v.dtype)
+    return run_within_memory(
+        partial(_with_scores, q, k, v, similarity, mask, bias),
+        task="attention with this similarity, which stores all scores,",
+        remedy="pass fewer tokens at once, or a similarity such as gaussian(), which stores none",
+        device=q.device,
+        needed=bytes_of_matrices((*q.shape[:-1], k.shape[-2]), torch.promote_types(v.dtype, torch.float32)),
+    )
+
+
+def _with_scores(
+    q: Tensor, k: Tensor, v: Tensor, similarity: Similarity, mask: Tensor | None, bias: Tensor | None
+) -> Tensor:
     wide = torch.promote_types(v.dtype, torch.float32)
     scores = similarity.scores(q.to(wide), k.to(wide))
     scores = scores if bias is None else scores + bias

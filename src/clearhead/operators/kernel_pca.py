@@ -12,6 +12,7 @@ V = G A. The source does not treat the rank; here axes without variance are zero
 import math
 import warnings
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Literal
 
 import torch
@@ -21,6 +22,7 @@ from torch.nn.functional import pad
 from clearhead.errors import InputError
 from clearhead.numerics.eigenpairs import Eigenpairs, identified, same_sign
 from clearhead.numerics.gram import GramScales, centred_gram
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.numerics.partial import all_eigenvalues
 from clearhead.numerics.threads import one_thread_each
 from clearhead.operators.kernel_pca_solvers import Axes, ByExplained, ByRank, Solver, choose_solver, leading_axes
@@ -167,13 +169,25 @@ def kernel_pca_spectrum(
     flat, masks = k.detach().reshape(math.prod(leading), m, d), visible.reshape(math.prod(leading), m)
     step, energy, log_scale = max(1, CHUNK // max(m * m, 1)), [], []
     for keys, key_mask in zip(torch.split(flat, step), torch.split(masks, step), strict=True):
-        gram = centred_gram(keys.double(), scale=scale, visible=None if mask is None else key_mask)
-        eigenvalues = all_eigenvalues(gram.matrix)
-        energy.append(torch.where(eigenvalues > gram.scales.rounding.unsqueeze(-1), eigenvalues, 0))
-        log_scale.append(gram.scales.log_scale)
+        energies_of_keys, log_scale_of_keys = run_within_memory(
+            partial(_energies, keys, None if mask is None else key_mask, scale),
+            task=f"the spectrum of {m} keys, which needs their Gram matrix,",
+            remedy="pass fewer keys, or use kernel_pca with a number of axes, which can do without the matrix",
+            device=k.device,
+            needed=bytes_of_matrices((len(keys), m, m), torch.float64),
+        )
+        energy.append(energies_of_keys)
+        log_scale.append(log_scale_of_keys)
     energies = torch.cat(energy).reshape((*leading, m))
     rank = (energies > 0).sum(dim=-1)
     return KernelSpectrum(energy=energies, log_scale=torch.cat(log_scale).reshape(leading), rank=rank)
+
+
+def _energies(k: Tensor, visible: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """Return the energies of keys (b, m, d) and their log_scale."""
+    gram = centred_gram(k.double(), scale=scale, visible=visible)
+    eigenvalues = all_eigenvalues(gram.matrix)
+    return torch.where(eigenvalues > gram.scales.rounding.unsqueeze(-1), eigenvalues, 0), gram.scales.log_scale
 
 
 def _check(k: Tensor, scale: float | None, mask: Tensor | None, axes: Axes, axis_norm: str) -> tuple[float, Tensor]:

@@ -7,11 +7,13 @@ attention with one V for all rows, as a network computes it, is kernel PCA in th
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.kernel_pca import CHUNK, AxisNorm, kernel_pca
 from clearhead.operators.kernel_pca_solvers import Axes
 from clearhead.operators.softmax import softmax_attention
@@ -60,7 +62,14 @@ def kernel_pca_attention(
         return _project(q, k, key_mask, settings)
     if not isinstance(axes, int):
         raise InputError(f"expected a number of axes, because queries may see different keys; got {axes}")
-    return _by_key_set(q, k, mask.expand(*q.shape[:-1], k.shape[-2]), settings, axes)
+    mask = mask.expand(*q.shape[:-1], k.shape[-2])
+    return run_within_memory(
+        partial(_by_key_set, q, k, mask, settings, axes),
+        task="kernel PCA of keys that differ between queries",
+        remedy="pass fewer tokens at once, or a mask (..., 1, m) that is the same for all queries",
+        device=q.device,
+        needed=bytes_of_matrices(mask.shape, torch.long),  # masks with numbers, and their sets
+    )
 
 
 @dataclass(frozen=True, slots=True)

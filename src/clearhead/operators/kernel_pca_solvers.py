@@ -11,6 +11,7 @@ from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs
 from clearhead.numerics.gram import CentredGram, GramScales, centred_gram
 from clearhead.numerics.gram_product import tiled_gram
 from clearhead.numerics.krylov import guarded, krylov_eigenpairs
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.numerics.partial import leading_eigenpairs
 
 __all__ = ["Axes", "ByExplained", "ByRank", "Solver", "choose_solver", "leading_axes"]
@@ -83,11 +84,21 @@ def leading_axes(
             if lost and precision is None and wide is torch.float32:
                 return _matrix_free(k[0].double(), mask, axes, scale)
             return scales, pairs
-    gram = _centred_gram(k.double(), visible, scale, whole=differentiable or torch.compiler.is_compiling())
-    if solver == "partial" and isinstance(axes, int) and axes < m:
-        return gram.scales, leading_eigenpairs(gram.matrix, axes, precision=precision or torch.float64)
-    count = axes if isinstance(axes, int) else m
-    return gram.scales, dense_eigenpairs(gram.matrix, count, differentiable=differentiable)
+
+    def with_matrix() -> tuple[GramScales, Eigenpairs]:
+        gram = _centred_gram(k.double(), visible, scale, whole=differentiable or torch.compiler.is_compiling())
+        if solver == "partial" and isinstance(axes, int) and axes < m:
+            return gram.scales, leading_eigenpairs(gram.matrix, axes, precision=precision or torch.float64)
+        count = axes if isinstance(axes, int) else m
+        return gram.scales, dense_eigenpairs(gram.matrix, count, differentiable=differentiable)
+
+    return run_within_memory(
+        with_matrix,
+        task=f"kernel PCA of {m} keys with their Gram matrix",
+        remedy='pass fewer keys, or a number of axes with solver="matrix_free"',
+        device=k.device,
+        needed=bytes_of_matrices((len(k), m, m), torch.float64),
+    )
 
 
 def _centred_gram(k: Tensor, visible: Tensor | None, scale: float, *, whole: bool) -> CentredGram:

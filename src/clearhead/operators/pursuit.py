@@ -25,7 +25,7 @@ from clearhead.errors import InputError
 from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.pursuit_kernel import pursuit as pursuit_in_kernel
 from clearhead.operators.pursuit_options import DropoutIterations, Order, Pursuit
-from clearhead.operators.softmax import as_rows, fused_attention, softmax_attention
+from clearhead.operators.softmax import as_rows, attend_with_keys, fused_attention, softmax_attention
 from clearhead.operators.symmetric import (
     four_axes,
     key_mask_of,
@@ -153,12 +153,8 @@ class AttentionStep:
             q = q - _mean(q, self.mask)
         if not drops:
             return softmax_attention(q, keys, values, mask=self.mask, scale=self.scale)
-        if self.mask is None:
-            return fused_attention(q, keys, values, mask=None, dropout=self.dropout, scale=self.scale)
-        mask = as_rows(self.mask)
-        has_keys = mask.any(dim=-1, keepdim=True)
-        out = fused_attention(q, keys, values, mask=mask | ~has_keys, dropout=self.dropout, scale=self.scale)
-        return torch.where(has_keys, out, 0)
+        attend = partial(fused_attention, q, keys, values, dropout=self.dropout, scale=self.scale)
+        return attend(mask=None) if self.mask is None else attend_with_keys(attend, self.mask)
 
     def slice(self, start: int, end: int) -> "AttentionStep":
         """Return the step of entries start to end of the first of four axes."""

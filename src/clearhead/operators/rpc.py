@@ -6,11 +6,13 @@ iteration is `clamped_key_attention`, exactly: the baseline of more iterations.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.pursuit import AttentionStep, iterate, iterate_in_chunks, principal_attention_pursuit
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
 from clearhead.operators.softmax import as_rows
@@ -140,7 +142,14 @@ def trace_pursuit(
         queries = keys if q is None else q
         gap = torch.where(visible, k - low_rank - sparse, 0).norm(dim=(-2, -1))
         share = ((sparse != 0) & visible).sum(dim=(-2, -1)) / (visible.sum(dim=(-2, -1)) * k.shape[-1]).clamp_min(1)
-        diagonal = torch.where(visible[..., 0], _diagonal_weights(queries, keys, mask, scale), 0)
+        weights = run_within_memory(
+            partial(_diagonal_weights, queries, keys, mask, scale),
+            task="the trace of a pursuit, which stores all scores,",
+            remedy="pass fewer tokens at once, or use rpc_attention, which stores none",
+            device=k.device,
+            needed=bytes_of_matrices((*k.shape[:-1], k.shape[-2]), wide),
+        )
+        diagonal = torch.where(visible[..., 0], weights, 0)
         steps.append(
             PursuitStep(
                 low_rank=low_rank,

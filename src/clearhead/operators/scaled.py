@@ -9,11 +9,13 @@ Difference from the source: it has no masks. Here the mask also applies to S, se
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.resizing import Layout, resize_matrix
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
@@ -164,6 +166,16 @@ def _product(matrix: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return _batched_product(matrix, torch.where(visible, v, 0))
     while mask.ndim > 2 and mask.shape[0] == 1:
         mask = mask[0]
+    return run_within_memory(
+        partial(_masked_product, matrix, v, mask),
+        task="a matrix S under a mask of its own for each input",
+        remedy="pass fewer inputs or tokens at once",
+        device=v.device,
+        needed=bytes_of_matrices(torch.broadcast_shapes(mask.shape, matrix.shape), matrix.dtype, count=1),
+    )
+
+
+def _masked_product(matrix: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     masked = torch.where(mask, matrix, 0)
     return _batched_product(masked, v) if masked.ndim <= 3 else masked @ v
 

@@ -6,16 +6,20 @@ keys gets zeros; the papers leave that case undefined.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.private_names import functorch_active, jit_tracing
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["as_rows", "check_sinks", "fused_attention", "softmax_attention"]
+__all__ = ["as_rows", "attend_with_keys", "check_sinks", "fused_attention", "softmax_attention"]
+
+_FEWER = "pass fewer tokens or heads at once, or a mask (..., 1, m) that is the same for all queries"
 
 
 def softmax_attention(
@@ -52,10 +56,21 @@ def softmax_attention(
     attend = partial(_attend, q, k, v, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
     if mask is None:
         return attend(mask=None)
-    mask = as_rows(mask)
-    has_keys = mask.any(dim=-1, keepdim=True)
-    # Kernels differ in their output for a row without keys, and some give NaN gradients, so they never get one.
-    return torch.where(has_keys, attend(mask=mask | ~has_keys), 0)
+    return attend_with_keys(attend, mask)
+
+
+def attend_with_keys(attend: Callable[..., Tensor], mask: Tensor) -> Tensor:
+    """Return `attend(mask=...)` with a mask under which every query sees a key, and zeros for queries without keys.
+
+    Kernels differ in their output for a row without keys, and some give NaN gradients, so they never get one.
+    """
+    rows = as_rows(mask)
+
+    def compute() -> Tensor:
+        has_keys = rows.any(dim=-1, keepdim=True)
+        return torch.where(has_keys, attend(mask=rows | ~has_keys), 0)
+
+    return run_within_memory(compute, task="attention", remedy=_FEWER, device=mask.device)
 
 
 def as_rows(added: Tensor) -> Tensor:
@@ -84,7 +99,13 @@ def _attend(
 ) -> Tensor:
     fits = bias is None or torch.promote_types(bias.dtype, q.dtype) == q.dtype
     if softcap is not None or sinks is not None or not fits or k.shape[-2] == 0:
-        return _dense(q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+        return run_within_memory(
+            partial(_dense, q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks),
+            task="attention with a soft cap, sinks or a bias wider than q, which stores all scores,",
+            remedy="pass fewer tokens or heads at once",
+            device=q.device,
+            needed=bytes_of_matrices((*q.shape[:-1], k.shape[-2]), torch.promote_types(q.dtype, torch.float32)),
+        )
     added = mask
     if bias is not None:
         added = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), -torch.inf)
@@ -98,7 +119,14 @@ def fused_attention(
 
     mask: boolean or added to the scores; every query sees a key
     """
-    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    out = run_within_memory(
+        partial(scaled_dot_product_attention, q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale),
+        task="attention",
+        remedy=_FEWER,
+        device=q.device,
+        # torch converts a boolean mask to numbers.
+        needed=0 if mask is None else bytes_of_matrices(mask.shape, q.dtype, count=1),
+    )
     bias = None if mask is None or mask.dtype is torch.bool else mask.detach()
     return out if _surely_finite(q, k, bias, scale) else out + _not_finite(q, k, bias, scale).to(out.dtype)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import SUPPORT, Summary
+from clearhead.numerics.memory import format_bytes
 from clearhead.numerics.moments import Interval
 from clearhead.theories.theory import Claim, Role, TheoremCheck, Unit
 
@@ -222,9 +223,7 @@ def duration(seconds: float) -> str:
 
 def amount_of_memory(size: int | None) -> str:
     """Write bytes, as in 812 MB or 1.9 GB; "unknown" where the operating system does not report it."""
-    if size is None:
-        return "unknown"
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    return "unknown" if size is None else format_bytes(size)
 
 
 def clean(text: str) -> str:

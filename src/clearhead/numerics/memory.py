@@ -1,0 +1,103 @@
+"""Computations that build large matrices: an error with the bytes and the remedy where memory does not suffice.
+
+Neither check alone is enough. Linux promises more memory than it has and kills the process that uses it, so the bytes
+are compared with the free memory first; they are a lower bound, and so nothing that fits is refused. macOS, GPUs and
+limits of a process (ulimit) report nothing in advance, and steps may need more than the bound: there the allocator's
+error is caught.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from clearhead.errors import NotEnoughMemoryError
+from clearhead.private_names import jit_tracing
+
+__all__ = ["bytes_of_matrices", "format_bytes", "free_memory", "run_within_memory"]
+
+T = TypeVar("T")
+
+SMALL = 2**30
+"""Bytes that are not compared with the free memory first, which takes 0.1 ms."""
+
+_TRIED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_CGROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "anon"),  # version 2
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "rss"),  # version 1
+)
+_MEMINFO = Path("/proc/meminfo")
+
+
+def run_within_memory(compute: Callable[[], T], *, task: str, remedy: str, device: torch.device, needed: int = 0) -> T:
+    """Return `compute()`. Raise `NotEnoughMemoryError` if its matrices do not fit into memory.
+
+    task: the subject of the error, such as "attention with a soft cap"
+    remedy: what to do, such as "pass fewer tokens at once"
+    needed: lower bound of the bytes, see `bytes_of_matrices`; 0 if it is not known
+    """
+    if torch.compiler.is_compiling() or jit_tracing():  # sizes are symbols there
+        return compute()
+    if device.type == "cpu" and needed > SMALL:
+        free = free_memory()
+        if free is not None and needed > free:
+            raise NotEnoughMemoryError(
+                f"{task} needs at least {format_bytes(needed)} of memory, and {format_bytes(free)} are free; {remedy}"
+            )
+    try:
+        return compute()
+    except NotEnoughMemoryError:
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if not _is_allocation_error(error):
+            raise
+        tried = _tried_bytes(error) or needed
+        size = f" (it tried to allocate {format_bytes(tried)})" if tried else ""
+        raise NotEnoughMemoryError(f"{task} ran out of memory{size}; {remedy}") from None
+
+
+def bytes_of_matrices(shape: Sequence[int], dtype: torch.dtype, *, count: int = 2) -> int:
+    """Return the bytes of `count` matrices. Two is the least: a step holds its operand and its result."""
+    return count * math.prod(shape) * dtype.itemsize
+
+
+def format_bytes(size: int) -> str:
+    """Write bytes, as in 812 MB or 1.9 GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def free_memory() -> int | None:
+    """Return the bytes that this process can still use, with swap, within its control group; None if not on Linux."""
+    try:
+        lines = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
+        free = sum(int(lines[name].split()[0]) * 1024 for name in ("MemAvailable", "SwapFree"))
+    except (OSError, KeyError, ValueError):
+        return None
+    return min([free, *_free_in_cgroups()])
+
+
+def _free_in_cgroups() -> list[int]:
+    """Return the limit of each control group minus its memory, without the cache of files, which can be dropped."""
+    free = []
+    for folder, limit, used in _CGROUPS:
+        try:
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            free.append(int((folder / limit).read_text()) - int(statistics[used]))
+        except (OSError, KeyError, ValueError):  # "max" is no limit
+            continue
+    return free
+
+
+def _is_allocation_error(error: BaseException) -> bool:
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error) or "out of memory" in str(error)
+
+
+def _tried_bytes(error: BaseException) -> int:
+    """Return the bytes that the allocator's error names; 0 if it names none."""
+    match = _TRIED.search(str(error))
+    return round(float(match[1]) * _UNITS[match[2].lower()]) if match else 0

@@ -1,0 +1,104 @@
+"""What does not fit into memory is refused in one line with the bytes and the remedy; what fits is not refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead import operators as ops
+from clearhead.errors import ClearheadError, NotEnoughMemoryError
+from clearhead.numerics import memory
+from clearhead.numerics.memory import free_memory, run_within_memory
+
+CPU = torch.device("cpu")
+N, HEADS, WIDTH = 11, 2, 3
+
+
+def _run(compute: Callable[[], object], needed: int = 0) -> object:
+    return run_within_memory(compute, task="a test", remedy="use less", device=CPU, needed=needed)
+
+
+def test_more_than_the_free_memory_is_refused_before_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: 3 * 10**9)
+    assert _run(lambda: "fits", needed=3 * 10**9) == "fits"
+    words = r"^a test needs at least 3\.1 GB of memory, and 3\.0 GB are free; use less$"
+    with pytest.raises(NotEnoughMemoryError, match=words) as caught:
+        _run(lambda: pytest.fail("it was computed"), needed=3_100_000_000)
+    assert isinstance(caught.value, MemoryError)
+    assert isinstance(caught.value, ClearheadError)
+
+
+@pytest.mark.parametrize(
+    ("compute", "words"),
+    [
+        (lambda: torch.empty(2**50, dtype=torch.int8), r"\(it tried to allocate 1125899\.9 GB\); use less$"),
+        (lambda: [0] * 2**60, "ran out of memory; use less$"),
+    ],
+    ids=["torch", "Python"],
+)
+def test_the_allocators_error_becomes_ours(compute: Callable[[], object], words: str) -> None:
+    with pytest.raises(NotEnoughMemoryError, match=r"^a test ran out of memory") as caught:
+        _run(compute)
+    assert caught.match(words)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match=r"size mismatch|must match"):
+        _run(lambda: torch.zeros(2) + torch.zeros(3))
+
+
+def test_the_limit_of_a_control_group_counts_and_its_file_cache_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:  8000 kB\nSwapFree: 1000 kB\n")
+    (tmp_path / "memory.stat").write_text("anon 1000000\nfile 3000000\n")
+    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "_CGROUPS", ((tmp_path, "memory.max", "anon"), (tmp_path / "none", "x", "rss")))
+    assert free_memory() == 9000 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory() == 9000 * 1024
+    (tmp_path / "memory.max").write_text("5000000\n")
+    assert free_memory() == 4_000_000
+    meminfo.unlink()
+    assert free_memory() is None
+
+
+CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()
+CALLS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], object], str, int]] = {
+    "softcap": (lambda q, k, v: ops.softmax_attention(q, k, v, softcap=1.0), "fewer tokens or heads", 2 * HEADS * 4),
+    "sinks": (lambda q, k, v: ops.softmax_attention(q, k, v, sinks=q[0, :, 0, 0]), "fewer tokens", 2 * HEADS * 4),
+    "mask": (lambda q, k, v: ops.softmax_attention(q, k, v, mask=CAUSAL), r"a mask \(\.\.\., 1, m\)", 4),
+    "dot product": (
+        lambda q, k, v: ops.general_attention(q, k, v, similarity=ops.dot_product()), r"gaussian\(\)", 2 * HEADS * 4,
+    ),
+    "RPC": (lambda q, k, v: ops.rpc_attention(None, k, v, mask=CAUSAL), 'KeyMu.scope="head"', 4),
+    "clamped keys": (lambda q, k, v: ops.clamped_key_attention(q, k, v, mask=CAUSAL), 'KeyMu.scope="head"', 4),
+    "trace": (lambda q, k, v: ops.trace_pursuit(None, k, v), "rpc_attention, which stores none", 2 * HEADS * 4),
+    "S": (
+        lambda q, k, v: ops.scaled_attention(q, k, v, s=ops.SMatrix(torch.eye(N)), mask=CAUSAL), "fewer inputs", 4,
+    ),
+    "spectrum": (lambda q, k, v: ops.kernel_pca_spectrum(k), "kernel_pca with a number of axes", 2 * HEADS * 8),
+    "kernel PCA": (lambda q, k, v: ops.kernel_pca(k, axes=2), 'solver="matrix_free"', 2 * 8),
+    "causal kernel PCA": (
+        lambda q, k, v: ops.kernel_pca_attention(q, k, axes=2, mask=CAUSAL), r"a mask \(\.\.\., 1, m\)", 2 * HEADS * 8,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_operator_that_stores_a_matrix_says_its_bytes_and_a_remedy(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, remedy, bytes_by_score = CALLS[name]
+    operands = torch.randn(3, 1, HEADS, N, WIDTH, generator=torch.Generator().manual_seed(5)).unbind()
+    needed = bytes_by_score * N * N
+    monkeypatch.setattr(memory, "SMALL", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda: needed - 1)
+    with pytest.raises(NotEnoughMemoryError, match=rf"needs at least 0 MB of memory.*; .*{remedy}"):
+        call(*operands)
+    monkeypatch.setattr(memory, "free_memory", lambda: 10**6)
+    call(*operands)
