@@ -82,6 +82,7 @@ def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditReco
 
 def test_the_record_tells_what_was_done(record: AuditRecord) -> None:
     assert (record.model, record.data, record.inputs, record.seed) == ("planted", "noise", 12, 0)
+    assert record.tokens == 12 * TOKENS
     assert [layer.heads for layer in record.fidelity.layers] == [3, 3]
     assert record.fidelity.output_difference == 0
     assert record.timing.total >= record.timing.forward > 0
@@ -200,6 +201,21 @@ def test_text_models_count_their_tokens() -> None:
         ("symmetry", 6, 0),
         ("attention sinks", 6, 0),
     }
+
+
+class _Padded(nn.Module):
+    """One head over tensors, of which `lengths` says how many tokens are not padding."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        mask = (torch.arange(x.shape[-2]) < lengths[:, None])[:, None, None]
+        return functional.scaled_dot_product_attention(*3 * (x[:, None],), attn_mask=mask)[:, 0]
+
+
+def test_tensors_count_the_tokens_that_attention_sees() -> None:
+    batches = [(x, torch.tensor([TOKENS, 17, 11, 7])) for x in _batches(2)]
+    for layers in ([0], None):
+        record = audit(_Padded(), batches, theories="attention-sinks", layers=layers)
+        assert (record.inputs, record.tokens) == (8, 2 * (TOKENS + 17 + 11 + 7))
 
 
 def test_a_model_the_theory_does_not_speak_of_gets_a_table_not_an_error() -> None:

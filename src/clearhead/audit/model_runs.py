@@ -64,8 +64,11 @@ def measure(
             output = call_model(model, batch, which, observer)
             if loss is not None:
                 _differentiate(captured, loss, output, batch, which)
-            inputs, tokens = _size(batch)
-            covered = Coverage(covered.inputs + inputs, covered.tokens + tokens)
+            tokens = _count_tokens(batch)
+            covered = Coverage(
+                covered.inputs + _count_inputs(batch),
+                covered.tokens + (observer.attended if tokens is None else tokens),
+            )
     progress(covered.inputs)
     return covered
 
@@ -104,6 +107,8 @@ class _Observer:
         checked: Sequence[str],
     ) -> None:
         self.failure: Exception | None = None
+        self.attended = 0
+        """Number of keys of the first layer that a query sees, in the last batch."""
         self._checked = checked
         self._measurements = measurements
         self._layers = layers
@@ -115,6 +120,8 @@ class _Observer:
                 f"{heads.name} runs on a later batch and not on the first, so it was never checked; "
                 "begin with a batch on which every layer runs"
             )
+        if heads.layer == 0:
+            self.attended = _visible_keys(heads)
         if self._layers is not None and heads.layer not in self._layers:
             return
         try:
@@ -154,16 +161,27 @@ def _differentiate(captured: Capture, loss: Callable[[Any, Any], Tensor], output
     captured.differentiate(value)
 
 
-def _size(batch: Any) -> tuple[int, int]:
-    """Return the number of inputs and of tokens; 0 tokens if the batch has no token ids or mask."""
+def _count_inputs(batch: Any) -> int:
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
-    inputs = next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)
+    return next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)
+
+
+def _count_tokens(batch: Any) -> int | None:
+    """Return the number of tokens; None if the batch has no token ids or mask, as images have none."""
     if not isinstance(batch, Mapping):
-        return inputs, 0
+        return None
     mask, ids = batch.get("attention_mask"), batch.get("input_ids")
     if isinstance(mask, Tensor):
-        return inputs, int(mask.sum())
-    return inputs, ids.numel() if isinstance(ids, Tensor) else 0
+        return int(mask.sum())
+    return ids.numel() if isinstance(ids, Tensor) else None
+
+
+def _visible_keys(heads: Heads) -> int:
+    """Return the number of tokens that are keys of some query, over all inputs."""
+    b, m = len(heads.k), heads.k.shape[-2]
+    if heads.mask is None:
+        return b * m
+    return int(heads.mask.any(dim=-2).expand(b, -1, m).any(dim=1).sum())
 
 
 @contextmanager

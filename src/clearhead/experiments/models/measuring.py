@@ -22,7 +22,6 @@ from clearhead.interfaces import AttentionNotSeenError
 from clearhead.models.huggingface import Draw
 from clearhead.models.loading import DEMOS, load_model
 from clearhead.models.objects import LoadError
-from clearhead.models.vit import VisionTransformer
 from clearhead.report.json_file import audit_as_json
 from clearhead.training.evaluation import as_pixels
 
@@ -41,14 +40,12 @@ class Ready:
     """A loaded model and its inputs.
 
     untrained: returns the model with fresh random weights from a seed
-    tokens: the number of tokens of all inputs, if a batch does not contain it
     """
 
     model: nn.Module
     batches: list[Any]
     source: str
     untrained: Draw | None = None
-    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +101,11 @@ def _load_vision(request: Request) -> Ready:
     loaded = load_model(str(folder), max_tokens=MAX_TOKENS)
     images = as_pixels(fashion_mnist(request.data).test_images[: request.inputs or INPUTS])
     batches = [images[i : i + IMAGES_PER_BATCH] for i in range(0, len(images), IMAGES_PER_BATCH)]
-    tokens = len(images) * loaded.model.config.tokens if isinstance(loaded.model, VisionTransformer) else None
     return Ready(
         model=loaded.model,
         untrained=loaded.draw_baseline,
         batches=batches,
         source="first test images of Fashion-MNIST",
-        tokens=tokens,
     )
 
 
@@ -158,7 +153,7 @@ def measure_all(subjects: Iterable[Subject], request: Request, folder: Path, *, 
                     data=ready.source,
                     progress=progress,
                 )
-                result = store(path, key, {**audit_as_json(record), "tokens": ready.tokens or record.tokens})
+                result = store(path, key, audit_as_json(record))
             else:
                 result = stored["result"]
             measured.append(Measured(subject=subject, source=ready.source, record=result))
