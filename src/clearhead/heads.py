@@ -79,7 +79,7 @@ class Heads:
     out_gradient: Float[Tensor, "b h n e"] | None = None
     """Gradient of the caller's loss at `out`; None without a loss, and where `out` does not reach it."""
     residual_stream: ResidualStream | None = None
-    """The tokens around the block, if requested; None where there are none."""
+    """The tokens around the block, if requested, or None."""
 
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:

@@ -50,7 +50,7 @@ def pop_dispatch_mode() -> Any:
 
 
 def current_function_mode() -> Any:
-    """Return the innermost torch function mode of this thread, None if there is none."""
+    """Return the innermost torch function mode of this thread, or None."""
     return torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
 
 

@@ -59,7 +59,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 def read_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file.
 
-    Raise FileNotFoundError if there is none, and InputError for a pipe, a device, a folder or more than `max_bytes`.
+    Raise FileNotFoundError if it is missing, and InputError for a pipe, a device, a folder or more than `max_bytes`.
     """
     # Without O_NONBLOCK, opening a named pipe waits for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -137,7 +137,7 @@ def write_checksums(folder: Path, names: Sequence[str]) -> None:
 
 
 def check_checksums(folder: Path) -> bool:
-    """Compare the files of a folder with its `CHECKSUMS_FILE`. Return False if there is none.
+    """Compare the files of a folder with its `CHECKSUMS_FILE`. Return False if it has no such file.
 
     Raise DamagedFileError if a file differs or is missing.
     """

@@ -36,7 +36,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a file that `write_json` wrote.
 
-    Raise FileNotFoundError if there is none. Raise DamagedFileError if it is not a regular file of JSON, has no
+    Raise FileNotFoundError if the file is missing. Raise DamagedFileError if it is not a regular file of JSON, has no
     checksum, or the checksum does not fit.
     """
     try:

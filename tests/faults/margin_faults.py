@@ -71,7 +71,7 @@ MARGIN_FAULTS = (
     Fault(
         "distance: weights not divided by the remainder",
         "numerics/least_distance.py",
-        "weights=signed / rest",
+        "weights=signed / remainder",
         "weights=signed",
         DISTANCE,
     ),

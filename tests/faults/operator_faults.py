@@ -274,8 +274,8 @@ OPERATOR_FAULTS = (
     Fault(
         "kernel PCA: hidden keys counted in g",
         "numerics/gram.py",
-        "counted = scores.masked_fill(~seen.unsqueeze(-2), -torch.inf)",
-        "counted = scores.masked_fill(~seen.unsqueeze(-2), 0)",
+        "counted = scores.masked_fill(~counted_keys.unsqueeze(-2), -torch.inf)",
+        "counted = scores.masked_fill(~counted_keys.unsqueeze(-2), 0)",
         KERNEL_PCA,
     ),
     Fault(
@@ -351,8 +351,8 @@ OPERATOR_FAULTS = (
     Fault(
         "krylov: vectors not orthogonalised",
         "numerics/krylov.py",
-        "block, own = torch.linalg.qr(image - basis @ (basis.mT @ image))",
-        "block, own = torch.linalg.qr(image)",
+        "block, triangular = torch.linalg.qr(image - basis @ (basis.mT @ image))",
+        "block, triangular = torch.linalg.qr(image)",
         SOLVERS,
     ),
     Fault(

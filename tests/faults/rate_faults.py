@@ -20,7 +20,7 @@ RATE_FAULTS = (
     Fault(
         "logdet: inaccurate factorisations accepted",
         "numerics/logdet.py",
-        "lost <= LOST[answer] * value)",
+        "lost <= LOST[dtype] * value)",
         "lost <= 1e9)",
         LOGDET,
     ),
@@ -35,8 +35,8 @@ RATE_FAULTS = (
     Fault(
         "logdet: autocast not disabled",
         "numerics/logdet.py",
-        "        with torch.no_grad(), _in_full(x):\n            found",
-        "        with torch.no_grad():\n            found",
+        "        with torch.no_grad(), _in_full(x):\n            solution",
+        "        with torch.no_grad():\n            solution",
         LOGDET,
     ),
     Fault(
@@ -49,7 +49,7 @@ RATE_FAULTS = (
     Fault(
         "logdet: failed factorisation inverted",
         "numerics/logdet.py",
-        "if not bool(found.exact.all()):",
+        "if not bool(factored.exact.all()):",
         "if False:",
         LOGDET,
     ),

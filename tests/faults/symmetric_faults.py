@@ -40,14 +40,14 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: entries above the diagonal left out",
         "kernels/head.h",
-        "for (int64_t j = 0; j <= i; j += 4) turn_quads",
-        "for (int64_t j = 0; j < i; j += 8) turn_quads",
+        "for (int64_t j = 0; j <= i; j += 4) transpose_quads",
+        "for (int64_t j = 0; j < i; j += 8) transpose_quads",
         SYMMETRIC,
     ),
     Fault(
         "kernel: hidden tokens are read",
         "kernels/head.h",
-        "if (token >= tiling.n || (seen && !seen[token])) weight[token] = 0;",
+        "if (token >= tiling.n || (visible && !visible[token])) weight[token] = 0;",
         "if (token >= tiling.n) weight[token] = 0;",
         SYMMETRIC,
     ),
@@ -61,14 +61,14 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: threads leave pairs out of a shared head",
         "kernels/head.h",
-        "if (turn % team.size != team.rank) continue;",
-        "if (turn % team.size != 0) continue;",
+        "if (block % team.size != team.rank) continue;",
+        "if (block % team.size != 0) continue;",
         SYMMETRIC,
     ),
     Fault(
         "kernel: row not rescaled at a new maximum",
         "kernels/forward.h",
-        "if (lowered != 1)",
+        "if (rescaling != 1)",
         "if (false)",
         SYMMETRIC,
     ),
@@ -89,8 +89,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: row gradients assumed symmetric",
         "kernels/backward.h",
-        "        dots(three + first",
-        "        symmetric_dots(three + first",
+        "        dots(a_b_a + first",
+        "        symmetric_dots(a_b_a + first",
         SYMMETRIC,
     ),
     Fault(
@@ -103,8 +103,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: small gradients underflow",
         "kernels/backward.h",
-        "keys.some_seen ? LIFTED / totals[token] : 0",
-        "keys.some_seen ? 0x1p-30f * LIFTED / totals[token] : 0",
+        "keys.any_visible ? LIFTED / totals[token] : 0",
+        "keys.any_visible ? 0x1p-30f * LIFTED / totals[token] : 0",
         SYMMETRIC,
     ),
     Fault(

@@ -10,7 +10,7 @@ class Pursuits : protected Shape {
     struct Pursued {
         int64_t iterations;
         float pull;
-        Flags plain;  // (iterations, heads)
+        Flags by_row;  // (iterations, heads)
         Floats thresholds, between, out, to_k, to_v, to_t;
     };
 
@@ -42,18 +42,18 @@ class Pursuits : protected Shape {
                 sizes[x] = fabs(k[x]) + 2 * fabs(l[x]) + 3 * fabs(u[x]) + (t < 0 ? -t : 0);
                 if (i || t > 0) path.edge = fmin(path.edge, fabs(fabs(zs[x]) - fabs(t)) - 1e-5 * sizes[x]);
             }
-            const bool plain = p.plain[(size_t)(i * heads + at)];
+            const bool by_row = p.by_row[(size_t)(i * heads + at)];
             const Numbers next = i + 1 < p.iterations ? part(p.between, i * heads + at, size) : part(p.out, at, size);
             const Range range(head, q, v, sizes);
-            check_verdict("an iteration went row by row, or not", range.verdict, plain);
+            check_verdict("an iteration went row by row, or not", range.verdict, by_row);
             check_average("an iteration is no average", next, v, range, head);
             path.relative = fmax(path.relative, rounding(range.most));
             path.q_most = fmax(path.q_most, largest(q));
             path.fine = path.fine && range.all_fine;
-            path.some_plain = path.some_plain || plain;
-            path.all_plain = path.all_plain && plain;
+            path.some_plain = path.some_plain || by_row;
+            path.all_plain = path.all_plain && by_row;
             if (is_small() || !finite(v))
-                path.done.push_back({zs, q, check_attention("an iteration of pursuit", next, q, v, range, head, plain)});
+                path.done.push_back({zs, q, check_attention("an iteration of pursuit", next, q, v, range, head, by_row)});
             for (size_t x = 0; x < l.size(); ++x) u[x] = c[x] + l[x] - next[x];
             l = next;
         }
@@ -117,23 +117,23 @@ class Pursuits : protected Shape {
         Pursued p = {1 + draw.below(5), draw.one_in(2) ? 2.0f : 0.0f, {}, {}, {}, {}, {}, {}, {}};
         const int64_t whole = rows * z.key_width, before = (p.iterations - 1) * whole;
         const Block<float> thresholds(heads), totals(p.iterations * rows), between(before), to_t(heads);
-        const Block<uint8_t> plain(p.iterations * heads);
-        const auto flags = [&] { return Flags(plain.get(), plain.get() + p.iterations * heads); };
+        const Block<uint8_t> by_row(p.iterations * heads);
+        const auto flags = [&] { return Flags(by_row.get(), by_row.get() + p.iterations * heads); };
         for (int64_t head = 0; head < heads; ++head)
             p.thresholds.push_back(thresholds.get()[head] = draw.one_in(12) ? draw.of(odd) : draw.of(usual));
-        Pursuit forward = call_of<Pursuit>(totals.get(), plain.get());
+        Pursuit forward = call_of<Pursuit>(totals.get(), by_row.get());
         forward.iterations = p.iterations;
         forward.pull = p.pull;
         forward.thresholds = thresholds.get();
         forward.between = between.get();
         called(clearhead_pursuit, forward);
-        p.plain = flags();
+        p.by_row = flags();
         p.out = out.dense();
         p.between = Floats(between.get(), between.get() + before);
         if (draw.one_in(2)) {  // nothing is kept
             Pursuit alone = forward;
             alone.between = alone.totals = nullptr;
-            alone.plain = nullptr;
+            alone.by_row = nullptr;
             called(clearhead_pursuit, alone);
             if (!same_bits(p.out, out.dense())) fail("other bits of pursuit");
         }
@@ -153,7 +153,7 @@ class Pursuits : protected Shape {
             if (!same_bits(p.to_v, v_gradient.dense())) fail("other bits of pursuit for v");
             if (!same_bits(p.to_t, Floats(to_t.get(), to_t.get() + heads))) fail("other bits for thresholds");
         }
-        if (p.plain != flags()) fail("pursuit's gradient wrote what it reads");
+        if (p.by_row != flags()) fail("pursuit's gradient wrote what it reads");
         for (int64_t head = 0; head < heads; ++head) check_pursuit(head, p);
         check_rows_only();
     }

@@ -12,8 +12,8 @@ using Numbers = std::vector<double>;
 struct Head {
     int64_t n, d, e;
     double scale;
-    const uint8_t *seen;  // or null
-    bool sees(int64_t j) const { return !seen || seen[j]; }
+    const uint8_t *visible;  // or null
+    bool sees(int64_t j) const { return !visible || visible[j]; }
 };
 
 inline double dot(const double *a, const double *b, int64_t width) {
@@ -95,7 +95,7 @@ struct Range {
     Verdict verdict = Verdict::SYMMETRIC;
     double most = 0;  // of scale |k|^2 over the tokens whose keys are fine
     std::vector<Held> held;
-    bool some_seen = false, all_fine = true, seen_fine = true;
+    bool any_visible = false, all_fine = true, seen_fine = true;
 
     // sizes: of all that was added up for each number of k
     Range(const Head &head, const Numbers &k, const Numbers &v, const Numbers &sizes) {
@@ -112,7 +112,7 @@ struct Range {
             if (fine) most = fmax(most, head.scale * room);
             all_fine = all_fine && fine;
             if (!head.sees(i)) continue;
-            some_seen = true;
+            any_visible = true;
             seen_fine = seen_fine && fine;
             low = fmin(low, c * bits);
             high = numbers ? fmax(high, c * bits) : INFINITY;
@@ -123,9 +123,9 @@ struct Range {
             largest = fmax(largest, fabs(x));
         }
         const double doubt = 0.01 + 1e-5 * most, spread = high - low;
-        if (some_seen && (high > 256 + doubt || spread > 108.2 + doubt || !small)) verdict = Verdict::PLAIN;
+        if (any_visible && (high > 256 + doubt || spread > 108.2 + doubt || !small)) verdict = Verdict::PLAIN;
         // A token that is not seen may lie so far from all that are that its row, and so all, cannot be held otherwise.
-        else if (!all_fine || !small || (largest > 0 && largest < 1e-10) || most > 1e4 || (some_seen && (high > 256 - doubt || spread > 108.2 - doubt || head.seen)))
+        else if (!all_fine || !small || (largest > 0 && largest < 1e-10) || most > 1e4 || (any_visible && (high > 256 - doubt || spread > 108.2 - doubt || head.visible)))
             verdict = Verdict::EITHER;
     }
 };

@@ -14,7 +14,7 @@ int clearhead_pursuit_backward(const PursuitBackward *, int);
 }
 
 struct Tally {
-    int64_t shapes = 0, calls = 0, heads = 0, plain = 0, shared = 0, checked = 0, plain_checked = 0, far = 0, failures = 0;
+    int64_t shapes = 0, calls = 0, heads = 0, by_row = 0, shared = 0, checked = 0, plain_checked = 0, far = 0, failures = 0;
 };
 
 using Floats = std::vector<float>;
@@ -43,7 +43,7 @@ class Shape {
     const float scale;
     Tensor k, v, out, gradient, k_gradient, v_gradient;
     const double comparable = draw.one_in(8) ? 4e6 : 3e5;  // work that is repeated in double precision
-    Block<uint8_t> seen;
+    Block<uint8_t> visible;
     bool masked;
     Floats k_dense, v_dense, gradient_dense;
 
@@ -67,7 +67,7 @@ class Shape {
         Floats to_k((size_t)(rows * z.key_width)), to_v((size_t)(rows * z.value_width)), to_g(to_v.size());
         const int64_t kind = draw.below(4);  // none, few, half, all
         for (int64_t at = 0; masked && at < z.batch * z.tokens; ++at)
-            seen.get()[at] = kind == 0 || (kind == 1 ? !draw.one_in(7) : kind == 2 && draw.one_in(2));
+            visible.get()[at] = kind == 0 || (kind == 1 ? !draw.one_in(7) : kind == 2 && draw.one_in(2));
         for (int64_t head = 0; head < heads; ++head) {
             const float length = draw.of(lengths), v_size = draw.one_in(2) ? 1 : draw.of(sizes);
             const bool mixed = draw.one_in(4), wide = draw.one_in(6), close = draw.one_in(6), repeated = draw.one_in(8);
@@ -75,7 +75,7 @@ class Shape {
             const float most = 2 * 74.9f * draw.of(wider) / scale;
             for (int64_t i = head * z.tokens; i < (head + 1) * z.tokens; ++i) {
                 const float own = (mixed ? draw.of(lengths) : length) * longer / sqrtf((float)z.key_width);
-                const bool hidden = masked && !seen.get()[head / z.heads * z.tokens + i % z.tokens];
+                const bool hidden = masked && !visible.get()[head / z.heads * z.tokens + i % z.tokens];
                 for (int64_t d = 0; d < z.key_width; ++d) {
                     const size_t at = (size_t)(i * z.key_width + d), first = (size_t)(head * z.tokens * z.key_width + d);
                     to_k[at] = own * draw.normal();
@@ -103,7 +103,7 @@ class Shape {
     }
 
     template <typename Kind>
-    Kind call_of(float *totals, uint8_t *plain) const {
+    Kind call_of(float *totals, uint8_t *by_row) const {
         Kind call = {};
         call.sizes = z;
         call.scale = scale;
@@ -111,9 +111,9 @@ class Shape {
         call.k = k.view;
         call.v = v.view;
         call.out = out.view;
-        call.seen = masked ? seen.get() : nullptr;
+        call.visible = masked ? visible.get() : nullptr;
         call.totals = totals;
-        call.plain = plain;
+        call.by_row = by_row;
         return call;
     }
     static Numbers part(const Floats &from, int64_t head, int64_t size) {
@@ -122,7 +122,7 @@ class Shape {
     }
     Head head_of(int64_t index) const {
         return {z.tokens, z.key_width, z.value_width, (double)scale * (control == Control::OTHER ? 1.01 : 1),
-                masked ? seen.get() + index / z.heads * z.tokens : nullptr};
+                masked ? visible.get() + index / z.heads * z.tokens : nullptr};
     }
     // The relative error of sums over a head whose exponents are sums of terms up to `most`.
     double rounding(double most) const {
@@ -134,12 +134,12 @@ class Shape {
     // are not told apart, and what others weigh is up to 2^108 of a row's own: hence the largest size. Row by row there is
     // only what is too small for a float.
     void compare(const char *what, const Numbers &got, const Numbers &expected, const Numbers &size, double relative,
-                 bool plain) {
+                 bool by_row) {
         double worst = 0, most = 0;
         for (double x : size) most = isfinite(x) ? fmax(most, x) : most;
         for (size_t at = 0; at < got.size(); ++at) {
             if (isfinite(expected[at]) && size[at] == INFINITY) continue;
-            double error = fabs(got[at] - expected[at]) / (relative * (size[at] + (plain ? 0x1p-40 : 0x1p-18) * most) + 1e-30);
+            double error = fabs(got[at] - expected[at]) / (relative * (size[at] + (by_row ? 0x1p-40 : 0x1p-18) * most) + 1e-30);
             if (!isfinite(expected[at])) error = isfinite(got[at]) ? INFINITY : 0;
             if (!(error <= worst)) worst = error;
         }
@@ -161,7 +161,7 @@ class Shape {
             for (int64_t i = 0; i < head.n; ++i) {
                 const double x = result[(size_t)(i * head.e + d)];
                 const Held held = range.held[(size_t)i];
-                if (held == Held::STRANGE && range.some_seen && isfinite(x)) return fail(what, x);
+                if (held == Held::STRANGE && range.any_visible && isfinite(x)) return fail(what, x);
                 if (held != Held::FINE || !range.seen_fine || !numbers) continue;
                 if (!(x >= low - room && x <= high + room)) return fail(what, x);
             }
@@ -170,7 +170,7 @@ class Shape {
 
     // One attention, by itself.
     Reference check_attention(const char *what, const Numbers &result, const Numbers &keys, const Numbers &values,
-                              const Range &range, const Head &head, bool plain) {
+                              const Range &range, const Head &head, bool by_row) {
         Reference reference(head, keys, values);
         bool large = false;
         for (int64_t j = 0; j < head.n; ++j) large = large || (head.sees(j) && range.held[(size_t)j] == Held::LARGE);
@@ -178,20 +178,20 @@ class Shape {
         for (int64_t at = 0; at < head.n * head.e; ++at)
             if (large || range.held[(size_t)(at / head.e)] == Held::LARGE) size[(size_t)at] = INFINITY;
         const double relative = rounding(range.most);
-        compare(what, result, reference.out, size, relative <= 0.05 ? relative : 1e60, plain);
+        compare(what, result, reference.out, size, relative <= 0.05 ? relative : 1e60, by_row);
         return reference;
     }
 
-    void check_verdict(const char *what, Verdict verdict, bool was_plain) {
-        if (verdict == Verdict::PLAIN && !was_plain) fail(what, 0);
-        if (verdict == Verdict::SYMMETRIC && was_plain) fail(what, 1);
+    void check_verdict(const char *what, Verdict verdict, bool was_by_row) {
+        if (verdict == Verdict::PLAIN && !was_by_row) fail(what, 0);
+        if (verdict == Verdict::SYMMETRIC && was_by_row) fail(what, 1);
     }
 
     // Heads that are left over are worked on by all threads, if they are long enough.
-    void count(int64_t head, bool plain) {
+    void count(int64_t head, bool by_row) {
         ++tally.heads;
-        tally.plain += plain;
-        tally.shared += plain && threads > 1 && z.tokens >= 128 * threads && head >= heads - heads % threads;
+        tally.by_row += by_row;
+        tally.shared += by_row && threads > 1 && z.tokens >= 128 * threads && head >= heads - heads % threads;
     }
 
     bool same_bits(const Floats &a, const Floats &b) const {
@@ -220,7 +220,7 @@ class Shape {
           gradient(draw, z, z.value_width, Role::INPUT),
           k_gradient(draw, z, z.key_width, Role::OUTPUT),
           v_gradient(draw, z, z.value_width, Role::OUTPUT),
-          seen(z.batch * z.tokens),
+          visible(z.batch * z.tokens),
           masked(draw.one_in(2)) {
         draw_numbers();
         ++tally.shapes;

@@ -21,7 +21,7 @@ from tests.once import once
 
 # Three heads on two threads: two are dealt out, and one, long enough for it, is worked on together.
 HEADS, TOKENS, WIDTH = 3, 307, 11
-SCHEDULE = Schedule(iterations=3, pull=2.0, scale=0.3, seen=None)
+SCHEDULE = Schedule(iterations=3, pull=2.0, scale=0.3, visible=None)
 SECONDS = 60.0
 
 
@@ -47,11 +47,11 @@ def all_four(compiled: Kernel, seed: int) -> list[np.ndarray]:
     """What the four calls give for drawn inputs. Arrays, for torch's own threads do not survive a fork either."""
     k, v, gradient = inputs(seed)
     t = torch.full((1, HEADS), 0.7)
-    attended = attend(compiled, k, v, seen=None, scale=0.3)
-    pursued = pursue(compiled, k, v, t, SCHEDULE, keep=True)
+    attended = attend(compiled, k, v, visible=None, scale=0.3)
+    pursued = pursue(compiled, k, v, t, SCHEDULE, for_gradient=True)
     made = [
         attended.out,
-        *attend_backward(compiled, gradient, k, v, attended, seen=None, scale=0.3),
+        *attend_backward(compiled, gradient, k, v, attended, visible=None, scale=0.3),
         pursued.out,
         *pursue_backward(compiled, gradient, k, v, t, SCHEDULE, pursued),
     ]
@@ -189,13 +189,13 @@ from clearhead.kernels.calls import attend
 from clearhead.kernels.library import kernel
 k = torch.zeros(1, 1, 300_007, 1)
 small = torch.ones(1, 1, {TOKENS}, 3)
-attend(kernel(), small, small, seen=None, scale=1.0)
+attend(kernel(), small, small, visible=None, scale=1.0)
 used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 24), resource.RLIM_INFINITY))
 try:
-    attend(kernel(), k, k, seen=None, scale=1.0)
+    attend(kernel(), k, k, visible=None, scale=1.0)
 except MemoryError as error:
     print(error)
-assert attend(kernel(), small, small, seen=None, scale=1.0).out.isclose(small).all()
+assert attend(kernel(), small, small, visible=None, scale=1.0).out.isclose(small).all()
 """
     assert in_a_process(text) == "not enough memory for attention over 300007 tokens; pass fewer tokens at once"

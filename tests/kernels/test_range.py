@@ -27,8 +27,8 @@ def test_a_row_that_sees_only_what_is_below_the_floor_of_exponentials(
     compiled: Kernel, distance: float, plain: bool
 ) -> None:
     k, v, seen = far_row(distance)
-    attended = attend(compiled, k, v, seen=seen, scale=BIT)
-    assert attended.plain.item() is plain
+    attended = attend(compiled, k, v, visible=seen, scale=BIT)
+    assert attended.by_row.item() is plain
     exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
     torch.testing.assert_close(attended.out.double(), exact, rtol=tolerance(torch.float32), atol=0)
 
@@ -49,8 +49,8 @@ def test_outputs_are_averages_however_long_the_keys(compiled: Kernel, bits: int)
     k = k / k.norm(dim=-1, keepdim=True) * math.sqrt(2.0 ** (bits + 1))
     k = k * (1 + 1e-7 * torch.randn(211, 1, 17, 67))
     v = torch.rand(211, 1, 17, 3)
-    attended = attend(compiled, k, v, seen=None, scale=BIT)
-    assert attended.plain.all()
+    attended = attend(compiled, k, v, visible=None, scale=BIT)
+    assert attended.by_row.all()
     out, room = attended.out, tolerance(torch.float32)
     assert bool((out >= v.amin(2, keepdim=True) - room).all())
     assert bool((out <= v.amax(2, keepdim=True) + room).all())
@@ -60,11 +60,11 @@ def test_outputs_are_averages_however_long_the_keys(compiled: Kernel, bits: int)
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
 def test_a_key_that_is_not_a_number_shows_wherever_it_stands(compiled: Kernel, at: int, strange: float) -> None:
     k, v = torch.zeros(1, 1, 7, 5), torch.rand(1, 1, 7, 3)
-    assert not attend(compiled, k, v, seen=None, scale=BIT).plain.any()
+    assert not attend(compiled, k, v, visible=None, scale=BIT).by_row.any()
     k[0, 0, 0, 0] = math.sqrt(2 * 602)  # the exponent of its weight would wrap around to a large one
     k[0, 0, at, 2] = strange
-    attended = attend(compiled, k, v, seen=None, scale=BIT)
-    assert attended.plain.all()
+    attended = attend(compiled, k, v, visible=None, scale=BIT)
+    assert attended.by_row.all()
     assert not attended.out[0, 0, at].isfinite().any()
 
 
@@ -75,11 +75,11 @@ def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
 ) -> None:
     k, v, seen = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 7, 3), torch.zeros(1, 7, dtype=torch.bool)
     (k if where == "k" else v)[0, 1, 2, 1] = strange
-    attended = attend(compiled, k, v, seen=seen, scale=BIT)
-    assert not attended.plain.any()
+    attended = attend(compiled, k, v, visible=seen, scale=BIT)
+    assert not attended.by_row.any()
     assert not attended.out.any()
     if math.isfinite(strange) and strange < 1e10:
-        to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, seen=seen, scale=BIT)
+        to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, visible=seen, scale=BIT)
         assert not to_k.any()
         assert not to_v.any()
 
@@ -87,7 +87,7 @@ def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
 @pytest.mark.parametrize("tokens", [2, 19, 211])
 def test_an_average_of_the_largest_values_is_finite(compiled: Kernel, tokens: int) -> None:
     k, v = torch.zeros(1, 1, tokens, 5), torch.full((1, 1, tokens, 3), 3e38)
-    attended = attend(compiled, k, v, seen=None, scale=BIT)
+    attended = attend(compiled, k, v, visible=None, scale=BIT)
     torch.testing.assert_close(attended.out, v, rtol=tolerance(torch.float32), atol=0)
     expected = torch.full((1, 1, tokens), math.log2(tokens))
     torch.testing.assert_close(attended.totals, expected, rtol=tolerance(torch.float32), atol=0)
@@ -100,9 +100,9 @@ def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel,
     t = torch.full((1, 1), threshold, dtype=torch.float64, requires_grad=True)
     q = k.double().clamp(-t, t)
     (reference.softmax_attention(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
-    schedule = Schedule(iterations=1, pull=2.0, scale=BIT, seen=None)
+    schedule = Schedule(iterations=1, pull=2.0, scale=BIT, visible=None)
     thresholds = t.detach().float()
-    pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
+    pursued = pursue(compiled, k, v, thresholds, schedule, for_gradient=True)
     *_, to_threshold = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
     assert t.grad is not None
     # The terms of the sum may cancel, so their size counts and not the sum's.
@@ -118,6 +118,6 @@ def test_every_set_of_instructions_that_this_processor_has_gives_the_same(compil
     mask = compiled.handle.clearhead_instructions()
     for name, bit in INSTRUCTIONS.items():
         if mask & bit:
-            attended = attend(dataclasses.replace(compiled, instructions=name), k, v, seen=None, scale=0.2)
+            attended = attend(dataclasses.replace(compiled, instructions=name), k, v, visible=None, scale=0.2)
             assert (attended.out - exact).abs().max() <= tolerance(torch.float32, terms=20 * 20 * 23)
-            assert attended.plain.sum() == 1
+            assert attended.by_row.sum() == 1

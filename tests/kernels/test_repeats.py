@@ -45,7 +45,7 @@ def test_equal_keys_have_equal_outputs(variant: Kernel, size: float, distinct: i
     k, v = _distinct(distinct, size=size)[:, :, index], _distinct(TOKENS, size=30.0, seed=1)
     torch.set_num_threads(threads)
     try:
-        attended = attend(variant, k, v, seen=None, scale=0.25)
+        attended = attend(variant, k, v, visible=None, scale=0.25)
     finally:
         torch.set_num_threads(1)
     first = torch.tensor([int((index == i).nonzero()[0]) for i in index])
@@ -60,17 +60,17 @@ def test_zeros_of_either_sign_are_equal_and_nan_equals_nothing(variant: Kernel) 
     k, v = _distinct(TOKENS, size=0.5), _distinct(TOKENS, size=1.0, seed=1)
     k[0, 0, 200] = k[0, 0, 3] = torch.tensor([0.0, *range(WIDTH - 1)]) / WIDTH
     k[0, 0, 200, 0] = -0.0
-    out = attend(variant, k, v, seen=None, scale=0.25).out
+    out = attend(variant, k, v, visible=None, scale=0.25).out
     assert torch.equal(out[0, 0, 200], out[0, 0, 3])
     k[0, 0, [7, 150]] = torch.nan
-    assert attend(variant, k, v, seen=None, scale=0.25).out.isnan().all()
+    assert attend(variant, k, v, visible=None, scale=0.25).out.isnan().all()
 
 
 def test_keys_of_one_length_are_told_apart(variant: Kernel) -> None:
     k = torch.nn.functional.normalize(_distinct(TOKENS, size=1.0), dim=-1).sign() / 4
     k[0, 0, 0], k[0, 0, 1] = k[0, 0, 0].abs(), k[0, 0, 0].abs()
     v = _distinct(TOKENS, size=1.0, seed=1)
-    out = attend(variant, k, v, seen=None, scale=4.0).out[0, 0]
+    out = attend(variant, k, v, visible=None, scale=4.0).out[0, 0]
     equal = (k[0, 0, :, None] == k[0, 0]).all(dim=-1)
     same = (out[:, None] == out).all(dim=-1)
     assert torch.equal(equal, same)

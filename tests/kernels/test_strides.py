@@ -38,13 +38,15 @@ Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 def test_attention_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
     k, v, gradient, seen = one
-    alone = attend(compiled, k, v, seen=seen, scale=SCALE)
-    expected = attend_backward(compiled, gradient, k, v, alone, seen=seen, scale=SCALE)
+    alone = attend(compiled, k, v, visible=seen, scale=SCALE)
+    expected = attend_backward(compiled, gradient, k, v, alone, visible=seen, scale=SCALE)
     k, v, gradient, seen = map(repeated, one)
     assert seen.stride() == (0, 1)
-    torch.testing.assert_close(attend(compiled, k, v, seen=seen, scale=SCALE).out, repeated(alone.out), rtol=0, atol=0)
-    kept = Attended(repeated(alone.out), repeated(alone.totals), repeated(alone.plain))
-    got = attend_backward(compiled, gradient, k, v, kept, seen=seen, scale=SCALE)
+    torch.testing.assert_close(
+        attend(compiled, k, v, visible=seen, scale=SCALE).out, repeated(alone.out), rtol=0, atol=0
+    )
+    kept = Attended(repeated(alone.out), repeated(alone.totals), repeated(alone.by_row))
+    got = attend_backward(compiled, gradient, k, v, kept, visible=seen, scale=SCALE)
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, repeated(theirs), rtol=0, atol=0)
 
@@ -52,13 +54,15 @@ def test_attention_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
 def test_pursuit_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
     k, v, gradient, seen = one
     t = torch.full((1, HEADS), 0.7)
-    alone = pursue(compiled, k, v, t, Schedule(3, 2.0, SCALE, seen), keep=True)
+    alone = pursue(compiled, k, v, t, Schedule(3, 2.0, SCALE, seen), for_gradient=True)
     expected = pursue_backward(compiled, gradient, k, v, t, Schedule(3, 2.0, SCALE, seen), alone)
     k, v, gradient, seen = map(repeated, one)
     schedule = Schedule(3, 2.0, SCALE, seen)
-    got = pursue(compiled, k, v, repeated(t), schedule, keep=True)
+    got = pursue(compiled, k, v, repeated(t), schedule, for_gradient=True)
     torch.testing.assert_close(got.out, repeated(alone.out), rtol=0, atol=0)
-    kept = Pursued(repeated(alone.out), repeated(alone.between, 1), repeated(alone.totals, 1), repeated(alone.plain, 1))
+    kept = Pursued(
+        repeated(alone.out), repeated(alone.between, 1), repeated(alone.totals, 1), repeated(alone.by_row, 1)
+    )
     gradients = pursue_backward(compiled, gradient, k, v, repeated(t), schedule, kept)
     for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, repeated(theirs), rtol=0, atol=0)

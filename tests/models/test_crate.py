@@ -175,7 +175,7 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({MARKER: ["crate"]}, "which this version does not know"),
+        ({MARKER: ["crate"]}, "which this version cannot load"),
         ({"width": 10**9}, "do not fit its config.json"),
         ({"step": 10**400}, r"does not describe a crate: (expected step|Type-check)"),
         ({"form": "free"}, "does not describe a crate"),

@@ -183,7 +183,7 @@ def _spoil(folder: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("kind", "holds a segmenter, which this version does not know"),
+        ("kind", "holds a segmenter, which this version cannot load"),
         ("field", "does not describe a vision-transformer"),
         ("many layers", "has layers of 1000000, but there are only"),
         ("edited", "config.json has no checksum"),

@@ -82,7 +82,7 @@ def test_rows_are_taken_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> N
     assert by_parts is not None
     np.testing.assert_allclose(rows.T @ by_parts.weights, rows.T @ whole.weights, rtol=1e-9)
     # With less asked it ends sooner, at a w that does not meet all.
-    rough = least_distance(StoredRows(rows), bound, guess=np.zeros(101), enough=0.0)
+    rough = least_distance(StoredRows(rows), bound, guess=np.zeros(101), fraction=0.0)
     assert rough is not None
     assert rough.exists
     values = rows @ (rows.T @ rough.weights)

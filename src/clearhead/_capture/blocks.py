@@ -25,8 +25,8 @@ class Axes:
     def of(cls, heads: Heads) -> "Axes":
         """Read them off the call. The projected tensor is contiguous by token where a model has tokens first."""
         b, _, n, _ = heads.q.shape
-        made = heads.queries_from
-        step = heads.q.stride()[::2] if made is None else made.x.stride()
+        linear = heads.queries_from
+        step = heads.q.stride()[::2] if linear is None else linear.x.stride()
         return cls(
             inputs=b // heads.windows,
             tokens=n,
@@ -88,7 +88,7 @@ class Block:
 
     def unshare(self, storage: int) -> None:
         """Copy the tensors in a storage that is about to be overwritten."""
-        self.tensors = {part: _unshared(x, storage) for part, x in self.tensors.items()}
+        self.tensors = {name: _unshared(x, storage) for name, x in self.tensors.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,11 +117,11 @@ class BlockCall:
 
     @property
     def residual_stream(self) -> ResidualStream | None:
-        """The tokens around the block, None if there are none."""
+        """The tokens around the block, or None."""
         if self.lost or self.block is None or self.block.parallel:
             return None
-        parts = {part: self.axes.laid_out(x) for part, x in self.block.tensors.items()}
-        before, between, after = parts["before"], parts["between"], parts.get("after")
+        tensors = {name: self.axes.laid_out(x) for name, x in self.block.tensors.items()}
+        before, between, after = tensors["before"], tensors["between"], tensors.get("after")
         if before is None or between is None or before.shape != between.shape:
             return None
         return ResidualStream(
@@ -146,7 +146,7 @@ _TENSORS = ("q", "k", "v", "out", "mask", "bias", "sinks", "queries_from", "keys
 def _unshared(x: Any, storage: int) -> Any:
     """Return a tensor or a map with copies of what is in the storage; itself if nothing is."""
     if isinstance(x, LinearMap):
-        parts = [_unshared(part, storage) for part in (x.x, x.weight, x.bias)]
-        same = parts[0] is x.x and parts[1] is x.weight and parts[2] is x.bias
-        return x if same else LinearMap(x=parts[0], weight=parts[1], bias=parts[2])
+        copies = [_unshared(tensor, storage) for tensor in (x.x, x.weight, x.bias)]
+        unchanged = copies[0] is x.x and copies[1] is x.weight and copies[2] is x.bias
+        return x if unchanged else LinearMap(x=copies[0], weight=copies[1], bias=copies[2])
     return x.clone() if isinstance(x, Tensor) and storage_of(x) == storage else x

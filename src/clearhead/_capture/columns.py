@@ -39,22 +39,22 @@ class Columns:
         """Return the map of these columns if they equal y on every token: exactly, or to rounding with a factor."""
         if call.out.shape[-1] != self.width or self.index.shape != y.shape[1::2] or not call.fits(y):
             return None
-        taken = self.taken(by_token(call.out, y, self.tokens_first)).movedim(2, 1)
-        if not self._are(taken, y):
+        selected = self.select(by_token(call.out, y, self.tokens_first)).movedim(2, 1)
+        if not self._equal(selected, y):
             return None
-        weight = self.taken(call.weight.mT).movedim(0, 1)
-        bias = None if call.bias is None else self.taken(call.bias)
+        weight = self.select(call.weight.mT).movedim(0, 1)
+        bias = None if call.bias is None else self.select(call.bias)
         if self.factor != 1:
             weight, bias = weight * self.factor, None if bias is None else bias * self.factor
         return LinearMap(x=by_token(call.x, y, self.tokens_first), weight=weight, bias=bias)
 
-    def _are(self, taken: Tensor, y: Tensor) -> bool:
+    def _equal(self, selected: Tensor, y: Tensor) -> bool:
         if self.factor != 1:
-            return torch.allclose(taken * self.factor, y, rtol=ROUNDINGS * machine_epsilon(y.dtype), atol=0.0)
-        aliased = (taken.data_ptr(), taken.shape, taken.stride()) == (y.data_ptr(), y.shape, y.stride())
-        return aliased or torch.equal(taken, y)
+            return torch.allclose(selected * self.factor, y, rtol=ROUNDINGS * machine_epsilon(y.dtype), atol=0.0)
+        aliased = (selected.data_ptr(), selected.shape, selected.stride()) == (y.data_ptr(), y.shape, y.stride())
+        return aliased or torch.equal(selected, y)
 
-    def taken(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead h f"]:
+    def select(self, x: Float[Tensor, "*lead width"]) -> Float[Tensor, "*lead h f"]:
         """Return these columns of x, a view if they are regular: copying a model's weights at every call is slow."""
         if self.step is None:
             return x[..., self.index]
@@ -71,7 +71,7 @@ class Sampled:
     """Indices in b and in t."""
     outputs: Float[Tensor, "tokens width"]
     """Concatenated."""
-    parts: list[tuple[int, bool, int]]
+    calls: list[tuple[int, bool, int]]
     """For each call its index, whether its output has tokens first, and its width."""
 
     @classmethod
@@ -90,24 +90,24 @@ class Sampled:
         return cls(
             tokens=tokens,
             outputs=torch.cat(outputs, dim=1) if outputs else y.new_empty(len(positions), 0),
-            parts=[(i, first, output.shape[1]) for (i, first), output in zip(fitting, outputs, strict=True)],
+            calls=[(i, first, output.shape[1]) for (i, first), output in zip(fitting, outputs, strict=True)],
         )
 
     def find(self, y: Float[Tensor, "b h t f"]) -> Iterator[tuple[int, Columns]]:
         """Yield indices of calls with columns that equal y on these tokens; then with columns times one constant."""
         inputs, positions = self.tokens
-        wanted = y[inputs, :, positions]
-        features = wanted.flatten(1)
+        target = y[inputs, :, positions]
+        features = target.flatten(1)
         longest = features[:, features.abs().sum(dim=0).argmax()]
-        widths = [width for _, _, width in self.parts]
+        widths = [width for _, _, width in self.calls]
         for exact in (True, False):
             alike = (self.outputs == longest[:, None]).all(dim=0) if exact else _multiples(self.outputs, longest)
-            split = zip(self.parts, torch.split(self.outputs, widths, 1), torch.split(alike, widths), strict=True)
+            split = zip(self.calls, torch.split(self.outputs, widths, 1), torch.split(alike, widths), strict=True)
             for (index, tokens_first, width), output, fits in split:
                 if not bool(fits.any()):
                     continue
                 factor = 1.0 if exact else _ratio(output[:, fits.to(torch.uint8).argmax()], longest)
-                columns = _index(output if exact else output * factor, wanted, exact=exact)
+                columns = _index(output if exact else output * factor, target, exact=exact)
                 if columns is not None:
                     step = _step(columns)
                     yield (
@@ -142,23 +142,23 @@ def _alike(a: Tensor, b: Tensor, spacing: float) -> Tensor:
 
 
 def _index(
-    outputs: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool
+    outputs: Float[Tensor, "tokens width"], target: Float[Tensor, "tokens h f"], *, exact: bool
 ) -> Tensor | None:
-    """Return a column of `outputs` for each head and feature of `wanted`, (h, f); None if one is missing.
+    """Return a column of `outputs` for each head and feature of `target`, (h, f); None if one is missing.
 
     The regular pattern of the first columns is tried first, then any columns.
     """
-    index = _matching(outputs, wanted[:, :2, :2], exact=exact)
+    index = _matching(outputs, target[:, :2, :2], exact=exact)
     if index is None:
         return None
-    guess = _continued(index, *wanted.shape[1:])
+    guess = _continued(index, *target.shape[1:])
     if (
         int(guess.amin()) >= 0
         and int(guess.amax()) < outputs.shape[-1]
-        and _same(outputs[:, guess], wanted, exact).all()
+        and _same(outputs[:, guess], target, exact).all()
     ):
         return guess
-    return _matching(outputs, wanted, exact=exact)
+    return _matching(outputs, target, exact=exact)
 
 
 def _same(a: Tensor, b: Tensor, exact: bool) -> Tensor:
@@ -166,15 +166,15 @@ def _same(a: Tensor, b: Tensor, exact: bool) -> Tensor:
 
 
 def _matching(
-    outputs: Float[Tensor, "tokens width"], wanted: Float[Tensor, "tokens h f"], *, exact: bool
+    outputs: Float[Tensor, "tokens width"], target: Float[Tensor, "tokens h f"], *, exact: bool
 ) -> Tensor | None:
     columns = []
-    for part in torch.split(wanted.flatten(1), max(1, COMPARED // outputs.numel()), dim=1):
-        same = _same(outputs[:, None, :], part[:, :, None], exact).all(dim=0)
+    for chunk in torch.split(target.flatten(1), max(1, COMPARED // outputs.numel()), dim=1):
+        same = _same(outputs[:, None, :], chunk[:, :, None], exact).all(dim=0)
         if not bool(same.any(dim=1).all()):
             return None
         columns.append(same.to(torch.uint8).argmax(dim=1))
-    return torch.cat(columns).reshape(wanted.shape[1:])
+    return torch.cat(columns).reshape(target.shape[1:])
 
 
 def _continued(index: Tensor, h: int, f: int) -> Tensor:

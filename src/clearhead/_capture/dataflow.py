@@ -43,27 +43,27 @@ class Dataflow:
         node = self._written.get(storage_of(x))
         return self._new("", (), [x]) if node is None else node
 
-    def ran(self, name: str, reads: Sequence[Tensor], makes: Sequence[Tensor], *, writes: bool) -> int | None:
+    def add(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, writes: bool) -> int | None:
         """Add one operation; return its node, or None if it only made views of what it read."""
         if not writes:
-            given = [storage_of(x) for x in reads]
-            makes = [x for x in makes if storage_of(x) not in given]
-            if not makes:
+            storages = [storage_of(x) for x in inputs]
+            outputs = [x for x in outputs if storage_of(x) not in storages]
+            if not outputs:
                 return None
-        parents = tuple([self.node(x) for x in reads])
+        parents = tuple([self.node(x) for x in inputs])
         self.steps.append(name)
-        return self._new(name, parents, makes)
+        return self._new(name, parents, outputs)
 
-    def join(self, name: str, reads: Sequence[Tensor], makes: Sequence[Tensor]) -> int:
+    def join(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Add an operation outside the graph that made the last tensors from the first."""
-        return self._new(name, tuple([self.node(x) for x in (*reads, *makes)]), makes)
+        return self._new(name, tuple([self.node(x) for x in (*inputs, *outputs)]), outputs)
 
-    def _new(self, name: str, parents: tuple[int, ...], makes: Sequence[Tensor]) -> int:
+    def _new(self, name: str, parents: tuple[int, ...], outputs: Sequence[Tensor]) -> int:
         node = len(self._names)
         self._names.append(name)
         self._parents.append(parents)
         self._positions.append(len(self.steps))
-        for x in makes:
+        for x in outputs:
             self.assign(x, node)
         return node
 
@@ -74,7 +74,7 @@ class Dataflow:
             self._addresses.append(StorageWeakRef(x.untyped_storage()))  # type: ignore[no-untyped-call]
         self._written[address] = node
 
-    def copied(self, node: int, x: Tensor, *, scaled: bool) -> None:
+    def note_copy(self, node: int, x: Tensor, *, scaled: bool) -> None:
         """Note that a node only copied a tensor, or multiplied it by a number."""
         self._copied[node] = self.node(x), weakref.ref(x) if scaled else None
 
@@ -94,7 +94,7 @@ class Dataflow:
                 return
             tensor = source
 
-    def way(self, later: int, earlier: int) -> set[int]:
+    def path(self, later: int, earlier: int) -> set[int]:
         """Return all nodes from `earlier` on that `later` was computed from, `later` included."""
         nodes, queue = {later}, [later]
         while queue:
@@ -106,7 +106,7 @@ class Dataflow:
 
     def reaches(self, earlier: int, later: int) -> bool:
         """Return whether `later` was computed from `earlier` or equals it."""
-        return later >= earlier and earlier in self.way(later, earlier)
+        return later >= earlier and earlier in self.path(later, earlier)
 
     def name(self, node: int) -> str:
         """Return the operation's name, empty for earlier tensors."""

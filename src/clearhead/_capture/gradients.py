@@ -64,7 +64,7 @@ class GradientCapture(Capture):
                 block_call = self.block_call(heads, original)
                 self._waiting.append(_Waiting(heads, layout, probe, _versions(heads), block_call))
         if self.stream is not None and block_call is not None:
-            self.stream.replaced(block_call, replaced)
+            self.stream.note_replacement(block_call, replaced)
         return replaced
 
     def differentiate(self, loss: Tensor) -> None:

@@ -24,7 +24,7 @@ class LinearCall:
     versions: tuple[int, ...] | None
 
     @classmethod
-    def noted(cls, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> "LinearCall":
+    def record(cls, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> "LinearCall":
         """Return the call, with the number of writes to its tensors so far."""
         return cls(x=x, weight=weight, bias=bias, out=out, versions=_versions(x, weight, bias, out))
 
@@ -36,9 +36,9 @@ class LinearCall:
         """Return whether it has one output for every token of y, with numbers that can be compared."""
         if self.out.dtype != y.dtype or self.out.numel() != y.shape[0] * y.shape[2] * self.out.shape[-1]:
             return False
-        given = [part for part in (self.x, self.weight, self.bias, self.out) if part is not None]
-        plain = all(is_plain(part) and part.device == y.device for part in given)
-        return plain and self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1)
+        tensors = [tensor for tensor in (self.x, self.weight, self.bias, self.out) if tensor is not None]
+        comparable = all(is_plain(tensor) and tensor.device == y.device for tensor in tensors)
+        return comparable and self.weight.ndim == 2 and (self.bias is None or self.bias.ndim == 1)
 
 
 def _versions(*tensors: Tensor | None) -> tuple[int, ...] | None:
@@ -61,7 +61,7 @@ def by_token(x: Tensor, y: Float[Tensor, "b h t f"], tokens_first: bool) -> Tens
     return x.reshape(t, b, -1).transpose(0, 1) if tokens_first else x.reshape(b, t, -1)
 
 
-def holds(found: LinearMap, y: Float[Tensor, "b h t f"], tokens: tuple[Tensor, Tensor] | None = None) -> bool:
+def holds(linear_map: LinearMap, y: Float[Tensor, "b h t f"], tokens: tuple[Tensor, Tensor] | None = None) -> bool:
     """Return whether x W + b equals y to rounding: in the first head on these tokens, or everywhere.
 
     The rounding of a sum of products is bounded by the root of the sum of their squares and by the sum itself. The sum
@@ -70,12 +70,12 @@ def holds(found: LinearMap, y: Float[Tensor, "b h t f"], tokens: tuple[Tensor, T
     dtype = torch.promote_types(y.dtype, torch.float32)
     with torch.autocast(y.device.type, enabled=False):
         heads = slice(None) if tokens is None else slice(1)
-        x, expected = found.x, y[:, heads].movedim(1, 2)
+        x, expected = linear_map.x, y[:, heads].movedim(1, 2)
         if tokens is not None:
             x, expected = x[tokens], expected[tokens]
         x, expected = x.to(dtype), expected.to(dtype).flatten(-2)
-        weight = found.weight[heads].to(dtype).movedim(0, 1).flatten(1)
-        bias = x.new_zeros(()) if found.bias is None else found.bias[heads].to(dtype).flatten()
+        weight = linear_map.weight[heads].to(dtype).movedim(0, 1).flatten(1)
+        bias = x.new_zeros(()) if linear_map.bias is None else linear_map.bias[heads].to(dtype).flatten()
         size = (x.square() @ weight.square() + bias.square()).sqrt() + expected.abs()
         allowed = 8 * machine_epsilon(y.dtype) + tolerance(dtype, terms=x.shape[-1])
         return bool(((x @ weight + bias - expected).abs() <= allowed * size).all())

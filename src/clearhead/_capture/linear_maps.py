@@ -87,7 +87,7 @@ class MapTrace:
         calls: list[LinearCall],
         sampled: dict[Any, Sampled],
     ) -> LinearMap | None:
-        """Return the linear map whose output is y, None if there is none.
+        """Return the linear map whose output is y, or None.
 
         Every number must equal an entry of the map's output exactly, or times one constant, to the rounding of that
         product. If the call's tensors have not been written to since, computing the map on a few tokens is enough;
@@ -126,10 +126,10 @@ class _LinearMode(CallMode):
         if (func is not _LINEAR and func is not _ADDMM) or torch.compiler.is_compiling():
             return out
         if func is _LINEAR:
-            self.trace.note(LinearCall.noted(out, *_linear_arguments(*args, **kwargs)))
+            self.trace.note(LinearCall.record(out, *_linear_arguments(*args, **kwargs)))
         elif len(args) == 3 and not kwargs:
             bias, x, weight = args
-            self.trace.note(LinearCall.noted(out, x, weight.mT, bias))
+            self.trace.note(LinearCall.record(out, x, weight.mT, bias))
         return out
 
 

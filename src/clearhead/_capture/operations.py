@@ -23,7 +23,7 @@ _SCALES = {"aten::mul", "aten::div"}
 
 
 class StreamTrace:
-    """The residual stream of one model's forward passes: `traced` around each, `called` for each attention call.
+    """The residual stream of one model's forward passes: `traced` around each, `note_call` for each attention call.
 
     A call's residual stream is known one block later, or at the end of the pass. Nothing is held from pass to pass.
     Calls in other threads than the pass's own have none.
@@ -59,13 +59,13 @@ class StreamTrace:
         finally:
             self._residuals = None
 
-    def called(self, heads: Heads, model_output: Tensor) -> BlockCall | None:
+    def note_call(self, heads: Heads, model_output: Tensor) -> BlockCall | None:
         """Note an attention call with which the model continues as `model_output`; return None outside a pass."""
         if not self.tracing or self._residuals is None:
             return None
-        return self._residuals.called(heads, model_output)
+        return self._residuals.note_call(heads, model_output)
 
-    def replaced(self, call: BlockCall, output: Tensor) -> None:
+    def note_replacement(self, call: BlockCall, output: Tensor) -> None:
         """Note that the model continues with this tensor instead."""
         if self.tracing and self._residuals is not None:
             self._residuals.flow.assign(output, call.node)
@@ -144,38 +144,38 @@ class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
         if kind is None:
             kind = self._kinds[func] = _Kind.of(func)
         rule = self._residuals
-        found = None
+        residual_sum = None
         if kind.name in _SUMS and _are_tokens(args):
             either = kind.name in ("aten::add", "aten::add_") and kwargs.get("alpha", 1) == 1
-            found = rule.summed(args[0], args[1], either=either)
+            residual_sum = rule.classify_sum(args[0], args[1], either=either)
         elif kind.name == _JOINS:
-            rule.joined(args[0])
+            rule.note_concatenation(args[0])
         written = kind.written(args, kwargs) if kind.writes else []
         if written:
             rule.unshare(written)
-            if found is not None and found.carried is args[0]:
-                found = dataclasses.replace(found, carried=found.carried.detach().clone())
+            if residual_sum is not None and residual_sum.carried is args[0]:
+                residual_sum = dataclasses.replace(residual_sum, carried=residual_sum.carried.detach().clone())
         out = func(*args, **kwargs)
         reads = [*_tensors(args), *_tensors(kwargs.values())]
-        made = list(_tensors((out,)))
-        node = rule.flow.ran(kind.name, reads, made + written, writes=bool(written))
+        outputs = list(_tensors((out,)))
+        node = rule.flow.add(kind.name, reads, outputs + written, writes=bool(written))
         if node is None:
             return out
         if kind.name in _COPIES and len(reads) == 1:
-            rule.flow.copied(node, reads[0], scaled=False)
+            rule.flow.note_copy(node, reads[0], scaled=False)
         elif kind.name in _SCALES:
-            self._note_multiple(node, reads, made[0])
-        if found is not None:
-            rule.take(found, out)
-        if made:
-            rule.stepped(made[0])
+            self._note_multiple(node, reads, outputs[0])
+        if residual_sum is not None:
+            rule.apply_sum(residual_sum, out)
+        if outputs:
+            rule.note_step(outputs[0])
         return out
 
-    def _note_multiple(self, node: int, reads: list[Tensor], made: Tensor) -> None:
+    def _note_multiple(self, node: int, reads: list[Tensor], output: Tensor) -> None:
         """Note that the result of one tensor and numbers is a multiple."""
-        several = [x for x in reads if x.ndim]
-        if len(several) == 1 and several[0].shape == made.shape:
-            self._residuals.flow.copied(node, several[0], scaled=True)
+        tensors = [x for x in reads if x.ndim]
+        if len(tensors) == 1 and tensors[0].shape == output.shape:
+            self._residuals.flow.note_copy(node, tensors[0], scaled=True)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

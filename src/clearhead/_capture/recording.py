@@ -85,7 +85,7 @@ class Capture:
     def block_call(self, heads: Heads, original: Original) -> BlockCall | None:
         """Return the call as the trace of the residual stream has it, None without one."""
         assert original.model_output is not None
-        return None if self.stream is None else self.stream.called(heads, original.model_output)
+        return None if self.stream is None else self.stream.note_call(heads, original.model_output)
 
     def _keep_ready(self) -> None:
         if self.stream is not None:

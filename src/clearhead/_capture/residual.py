@@ -1,4 +1,4 @@
-"""The residual stream around attention, found from what a model adds to what, whatever its architecture.
+"""The residual stream around attention, found from the sums that a model computes, for any architecture.
 
 Every operation of a forward pass is noted with what it read, so that it is known of any two tensors whether one was
 computed from the other. A sum x + f(x) in which f passes through an attention call closes that call's
@@ -56,7 +56,7 @@ class Residuals:
         self._waiting: Block | None = None
         self._paths: deque[list[str]] = deque(maxlen=PATHS)
 
-    def called(self, heads: Heads, made: Tensor) -> BlockCall:
+    def note_call(self, heads: Heads, output: Tensor) -> BlockCall:
         """Note an attention call. An earlier call that it was computed from and that no sum has closed has no block."""
         flow = self.flow
         operands = flow.node(heads.q), flow.node(heads.k)
@@ -66,13 +66,13 @@ class Residuals:
             for call in passed:
                 call.lost = True
                 self._open.remove(call)
-        node = flow.join(ATTENTION, [heads.q, heads.k, heads.v], [made])
+        node = flow.join(ATTENTION, [heads.q, heads.k, heads.v], [output])
         call = BlockCall(node=node, operands=operands, axes=Axes.of(heads))
         self.calls.append(call)
         self._open.append(call)
         return call
 
-    def summed(self, x: Tensor, y: Tensor, *, either: bool) -> Sum | None:
+    def classify_sum(self, x: Tensor, y: Tensor, *, either: bool) -> Sum | None:
         """Return the role of x + y in a block, None if it has none.
 
         either: whether y may be the residual operand too
@@ -80,20 +80,20 @@ class Residuals:
         if not self._open and self._waiting is None:
             return None
         flow = self.flow
-        found = self._carried(x, y)
-        if found is None:
+        operand = self._carried(x, y)
+        if operand is None:
             self._note_parallel([flow.node(x), flow.node(y)])
             self._note_parallel_sum([flow.node(x), flow.node(y)])
             return None
-        second, node, carried = found
+        second, node, carried = operand
         branch = flow.node(x if second else y)
-        way = flow.way(branch, node)
+        path = flow.path(branch, node)
         if carried is None or (second and not either):
-            for call in [call for call in self._open if call.node in way]:
+            for call in [call for call in self._open if call.node in path]:
                 self._lose(call)
             return None
         # What has other tokens is a sum within the attention, of its values say.
-        closes = [call for call in self._open if call.node in way and call.axes.laid_out(carried) is not None]
+        closes = [call for call in self._open if call.node in path and call.axes.laid_out(carried) is not None]
         if closes:
             return Sum(carried=carried, node=node, closes=closes, follows=None)
         block = self._waiting
@@ -104,7 +104,7 @@ class Residuals:
     def _carried(self, x: Tensor, y: Tensor) -> tuple[bool, int, Tensor | None] | None:
         """Find the residual operand of `x + y`: the one the other was computed from.
 
-        Return whether it is y, its node, and the tensor; None if there is none. Where the other was computed from a
+        Return whether it is y, its node, and the tensor, or None. Where the other was computed from a
         tensor that the operand is a copy or a multiple of, that tensor is returned, or None if it no longer exists.
         """
         flow = self.flow
@@ -115,10 +115,10 @@ class Residuals:
                     return second, node, tensor
         return None
 
-    def joined(self, parts: Sequence[Tensor]) -> None:
+    def note_concatenation(self, tensors: Sequence[Tensor]) -> None:
         """Note tensors that are concatenated, to be mapped together."""
         if self._open:
-            self._note_parallel([self.flow.node(x) for x in parts])
+            self._note_parallel([self.flow.node(x) for x in tensors])
 
     def _note_parallel(self, nodes: Sequence[int]) -> None:
         """Note tensors that are combined, none computed from another: one may be parallel to attention."""
@@ -138,83 +138,83 @@ class Residuals:
         call.lost = True
         self._open.remove(call)
 
-    def take(self, found: Sum, total: Tensor) -> None:
-        """Use a sum that `summed` has found, once it is computed."""
-        if found.follows is not None:
-            self._follow(found.follows, found, total)
+    def apply_sum(self, residual_sum: Sum, total: Tensor) -> None:
+        """Use a sum that `classify_sum` has found, once it is computed."""
+        if residual_sum.follows is not None:
+            self._follow(residual_sum.follows, residual_sum, total)
             return
         flow = self.flow
-        self._settle(found)
+        self._settle(residual_sum)
         block = Block(
             node=flow.node(total),
-            before_node=found.node,
-            tensors={"before": found.carried.detach(), "total": total.detach()},
+            before_node=residual_sum.node,
+            tensors={"before": residual_sum.carried.detach(), "total": total.detach()},
         )
-        for call in found.closes:
+        for call in residual_sum.closes:
             self._open.remove(call)
             call.block = block
-            call.lost = not all(flow.reaches(found.node, node) for node in call.operands)
-            block.parallel |= any(self._without_attention(found.node, side) for side in call.sides)
+            call.lost = not all(flow.reaches(residual_sum.node, node) for node in call.operands)
+            block.parallel |= any(self._without_attention(residual_sum.node, side) for side in call.sides)
         self._waiting = block
 
     def _without_attention(self, earlier: int, later: int) -> bool:
         """Return whether `later` was computed from `earlier` without attention."""
-        way = self.flow.way(later, earlier)
-        return earlier in way and not any(self.flow.name(node) == ATTENTION for node in way)
+        path = self.flow.path(later, earlier)
+        return earlier in path and not any(self.flow.name(node) == ATTENTION for node in path)
 
-    def _follow(self, block: Block, found: Sum, total: Tensor) -> None:
+    def _follow(self, block: Block, residual_sum: Sum, total: Tensor) -> None:
         """Note a sum after the block's own. The one with the oldest tokens belongs to what follows the attention."""
         flow = self.flow
         block.tensors["last"] = total.detach()
         block.sums.append(flow.node(total))
         block.tensors.pop("normed", None)
         block.norm_from = len(flow.steps)
-        if block.between_node is not None and block.between_node <= found.node:
+        if block.between_node is not None and block.between_node <= residual_sum.node:
             return
-        block.between_node = found.node
-        block.tensors["between"] = found.carried.detach()
-        normed = found.node != block.node and not self._maps(found.node, block.node)
-        block.norm = flow.steps[flow.position(block.node) : flow.position(found.node)] if normed else []
+        block.between_node = residual_sum.node
+        block.tensors["between"] = residual_sum.carried.detach()
+        normed = residual_sum.node != block.node and not self._maps(residual_sum.node, block.node)
+        block.norm = flow.steps[flow.position(block.node) : flow.position(residual_sum.node)] if normed else []
         block.norm_again = False
 
     def _maps(self, later: int, earlier: int) -> bool:
         """Return whether `later` was computed from `earlier` with a linear map."""
-        way = self.flow.way(later, earlier) - {earlier}
-        return any(_MAP.search(self.flow.name(node)) is not None for node in way)
+        path = self.flow.path(later, earlier) - {earlier}
+        return any(_MAP.search(self.flow.name(node)) is not None for node in path)
 
-    def stepped(self, made: Tensor) -> None:
+    def note_step(self, output: Tensor) -> None:
         """Note a tensor made by the same operations as the end of an earlier block, or as the norm."""
         block = self._waiting
         if block is None:
             return
         steps = self.flow.steps
         start = self.flow.position(block.node)
-        for way in self._paths:
-            if len(steps) - start == len(way) and steps[start:] == way:
-                block.tensors["again"] = made.detach()
+        for path in self._paths:
+            if len(steps) - start == len(path) and steps[start:] == path:
+                block.tensors["again"] = output.detach()
         norm, start = block.norm, block.norm_from
         if norm and len(steps) - start == len(norm) and steps[start:] == norm:
-            block.tensors["normed"] = made.detach()
+            block.tensors["normed"] = output.detach()
             block.norm_again = True
 
     def _between(self, block: Block) -> str:
         carries_on = block.between_node == block.node or block.norm_again
         return "between" if block.between_node is not None and carries_on else "total"
 
-    def _settle(self, found: Sum) -> None:
+    def _settle(self, residual_sum: Sum) -> None:
         """Settle the waiting block, now that the tokens of the next one are known."""
         block, flow = self._waiting, self.flow
         if block is None:
             return
-        same = found.carried.numel() == block.tensors["total"].numel()
-        if not same or not flow.reaches(block.node, found.node):
+        same_size = residual_sum.carried.numel() == block.tensors["total"].numel()
+        if not same_size or not flow.reaches(block.node, residual_sum.node):
             self._end()
             return
         self._waiting = None
-        block.tensors["next"] = found.carried.detach()
-        followed = any(flow.reaches(node, found.node) for node in block.sums)
-        if followed or self._maps(found.node, block.node):
-            self._paths.append(flow.steps[flow.position(block.node) : flow.position(found.node)])
+        block.tensors["next"] = residual_sum.carried.detach()
+        followed = any(flow.reaches(node, residual_sum.node) for node in block.sums)
+        if followed or self._maps(residual_sum.node, block.node):
+            self._paths.append(flow.steps[flow.position(block.node) : flow.position(residual_sum.node)])
             block.settle(between=self._between(block), after="next")
         else:
             block.settle(between="next", after=None)

@@ -59,8 +59,8 @@ def load_swaps(
     if stored is None:
         where = "the model's config notes no swap" if folder is None else f"{folder} holds no swap"
         raise InputError(f"{where}; save_swaps or save_pretrained of a swapped model writes one")
-    read = [_read(entry) for entry in stored] if isinstance(stored, list) and stored else []
-    if not read:
+    entries = [_parse_entry(entry) for entry in stored] if isinstance(stored, list) and stored else []
+    if not entries:
         raise InputError(f"expected a list of swaps; got {stored!r}")
     if find_swaps(model):
         raise InputError("the model has swaps already: undo them first")
@@ -68,7 +68,7 @@ def load_swaps(
     remove_config_note(model)
     applied: list[Swap] = []
     try:
-        for operator, layers in read:
+        for operator, layers in entries:
             applied.append(swap(model, operator, layers=layers, describe=describe))
         _load_tensors(model, applied, None if folder is None else Path(folder))
     except BaseException:
@@ -80,7 +80,7 @@ def load_swaps(
     return tuple(applied)
 
 
-def _read(entry: Any) -> tuple[Any, list[str]]:
+def _parse_entry(entry: Any) -> tuple[Any, list[str]]:
     if not isinstance(entry, dict) or not {"operator", "layers"} <= entry.keys() <= {"operator", "layers", "unnamed"}:
         raise InputError(f"expected a swap with an operator and layers; got {entry!r}")
     if entry["operator"] is None:
@@ -113,24 +113,24 @@ def _operator_tensors(model: nn.Module, paths: Sequence[str]) -> list[str]:
 
 
 def _load_tensors(model: nn.Module, applied: Sequence[Swap], folder: Path | None) -> None:
-    wanted = set(_operator_tensors(model, _paths(applied)))
-    if not wanted:
+    names = set(_operator_tensors(model, _paths(applied)))
+    if not names:
         return
     if folder is None:
         raise InputError("its operators have parameters, which a config does not hold: give the folder")
-    found: dict[str, Tensor] = {}
+    loaded: dict[str, Tensor] = {}
     if (folder / TENSORS_FILE).is_file():
         tensors, _ = read_tensors(folder / TENSORS_FILE)
-        found = {name: tensor for name, tensor in tensors.items() if name in wanted}
+        loaded = {name: tensor for name, tensor in tensors.items() if name in names}
     else:
         for file in sorted(folder.glob("*.safetensors")):
             try:
                 with safe_open(file, framework="pt") as weights:
-                    found |= {name: weights.get_tensor(name) for name in wanted & set(weights.keys())}
+                    loaded |= {name: weights.get_tensor(name) for name in names & set(weights.keys())}
             except (OSError, SafetensorError) as error:
                 raise InputError(f"cannot read {file}: {error}") from None
     state = model.state_dict()
-    wrong = sorted(name for name in wanted if name not in found or found[name].shape != state[name].shape)
+    wrong = sorted(name for name in names if name not in loaded or loaded[name].shape != state[name].shape)
     if wrong:
         raise InputError(f"{folder} does not hold {wrong[0]} as the operator has it")
-    model.load_state_dict(found, strict=False)
+    model.load_state_dict(loaded, strict=False)

@@ -53,7 +53,7 @@ def remove_note(model: nn.Module, swap: "Swap") -> None:
 
 
 def stored_in_config(model: nn.Module) -> Any:
-    """Return the note in the model's config, None if there is none. It may come from a file: do not trust it."""
+    """Return the note in the model's config, or None. It may come from a file: do not trust it."""
     config = _config(model)
     return None if config is None else config.__dict__.get(SWAP_KEY)
 

@@ -61,9 +61,9 @@ def swap(
     """
     _refuse(model)
     operator = resolve_operator(operator)
-    found = find(model, describe)
-    selected = select_layers(model, found, layers)
-    result = Swap(model, operator, found, selected)
+    model_layers = find(model, describe)
+    selected = select_layers(model, model_layers, layers)
+    result = Swap(model, operator, model_layers, selected)
     _warn_of_unused_queries(operator, [choice.layer for choice in selected])
     return result
 

@@ -58,11 +58,16 @@ def measure_baseline(
             break
         measurements = [Measurement(theory, seed=seed, controls=False) for theory in compared]
         with evaluation_mode(model), torch.no_grad():
-            seen = measure(model, iter(batches), measurements, lambda done: progress("baseline", done))
-        drawn = [finding for measurement in measurements for finding in measurement.findings()]
-        _require_match(findings, drawn, titles=[theory.title for theory in compared], same_inputs=seen == covered)
+            baseline_inputs = measure(model, iter(batches), measurements, lambda done: progress("baseline", done))
+        baseline_findings = [finding for measurement in measurements for finding in measurement.findings()]
+        _require_match(
+            findings,
+            baseline_findings,
+            titles=[theory.title for theory in compared],
+            same_inputs=baseline_inputs == covered,
+        )
         baseline = Baseline(
-            findings=baseline.findings + drawn,
+            findings=baseline.findings + baseline_findings,
             curves=baseline.curves + [curve for measurement in measurements for curve in measurement.curves()],
             models=number + 1,
         )

@@ -159,7 +159,7 @@ class Measurement:
     def findings(self) -> list[Finding]:
         """Return a finding for every claim, layer and head, without verdicts from controls."""
         layers = self._sums()
-        found = [
+        results = [
             finding
             for claim in self.theory.claims
             if claim.role is not Role.DEPTH
@@ -167,7 +167,7 @@ class Measurement:
             if claim in layer.claims
             for finding in layer.claims[claim].findings(claim, layer.layer, layer.name, self._seed)
         ]
-        return _with_requirements(found)
+        return _with_requirements(results)
 
     def curves(self) -> list[DepthCurve]:
         """Return the curves over depth."""

@@ -74,9 +74,9 @@ def _stream(heads: Heads, index: int) -> ResidualStream | None:
     stream = heads.residual_stream
     if stream is None or stream.before.shape[0] * heads.windows != heads.q.shape[0]:
         return None
-    own = slice(index, index + 1)
+    row = slice(index, index + 1)
     return ResidualStream(
-        before=stream.before[own],
-        between=stream.between[own],
-        after=None if stream.after is None else stream.after[own],
+        before=stream.before[row],
+        between=stream.between[row],
+        after=None if stream.after is None else stream.after[row],
     )

@@ -34,16 +34,18 @@ class FindingTable:
         """Return the findings of one statistic."""
         return self._narrowed("statistic", statistic, [f.claim.statistic for f in self.findings])
 
-    def _narrowed(self, what: str, wanted: object, names: list[Any]) -> "FindingTable":
-        if wanted not in names:
-            known = ", ".join(str(name) for name in dict.fromkeys(names)) or "none"
-            raise InputError(f"there are no findings of {what} {wanted!r}; there are {known}")
-        return FindingTable(tuple(f for f, name in zip(self.findings, names, strict=True) if name == wanted))
+    def _narrowed(self, axis: str, value: object, column: list[Any]) -> "FindingTable":
+        if value not in column:
+            known = ", ".join(str(entry) for entry in dict.fromkeys(column)) or "none"
+            raise InputError(f"there are no findings of {axis} {value!r}; there are {known}")
+        return FindingTable(tuple(f for f, entry in zip(self.findings, column, strict=True) if entry == value))
 
     def __str__(self) -> str:
         """Return one line per finding."""
-        places = (f"{f.claim.theory}, {f.claim.statistic}, layer {f.layer}, head {f.head}" for f in self.findings)
-        return "\n".join(f"{at}: {f.value:.3g} ({f.verdict})" for at, f in zip(places, self.findings, strict=True))
+        labels = (f"{f.claim.theory}, {f.claim.statistic}, layer {f.layer}, head {f.head}" for f in self.findings)
+        return "\n".join(
+            f"{label}: {f.value:.3g} ({f.verdict})" for label, f in zip(labels, self.findings, strict=True)
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row of plain values per finding."""

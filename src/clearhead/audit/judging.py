@@ -87,7 +87,7 @@ class Summary:
 
     @property
     def measured(self) -> int:
-        """How many heads the claim could be measured on."""
+        """Number of heads on which the claim was measured."""
         return self.heads - self.verdicts.get(Verdict.NOT_APPLICABLE, 0)
 
     @property

@@ -27,7 +27,7 @@ class AuditError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many inputs and tokens a model was measured on."""
+    """The numbers of inputs and tokens that a model was measured on."""
 
     inputs: int
     tokens: int

@@ -89,7 +89,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run prints: the headline, a page or a table, remarks, and the files that were written.
+    """The printed result of a run: the headline, a page or a table, remarks, and the files that were written.
 
     tables: the same table in columns, the widest first; the first that fits the terminal is printed
     facts: plain values, as in result.json

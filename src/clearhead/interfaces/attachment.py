@@ -84,10 +84,10 @@ class Attachment:
 
         compute: returns the layer's own output in the layout of the call, and the tensor of the model that holds it
         """
-        own = original = Original(compute)
+        layer_original = original = Original(compute)
         for handler in tuple(self.handlers):
             original = Original(partial(_handled, handler, call, original))
-        return original(), own
+        return original(), layer_original
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies and files hold: permanent handlers only."""
@@ -129,7 +129,7 @@ def attachment_of(module: nn.Module, attribute: str = Attachment.attribute) -> A
 
 
 def attach_to(layer: Layer, handler: Handler, kind: type[Attachment]) -> Detach:
-    """Add the handler to the module's attachment; make one of this kind if there is none.
+    """Add the handler to the module's attachment; create one of this kind if it has no attachment.
 
     Temporary handlers are outside permanent ones: a capture records what a swapped operator returns.
     """

@@ -28,7 +28,7 @@ class Call:
     cross: whether keys and values come from another sequence than the queries
     window: largest number of keys a query attends to, where the layer has a sliding window
     need_weights: whether the caller wants the attention weights too
-    folded: number of heads within the last axis before n (1 if there are none); None if that axis holds the heads
+    folded: number of heads within the last axis before n (1 if no axis holds heads); None if that axis holds the heads
     """
 
     name: str

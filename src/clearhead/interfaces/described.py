@@ -41,7 +41,7 @@ def attach(layer: Layer, handler: Handler) -> Detach:
 
 @dataclass(slots=True)
 class _Run:
-    """What a described layer has computed so far in its present forward."""
+    """The tensors that a described layer has computed so far in its present forward pass."""
 
     attachment: "_DescribedAttachment"
     arguments: dict[str, Any]

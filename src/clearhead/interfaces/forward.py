@@ -68,7 +68,7 @@ class _WrappedForward:
 
 
 class _Level:
-    """What a wrapper proceeds to: the wrappers below it, then the module's own forward."""
+    """The continuation of a wrapper: the wrappers below it, then the module's own forward."""
 
     def __init__(self, forward: _WrappedForward, wrappers: tuple[ForwardWrapper, ...]) -> None:
         self.forward, self.wrappers = forward, wrappers

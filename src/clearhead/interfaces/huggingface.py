@@ -101,8 +101,10 @@ def _with_proxies(function: Any, visited: set[int]) -> Any:
         return function
     visited.add(id(function))
     kind = _interface_class()
-    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-    proxies = {name: _Proxy(value) for name, value in named.items() if kind is not None and isinstance(value, kind)}
+    globals_used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    proxies = {
+        name: _Proxy(value) for name, value in globals_used.items() if kind is not None and isinstance(value, kind)
+    }
     cells = function.__closure__ or ()
     closure = tuple(_cell(cell, visited) for cell in cells)
     if not proxies and all(new is old for new, old in zip(closure, cells, strict=True)):

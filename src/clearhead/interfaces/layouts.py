@@ -25,7 +25,7 @@ class Layout:
     """The meaning of the axes before (n, d) of one call.
 
     folded: number of heads inside the first axis, as (b, heads)
-    axis: the axis of the heads otherwise, None if there is none
+    axis: the axis of the heads otherwise, None without such an axis
     windows: number of consecutive entries of b that belong to one input
     """
 

@@ -1,4 +1,4 @@
-"""Layers that call torch.nn.functional.scaled_dot_product_attention, by whatever name they imported it.
+"""Layers that call torch.nn.functional.scaled_dot_product_attention, under any imported name.
 
 The calls that a module makes while its forward runs are intercepted by a function mode, which torch keeps to the
 thread. Attached to a whole model, the module that makes a call is read off the stack: which modules call the function

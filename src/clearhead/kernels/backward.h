@@ -14,39 +14,39 @@ class BackwardHead {
     const Call &call;
     const Sizes &z;
     const Tiling tiling;
-    const int64_t key_apart, value_apart;  // row strides: whole vectors
+    const int64_t key_stride, value_stride;  // row strides: whole vectors
     Keys keys;
     float *k_copied, *a_rows;  // k padded to whole vectors if needed, and A
     float *a_dot_o, *logarithms;
-    float *unsound, *largest_gradients;  // by member; `unsound` is 1 if a gradient is too small or not finite
-    float *three;    // transposed tiles of A, B and A again, so that A|B and B|A are each contiguous
+    float *unreliable, *largest_gradients;  // by member; `unreliable` is 1 if a gradient is too small or not finite
+    float *a_b_a;    // transposed tiles of A, B and A again, so that A|B and B|A are each contiguous
     Sums g, t;       // of a pair of tiles
     Sums to_k, to_v;  // of T k and of G A
 
     // Returns the largest entry of the row's gradient.
     float prepare_row(Rows k, Rows out, Rows gradient, float share, int64_t token) {
-        float *a = a_rows + token * value_apart;
+        float *a = a_rows + token * value_stride;
         vec products = vec{}, most = vec{};
-        for (int64_t d = 0; d < value_apart; d += LANES) {
-            const vec given = load_some(gradient[token] + d, z.value_width - d), x = given * share;
-            const vec size = given < 0 ? -given : given;
+        for (int64_t d = 0; d < value_stride; d += LANES) {
+            const vec entries = load_some(gradient[token] + d, z.value_width - d), x = entries * share;
+            const vec size = entries < 0 ? -entries : entries;
             most = size > most ? size : most;
             store(a + d, x);
             products += x * load_some(out[token] + d, z.value_width - d);
         }
         a_dot_o[token] = sum(products);
-        if (z.key_width != key_apart)
-            for (int64_t d = 0; d < key_apart; d += LANES)
-                store(k_copied + token * key_apart + d, load_some(k[token] + d, z.key_width - d));
+        if (z.key_width != key_stride)
+            for (int64_t d = 0; d < key_stride; d += LANES)
+                store(k_copied + token * key_stride + d, load_some(k[token] + d, z.key_width - d));
         return largest(most);
     }
 
     void prepare_tile(Rows v, int64_t tile) {
         const int64_t size = tiling.size, whole = size * z.value_width;
-        float *a = three + tile * 3 * whole, *b = a + whole;
+        float *a = a_b_a + tile * 3 * whole, *b = a + whole;
         const float *weight = keys.weight + tile * size;
-        turn({a_rows, value_apart}, tiling, tile, z.value_width, a);
-        turn(v, tiling, tile, z.value_width, b);
+        transpose({a_rows, value_stride}, tiling, tile, z.value_width, a);
+        transpose(v, tiling, tile, z.value_width, b);
         for (int64_t d = 0; d < z.value_width; ++d)
             for (int64_t at = 0; at < size; at += LANES)
                 store(b + d * size + at, load(b + d * size + at) * load(weight + at));
@@ -57,7 +57,7 @@ class BackwardHead {
     void pair(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         keys.scores(first, second, g.of(member));
-        symmetric_dots(three + first * 3 * whole, three + second * 3 * whole + whole, 2 * z.value_width, tiling, first,
+        symmetric_dots(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, 2 * z.value_width, tiling, first,
                        second, t.of(member));
         for (int64_t i = 0; i < tiling.tokens(first); ++i) {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i], a_i = a_dot_o[at_i + i];
@@ -69,36 +69,36 @@ class BackwardHead {
                 store(t_row + j, x * (load(t_row + j) - less));
             }
         }
-        exchange(g.of(member), {a_rows, value_apart}, tiling, first, second, to_v.of(member), value_apart);
-        exchange(t.of(member), k, tiling, first, second, to_k.of(member), key_apart);
+        exchange(g.of(member), {a_rows, value_stride}, tiling, first, second, to_v.of(member), value_stride);
+        exchange(t.of(member), k, tiling, first, second, to_k.of(member), key_stride);
     }
 
-    void pair_plain(int64_t first, int64_t second, Rows k, int member) const {
+    void pair_by_row(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         const int64_t rows = tiling.tokens(first), columns = tiling.tokens(second);
         float *p = g.of(member), *s = t.of(member);
         keys.scores(first, second, p);
-        dots(three + first * 3 * whole, three + second * 3 * whole + whole, z.value_width, tiling, first, second, s);
+        dots(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, z.value_width, tiling, first, second, s);
         for (int64_t at = 0; at < rows * size; at += LANES) store(p + at, load(p + at) * keys.bits);
         for (int64_t i = 0; i < rows; ++i)
             for (int64_t j = 0; j < columns; j += LANES) {
-                const vec seen = load(keys.weight + at_j + j);
-                const vec x = seen > 0 ? load(p + i * size + j) - logarithms[at_i + i] : vec{};
-                const vec share = lifted_exp2(x) * (seen / LIFTED);
+                const vec visible = load(keys.weight + at_j + j);
+                const vec x = visible > 0 ? load(p + i * size + j) - logarithms[at_i + i] : vec{};
+                const vec share = lifted_exp2(x) * (visible / LIFTED);
                 store(p + i * size + j, share);
                 store(s + i * size + j, share * (load(s + i * size + j) - a_dot_o[at_i + i]));
             }
-        float *v_j = to_v.of(member) + at_j * value_apart;
-        product<Left::ROWS_ADJACENT, Into::SUM>({p, size, a_rows + at_i * value_apart, value_apart, v_j, value_apart, rows},
-                                                columns, value_apart);
-        float *k_i = to_k.of(member) + at_i * key_apart, *k_j = to_k.of(member) + at_j * key_apart;
-        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, k[at_j], k.step, k_i, key_apart, columns}, rows, key_apart);
-        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_apart, rows}, columns, key_apart);
+        float *v_j = to_v.of(member) + at_j * value_stride;
+        product<Left::ROWS_ADJACENT, Into::SUM>({p, size, a_rows + at_i * value_stride, value_stride, v_j, value_stride, rows},
+                                                columns, value_stride);
+        float *k_i = to_k.of(member) + at_i * key_stride, *k_j = to_k.of(member) + at_j * key_stride;
+        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, k[at_j], k.step, k_i, key_stride, columns}, rows, key_stride);
+        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_stride, rows}, columns, key_stride);
     }
 
     // Returns the base-2 logarithm of a row's divisor.
-    float logarithm(const float *totals, bool was_plain, int64_t token) const {
-        return was_plain ? totals[token] : log2f(totals[token]) - LIFT + keys.c[token] + keys.middle;
+    float logarithm(const float *totals, bool was_by_row, int64_t token) const {
+        return was_by_row ? totals[token] : log2f(totals[token]) - LIFT + keys.c[token] + keys.middle;
     }
 
     // Writes a row of sums times a factor; returns whether all of it is finite.
@@ -117,44 +117,44 @@ class BackwardHead {
         : call(from),
           z(from.sizes),
           tiling(z.tokens),
-          key_apart(up_to(z.key_width, LANES)),
-          value_apart(up_to(z.value_width, LANES)),
+          key_stride(up_to(z.key_width, LANES)),
+          value_stride(up_to(z.value_width, LANES)),
           keys(scratch, tiling, z.key_width, call.scale),
-          k_copied(scratch.take(z.key_width == key_apart ? 0 : tiling.padded * key_apart)),
-          a_rows(scratch.take(tiling.padded * value_apart)),
+          k_copied(scratch.take(z.key_width == key_stride ? 0 : tiling.padded * key_stride)),
+          a_rows(scratch.take(tiling.padded * value_stride)),
           a_dot_o(scratch.take(tiling.padded)),
           logarithms(scratch.take(tiling.padded)),
-          unsound(scratch.take(members)),
+          unreliable(scratch.take(members)),
           largest_gradients(scratch.take(members)),
-          three(scratch.take(tiling.padded * 3 * z.value_width)),
+          a_b_a(scratch.take(tiling.padded * 3 * z.value_width)),
           g(scratch, tiling.size * tiling.size, members),
           t(scratch, tiling.size * tiling.size, members),
-          to_k(scratch, tiling.padded * key_apart, members),
-          to_v(scratch, tiling.padded * value_apart, members) {}
+          to_k(scratch, tiling.padded * key_stride, members),
+          to_v(scratch, tiling.padded * value_stride, members) {}
 
     const Tiling &tiles() const { return tiling; }
 
     // As in ForwardHead::run, a member may write its own tiles' rows just before and read them just after.
-    void run(Rows k, Rows v, Rows out, Rows gradient, const uint8_t *seen, const float *totals,
-             bool was_plain, Rows k_gradient, Rows v_gradient, Team team) {
-        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, tile); });
+    void run(Rows k, Rows v, Rows out, Rows gradient, const uint8_t *visible, const float *totals,
+             bool was_by_row, Rows k_gradient, Rows v_gradient, Team team) {
+        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, visible, tile); });
         wait_for(team);
         keys.find_range();
-        bool sound = !was_plain;
-        const Rows whole_k = z.key_width == key_apart ? k : Rows{k_copied, key_apart};
+        bool reliable = !was_by_row;
+        const Rows whole_k = z.key_width == key_stride ? k : Rows{k_copied, key_stride};
         const auto finish_row = [&](int64_t token, float k_factor, float v_factor) {
-            const bool k_sound = finish(to_k, token * key_apart, z.key_width, k_factor, k_gradient[token]);
-            return finish(to_v, token * value_apart, z.value_width, v_factor, v_gradient[token]) && k_sound;
+            const bool k_reliable = finish(to_k, token * key_stride, z.key_width, k_factor, k_gradient[token]);
+            return finish(to_v, token * value_stride, z.value_width, v_factor, v_gradient[token]) && k_reliable;
         };
-        if (sound) {
+        if (reliable) {
             float most = 0;
             tiling.for_own_tokens(team, [&](int64_t token) {
-                const float own = prepare_row(k, out, gradient, keys.some_seen ? LIFTED / totals[token] : 0, token);
-                most = own > most ? own : most;
+                const float row_largest = prepare_row(k, out, gradient, keys.any_visible ? LIFTED / totals[token] : 0, token);
+                most = row_largest > most ? row_largest : most;
             });
             largest_gradients[team.rank] = most;
             tiling.for_own_tiles(team, [&](int64_t tile) {
-                keys.weigh(seen, tile);
+                keys.weigh(visible, tile);
                 prepare_tile(v, tile);
             });
             to_k.cleared(team.rank);
@@ -162,31 +162,31 @@ class BackwardHead {
             wait_for(team);
             for (int member = 0; member < team.size; ++member)
                 most = largest_gradients[member] > most ? largest_gradients[member] : most;
-            sound = !keys.some_seen || keys.holds(most / (float)tiling.n);
-            if (sound) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, whole_k, team.rank); });
+            reliable = !keys.any_visible || keys.holds(most / (float)tiling.n);
+            if (reliable) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, whole_k, team.rank); });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
-                sound = sound && finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED);
+                reliable = reliable && finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED);
             });
         }
-        unsound[team.rank] = !sound;
+        unreliable[team.rank] = !reliable;
         wait_for(team);
-        bool all_sound = true;
-        for (int member = 0; member < team.size; ++member) all_sound = all_sound && !unsound[member];
-        if (!all_sound) {
+        bool all_reliable = true;
+        for (int member = 0; member < team.size; ++member) all_reliable = all_reliable && !unreliable[member];
+        if (!all_reliable) {
             tiling.for_own_tokens(team, [&](int64_t token) {
                 prepare_row(k, out, gradient, 1, token);
-                logarithms[token] = logarithm(totals, was_plain, token);
+                logarithms[token] = logarithm(totals, was_by_row, token);
             });
             tiling.for_own_tiles(team, [&](int64_t tile) {
-                keys.mark(seen, tile);
+                keys.mark(visible, tile);
                 prepare_tile(v, tile);
             });
             to_k.cleared(team.rank);
             to_v.cleared(team.rank);
             wait_for(team);
             tiling.for_own_tiles(team, [&](int64_t first) {
-                for (int64_t second = 0; second < tiling.count; ++second) pair_plain(first, second, whole_k, team.rank);
+                for (int64_t second = 0; second < tiling.count; ++second) pair_by_row(first, second, whole_k, team.rank);
             });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) { finish_row(token, call.scale, 1); });

@@ -49,7 +49,7 @@ class _Call(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("threads", ctypes.c_int32),
         *((name, _View) for name in ("k", "v", "out")),
-        *((name, ctypes.c_void_p) for name in ("seen", "totals", "plain")),
+        *((name, ctypes.c_void_p) for name in ("visible", "totals", "by_row")),
     ]
 
 
@@ -78,7 +78,7 @@ class Attended:
 
     out: Float[Tensor, "b h n e"]
     totals: Float[Tensor, "b h n"]
-    plain: Bool[Tensor, "b h"]
+    by_row: Bool[Tensor, "b h"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Pursued:
     out: Float[Tensor, "b h n d"]
     between: Float[Tensor, "before b h n d"]
     totals: Float[Tensor, "iterations b h n"]
-    plain: Bool[Tensor, "iterations b h"]
+    by_row: Bool[Tensor, "iterations b h"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Schedule:
     iterations: int
     pull: float
     scale: float
-    seen: Bool[Tensor, "b n"] | None
+    visible: Bool[Tensor, "b n"] | None
 
 
 def allocate_attention(k: Tensor, v: Tensor) -> Attended:
@@ -106,18 +106,18 @@ def allocate_attention(k: Tensor, v: Tensor) -> Attended:
     return Attended(empty_by_token(v), k.new_empty(k.shape[:-1]), k.new_empty(k.shape[:2], dtype=torch.bool))
 
 
-def allocate_pursuit(k: Tensor, v: Tensor, iterations: int, *, keep: bool) -> Pursued:
-    """Allocate the result of `pursue`: the last iterate, and with `keep` also what the gradient needs."""
-    between = k.new_empty((iterations - 1 if keep else 0, *k.shape))
-    totals = k.new_empty((iterations if keep else 0, *k.shape[:-1]))
+def allocate_pursuit(k: Tensor, v: Tensor, iterations: int, *, for_gradient: bool) -> Pursued:
+    """Allocate the result of `pursue`: the last iterate, and with `for_gradient` also what the gradient needs."""
+    between = k.new_empty((iterations - 1 if for_gradient else 0, *k.shape))
+    totals = k.new_empty((iterations if for_gradient else 0, *k.shape[:-1]))
     return Pursued(empty_by_token(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool))
 
 
-def attend(kernel: Kernel, k: Tensor, v: Tensor, *, seen: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
-    """Compute symmetric attention. Tokens that are not `seen` are hidden as keys, and attend as queries."""
-    k, v, seen = _in_rows(k), _in_rows(v), _whole(seen)
+def attend(kernel: Kernel, k: Tensor, v: Tensor, *, visible: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
+    """Compute symmetric attention. Tokens that are not `visible` are hidden as keys, and attend as queries."""
+    k, v, visible = _in_rows(k), _in_rows(v), _contiguous_mask(visible)
     attended = allocate_attention(k, v)
-    call = _Call(*_common(k, v, attended.out, seen, attended.totals, attended.plain, scale))
+    call = _Call(*_common(k, v, attended.out, visible, attended.totals, attended.by_row, scale))
     _run(kernel, "clearhead_forward", call)
     return attended
 
@@ -129,16 +129,16 @@ def attend_backward(
     v: Tensor,
     attended: Attended,
     *,
-    seen: Bool[Tensor, "b n"] | None,
+    visible: Bool[Tensor, "b n"] | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of k and v."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
-    seen, totals, plain = _whole(seen), attended.totals.contiguous(), attended.plain.contiguous()
-    to_k, to_v = empty_by_token(k), empty_by_token(v)
-    common = _common(k, v, out, seen, totals, plain, scale)
-    _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(to_k), _view(to_v)))
-    return to_k, to_v
+    visible, totals, by_row = _contiguous_mask(visible), attended.totals.contiguous(), attended.by_row.contiguous()
+    k_gradient, v_gradient = empty_by_token(k), empty_by_token(v)
+    common = _common(k, v, out, visible, totals, by_row, scale)
+    _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(k_gradient), _view(v_gradient)))
+    return k_gradient, v_gradient
 
 
 def pursue(
@@ -148,14 +148,14 @@ def pursue(
     thresholds: Float[Tensor, "b h"],
     schedule: Schedule,
     *,
-    keep: bool,
+    for_gradient: bool,
 ) -> Pursued:
-    """Run the iterations of principal attention pursuit; see pursuit.h. `keep`: also return what the gradient needs."""
-    k, v, thresholds, seen = _in_rows(k), _in_rows(v), thresholds.contiguous(), _whole(schedule.seen)
-    pursued = allocate_pursuit(k, v, schedule.iterations, keep=keep)
-    totals, plain = (pursued.totals, pursued.plain) if keep else (None, None)
-    common = _common(k, v, pursued.out, seen, totals, plain, schedule.scale)
-    between = pursued.between.data_ptr() if keep else None
+    """Run principal attention pursuit (see pursuit.h); with `for_gradient` also return what the gradient needs."""
+    k, v, thresholds, visible = _in_rows(k), _in_rows(v), thresholds.contiguous(), _contiguous_mask(schedule.visible)
+    pursued = allocate_pursuit(k, v, schedule.iterations, for_gradient=for_gradient)
+    totals, by_row = (pursued.totals, pursued.by_row) if for_gradient else (None, None)
+    common = _common(k, v, pursued.out, visible, totals, by_row, schedule.scale)
+    between = pursued.between.data_ptr() if for_gradient else None
     call = _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), between)
     _run(kernel, "clearhead_pursuit", call)
     return pursued
@@ -172,16 +172,20 @@ def pursue_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of k, v and the thresholds."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(pursued.out)
-    thresholds, seen, plain = thresholds.contiguous(), _whole(schedule.seen), pursued.plain.contiguous()
+    thresholds, visible, by_row = (
+        thresholds.contiguous(),
+        _contiguous_mask(schedule.visible),
+        pursued.by_row.contiguous(),
+    )
     totals, between = pursued.totals.contiguous(), pursued.between.contiguous()
-    to_k, to_v, to_thresholds = empty_by_token(k), empty_by_token(v), torch.empty_like(thresholds)
+    k_gradient, v_gradient, threshold_gradient = empty_by_token(k), empty_by_token(v), torch.empty_like(thresholds)
     call = _PursuitBackward(
-        *_common(k, v, out, seen, totals, plain, schedule.scale),
+        *_common(k, v, out, visible, totals, by_row, schedule.scale),
         schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
-        _view(gradient), _view(to_k), _view(to_v), to_thresholds.data_ptr(),
+        _view(gradient), _view(k_gradient), _view(v_gradient), threshold_gradient.data_ptr(),
     )  # fmt: skip
     _run(kernel, "clearhead_pursuit_backward", call)
-    return to_k, to_v, to_thresholds
+    return k_gradient, v_gradient, threshold_gradient
 
 
 def empty_by_token(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
@@ -195,9 +199,9 @@ def _in_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _whole(seen: Tensor | None) -> Tensor | None:
+def _contiguous_mask(visible: Tensor | None) -> Tensor | None:
     """Return the mask, contiguous: the kernel gets its address without strides."""
-    return None if seen is None else seen.contiguous()
+    return None if visible is None else visible.contiguous()
 
 
 def _view(x: Tensor) -> _View:
@@ -205,11 +209,17 @@ def _view(x: Tensor) -> _View:
 
 
 def _common(
-    k: Tensor, v: Tensor, out: Tensor, seen: Tensor | None, totals: Tensor | None, plain: Tensor | None, scale: float
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    visible: Tensor | None,
+    totals: Tensor | None,
+    by_row: Tensor | None,
+    scale: float,
 ) -> tuple[object, ...]:
     return (
         _Sizes(*k.shape, v.shape[-1]), scale, _threads(), _view(k), _view(v), _view(out),
-        *(None if x is None else x.data_ptr() for x in (seen, totals, plain)),
+        *(None if x is None else x.data_ptr() for x in (visible, totals, by_row)),
     )  # fmt: skip
 
 

@@ -10,10 +10,10 @@ namespace {
 class ForwardHead {
     const Sizes &z;
     const Tiling tiling;
-    const int64_t apart;  // row stride: whole vectors
+    const int64_t stride;  // row stride: whole vectors
     Keys keys;
     float *values;            // w v
-    float *unsound;           // by member: 1 if scores spread too widely
+    float *unreliable;           // by member: 1 if scores spread too widely
     float *repeated;          // 1 if some keys are equal
     Repeats repeats;
     float *largest_values;    // by tile
@@ -26,15 +26,15 @@ class ForwardHead {
         const int64_t from = tile * tiling.size;
         ivec small = ~ivec{};
         vec most = vec{};
-        ask_for(v, from, from + AHEAD, tiling.n, z.value_width);
+        prefetch(v, from, from + AHEAD, tiling.n, z.value_width);
         for (int64_t token = from; token < from + tiling.tokens(tile); ++token) {
-            ask_for(v, token + AHEAD, token + AHEAD + 1, tiling.n, z.value_width);
+            prefetch(v, token + AHEAD, token + AHEAD + 1, tiling.n, z.value_width);
             const float weight = keys.weight[token];
             for (int64_t d = 0; d < z.value_width; d += LANES) {
                 const vec x = load_some(v[token] + d, z.value_width - d), size = x < 0 ? -x : x;
                 small &= size <= LARGEST_VALUE;
                 most = size > most ? size : most;
-                store(values + token * apart + d, x * weight);
+                store(values + token * stride + d, x * weight);
             }
         }
         bool all_small = true;
@@ -72,7 +72,7 @@ class ForwardHead {
     void attend(int64_t first, int64_t second, int member) const {
         keys.scores(first, second, g.of(member));
         first == second ? exponentiate<true>(first, second, member) : exponentiate<false>(first, second, member);
-        exchange(g.of(member), {values, apart}, tiling, first, second, outputs.of(member), apart);
+        exchange(g.of(member), {values, stride}, tiling, first, second, outputs.of(member), stride);
     }
 
     // Writes one row divided by its total; returns whether the total is reliable.
@@ -81,97 +81,97 @@ class ForwardHead {
         const float total = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
         for (int64_t d = 0; d < z.value_width; d += LANES) {
             // Zero where no token is visible, even for NaN.
-            const vec x = keys.some_seen ? outputs.over_members(token * apart + d) * (1 / total) : vec{};
+            const vec x = keys.any_visible ? outputs.over_members(token * stride + d) * (1 / total) : vec{};
             store_some(to + d, x, z.value_width - d);
         }
         if (total_to) *total_to = total;
-        return !keys.some_seen || (total >= keys.least_total && total < INFINITY);
+        return !keys.any_visible || (total >= keys.least_total && total < INFINITY);
     }
 
     // Computes the rows of one tile over all columns.
-    void attend_plain(int64_t first, Rows out, float *totals, int member) const {
+    void attend_by_row(int64_t first, Rows out, float *totals, int member) const {
         const int64_t size = tiling.size, rows = tiling.tokens(first);
         float *scores = g.of(member), *sums = outputs.of(member), *top = by_lane.of(member), *total = top + size;
         float largest_total = 1;  // 2^m: weights are divided by it, so that no sum exceeds the largest value
         while (largest_total < (float)tiling.n) largest_total *= 2;
-        memset(sums, 0, sizeof(float) * size * apart);
+        memset(sums, 0, sizeof(float) * size * stride);
         for (int64_t i = 0; i < rows; ++i) {
             top[i] = -INFINITY;
             total[i] = 0;
         }
         for (int64_t second = 0; second < tiling.count; ++second) {
-            const float *seen_j = keys.weight + second * size;
+            const float *visible_j = keys.weight + second * size;
             keys.scores(first, second, scores);
             for (int64_t i = 0; i < rows; ++i) {
                 float *row = scores + i * size;
-                vec found = all(top[i]);
+                vec row_largest = all(top[i]);
                 for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
                     // Rounded and stored, so that the row's largest minus itself is zero, here and in the gradient.
                     const vec x = load(row + j) * keys.bits;
                     store(row + j, x);
-                    found = (load(seen_j + j) > 0) & (x > found) ? x : found;
+                    row_largest = (load(visible_j + j) > 0) & (x > row_largest) ? x : row_largest;
                 }
-                const float highest = largest(found), taken_out = highest > -INFINITY ? highest : 0;
-                const float lowered = top[i] == highest ? 1 : exp2f(top[i] - highest);
+                const float highest = largest(row_largest), subtracted = highest > -INFINITY ? highest : 0;
+                const float rescaling = top[i] == highest ? 1 : exp2f(top[i] - highest);
                 vec share = vec{};
                 for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
-                    const vec x = load(seen_j + j) > 0 ? load(row + j) - taken_out : vec{};
-                    const vec weight = lifted_exp2(x) * (load(seen_j + j) / (LIFTED * largest_total));
+                    const vec x = load(visible_j + j) > 0 ? load(row + j) - subtracted : vec{};
+                    const vec weight = lifted_exp2(x) * (load(visible_j + j) / (LIFTED * largest_total));
                     store(row + j, weight);
                     share += weight;
                 }
-                total[i] = total[i] * lowered + sum(share);
+                total[i] = total[i] * rescaling + sum(share);
                 top[i] = highest;
-                if (lowered != 1)
-                    for (int64_t d = 0; d < apart; d += LANES) store(sums + i * apart + d, load(sums + i * apart + d) * lowered);
+                if (rescaling != 1)
+                    for (int64_t d = 0; d < stride; d += LANES) store(sums + i * stride + d, load(sums + i * stride + d) * rescaling);
             }
-            const float *v_j = values + second * size * apart;
-            product<Left::STEPS_ADJACENT, Into::SUM>({scores, size, v_j, apart, sums, apart, tiling.tokens(second)}, rows, apart);
+            const float *v_j = values + second * size * stride;
+            product<Left::STEPS_ADJACENT, Into::SUM>({scores, size, v_j, stride, sums, stride, tiling.tokens(second)}, rows, stride);
         }
         for (int64_t i = 0; i < rows; ++i) {
             for (int64_t d = 0; d < z.value_width; d += LANES)
-                store_some(out[first * size + i] + d, load(sums + i * apart + d) / total[i], z.value_width - d);
+                store_some(out[first * size + i] + d, load(sums + i * stride + d) / total[i], z.value_width - d);
             if (totals) totals[first * size + i] = top[i] + log2f(total[i] * largest_total);
         }
     }
 
-    void run_plain(Rows v, Rows out, const uint8_t *seen, float *totals, Team team) {
+    void run_by_row(Rows v, Rows out, const uint8_t *visible, float *totals, Team team) {
         tiling.for_own_tiles(team, [&](int64_t tile) {
-            keys.mark(seen, tile);
+            keys.mark(visible, tile);
             weigh_values(v, tile);
         });
         wait_for(team);
-        tiling.for_own_tiles(team, [&](int64_t tile) { attend_plain(tile, out, totals, team.rank); });
+        tiling.for_own_tiles(team, [&](int64_t tile) { attend_by_row(tile, out, totals, team.rank); });
     }
 
   public:
     ForwardHead(Scratch &scratch, const Call &call, int members)
         : z(call.sizes),
           tiling(z.tokens),
-          apart(up_to(z.value_width, LANES)),
+          stride(up_to(z.value_width, LANES)),
           keys(scratch, tiling, z.key_width, call.scale),
-          values(scratch.take(tiling.padded * apart)),
-          unsound(scratch.take(members)),
+          values(scratch.take(tiling.padded * stride)),
+          unreliable(scratch.take(members)),
           repeated(scratch.take(1)),
           repeats(scratch, keys),
           largest_values(scratch.take(tiling.count)),
           g(scratch, tiling.size * tiling.size, members),
-          outputs(scratch, tiling.padded * apart, members),
+          outputs(scratch, tiling.padded * stride, members),
           by_lane(scratch, tiling.padded * LANES, members),
           by_column(scratch, tiling.padded, members) {}
 
     const Tiling &tiles() const { return tiling; }
 
     // Each member prepares and finishes the rows of `for_own_tiles`: it may write those of k and v just before, and read
-    // those of `out` just after, without a barrier. The gradient needs `plain` and `totals`; they may be null.
-    void run(Rows k, Rows v, Rows out, const uint8_t *seen, float *totals, uint8_t *plain, Team team) {
-        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, seen, tile); });
+    // those of `out` just after, without a barrier. The gradient needs `by_row` and `totals`; they may be null.
+    void run(Rows k, Rows v, Rows out, const uint8_t *visible, float *totals, uint8_t *by_row, Team team) {
+        tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, visible, tile); });
         wait_for(team);
         keys.find_range();
-        bool sound = !keys.too_wide;
-        if (sound) {
+        bool reliable = !keys.too_wide;
+        if (reliable) {
             tiling.for_own_tiles(team, [&](int64_t tile) {
-                keys.weigh(seen, tile);
+                keys.weigh(visible, tile);
                 largest_values[tile] = weigh_values(v, tile);
             });
             outputs.cleared(team.rank);
@@ -179,20 +179,20 @@ class ForwardHead {
             by_column.cleared(team.rank);
             wait_for(team);
             const float most = largest_of(largest_values);
-            sound = !keys.some_seen || (most <= LARGEST_VALUE && keys.holds(most));
-            if (sound) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
+            reliable = !keys.any_visible || (most <= LARGEST_VALUE && keys.holds(most));
+            if (reliable) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
-                sound = sound && finish(token, out[token], totals ? totals + token : nullptr);
+                reliable = reliable && finish(token, out[token], totals ? totals + token : nullptr);
             });
         }
-        unsound[team.rank] = !sound;
+        unreliable[team.rank] = !reliable;
         wait_for(team);
-        bool all_sound = true;
-        for (int member = 0; member < team.size; ++member) all_sound = all_sound && !unsound[member];
-        if (plain && team.rank == 0) *plain = !all_sound;
-        if (!all_sound) {
-            run_plain(v, out, seen, totals, team);  // adds the terms of all rows in one order
+        bool all_reliable = true;
+        for (int member = 0; member < team.size; ++member) all_reliable = all_reliable && !unreliable[member];
+        if (by_row && team.rank == 0) *by_row = !all_reliable;
+        if (!all_reliable) {
+            run_by_row(v, out, visible, totals, team);  // adds the terms of all rows in one order
         } else {
             if (team.rank == 0) *repeated = repeats.find(k);
             wait_for(team);

@@ -62,10 +62,10 @@ struct Tiling {
     // ... and on this member's pairs of tiles, each unordered pair once.
     template <typename Work>
     void for_own_pairs(Team team, Work work) const {
-        int64_t turn = 0;
+        int64_t block = 0;
         for (int64_t held = 0; held < count; held += TILES_HELD)
-            for (int64_t second = held; second < count; ++second, ++turn) {
-                if (turn % team.size != team.rank) continue;
+            for (int64_t second = held; second < count; ++second, ++block) {
+                if (block % team.size != team.rank) continue;
                 const int64_t end = smaller(held + TILES_HELD, second + 1);
                 for (int64_t first = held; first < end; ++first) work(first, second);
             }
@@ -85,20 +85,20 @@ inline Rows rows_of(const View &view, int64_t batch, int64_t head) {
 }
 
 // Prefetches rows that will be read soon: the processor does not predict their strides.
-inline void ask_for(Rows rows, int64_t from, int64_t to, int64_t n, int64_t width) {
+inline void prefetch(Rows rows, int64_t from, int64_t to, int64_t n, int64_t width) {
     for (int64_t token = from; token < smaller(to, n); ++token)
         for (int64_t d = 0; d < width; d += 16) __builtin_prefetch(rows[token] + d);
 }
 
 // Transposes a tile (tokens, width): tokens adjacent, missing tokens of the last tile zero.
-inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, float *to) {
+inline void transpose(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, float *to) {
     const int64_t n = tiling.n, size = tiling.size, from = tile * size, tokens = tiling.tokens(tile);
     const int64_t whole = tokens / 4 * 4, wide = width / 4 * 4;
-    ask_for(rows, from, from + AHEAD, n, width);
+    prefetch(rows, from, from + AHEAD, n, width);
     for (int64_t token = 0; token < whole; token += 4) {
-        ask_for(rows, from + token + AHEAD, from + token + AHEAD + 4, n, width);
+        prefetch(rows, from + token + AHEAD, from + token + AHEAD + 4, n, width);
         for (int64_t d = 0; d < wide; d += 4)
-            turn_quads(rows[from + token] + d, rows.step, to + d * size + token, size);
+            transpose_quads(rows[from + token] + d, rows.step, to + d * size + token, size);
         for (int64_t d = wide; d < width; ++d)
             for (int64_t t = token; t < token + 4; ++t) to[d * size + t] = rows[from + t][d];
     }
@@ -112,7 +112,7 @@ inline void turn(Rows rows, const Tiling &tiling, int64_t tile, int64_t width, f
 inline void dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first, int64_t second,
                  float *to) {
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
-    product<Left::ROWS_ADJACENT, Into::PLACE>({left, size, right, size, to, size, width}, rows, columns);
+    product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, rows, columns);
 }
 
 // The same if (i, j) and (j, i) are equal.
@@ -123,20 +123,20 @@ inline void symmetric_dots(const float *left, const float *right, int64_t width,
     const Operands operands = {left, size, right, size, to, size, width};
     // Computed below the diagonal and mirrored. Missing tokens are zeros and fill the last vectors.
     const int64_t whole = up_to(tiling.tokens(first), LANES);
-    product<Left::ROWS_ADJACENT, Into::PLACE>(operands, whole, whole, true);
+    product<Left::ROWS_ADJACENT, Into::STORE>(operands, whole, whole, true);
     for (int64_t i = 0; i < whole; i += 4)
-        for (int64_t j = 0; j <= i; j += 4) turn_quads(to + i * size + j, size, to + j * size + i, size);
+        for (int64_t j = 0; j <= i; j += 4) transpose_quads(to + i * size + j, size, to + j * size + i, size);
 }
 
 // Adds to each tile's sums the rows of the other, weighted by a tile (rows of the first, columns of the second).
 inline void exchange(const float *weights, Rows from, const Tiling &tiling, int64_t first, int64_t second, float *to,
-                     int64_t apart) {
+                     int64_t stride) {
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
     const float *from_i = from[first * size], *from_j = from[second * size];
-    float *to_i = to + first * size * apart, *to_j = to + second * size * apart;
-    product<Left::STEPS_ADJACENT, Into::SUM>({weights, size, from_j, from.step, to_i, apart, columns}, rows, apart);
+    float *to_i = to + first * size * stride, *to_j = to + second * size * stride;
+    product<Left::STEPS_ADJACENT, Into::SUM>({weights, size, from_j, from.step, to_i, stride, columns}, rows, stride);
     if (first != second)
-        product<Left::ROWS_ADJACENT, Into::SUM>({weights, size, from_i, from.step, to_j, apart, rows}, columns, apart);
+        product<Left::ROWS_ADJACENT, Into::SUM>({weights, size, from_i, from.step, to_j, stride, rows}, columns, stride);
 }
 
 struct Keys {
@@ -146,9 +146,9 @@ struct Keys {
     float *across;        // keys in transposed tiles
     float *c;             // bits |k|^2 / 2: exponents of factors that cancel
     float *weight;        // 2^(c - middle), 0 for hidden tokens
-    float *least, *most;  // of c over the visible tokens of a tile; infinity and -infinity if there are none
+    float *least, *most;  // of c over the visible tokens of a tile; infinity and -infinity if no token is visible
     float middle = 0, least_weight = 1, least_total = LEAST_TOTAL;
-    bool some_seen = false, too_wide = false;
+    bool any_visible = false, too_wide = false;
 
     Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width, float scale)
         : tiling(tiles),
@@ -160,14 +160,14 @@ struct Keys {
           least(scratch.take(tiling.count)),
           most(scratch.take(tiling.count)) {}
 
-    void pack(Rows k, const uint8_t *seen, int64_t tile) {
+    void pack(Rows k, const uint8_t *visible, int64_t tile) {
         const int64_t size = tiling.size;
-        float *turned = across + tile * size * width, *half = c + tile * size;
-        turn(k, tiling, tile, width, turned);
+        float *transposed = across + tile * size * width, *half = c + tile * size;
+        transpose(k, tiling, tile, width, transposed);
         for (int64_t at = 0; at < size; at += LANES) {
             vec square = vec{};
             for (int64_t d = 0; d < width; ++d) {
-                const vec x = load(turned + d * size + at);
+                const vec x = load(transposed + d * size + at);
                 square += x * x;
             }
             store(half + at, square * (0.5f * bits));
@@ -175,7 +175,7 @@ struct Keys {
         float low = INFINITY, high = -INFINITY;
         bool finite = true;
         for (int64_t token = 0; token < tiling.tokens(tile); ++token) {
-            if (seen && !seen[tile * size + token]) continue;
+            if (visible && !visible[tile * size + token]) continue;
             finite = finite && half[token] < INFINITY;
             low = half[token] < low ? half[token] : low;
             high = half[token] > high ? half[token] : high;
@@ -191,10 +191,10 @@ struct Keys {
             low = least[tile] < low ? least[tile] : low;
             high = most[tile] > high ? most[tile] : high;
         }
-        some_seen = low < INFINITY;
-        middle = some_seen ? low + (high - low) / 2 : 0;
-        too_wide = some_seen && !(high <= LARGEST_HALF && high - low <= WIDEST);
-        least_weight = some_seen ? exp2f(low - middle) : 1;
+        any_visible = low < INFINITY;
+        middle = any_visible ? low + (high - low) / 2 : 0;
+        too_wide = any_visible && !(high <= LARGEST_HALF && high - low <= WIDEST);
+        least_weight = any_visible ? exp2f(low - middle) : 1;
         const float at_floor = exp2f(FLOOR + LIFT + (high - middle)) * (float)tiling.n;
         least_total = at_floor * ABOVE_FLOOR > LEAST_TOTAL ? at_floor * ABOVE_FLOOR : LEAST_TOTAL;
     }
@@ -202,17 +202,17 @@ struct Keys {
     // Returns whether numbers up to this size can be weighted.
     bool holds(float largest) const { return largest == 0 || largest * least_weight >= LEAST_PRODUCT; }
 
-    void weigh(const uint8_t *seen, int64_t tile) const {
+    void weigh(const uint8_t *visible, int64_t tile) const {
         for (int64_t at = tile * tiling.size; at < (tile + 1) * tiling.size; at += LANES)
             store(weight + at, lifted_exp2(load(c + at) - middle) * (1 / LIFTED));
         for (int64_t token = tile * tiling.size; token < (tile + 1) * tiling.size; ++token)
-            if (token >= tiling.n || (seen && !seen[token])) weight[token] = 0;
+            if (token >= tiling.n || (visible && !visible[token])) weight[token] = 0;
     }
 
     // Sets weights to 1 for visible tokens, 0 for hidden ones.
-    void mark(const uint8_t *seen, int64_t tile) const {
+    void mark(const uint8_t *visible, int64_t tile) const {
         for (int64_t token = tile * tiling.size; token < (tile + 1) * tiling.size; ++token)
-            weight[token] = token < tiling.n && (!seen || seen[token]);
+            weight[token] = token < tiling.n && (!visible || visible[token]);
     }
 
     void scores(int64_t first, int64_t second, float *to) const {

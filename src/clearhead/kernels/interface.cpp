@@ -18,16 +18,16 @@ enum Instructions { GENERIC = 1, AVX2 = 2, AVX512 = 4 };
 enum Outcome { DONE = 0, NO_SUCH_VARIANT = 1, NO_MEMORY = 2 };
 
 int supported() {
-    int found = GENERIC;
+    int flags = GENERIC;
 #if defined(CLEARHEAD_HAS_AVX2)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found |= AVX2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) flags |= AVX2;
 #endif
 #if defined(CLEARHEAD_HAS_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        found |= AVX512;
+        flags |= AVX512;
 #endif
-    return found;
+    return flags;
 }
 
 const Variant *variant_for(int instructions) {
@@ -46,7 +46,7 @@ const Variant *variant_for(int instructions) {
 
 // A thread keeps its memory between calls unless it is large: new pages cost more than small calls.
 class Memory {
-    static constexpr int64_t KEPT = 1 << 21;  // floats
+    static constexpr int64_t LARGEST_RETAINED = 1 << 21;  // floats
     float *block = nullptr;
     int64_t size = 0;
 
@@ -62,7 +62,7 @@ class Memory {
         return block;
     }
     void release() {
-        if (size <= KEPT) return;
+        if (size <= LARGEST_RETAINED) return;
         free(block);
         block = nullptr;
         size = 0;

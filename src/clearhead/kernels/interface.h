@@ -21,12 +21,12 @@ struct Call {
     float scale;
     int32_t threads;
     View k, v, out;
-    const uint8_t *seen;  // (batch, tokens): 1 for visible tokens; null: all are
+    const uint8_t *visible;  // (batch, tokens): 1 for visible tokens; null: all are
     // Outputs for the gradient, (iterations, batch, heads, tokens) and (iterations, batch, heads); null: not needed.
-    // `plain` is 1 for heads computed row by row, and their `totals` are base-2 logarithms of the rows' divisors; for other
+    // `by_row` is 1 for heads computed row by row, and their `totals` are base-2 logarithms of the rows' divisors; for other
     // heads `totals` are the divisors, times factors that cancel.
     float *totals;
-    uint8_t *plain;
+    uint8_t *by_row;
 };
 
 struct Forward : Call {};

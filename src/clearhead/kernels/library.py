@@ -1,4 +1,4 @@
-"""Load the compiled kernel on first use, or report why there is none.
+"""Load the compiled kernel on first use, or report why it is missing.
 
 torch is imported first: the kernel then shares its OpenMP runtime and pool of threads.
 """
@@ -57,12 +57,12 @@ _loaded: list[KernelStatus] = []
 
 
 def kernel() -> Kernel | None:
-    """Return the kernel of this process, loaded once; None if there is none, see `status`."""
+    """Return the kernel of this process, loaded once, or None; `status` has the reason."""
     return status().kernel
 
 
 def status() -> KernelStatus:
-    """Return the kernel of this process or the reason why there is none, determined once.
+    """Return the kernel of this process or the reason why it is missing, determined once.
 
     Raises `InputError` if CLEARHEAD_KERNEL names an unknown or unavailable instruction set.
     """

@@ -8,12 +8,12 @@ namespace {
 // Block size that fits the registers: 32 with 16 lanes, otherwise 16.
 constexpr int ROWS = 6, VECTORS = LANES == 16 ? 4 : 2;
 
-// Layout of the left factor: element (row, step) at [row + step * apart], or at [row * apart + step].
+// Layout of the left factor: element (row, step) at [row + step * stride], or at [row * stride + step].
 enum class Left { ROWS_ADJACENT, STEPS_ADJACENT };
 
 // The product replaces the target, or is added to it once at the end, so that the rounding error of a long sum is that of
 // a sum over tiles.
-enum class Into { PLACE, SUM };
+enum class Into { STORE, SUM };
 
 struct Operands {
     const float *a;

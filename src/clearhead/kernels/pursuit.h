@@ -31,7 +31,7 @@ inline vec row_or_zero(const float *row, int64_t d, int64_t count) { return row 
 
 struct PursuitRows {
     Rows k, v, out;
-    const uint8_t *seen;
+    const uint8_t *visible;
     float threshold;
 
     PursuitRows(const Pursuit &call, int64_t index) {
@@ -39,7 +39,7 @@ struct PursuitRows {
         k = rows_of(call.k, batch, head);
         v = rows_of(call.v, batch, head);
         out = rows_of(call.out, batch, head);
-        seen = call.seen ? call.seen + batch * call.sizes.tokens : nullptr;
+        visible = call.visible ? call.visible + batch * call.sizes.tokens : nullptr;
         threshold = call.thresholds[index];
     }
 };
@@ -57,8 +57,8 @@ inline float *totals_of(const Pursuit &call, int64_t iteration, int64_t index) {
     return call.totals ? call.totals + (iteration * z.batch * z.heads + index) * z.tokens : nullptr;
 }
 
-inline uint8_t *plain_of(const Pursuit &call, int64_t iteration, int64_t index) {
-    return call.plain ? call.plain + iteration * call.sizes.batch * call.sizes.heads + index : nullptr;
+inline uint8_t *by_row_of(const Pursuit &call, int64_t iteration, int64_t index) {
+    return call.by_row ? call.by_row + iteration * call.sizes.batch * call.sizes.heads + index : nullptr;
 }
 
 class PursuitHead {
@@ -79,7 +79,7 @@ class PursuitHead {
         for (int64_t iteration = 0; iteration < call.iterations; ++iteration) {
             const Rows l = l_after(call, rows.out, iteration - 1, index);
             attention.tiles().for_own_tokens(team, [&](int64_t token) {
-                ask_for(rows.k, token + AHEAD, token + AHEAD + 1, call.sizes.tokens, width);
+                prefetch(rows.k, token + AHEAD, token + AHEAD + 1, call.sizes.tokens, width);
                 const float *l_row = iteration ? l[token] : nullptr, *reach_row = iteration ? reach + token * width : nullptr;
                 for (int64_t d = 0; d < width; d += LANES) {
                     const int64_t left = width - d;
@@ -89,8 +89,8 @@ class PursuitHead {
                     store_some(reach + token * width + d, step.reach, left);
                 }
             });
-            attention.run({q, width}, rows.v, l_after(call, rows.out, iteration, index), rows.seen,
-                          totals_of(call, iteration, index), plain_of(call, iteration, index), team);
+            attention.run({q, width}, rows.v, l_after(call, rows.out, iteration, index), rows.visible,
+                          totals_of(call, iteration, index), by_row_of(call, iteration, index), team);
         }
     }
 };
@@ -156,8 +156,8 @@ class PursuitBackwardHead {
             for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
                 store_some(q + at, step_at(rows, i, index, token, d).q, left);
             });
-            attention.run({q, width}, rows.v, l_after(call, rows.out, i, index), {to_l, width}, rows.seen,
-                          totals_of(call, i, index), *plain_of(call, i, index), {to_q, width}, {to_v, width}, team);
+            attention.run({q, width}, rows.v, l_after(call, rows.out, i, index), {to_l, width}, rows.visible,
+                          totals_of(call, i, index), *by_row_of(call, i, index), {to_q, width}, {to_v, width}, team);
             for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
                 const Step step = step_at(rows, i, index, token, d);
                 const float t = rows.threshold;

@@ -21,7 +21,7 @@ class Repeats {
         return bits;
     }
 
-    // Equal keys have equal c. Its bits alone are few where keys are normalised, so two numbers of the key take part.
+    // Equal keys have equal c. Where keys are normalised, c takes few values, so the hash uses two numbers of the key as well.
     int64_t slot_of(Rows k, int64_t token) const {
         const float *row = k[token];
         const uint64_t mixed = (((uint64_t)bits_of(keys.c[token]) << 32 | bits_of(row[0])) ^

@@ -17,14 +17,14 @@ namespace {
 // Poisons the gaps between pieces for the address sanitizer; each member of a team does the same.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int64_t BETWEEN_PIECES = 64;
-inline void watch(float *piece, int64_t floats, int64_t with_gap) {
+inline void poison_gap(float *piece, int64_t floats, int64_t with_gap) {
     if (!piece) return;
     ASAN_UNPOISON_MEMORY_REGION(piece, sizeof(float) * floats);
     ASAN_POISON_MEMORY_REGION(piece + floats, sizeof(float) * (with_gap - floats));
 }
 #else
 constexpr int64_t BETWEEN_PIECES = 0;
-inline void watch(float *, int64_t, int64_t) {}
+inline void poison_gap(float *, int64_t, int64_t) {}
 #endif
 
 // Allocates pieces of a block; without a block it only counts the floats needed.
@@ -37,7 +37,7 @@ class Scratch {
     float *take(int64_t floats) {
         float *piece = block ? block + used : nullptr;
         const int64_t with_gap = up_to(floats, 16) + BETWEEN_PIECES;
-        watch(piece, floats, with_gap);
+        poison_gap(piece, floats, with_gap);
         used += with_gap;
         return piece;
     }

@@ -11,8 +11,8 @@ struct ForwardWork {
         const Sizes &z = call.sizes;
         const int64_t b = index / z.heads, h = index % z.heads;
         head.run(rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h),
-                 call.seen ? call.seen + b * z.tokens : nullptr, call.totals ? call.totals + index * z.tokens : nullptr,
-                 call.plain ? call.plain + index : nullptr, team);
+                 call.visible ? call.visible + b * z.tokens : nullptr, call.totals ? call.totals + index * z.tokens : nullptr,
+                 call.by_row ? call.by_row + index : nullptr, team);
     }
 };
 
@@ -24,7 +24,7 @@ struct BackwardWork {
         const Sizes &z = call.sizes;
         const int64_t b = index / z.heads, h = index % z.heads;
         head.run(rows_of(call.k, b, h), rows_of(call.v, b, h), rows_of(call.out, b, h), rows_of(call.out_gradient, b, h),
-                 call.seen ? call.seen + b * z.tokens : nullptr, call.totals + index * z.tokens, call.plain[index],
+                 call.visible ? call.visible + b * z.tokens : nullptr, call.totals + index * z.tokens, call.by_row[index],
                  rows_of(call.k_gradient, b, h), rows_of(call.v_gradient, b, h), team);
     }
 };

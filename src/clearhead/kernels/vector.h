@@ -63,20 +63,20 @@ typedef float quad __attribute__((vector_size(16)));
 #endif
 
 // Transposes a 4 x 4 block.
-inline void turn_quads(const float *from, int64_t from_apart, float *to, int64_t to_apart) {
+inline void transpose_quads(const float *from, int64_t from_stride, float *to, int64_t to_stride) {
     quad row[4];
-    for (int r = 0; r < 4; ++r) memcpy(&row[r], from + r * from_apart, sizeof(quad));
+    for (int r = 0; r < 4; ++r) memcpy(&row[r], from + r * from_stride, sizeof(quad));
     const quad ab_low = PICK(row[0], row[1], 0, 4, 1, 5), ab_high = PICK(row[0], row[1], 2, 6, 3, 7);
     const quad cd_low = PICK(row[2], row[3], 0, 4, 1, 5), cd_high = PICK(row[2], row[3], 2, 6, 3, 7);
     const quad column[4] = {PICK(ab_low, cd_low, 0, 1, 4, 5), PICK(ab_low, cd_low, 2, 3, 6, 7),
                             PICK(ab_high, cd_high, 0, 1, 4, 5), PICK(ab_high, cd_high, 2, 3, 6, 7)};
-    for (int c = 0; c < 4; ++c) memcpy(to + c * to_apart, &column[c], sizeof(quad));
+    for (int c = 0; c < 4; ++c) memcpy(to + c * to_stride, &column[c], sizeof(quad));
 }
 
 inline float largest(vec x) {
-    float found = x[0];
-    for (int lane = 1; lane < LANES; ++lane) found = x[lane] > found ? x[lane] : found;
-    return found;
+    float most = x[0];
+    for (int lane = 1; lane < LANES; ++lane) most = x[lane] > most ? x[lane] : most;
+    return most;
 }
 
 constexpr int64_t up_to(int64_t n, int64_t step) { return (n + step - 1) / step * step; }

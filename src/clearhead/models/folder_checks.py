@@ -66,8 +66,8 @@ def check_folder(folder: Path) -> None:
 def read_weights(folder: Path) -> StoredWeights:
     """Return the sizes of the weights files, from their headers.
 
-    Raise LoadError if there are none, or if a parameter is stored as integers, booleans or complex numbers: it would
-    be converted without a warning.
+    Raise LoadError if the folder has no weights, or if a parameter is stored as integers, booleans or complex
+    numbers: it would be converted without a warning.
     """
     shapes: list[tuple[int, ...]] = []
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))

@@ -153,7 +153,7 @@ def _cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Keep transformers off the network, whatever the environment says: local_files_only does not cover a backbone."""
+    """Keep transformers off the network in any environment: local_files_only does not cover a backbone."""
     constants: Any = importlib.import_module("huggingface_hub.constants")
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = True

@@ -115,7 +115,7 @@ def _read_config(folder: Path) -> tuple[str, dict[str, Any]]:
     config = read_json(folder / CONFIG_FILE)
     kind = config.pop(MARKER)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise LoadError(f"{folder} holds a {kind}, which this version does not know; it knows {', '.join(KINDS)}")
+        raise LoadError(f"{folder} holds a {kind}, which this version cannot load; it can load: {', '.join(KINDS)}")
     return kind, config
 
 

@@ -1,1 +1,1 @@
-"""Arithmetic that knows nothing of attention."""
+"""Numerical methods that do not depend on attention."""

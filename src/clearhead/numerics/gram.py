@@ -54,24 +54,24 @@ def centred_gram(
     m = k.shape[-2]
     # Without a derivative every operation is in place: new memory costs more than the arithmetic.
     less = Tensor.sub if torch.is_grad_enabled() and k.requires_grad else Tensor.sub_
-    both = None
+    pairs_visible = None
     if visible is not None:
         k = k.masked_fill(~visible.unsqueeze(-1), 0)
-        both = visible.unsqueeze(-1) & visible.unsqueeze(-2)
+        pairs_visible = visible.unsqueeze(-1) & visible.unsqueeze(-2)
     scores = counted = (scale * k) @ k.mT
     if visible is not None:
         # Where no key is visible all enter the sum: logsumexp of nothing has no gradient.
-        seen = visible | ~visible.any(dim=-1, keepdim=True)
-        counted = scores.masked_fill(~seen.unsqueeze(-2), -torch.inf)
+        counted_keys = visible | ~visible.any(dim=-1, keepdim=True)
+        counted = scores.masked_fill(~counted_keys.unsqueeze(-2), -torch.inf)
     log_g = torch.logsumexp(counted, dim=-1)
     log_diagonal = scores.diagonal(dim1=-2, dim2=-1) - 2 * log_g
     if visible is not None:
         log_g, log_diagonal = log_g.masked_fill(~visible, 0), log_diagonal.masked_fill(~visible, -torch.inf)
     log_scale = log_diagonal.detach().amax(dim=-1) if m else log_diagonal.detach().sum(dim=-1)
     log_scale = torch.where(log_scale.isfinite(), log_scale, 0)
-    own = log_g + log_scale.unsqueeze(-1) / 2
-    log_gram = less(less(scores, own.unsqueeze(-1)), own.unsqueeze(-2))
-    log_gram = log_gram if both is None else log_gram.masked_fill(~both, -torch.inf)
+    log_factor = log_g + log_scale.unsqueeze(-1) / 2
+    log_gram = less(less(scores, log_factor.unsqueeze(-1)), log_factor.unsqueeze(-2))
+    log_gram = log_gram if pairs_visible is None else log_gram.masked_fill(~pairs_visible, -torch.inf)
     gram = log_gram.exp() if less is Tensor.sub else log_gram.exp_()
     count = max(m, 1) if visible is None else visible.sum(dim=-1, keepdim=True).clamp_min(1)
     column_mean = gram.sum(dim=-2) / count
@@ -80,7 +80,7 @@ def centred_gram(
     centred = less(less(gram, column_mean.unsqueeze(-1)), (column_mean - mean).unsqueeze(-2))
     length = scale * k.detach().square().sum(dim=-1)
     largest = length.amax(dim=-1) if m else length.sum(dim=-1)
-    matrix = centred if both is None else centred.masked_fill(~both, 0)
+    matrix = centred if pairs_visible is None else centred.masked_fill(~pairs_visible, 0)
     scales = GramScales(
         log_scale=log_scale,
         log_g=log_g,

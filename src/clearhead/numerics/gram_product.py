@@ -52,14 +52,18 @@ class TiledGram:
         log_length = (self.left * self.right).sum(dim=-1)
         order = log_length.argsort(descending=True, stable=True)
         half = min(landmarks // 2, m)
-        rest = order[half:]
-        sample = torch.cat([order[:half], rest[:: max(1, math.ceil(len(rest) / max(landmarks - half, 1)))]])
+        others = order[half:]
+        sample = torch.cat([order[:half], others[:: max(1, math.ceil(len(others) / max(landmarks - half, 1)))]])
         columns = (self.left @ self.right[sample].mT).exp_()
         small = columns[sample] - columns[sample].mean(dim=0)
         small = small - small.mean(dim=1, keepdim=True)
         vectors = leading_eigenpairs(small.double()[None], min(count, len(sample) - 1)).vectors[0].to(columns)
-        found = (columns - columns.mean(dim=0)) @ vectors
-        return found if found.shape[1] == count else torch.cat([found, _noise(m, count - found.shape[1], found)], dim=1)
+        estimate = (columns - columns.mean(dim=0)) @ vectors
+        return (
+            estimate
+            if estimate.shape[1] == count
+            else torch.cat([estimate, _noise(m, count - estimate.shape[1], estimate)], dim=1)
+        )
 
 
 def _noise(m: int, count: int, like: Tensor) -> Tensor:
@@ -76,11 +80,11 @@ def tiled_gram(k: Float[Tensor, "m d"], *, scale: float) -> TiledGram:
     length = scale * k.square().sum(dim=-1)
     log_diagonal = length - 2 * log_g
     log_scale = log_diagonal.max()
-    own = -log_g - log_scale / 2
-    one = torch.ones_like(own)
-    left, right = torch.stack([own, one], dim=-1), torch.stack([one, own], dim=-1)
+    log_factor = -log_g - log_scale / 2
+    ones = torch.ones_like(log_factor)
+    left, right = torch.stack([log_factor, ones], dim=-1), torch.stack([ones, log_factor], dim=-1)
     left, right = torch.cat([scale * k, left], dim=-1), torch.cat([k, right], dim=-1)
-    column_mean = _product(left, right, torch.ones_like(own).unsqueeze(-1)).squeeze(-1) / m
+    column_mean = _product(left, right, torch.ones_like(log_factor).unsqueeze(-1)).squeeze(-1) / m
     diagonal = (log_diagonal - log_scale).exp()
     eps = machine_epsilon(k.dtype)
     scales = GramScales(

@@ -94,11 +94,11 @@ def krylov_eigenpairs(
 def _new_directions(image: Tensor, basis: Tensor) -> Tensor:
     """Return orthonormal columns that span the part of the image outside the basis, without what is rounding error."""
     least = 4 * machine_epsilon(image.dtype) * math.sqrt(len(image)) * float(image.norm(dim=0).amax())
-    block, own = torch.linalg.qr(image - basis @ (basis.mT @ image))
-    block = block[:, own.diagonal().abs() > least]
+    block, triangular = torch.linalg.qr(image - basis @ (basis.mT @ image))
+    block = block[:, triangular.diagonal().abs() > least]
     # Orthogonalise twice; drop a column that loses most of its length the second time.
-    block, own = torch.linalg.qr(block - basis @ (basis.mT @ block))
-    new: Tensor = block[:, own.diagonal().abs() > 0.5]
+    block, triangular = torch.linalg.qr(block - basis @ (basis.mT @ block))
+    new: Tensor = block[:, triangular.diagonal().abs() > 0.5]
     return new
 
 

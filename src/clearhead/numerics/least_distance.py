@@ -26,34 +26,34 @@ FIRST, ADDED = 400, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastDistance:
-    """The multipliers of the shortest w; if there is none, weights u with sum u f = 0 and b.u = 1."""
+    """The multipliers of the shortest w; if no w exists, weights u with sum u f = 0 and b.u = 1."""
 
     weights: Array
     exists: bool
 
 
 def least_distance(
-    rows: UnitRows, bound: Array, *, free: NDArray[np.bool_] | None = None, guess: Array, enough: float = 1.0
+    rows: UnitRows, bound: Array, *, free: NDArray[np.bool_] | None = None, guess: Array, fraction: float = 1.0
 ) -> LeastDistance | None:
     """Solve the problem of the module's docstring, with f.w = b where free; None if least squares do not converge.
 
     bound: b, scaled so that w is about as long as the f_j
     guess: the vectors with the largest entries here are tried first
-    enough: stop at a w that satisfies this fraction of the bounds
+    fraction: stop at a w that satisfies this fraction of the bounds
     """
     equal = np.zeros(rows.size, dtype=bool) if free is None else free
     order = np.argsort(-np.abs(guess), kind="stable")
     where = np.union1d(order[:FIRST], np.flatnonzero(equal))
     while True:
-        found = _among(rows.columns(where), bound[where], equal[where])
-        if found is None:
+        solution = _solve_subset(rows.columns(where), bound[where], equal[where])
+        if solution is None:
             return None
         weights = np.zeros(rows.size)
-        weights[where] = found.weights
-        if not found.exists:
+        weights[where] = solution.weights
+        if not solution.exists:
             return LeastDistance(weights=weights, exists=False)
         w = rows.combined(weights)
-        missing = enough * bound - rows.values(w)
+        missing = fraction * bound - rows.values(w)
         failing = (missing >= 64 * EPSILON * np.linalg.norm(w)) & ~equal
         failing[where] = False
         if not failing.any():
@@ -62,7 +62,7 @@ def least_distance(
         where = np.union1d(where, worst[np.argsort(-missing[worst], kind="stable")[:ADDED]])
 
 
-def _among(columns: Array, bound: Array, equal: NDArray[np.bool_]) -> LeastDistance | None:
+def _solve_subset(columns: Array, bound: Array, equal: NDArray[np.bool_]) -> LeastDistance | None:
     """Solve the problem for a subset of the vectors."""
     if len(bound) == 0:  # scipy's nnls frees its memory twice
         return LeastDistance(weights=np.zeros(0), exists=True)
@@ -70,16 +70,16 @@ def _among(columns: Array, bound: Array, equal: NDArray[np.bool_]) -> LeastDista
     if not np.isfinite(system).all():
         raise InputError("expected finite vectors and bounds; got NaN or infinity")
     system = np.hstack([system, -system[:, equal]])
-    wanted = np.zeros(len(system))
-    wanted[-1] = 1.0
+    target = np.zeros(len(system))
+    target[-1] = 1.0
     try:
-        weights, residual = optimize.nnls(system, wanted, maxiter=30 * system.shape[1])
+        weights, residual = optimize.nnls(system, target, maxiter=30 * system.shape[1])
     except RuntimeError:
         return None
     count = len(bound)
     signed = weights[:count].copy()
     signed[equal] -= weights[count:]
-    rest = 1 - float(bound @ signed)
-    if residual <= 64 * EPSILON * np.sqrt(len(system)) or rest <= 0:
+    remainder = 1 - float(bound @ signed)
+    if residual <= 64 * EPSILON * np.sqrt(len(system)) or remainder <= 0:
         return LeastDistance(weights=signed, exists=False)
-    return LeastDistance(weights=signed / rest, exists=True)
+    return LeastDistance(weights=signed / remainder, exists=True)

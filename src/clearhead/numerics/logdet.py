@@ -39,22 +39,22 @@ def log_det(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0
     if isinstance(a, Tensor) and a.requires_grad:
         raise InputError("expected a without gradient; call a.detach(), or multiply x by its square root")
     wide = _widened(x)
-    wanted = torch.is_grad_enabled() and wide.requires_grad
-    value: Tensor = _LogDet.apply(wide, _factor(x, a), wanted)[0]  # type: ignore[no-untyped-call]
+    needs_gradient = torch.is_grad_enabled() and wide.requires_grad
+    value: Tensor = _LogDet.apply(wide, _factor(x, a), needs_gradient)[0]  # type: ignore[no-untyped-call]
     return value
 
 
 def log_det_gradient(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b n d"]:
     """Return the gradient of `log_det` in x, 2 a X (I + a X^T X)^-1, without an autograd graph."""
     with torch.no_grad(), _in_full(x):
-        return 2 * _solved(_widened(x), _factor(x, a), pull=True).pull
+        return 2 * _solve(_widened(x), _factor(x, a), pull=True).pull
 
 
 def log_det_slow(x: Float[Tensor, "*b n d"], *, a: Float[Tensor, "*#b"] | float = 1.0) -> Float[Tensor, "*b"]:
     """Return the definition: torch's determinant of I + a X^T X, in the precision of x."""
     factor = a[..., None, None] if isinstance(a, Tensor) else a
-    one = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    return torch.logdet(one + factor * (x.mT @ x))
+    identity = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    return torch.logdet(identity + factor * (x.mT @ x))
 
 
 def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | float) -> Float[Tensor, "*b"]:
@@ -65,27 +65,28 @@ def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | 
     """
     with torch.no_grad():
         scaled = gram.double() * (a[..., None, None] if isinstance(a, Tensor) else a)
-        found = _factored(scaled, torch.float64)
-        if bool(found.exact.all()):
-            return found.value
+        factored = _factorise(scaled, torch.float64)
+        if bool(factored.exact.all()):
+            return factored.value
         if not bool(scaled.isfinite().all()):
             raise InputError("expected a finite matrix of products; got NaN or infinity: look for NaN in the tokens")
         values = torch.linalg.eigvalsh(scaled)
         least = scaled.shape[-1] * machine_epsilon(torch.float64) * values[..., -1:]
-        return torch.where(found.exact, found.value, torch.where(values > least, values, 0).log1p().sum(dim=-1))
+        return torch.where(factored.exact, factored.value, torch.where(values > least, values, 0).log1p().sum(dim=-1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Factored:
     """The Cholesky factor of I + G and the logarithm of its determinant.
 
-    exact: True if the logarithm is exact enough; sound: True if the inverse is, also where the logarithm is nearly zero
+    exact: True if the logarithm is exact enough
+    inverse_exact: True if the inverse is, also where the logarithm is nearly zero
     """
 
     lower: Float[Tensor, "*b s s"]
     value: Float[Tensor, "*b"]
     exact: Tensor
-    sound: Tensor
+    inverse_exact: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ class _Solved:
     by_factor: bool
 
 
-def _factored(gram: Tensor, answer: torch.dtype) -> _Factored:
+def _factorise(gram: Tensor, dtype: torch.dtype) -> _Factored:
     matrix = gram.clone()
     matrix.diagonal(dim1=-2, dim2=-1).add_(1)
     lower, info = torch.linalg.cholesky_ex(matrix)
@@ -105,45 +106,52 @@ def _factored(gram: Tensor, answer: torch.dtype) -> _Factored:
     value = pivots.log().sum(dim=-1)
     ratios = matrix.diagonal(dim1=-2, dim2=-1) / pivots
     lost = machine_epsilon(gram.dtype) * (ratios * ratios.cummax(dim=-1).values).sum(dim=-1)
-    there = info == 0
-    exact, sound = there & (lost <= LOST[answer] * value), there & (lost <= LOST[answer] * value.clamp_min(1))
-    return _Factored(lower=lower, value=value, exact=exact, sound=sound)
+    succeeded = info == 0
+    exact, inverse_exact = (
+        succeeded & (lost <= LOST[dtype] * value),
+        succeeded & (lost <= LOST[dtype] * value.clamp_min(1)),
+    )
+    return _Factored(lower=lower, value=value, exact=exact, inverse_exact=inverse_exact)
 
 
-def _solved(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
+def _solve(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
     """Solve by factors where they are exact enough, item by item."""
-    flat, each = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]), a.expand(x.shape[:-2]).reshape(-1)
-    answer, by_tokens = x.dtype, x.shape[-2] < x.shape[-1]
-    found = _factored(each.to(answer)[:, None, None] * _gram(flat, by_tokens), answer)
-    pulled = each.to(answer)[:, None, None] * _pulled(flat, found, by_tokens) if pull else flat
-    value, left = found.value, ~found.exact
-    if bool(left.any()):
+    flat, factors = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]), a.expand(x.shape[:-2]).reshape(-1)
+    dtype, by_tokens = x.dtype, x.shape[-2] < x.shape[-1]
+    factored = _factorise(factors.to(dtype)[:, None, None] * _gram(flat, by_tokens), dtype)
+    pulled = factors.to(dtype)[:, None, None] * _times_inverse(flat, factored, by_tokens) if pull else flat
+    value, unsolved = factored.value, ~factored.exact
+    if bool(unsolved.any()):
         # a is in double precision too: x scaled in single precision would be rounded again, and change its rank.
-        hard, root = flat[left].double(), each[left].sqrt()[:, None, None]
+        hard, root = flat[unsolved].double(), factors[unsolved].sqrt()[:, None, None]
         if not bool(hard.isfinite().all()):
             raise InputError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
-        again = _again(root * hard, answer, by_tokens, pull)
+        solution = _solve_in_double(root * hard, dtype, by_tokens, pull)
         value, pulled = value.clone(), pulled.clone()
-        value[left] = again.value.to(answer)
+        value[unsolved] = solution.value.to(dtype)
         if pull:
-            pulled[left] = (root * again.pull).to(answer)
-    by_factor = not bool(left.any()) or again.by_factor or (answer is torch.float64 and bool(found.sound.all()))
+            pulled[unsolved] = (root * solution.pull).to(dtype)
+    by_factor = (
+        not bool(unsolved.any())
+        or solution.by_factor
+        or (dtype is torch.float64 and bool(factored.inverse_exact.all()))
+    )
     return _Solved(value=value.reshape(x.shape[:-2]), pull=pulled.reshape(x.shape), by_factor=by_factor)
 
 
-def _again(x: Tensor, answer: torch.dtype, by_tokens: bool, pull: bool) -> _Solved:
+def _solve_in_double(x: Tensor, dtype: torch.dtype, by_tokens: bool, pull: bool) -> _Solved:
     """Solve in double precision with a = 1, by a factor if that is new and exact enough, else by singular values."""
-    if answer is torch.float64:
+    if dtype is torch.float64:
         return _by_singular_values(x, pull)
-    found = _factored(_gram(x, by_tokens), answer)
-    value, pulled = found.value, _pulled(x, found, by_tokens) if pull else x
-    left = ~found.exact
-    if bool(left.any()):
-        rest = _by_singular_values(x[left], pull)
-        value[left] = rest.value
+    factored = _factorise(_gram(x, by_tokens), dtype)
+    value, pulled = factored.value, _times_inverse(x, factored, by_tokens) if pull else x
+    unsolved = ~factored.exact
+    if bool(unsolved.any()):
+        solution = _by_singular_values(x[unsolved], pull)
+        value[unsolved] = solution.value
         if pull:
-            pulled[left] = rest.pull
-    return _Solved(value=value, pull=pulled, by_factor=bool(found.sound.all()))
+            pulled[unsolved] = solution.pull
+    return _Solved(value=value, pull=pulled, by_factor=bool(factored.inverse_exact.all()))
 
 
 def _by_singular_values(x: Tensor, pull: bool) -> _Solved:
@@ -166,12 +174,12 @@ def _gram(x: Tensor, by_tokens: bool) -> Tensor:
     return x @ x.mT if by_tokens else x.mT @ x
 
 
-def _pulled(x: Tensor, found: _Factored, by_tokens: bool) -> Tensor:
+def _times_inverse(x: Tensor, factored: _Factored, by_tokens: bool) -> Tensor:
     """Return X times the inverse of the factored matrix where the factor is exact; undefined elsewhere."""
-    lower = found.lower
-    if not bool(found.exact.all()):  # a factor with a zero pivot has no inverse
-        one = torch.eye(lower.shape[-1], dtype=x.dtype, device=x.device)
-        lower = torch.where(found.exact[..., None, None], lower, one)
+    lower = factored.lower
+    if not bool(factored.exact.all()):  # a factor with a zero pivot has no inverse
+        identity = torch.eye(lower.shape[-1], dtype=x.dtype, device=x.device)
+        lower = torch.where(factored.exact[..., None, None], lower, identity)
     inverse = torch.cholesky_inverse(lower)
     return inverse @ x if by_tokens else x @ inverse
 
@@ -195,8 +203,8 @@ class _LogDet(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, a: Tensor, pull: bool) -> tuple[Tensor, Tensor, bool]:
         with torch.no_grad(), _in_full(x):
-            found = _solved(x, a, pull=pull)
-        return found.value, found.pull if pull else x.new_empty(0), found.by_factor
+            solution = _solve(x, a, pull=pull)
+        return solution.value, solution.pull if pull else x.new_empty(0), solution.by_factor
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: tuple[Tensor, Tensor, bool]) -> None:

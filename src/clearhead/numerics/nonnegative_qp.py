@@ -96,8 +96,8 @@ class NonnegativeQP:
         """Solve by least distances, which are robust for few or nearly dependent vectors."""
         length, gained = float(np.linalg.norm(last.w)), float(linear @ last.x)
         unit = length / gained if gained > 0 else 1.0
-        found = least_distance(self._rows, linear * unit, free=~self._bound, guess=last.x)
-        return self._exchange(linear, found.weights > 0) if found is not None and found.exists else None
+        solution = least_distance(self._rows, linear * unit, free=~self._bound, guess=last.x)
+        return self._exchange(linear, solution.weights > 0) if solution is not None and solution.exists else None
 
     def _exchange(self, linear: Array, positive: NDArray[np.bool_]) -> QuadraticSolution | None:
         """Solve for the positive multipliers with the others zero, and exchange those of the wrong sign.
@@ -113,10 +113,10 @@ class NonnegativeQP:
                 return None
             if self._factor is None or not np.array_equal(self._factor.where, where):
                 self._factor = _Factor.of(self._rows, where)
-            found = None if self._factor is None else self._factor.solve(self._rows, linear)
-            if found is None:
+            solution = None if self._factor is None else self._factor.solve(self._rows, linear)
+            if solution is None:
                 return None
-            x, w, slope = found
+            x, w, slope = solution
             rounding = 64 * EPSILON * (float(np.linalg.norm(w)) + largest)
             wrong = np.where(positive, self._bound & (x < 0), slope < -rounding)
             if not wrong.any():

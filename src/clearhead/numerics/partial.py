@@ -82,8 +82,8 @@ def _groups(matrices: Array, most: int) -> list[Array]:
 def _group(matrices: Array, count: int, precision: torch.dtype) -> tuple[Array, Array, Array, Array]:
     """Return eigenvalues, smallest first, vectors, the next smaller eigenvalue, and residuals."""
     n = matrices.shape[-1]
-    given = matrices.astype(np.float32) if precision is torch.float32 else matrices
-    reduced = [lapack.reduce(matrix) for matrix in given]
+    converted = matrices.astype(np.float32) if precision is torch.float32 else matrices
+    reduced = [lapack.reduce(matrix) for matrix in converted]
     diagonal = np.stack([reduction.diagonal for reduction in reduced]).astype(np.float64)
     off_diagonal = np.stack([reduction.off_diagonal for reduction in reduced]).astype(np.float64)
     energy = np.stack([lapack.eigenvalues_of_tridiagonal(d, e) for d, e in zip(diagonal, off_diagonal, strict=True)])

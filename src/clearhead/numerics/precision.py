@@ -17,8 +17,8 @@ def tolerance(dtype: torch.dtype, *, terms: int = 64) -> float:
 
     .. math:: \tau = 8 \,\epsilon\, \sqrt{\text{terms}}
 
-    Rounding errors of a sum of `terms` numbers grow like a random walk, hence the root. The factor 8 covers a few more
-    rounding steps before and after the sum. The default is for a head of width 64.
+    Rounding errors of a sum of `terms` numbers grow like a random walk, hence the square root. The factor 8 covers
+    a few more rounding steps before and after the sum. The default is for a head of width 64.
     """
     return 8 * machine_epsilon(dtype) * math.sqrt(terms)
 

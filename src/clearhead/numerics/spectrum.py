@@ -53,8 +53,8 @@ def features_from_log_kernel(log_kernel: Float[Tensor, "*b n n"]) -> Features:
     correlation = (log_kernel - log_norm.unsqueeze(-1) - log_norm.unsqueeze(-2)).exp()
     least = 4 * machine_epsilon(log_kernel.dtype) * (n + log_kernel.abs().amax(dim=(-2, -1)))
     factor, info = torch.linalg.cholesky_ex(correlation)
-    own = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
-    singular = (info != 0) | ~(own > least)
+    smallest_pivot = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
+    singular = (info != 0) | ~(smallest_pivot > least)
     pivots = torch.arange(n, device=factor.device).expand(log_norm.shape).clone()
     if bool(singular.any()):
         factor[singular], pivots[singular] = _singular_factor(correlation[singular], least[singular])
@@ -142,27 +142,27 @@ def _pivoted_basis(columns: Tensor, log_size: Tensor) -> Tensor:
     """
     r, e = columns.shape[-2:]
     item = torch.arange(columns.shape[0], device=columns.device)
-    rest = columns.clone()
-    least = 8 * max(r, e) * machine_epsilon(columns.dtype) * rest.norm(dim=-1)
+    remainder = columns.clone()
+    least = 8 * max(r, e) * machine_epsilon(columns.dtype) * remainder.norm(dim=-1)
     rank = min(r, e)
     chosen = torch.zeros_like(log_size)
     for j in range(rank):
-        left = rest[..., j:].norm(dim=-1)
-        kept = left > least
-        rest[..., j:] *= kept.unsqueeze(-1)
-        pivot = torch.where(kept, left.log() + log_size, -torch.inf).argmax(dim=-1)
-        row = rest[item, pivot, j:]
+        left = remainder[..., j:].norm(dim=-1)
+        nonzero = left > least
+        remainder[..., j:] *= nonzero.unsqueeze(-1)
+        pivot = torch.where(nonzero, left.log() + log_size, -torch.inf).argmax(dim=-1)
+        row = remainder[item, pivot, j:]
         mirror = row.clone()
         mirror[:, 0] += torch.where(row[:, 0] < 0, -1, 1) * row.norm(dim=-1)
         square = mirror.square().sum(dim=-1, keepdim=True)
         mirror = mirror * (2 / torch.where(square > 0, square, 1)).sqrt()
-        rest[..., j:] -= (rest[..., j:] @ mirror.unsqueeze(-1)) * mirror.unsqueeze(-2)
-        rest[item, pivot, j + 1 :] = 0
-        chosen[item, pivot] = torch.where(kept.any(dim=-1), float(rank - j), chosen[item, pivot])
-    rest = rest[..., :rank]
-    log_entry = rest.abs().log() + log_size.unsqueeze(-1)
+        remainder[..., j:] -= (remainder[..., j:] @ mirror.unsqueeze(-1)) * mirror.unsqueeze(-2)
+        remainder[item, pivot, j + 1 :] = 0
+        chosen[item, pivot] = torch.where(nonzero.any(dim=-1), float(rank - j), chosen[item, pivot])
+    remainder = remainder[..., :rank]
+    log_entry = remainder.abs().log() + log_size.unsqueeze(-1)
     highest = log_entry.amax(dim=-2, keepdim=True)
-    scaled = rest.sign() * (log_entry - torch.where(highest.isfinite(), highest, 0)).exp()
+    scaled = remainder.sign() * (log_entry - torch.where(highest.isfinite(), highest, 0)).exp()
     # Householder reflections are accurate for small rows only if each column's pivot comes first.
     order = chosen.argsort(dim=-1, descending=True, stable=True).unsqueeze(-1).expand_as(scaled)
     basis: Tensor = torch.linalg.qr(scaled.gather(-2, order)).Q * highest.isfinite()

@@ -47,7 +47,7 @@ class Similarity:
         keys, C_j = m (Wang et al., section 3.2), and the output is not a mean
     theta, phi: maps applied to queries and keys first
     fused: a function that returns, for theta(q), phi(k) and the mask, queries, keys and a scale with the same softmax
-        attention; None if there are none
+        attention; None if torch has no fused form of it
     """
 
     pair: Callable[[Tensor, Tensor], Tensor]

@@ -94,11 +94,11 @@ def principal_attention_pursuit(
                 k.to(wide), v.to(wide), t[..., None, None], _STEPS[dual_sign], step, iterations=int(iterations)
             )
             return out.to(v.dtype)
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
+    for_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
     keys, values = four_axes(k.to(wide)), four_axes(v.to(wide))
     thresholds = t.to(wide).reshape(keys.shape[:2])
     low_rank: Tensor
-    low_rank, *_ = pursuit_in_kernel(keys, values, thresholds, key_mask, int(iterations), pull, scale, keep)
+    low_rank, *_ = pursuit_in_kernel(keys, values, thresholds, key_mask, int(iterations), pull, scale, for_gradient)
     return low_rank.to(v.dtype).reshape(v.shape)
 
 

@@ -24,9 +24,9 @@ def pursuit(
     iterations: int,
     pull: float,
     scale: float,
-    keep: bool,
+    for_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the last iterate; with `keep` also the iterates that the gradient needs.
+    """Return the last iterate; with `for_gradient` also the iterates that the gradient needs.
 
     thresholds: (b, h)
     pull: 2 for the published sign of the dual variable, 0 for the sign of ADMM
@@ -41,17 +41,17 @@ def pursuit(
             f"k {tuple(k.shape)} {k.dtype}, v {tuple(v.shape)}, thresholds {tuple(thresholds.shape)} {thresholds.dtype}"
         )
     schedule = Schedule(iterations, pull, scale, key_mask)
-    pursued = pursue(compiled, k, v, thresholds, schedule, keep=keep)
-    return pursued.out, pursued.between, pursued.totals, pursued.plain
+    pursued = pursue(compiled, k, v, thresholds, schedule, for_gradient=for_gradient)
+    return pursued.out, pursued.between, pursued.totals, pursued.by_row
 
 
 @pursuit.register_fake
 def _(
     k: Tensor, v: Tensor, thresholds: Tensor, key_mask: Tensor | None, iterations: int, *options: Any
 ) -> tuple[Tensor, ...]:
-    *_, keep = options
-    buffers = allocate_pursuit(k, v, iterations, keep=keep)
-    return buffers.out, buffers.between, buffers.totals, buffers.plain
+    *_, for_gradient = options
+    buffers = allocate_pursuit(k, v, iterations, for_gradient=for_gradient)
+    return buffers.out, buffers.between, buffers.totals, buffers.by_row
 
 
 @torch.library.custom_op("clearhead::pursuit_backward", mutates_args=())
@@ -67,14 +67,14 @@ def _pursuit_backward(
     out: Tensor,
     between: Tensor,
     totals: Tensor,
-    plain: Tensor,
+    by_row: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     compiled = kernel_for(k)
     assert compiled is not None, "the backward pass of the kernel ran without the kernel"
     schedule = Schedule(iterations, pull, scale, key_mask)
-    pursued = Pursued(out, between, totals, plain)
-    if len(totals) != iterations:  # the forward pass ran without `keep`
-        pursued = pursue(compiled, k, v, thresholds, schedule, keep=True)
+    pursued = Pursued(out, between, totals, by_row)
+    if len(totals) != iterations:  # the forward pass ran without `for_gradient`
+        pursued = pursue(compiled, k, v, thresholds, schedule, for_gradient=True)
     return pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
 
 

@@ -69,14 +69,14 @@ def symmetric(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tu
         if compiled is None:
             attended = tiles_forward(k, v, key_mask=key_mask, scale=scale)
         else:
-            attended = attend(compiled, k, v, seen=key_mask, scale=scale)
-    return attended.out, attended.totals, attended.plain
+            attended = attend(compiled, k, v, visible=key_mask, scale=scale)
+    return attended.out, attended.totals, attended.by_row
 
 
 @symmetric.register_fake
 def _(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
     buffers = allocate_attention(k, v)
-    return buffers.out, buffers.totals, buffers.plain
+    return buffers.out, buffers.totals, buffers.by_row
 
 
 @torch.library.custom_op("clearhead::symmetric_attention_backward", mutates_args=())
@@ -88,13 +88,13 @@ def _symmetric_backward(
     scale: float,
     out: Tensor,
     totals: Tensor,
-    plain: Tensor,
+    by_row: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    attended, compiled = Attended(out, totals, plain), kernel_for(k)
+    attended, compiled = Attended(out, totals, by_row), kernel_for(k)
     with no_autocast(k):
         if compiled is None:
             return tiles_backward(gradient, k, v, attended, key_mask=key_mask, scale=scale)
-        return attend_backward(compiled, gradient, k, v, attended, seen=key_mask, scale=scale)
+        return attend_backward(compiled, gradient, k, v, attended, visible=key_mask, scale=scale)
 
 
 @_symmetric_backward.register_fake
@@ -113,8 +113,8 @@ def _setup_context(
 def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None, None]:
     if gradient is None:
         return None, None, None, None
-    k, v, key_mask, out, totals, plain = ctx.saved_tensors
-    return *_symmetric_backward(gradient, k, v, key_mask, ctx.scale, out, totals, plain), None, None
+    k, v, key_mask, out, totals, by_row = ctx.saved_tensors
+    return *_symmetric_backward(gradient, k, v, key_mask, ctx.scale, out, totals, by_row), None, None
 
 
 symmetric.register_autograd(_gradient, setup_context=_setup_context)

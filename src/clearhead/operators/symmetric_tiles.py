@@ -126,7 +126,7 @@ def tiles_backward(
             dk[..., second, :] += t.mT @ k[..., first, :]
     dk, dv = empty_by_token(k).copy_(dk * (scale / _LIFT)), empty_by_token(v).copy_(dv * w.unsqueeze(-1) / _LIFT)
     finite = dk.isfinite().flatten(2).all(dim=-1) & dv.isfinite().flatten(2).all(dim=-1)
-    by_row = attended.plain | ~finite | ~weighted.representable(gradient / k.shape[-2])
+    by_row = attended.by_row | ~finite | ~weighted.representable(gradient / k.shape[-2])
     if by_row.any():
         operands = (x[by_row] for x in (gradient, k, v, attended.out))
         dk[by_row], dv[by_row] = _rows_backward(*operands, key_mask=_mask_of_heads(key_mask, by_row), scale=scale)

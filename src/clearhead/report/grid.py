@@ -62,11 +62,11 @@ class ClaimGrid:
     def control_range(self, control: str) -> Interval:
         """Return the middle 95% of a control's draws: medians of the two ends over the measured heads."""
         ranges = [
-            drawn.range
+            result.range
             for cell in self.cells
             if math.isfinite(cell.finding.value)
-            for drawn in cell.finding.controls
-            if drawn.name == control and math.isfinite(drawn.range.low) and math.isfinite(drawn.range.high)
+            for result in cell.finding.controls
+            if result.name == control and math.isfinite(result.range.low) and math.isfinite(result.range.high)
         ]
         if not ranges:
             return Interval(math.nan, math.nan)

@@ -49,7 +49,7 @@ class HeadMap:
 
     @property
     def numbered(self) -> bool:
-        """Whether squares are wide enough for a number."""
+        """True if squares are wide enough for a number."""
         return self.side >= 30
 
     @property

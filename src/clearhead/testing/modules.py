@@ -73,12 +73,12 @@ class ModuleSubject(Subject):
 
     @property
     def key_mask(self) -> str:
-        """Name of the argument that marks tokens; empty if there is none."""
+        """Name of the argument that marks tokens; empty if the module has no such argument."""
         return next((name for name in KEY_MASKS if name in self._arguments), "")
 
     @property
     def causal(self) -> str:
-        """Name of the argument for causal attention; empty if there is none."""
+        """Name of the argument for causal attention; empty if the module has no such argument."""
         return next((name for name in CAUSAL if name in self._arguments), "")
 
     @property

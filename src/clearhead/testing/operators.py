@@ -22,7 +22,7 @@ class OperatorSubject(Subject):
 
     operator: Operator
     reference: Operator
-    """The slow definition of the same operator; `one_input_at_a_time(operator)` if there is none."""
+    """The slow definition of the same operator; `one_input_at_a_time(operator)` if none is known."""
     masks: bool = True
     """True if it takes `mask`."""
     square: bool = False

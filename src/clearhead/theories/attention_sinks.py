@@ -1,4 +1,4 @@
-"""Attention sinks: heads that give the first token most of their attention, whatever it says.
+"""Attention sinks: heads that give the first token most of their attention, whatever the token is.
 
 Gu et al. 2024 (arXiv 2410.10781) find them in trained language models and measure them by the mean attention on the
 first token; its values are small, so that the attention changes little. Barbero et al. 2025 (arXiv 2504.02732) explain

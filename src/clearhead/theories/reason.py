@@ -23,7 +23,7 @@ class ReasonKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a claim was not measured on an example, or not judged in a head: its kind, and the words for people."""
+    """The reason why a claim was not measured on an example, or not judged in a head: its kind, and a text."""
 
     kind: ReasonKind
     text: str

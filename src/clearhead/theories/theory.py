@@ -49,7 +49,7 @@ class Unit(StrEnum):
 
 
 class Need(StrEnum):
-    """Something a theory needs beyond q, k, v and the mask."""
+    """An input that a theory needs beyond q, k, v and the mask."""
 
     RESIDUAL_STREAM = "residual stream"
     GRADIENTS = "gradients"
@@ -60,7 +60,7 @@ class Need(StrEnum):
 
 
 class Windows(StrEnum):
-    """How the windows of one input become examples. Most models have one window, the whole input."""
+    """The way in which the windows of one input become examples. Most models have one window, the whole input."""
 
     EACH = "each"
     """Each window is an example, and the samples of an input's windows are averaged."""
@@ -239,7 +239,7 @@ class TheoremCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether both residuals are within tolerance and the control's is at least 100 times the tolerance."""
+        """True if both residuals are within tolerance and the control's is at least 100 times the tolerance."""
         return (
             self.residual <= self.tolerance
             and self.residual_single <= self.tolerance_single
@@ -258,7 +258,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispute:
-    """A theory on which publications disagree. The theory's primary claim decides, on the model at hand."""
+    """A theory on which publications disagree. The theory's primary claim decides, on the audited model."""
 
     theory: str
     question: str

@@ -133,7 +133,7 @@ def train(
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the log of a run, empty if there is none.
+    """Return the log of a run; empty if it has not logged anything.
 
     Raise DamagedFileError if it does not match its checksum, and InputError if an entry is impossible.
     """

@@ -116,7 +116,7 @@ def _difference_table(comparison: Comparison) -> Table:
 
 
 def _clamped_table(comparison: Comparison) -> Table:
-    """Tabulate the variants with a bound; empty if there are none."""
+    """Tabulate the variants with a bound; empty without one."""
     by_name = {variant.name: comparison.clamped(variant.name) for variant in comparison.variants}
     bounded = {name: shares for name, shares in by_name.items() if any(share is not None for share in shares)}
     if not bounded:

@@ -96,7 +96,7 @@ def store_step_times(folder: Path, times: StepTimes) -> None:
 def load_step_times(
     folder: Path, configs: Configs, recipe: Recipe, *, rounds: int, request: Request
 ) -> StepTimes | None:
-    """Return the times that the folder holds for these models on such a machine; None if there are none."""
+    """Return the times that the folder holds for these models on such a machine, or None."""
     key = _key(configs, recipe, rounds)
     stored = load_cached(folder / TIMES, key, notice=request.notice)
     if stored is None:

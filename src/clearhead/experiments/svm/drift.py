@@ -28,7 +28,7 @@ RECORDED = (50, 100, 200, *SHOWN, 3000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What is trained, whether it is guarded against rounding, and how the gradient is computed.
+    """A training method: the parameters, the guard against rounding, and how the gradient is computed.
 
     guarded: K and Q with a penalty of machine precision, W with machine precision added to the gradient's norm
     reference: cosines of an independent implementation, by step

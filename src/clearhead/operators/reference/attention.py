@@ -58,12 +58,12 @@ def softmax_attention(
         score = score + added[..., i, :]
         if sinks is not None:
             score = torch.cat([score, sinks.to(score.dtype).expand(*batch)[..., None]], dim=-1)
-        seen = visible[..., i, :]
+        row_mask = visible[..., i, :]
         if sinks is not None:
-            seen = torch.cat([seen, torch.ones_like(seen[..., :1])], dim=-1)
-        score = score.masked_fill(~seen, -torch.inf)
+            row_mask = torch.cat([row_mask, torch.ones_like(row_mask[..., :1])], dim=-1)
+        score = score.masked_fill(~row_mask, -torch.inf)
         top = score.detach().amax(dim=-1, keepdim=True) if score.shape[-1] else torch.zeros_like(score.sum(-1, True))
-        weight = (score - torch.where(seen.any(dim=-1, keepdim=True), top, 0)).exp()
+        weight = (score - torch.where(row_mask.any(dim=-1, keepdim=True), top, 0)).exp()
         share = weight[..., :m] / weight.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
         rows.append((share[..., None] * v).sum(dim=-2))
     return torch.stack(rows, dim=-2) if rows else q.new_zeros(*batch, 0, v.shape[-1])
@@ -93,10 +93,10 @@ def general_attention(
             weight = similarity.pair(q[..., j, :], k[..., i, :])
             if added is not None:
                 weight = weight * added[..., j, i].exp() if similarity.exponential else weight + added[..., j, i]
-            seen = visible[..., j, i].unsqueeze(-1)
-            weight = torch.where(seen, weight.unsqueeze(-1), 0)
+            pair_visible = visible[..., j, i].unsqueeze(-1)
+            weight = torch.where(pair_visible, weight.unsqueeze(-1), 0)
             total = total + weight * v[..., i, :]
-            normaliser = normaliser + (weight if similarity.exponential else seen.to(q.dtype))
+            normaliser = normaliser + (weight if similarity.exponential else pair_visible.to(q.dtype))
         rows.append(torch.where(normaliser != 0, total / torch.where(normaliser != 0, normaliser, 1), 0).to(v.dtype))
     return torch.stack(rows, dim=-2) if rows else v.new_zeros(*batch, 0, v.shape[-1])
 

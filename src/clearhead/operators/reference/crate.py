@@ -113,7 +113,7 @@ def causal_token_statistics_attention(
     sharpness: Float[Tensor, "h"] | None = None,
     bias: Float[Tensor, "h n"] | None = None,
 ) -> Float[Tensor, "*b h n p"]:
-    """Compute `operators.causal_token_statistics_attention` for each token from all tokens before it, anew."""
+    """Compute `operators.causal_token_statistics_attention` for each token separately, from all tokens before it."""
     check_heads(w, sharpness, None)
     s = w.new_ones(w.shape[-3]) if sharpness is None else sharpness
     c = w.new_zeros(w.shape[-3:-1]) if bias is None else bias

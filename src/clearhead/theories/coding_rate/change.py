@@ -45,12 +45,12 @@ class RateChange:
 
     @property
     def compresses(self) -> Bool[Tensor, "*b"]:
-        """Whether the rate falls both at unit norm and at matched scale."""
+        """True if the rate falls both at unit norm and at matched scale."""
         return (self.unit_norm < 0) & (self.scale_matched < 0)
 
     @property
     def agree(self) -> Bool[Tensor, "*b"]:
-        """Whether the changes at unit norm and at matched scale have the same sign."""
+        """True if the changes at unit norm and at matched scale have the same sign."""
         return self.unit_norm.sign() == self.scale_matched.sign()
 
 

@@ -88,7 +88,7 @@ class Element:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the element leaves every entry where it is."""
+        """True if the element leaves every entry in its position."""
         return self.order == tuple(range(len(self.order)))
 
 

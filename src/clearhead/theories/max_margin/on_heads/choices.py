@@ -25,7 +25,7 @@ FEWEST_TOKENS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How much of the inputs is used.
+    """The amount of each input that is used.
 
     inputs: make one group, over which one problem is solved; queries: drawn from each of them
     tokens: drawn for each query, with which the one that a head selects is compared

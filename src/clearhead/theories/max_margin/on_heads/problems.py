@@ -151,7 +151,7 @@ class Fit:
 
     @property
     def separates(self) -> bool:
-        """Whether the head's W selects these tokens; true by construction if they are its argmax."""
+        """True if the head's W selects these tokens; true by construction if they are its argmax."""
         return bool(self.problem.head_margins.min() > 0)
 
     @cached_property

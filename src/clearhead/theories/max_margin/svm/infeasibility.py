@@ -40,7 +40,7 @@ def decide(constraints: Constraints, guess: Array) -> Conflict | LeastNorm | Non
     """
     lengths, equal = constraints.units, constraints.equal
     nearest = least_distance(
-        UnitConstraints(constraints), np.where(equal, 0.0, 1.0), free=equal, guess=guess * lengths, enough=0.0
+        UnitConstraints(constraints), np.where(equal, 0.0, 1.0), free=equal, guess=guess * lengths, fraction=0.0
     )
     if nearest is None:
         return None

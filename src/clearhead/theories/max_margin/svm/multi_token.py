@@ -153,7 +153,7 @@ def _constraints(x: Tensor, z: Tensor, selected: Tensor, mask: Tensor | None) ->
 
 
 def _finite(rows: Constraints) -> tuple[Array | None, str]:
-    """Return the W of least norm that satisfies the equalities and "", or None and the reason why there is none."""
+    """Return the W of least norm that satisfies the equalities and "", or None and the reason why no W does."""
     rows = rows.at(np.flatnonzero(rows.equal))
     largest = float(np.abs(rows.bound).max(initial=0.0))
     contradictory = np.flatnonzero((rows.lengths == 0) & (np.abs(rows.bound) > CONSISTENCY))
