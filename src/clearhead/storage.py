@@ -19,8 +19,8 @@ from clearhead.errors import ClearheadError, InputError
 
 __all__ = [
     "CHECKSUMS_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_folder",
-    "parse_json", "read_bytes", "read_lines", "read_tensors", "write_bytes", "write_checksums", "write_lines",
-    "write_tensors",
+    "parse_json", "read_bytes", "read_lines", "read_tensors", "sha256_of_file", "write_bytes", "write_checksums",
+    "write_lines", "write_tensors",
 ]  # fmt: skip
 
 CHECKSUMS_FILE = "clearhead-checksums.jsonl"
@@ -132,7 +132,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 def write_checksums(folder: Path, names: Sequence[str]) -> None:
     """Write the checksums of files of a folder into `CHECKSUMS_FILE`."""
-    entries = [{"name": name, "sha256": _sha256_of_file(folder / name)} for name in sorted(names)]
+    entries = [{"name": name, "sha256": sha256_of_file(folder / name)} for name in sorted(names)]
     write_lines(folder / CHECKSUMS_FILE, entries)
 
 
@@ -149,7 +149,7 @@ def check_checksums(folder: Path) -> bool:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise InputError(f"{path} lists {name}, which is outside {folder}; delete {path.name}")
         try:
-            intact = _sha256_of_file(folder / name) == expected
+            intact = sha256_of_file(folder / name) == expected
         except FileNotFoundError:
             raise DamagedFileError(f"{folder / name} is missing, but {path.name} lists it; restore it") from None
         if not intact:
@@ -199,7 +199,8 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _sha256_of_file(path: Path) -> str:
+def sha256_of_file(path: Path) -> str:
+    """Return the checksum of a regular file. Raise FileNotFoundError if there is none."""
     if path.exists() and not path.is_file():
         raise InputError(f"cannot read {path}: it is not a regular file")
     with path.open("rb") as file:

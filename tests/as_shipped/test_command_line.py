@@ -121,6 +121,8 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
         "clearhead-report",
         "clearhead-report/index.html",
         "clearhead-report/findings.json",
+        "clearhead-report/samples.safetensors",
+        "clearhead-report/manifest.json",
     }
     assert "clearhead-report/index.html" in done.stdout
     findings = json.loads((here / "clearhead-report" / "findings.json").read_text())["findings"]

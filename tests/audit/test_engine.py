@@ -188,6 +188,20 @@ def test_two_halves_merged_are_the_whole() -> None:
         )
         for c, d in zip(a.controls, b.controls, strict=True):
             assert (c.value, c.range.high, c.p_value) == pytest.approx((d.value, d.range.high, d.p_value), rel=1e-9)
+    for merged, together in zip(first.samples(), whole.samples(), strict=True):
+        np.testing.assert_array_equal(merged.values, together.values)
+
+
+def test_samples_are_the_values_input_by_input_and_empty_where_nothing_was_measured() -> None:
+    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    parts[0][2, 1] = np.nan
+    measurement = Measurement(_theory(*parts))
+    measurement.observe(_call([0, -1, 2]))
+    measurement.observe(_call([3]))
+    expected = np.stack([parts[0][0], np.full(HEADS, np.nan), parts[0][2], parts[0][3]])
+    [sample] = [s for s in measurement.samples() if s.claim.statistic == FIRST.statistic]
+    np.testing.assert_array_equal(sample.values, expected)
+    assert (sample.layer, sample.name, sample.claim.role) == (0, "a", FIRST.role)
 
 
 def test_sums_are_saved_and_restored_without_losing_a_bit() -> None:

@@ -1,7 +1,7 @@
 """Sums over examples, by claim, layer and head, and the findings and curves they make.
 
-Only running moments are kept, so memory does not grow with the number of inputs. Sums of two parts of the inputs can
-be merged, and saved and restored without losing a bit.
+Running moments are kept, and of every input one number per claim and head, for comparisons with other audits. Sums of
+two parts of the inputs can be merged, and saved and restored without losing a bit.
 """
 
 from collections import Counter
@@ -35,6 +35,7 @@ class ClaimSums:
     """Sums of one claim at one layer.
 
     examples: how many were counted, measured or not; reasons: why some were not
+    values: by head, of each example that was measured, with its index among the examples
     by_construction: whether the claim held by construction on every example measured
     """
 
@@ -43,6 +44,7 @@ class ClaimSums:
         self.predicted = RunningMoments((heads,))
         self.controls: dict[Control, _ControlSums] = {}
         self.examples = 0
+        self.values: list[tuple[int, Array]] = []
         self.reasons: list[Reason] = []
         self.undefined = False
         self.by_construction = True
@@ -50,9 +52,10 @@ class ClaimSums:
 
     def add(self, sample: Sample) -> None:
         """Add one sample. Controls and predictions count only where the value is defined."""
+        defined = np.isfinite(sample.value)
+        self.values.append((self.examples, np.where(defined, sample.value, np.nan)))
         self.examples += 1
         self.value.add(sample.value)
-        defined = np.isfinite(sample.value)
         if sample.predicted is not None:
             self.predicted.add(np.where(defined, sample.predicted, np.nan))
         for control, draws in sample.controls.items():
@@ -86,12 +89,20 @@ class ClaimSums:
                 self.controls[control].difference.merge(sums.difference)
             else:
                 self.controls[control] = sums
+        self.values += [(self.examples + index, values) for index, values in other.values]
         self.examples += other.examples
         for reason in other.reasons:
             self.explain(reason)
         self.undefined = self.undefined or other.undefined
         self.by_construction = self.by_construction and other.by_construction
         self.caveats += other.caveats
+
+    def by_example(self) -> Array:
+        """Return the values by example and head; NaN where the claim was not measured."""
+        table = np.full((self.examples, len(self.value.count)), np.nan)
+        for index, values in self.values:
+            table[index] = values
+        return table
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values."""
@@ -103,6 +114,10 @@ class ClaimSums:
                 for c, s in self.controls.items()
             ],
             "examples": self.examples,
+            "values": [
+                [index, [float(value) if np.isfinite(value) else None for value in values]]
+                for index, values in self.values
+            ],
             "reasons": [_reason_state(reason) for reason in self.reasons],
             "undefined": self.undefined,
             "by_construction": self.by_construction,
@@ -119,6 +134,7 @@ class ClaimSums:
                 RunningMoments.from_state(entry["value"]), RunningMoments.from_state(entry["difference"])
             )
         sums.examples = state["examples"]
+        sums.values = [(index, np.array(values, dtype=np.float64)) for index, values in state["values"]]
         sums.reasons = [_reason(entry) for entry in state["reasons"]]
         sums.undefined, sums.by_construction = state["undefined"], state["by_construction"]
         sums.caveats = Counter({_reason(entry): count for entry, count in state["caveats"]})

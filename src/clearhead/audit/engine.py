@@ -13,6 +13,7 @@ from clearhead.audit.accumulators import ClaimSums, LayerSums, depth_curve
 from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.record import DepthCurve
+from clearhead.audit.samples import ClaimSamples
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.memory import run_within_memory
@@ -42,7 +43,7 @@ class _Layer:
 
 
 class Measurement:
-    """One theory, measured on the calls given to `observe`. It keeps sums over inputs, never the inputs.
+    """One theory, measured on the calls given to `observe`. It keeps sums and samples, never the inputs.
 
     controls: whether controls are measured too
     first: how many inputs of the audit come before the first, for parts of an audit that are merged
@@ -174,6 +175,15 @@ class Measurement:
         layers = self._sums()
         curves = (depth_curve(claim, layers) for claim in self.theory.claims if claim.role is Role.DEPTH)
         return [curve for curve in curves if curve is not None]
+
+    def samples(self) -> list[ClaimSamples]:
+        """Return the values of every claim and layer, input by input."""
+        return [
+            ClaimSamples.of(claim, sums.layer, sums.name, sums.claims[claim].by_example())
+            for sums in self._sums()
+            for claim in self.theory.claims
+            if claim in sums.claims and claim.role is not Role.DEPTH
+        ]
 
     def notes(self) -> list[str]:
         """Return what to know of the inputs before trusting the numbers."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from clearhead.audit.finding_table import FindingTable
 from clearhead.audit.findings import Finding
+from clearhead.audit.manifest import Manifest
+from clearhead.audit.samples import ClaimSamples
 from clearhead.errors import InputError
 from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval, RunningMoments
@@ -119,6 +121,10 @@ class AuditRecord:
     """What to know about this audit before trusting its verdicts."""
     theories: tuple[TheorySource, ...] = ()
     """The theories that were measured, and the packages they come from."""
+    samples: tuple[ClaimSamples, ...] = ()
+    """The values of every claim and layer, input by input."""
+    manifest: Manifest | None = None
+    """Everything that the numbers depend on."""
 
     def __getitem__(self, key: str) -> FindingTable:
         """Return the findings of one theory: `record["kernel-pca"].layer(3).head(5)`."""

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from clearhead import __version__
 from clearhead.audit.baseline import measure_baseline, with_baseline
+from clearhead.audit.checksums import BatchChecksum
 from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import check_fidelity
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
+from clearhead.audit.manifest import make_manifest
 from clearhead.audit.model_runs import AuditError, evaluation_mode, forward, measure, run_whole_model
 from clearhead.audit.record import AuditRecord, Fidelity, Timing
 from clearhead.interfaces import AttentionSpec
@@ -52,7 +54,7 @@ def audit(
     evaluation mode and restored at the end.
 
     batches: inputs of the model: mappings of keyword arguments, tuples of positional ones, or single tensors. They are
-        taken one at a time and only sums over them are kept, so memory does not grow with their number
+        taken one at a time and not kept; of each input one number per claim and head is
     theories: keys of theories, or one key; all by default
     layers: numbers of layers in forward-pass order, from 0; all by default
     baseline: the same model before training, drawn once or several times. Each of its heads becomes one more control
@@ -73,6 +75,7 @@ def audit(
     chosen = loaded.theories
     compared = _compared(chosen, baseline, baseline_for)
     measurements = [Measurement(theory, seed=seed) for theory in chosen]
+    checksum = BatchChecksum()
     started = time.perf_counter()
     report_progress = progress or (lambda phase, done: None)
     remaining = iter(batches)
@@ -112,7 +115,7 @@ def audit(
             )
 
         covered = measure_model(
-            model, chain([first], remaining), measurements, lambda done: report_progress("measure", done)
+            model, checksum.of(chain([first], remaining)), measurements, lambda done: report_progress("measure", done)
         )
     findings = [finding for measurement in measurements for finding in measurement.findings()]
     curves, baselines = [curve for measurement in measurements for curve in measurement.curves()], 0
@@ -125,6 +128,7 @@ def audit(
         baselines = before.models
     findings = judge(findings)
     _require_length(findings)
+    manifest = make_manifest(model, data=checksum.hexdigest(), seed=seed, theories=loaded.sources)
     ended = time.perf_counter()
     return AuditRecord(
         model=name or type(model).__name__,
@@ -152,6 +156,8 @@ def audit(
             *(note for measurement in measurements for note in measurement.notes()),
         ),
         theories=loaded.sources,
+        samples=tuple(sample for measurement in measurements for sample in measurement.samples()),
+        manifest=manifest,
     )
 
 

@@ -1,28 +1,32 @@
 """`clearhead audit`: load the model and its inputs, run the audit, write the report and print it."""
 
+import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from clearhead.audit.checksums import text_checksum
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
-from clearhead.cli.main import Baseline
+from clearhead.cli.options import Baseline
 from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.interfaces import read_descriptions
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.models.loading import LoadedModel, load_model
+from clearhead.models.huggingface import tokenizer_files
+from clearhead.models.loading import DEMOS, LoadedModel, load_model
 from clearhead.models.objects import LoadError, is_object_path, load_batches, load_function
 from clearhead.report.folder import WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
+from clearhead.storage import sha256_of_file
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.theory import Need
 
@@ -53,6 +57,30 @@ class AuditRequest:
     loss: str | None
     out: Path
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as plain values, with absolute paths."""
+        values = dataclasses.asdict(self)
+        is_folder = self.model not in DEMOS and not is_object_path(self.model)
+        paths = ("text", "describe", "out", *(["model"] if is_folder else []))
+        absolute = {name: str(Path(values[name]).absolute()) for name in paths if values[name] is not None}
+        return {**values, "theories": list(self.theories), "baseline": str(self.baseline), **absolute}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "AuditRequest":
+        """Return the request of plain values. Raise CommandError if an option is missing or has another type."""
+        types: dict[str, Any] = {
+            "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
+            "baseline": str, "out": str, "inputs": int | None,
+        }  # fmt: skip
+        for field in dataclasses.fields(cls):
+            if field.name not in values or not isinstance(values[field.name], types.get(field.name, str | None)):
+                raise CommandError(f"the manifest has no usable option {field.name}; audit the model again")
+        paths = {name: Path(values[name]) for name in ("text", "describe", "out") if values[name] is not None}
+        options = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+        return cls(
+            **{**options, **paths, "theories": tuple(values["theories"]), "baseline": Baseline(values["baseline"])}
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResult:
@@ -77,6 +105,8 @@ class _Inputs:
     batches: Iterable[Any]
     name: str
     count: int | None
+    text: str | None = None
+    """SHA-256 of the passages."""
 
 
 def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
@@ -93,6 +123,7 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
             bar.update("loading the model", 0, None)
             loaded = _load(request)
             inputs = _inputs(request, loaded, passages)
+            baseline = _baseline(request, loaded) if compared else None
             record = audit(
                 loaded.model,
                 inputs.batches,
@@ -101,13 +132,14 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
                 seed=request.seed,
                 describe=describe,
                 allow_unseen=request.allow_unseen,
-                baseline=_baseline(request, loaded) if compared else None,
+                baseline=baseline,
                 baseline_for=compared,
                 loss=None if request.loss is None else load_function(request.loss),
                 name=loaded.name,
                 data=inputs.name,
                 progress=lambda phase, done: bar.update(_PHASES[phase], done, inputs.count),
             )
+            record = _with_command(record, request, loaded, inputs, drawn=baseline is not None)
             return AuditResult(record=record, report=folder.write(record))
     except KeyboardInterrupt:
         raise RunInterruptedError("interrupted; no report was written") from None
@@ -120,7 +152,9 @@ def print_result(result: AuditResult, *, as_json: bool) -> None:
             print(audit_as_text(result.record), file=console.file)
             return
         print_audit(result.record, console)
-        for line in (f"report    {result.report.page}", f"findings  {result.report.findings}"):
+        report = result.report
+        repeat = f"repeat    clearhead rerun {report.manifest}"
+        for line in (f"report    {report.page}", f"findings  {report.findings}", repeat):
             console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
@@ -158,6 +192,27 @@ def _baseline(request: AuditRequest, loaded: LoadedModel) -> Iterable[nn.Module]
     return itertools.chain([first], (draw(request.seed + index) for index in range(1, BASELINE_DRAWS)))
 
 
+def _with_command(
+    record: AuditRecord, request: AuditRequest, loaded: LoadedModel, inputs: _Inputs, *, drawn: bool
+) -> AuditRecord:
+    """Add to the manifest what only the command knows: its options, the text, the tokenizer and the baseline's seeds.
+
+    The theories are named, so that a theory installed later is not part of a rerun.
+    """
+    assert record.manifest is not None
+    files = [] if loaded.folder is None or loaded.encode is None else tokenizer_files(loaded.folder)
+    request = dataclasses.replace(request, theories=tuple(source.key for source in record.theories))
+    seeds = {"baseline": [request.seed + index for index in range(BASELINE_DRAWS)]} if drawn else {}
+    manifest = dataclasses.replace(
+        record.manifest,
+        tokenizer=text_checksum(f"{file.name} {sha256_of_file(file)}" for file in files) if files else None,
+        text=inputs.text,
+        seeds={**record.manifest.seeds, **seeds},
+        command={"name": "audit", "options": request.to_dict()},
+    )
+    return dataclasses.replace(record, manifest=manifest)
+
+
 def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | None) -> _Inputs:
     if request.batches is not None:
         path = request.batches
@@ -169,7 +224,7 @@ def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | No
     chosen = (default_passages() if passages is None else passages)[: request.inputs]
     encode = loaded.encode
     encoded = _Repeatable(lambda: text_batches(chosen, encode, batch_size=request.batch_size))
-    return _Inputs(batches=encoded, name=name, count=len(chosen))
+    return _Inputs(batches=encoded, name=name, count=len(chosen), text=text_checksum(chosen))
 
 
 def _layer_numbers(text: str) -> set[int]:

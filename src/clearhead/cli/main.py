@@ -3,16 +3,17 @@
 import io
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clearhead import __version__
+from clearhead.cli import options
 from clearhead.cli.failure import CommandError, exit_code_of
+from clearhead.cli.options import Baseline
 
-__all__ = ["Baseline", "app", "run"]
+__all__ = ["app", "run"]
 
 app = typer.Typer(
     name="clearhead",
@@ -24,15 +25,8 @@ app = typer.Typer(
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
+DEFAULT_RERUN = "clearhead-rerun"
 DEFAULT_RUNS = "clearhead-runs"
-
-
-class Baseline(StrEnum):
-    """The theories that are also measured on the model with fresh random weights."""
-
-    AUTO = "auto"
-    ALL = "all"
-    NONE = "none"
 
 
 def _show_version(wanted: bool) -> None:
@@ -54,57 +48,25 @@ def _clearhead(
 
 @app.command()
 def audit(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A local model folder, the installed demo model all-MiniLM-L6-v2, or package.module:function that "
-            "returns a model or a (model, tokenizer) pair. A function runs its code; a folder runs none."
-        ),
-    ] = DEFAULT_MODEL,
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            help="UTF-8 text file. Passages are separated by blank lines; without blank lines each line is a passage. "
-            "Default: the passages in the package."
-        ),
-    ] = None,
-    batches: Annotated[
-        str | None,
-        typer.Option(help="Inputs instead of text: package.module:function that returns batches. Runs its code."),
-    ] = None,
-    layers: Annotated[
-        str | None, typer.Option(help="Layers to measure, in forward-pass order: 0,2,5 or 0-3. Default: all.")
-    ] = None,
-    theory: Annotated[list[str] | None, typer.Option(help="A theory to test; can be repeated. Default: all.")] = None,
-    inputs: Annotated[
-        int | None, typer.Option(min=1, help="Use the first N passages, or batches with --batches. Default: all.")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Truncate each passage to this many tokens.")] = 256,
-    batch_size: Annotated[int, typer.Option(min=1, help="Passages per forward pass.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the controls' random draws.")] = 0,
-    describe: Annotated[
-        Path | None,
-        typer.Option(help="TOML file that describes attention layers which no interface finds (docs/models.md)."),
-    ] = None,
-    allow_unseen: Annotated[
-        bool, typer.Option("--allow-unseen", help="Continue if modules that look like attention are not captured.")
-    ] = False,
-    baseline: Annotated[
-        Baseline,
-        typer.Option(
-            help="Also measure the model with fresh random weights: for the theories that need it (auto), "
-            "for all theories, or for none."
-        ),
-    ] = Baseline.AUTO,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help="package.module:function of (output, batch) that returns a loss, for theories that need gradients. "
-            "Runs its code."
-        ),
-    ] = None,
+    model: options.Model = DEFAULT_MODEL,
+    text: options.Text = None,
+    batches: options.Batches = None,
+    layers: options.Layers = None,
+    theory: options.Theories = None,
+    inputs: options.Inputs = None,
+    max_tokens: options.MaxTokens = 256,
+    batch_size: options.BatchSize = 8,
+    seed: options.Seed = 0,
+    describe: options.Describe = None,
+    allow_unseen: options.AllowUnseen = False,
+    baseline: options.BaselineOption = Baseline.AUTO,
+    loss: options.Loss = None,
     out: Annotated[
-        str, typer.Option(metavar="PATH", help="Folder for the report (index.html, findings.json).")
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Folder for the report: index.html, findings.json, samples.safetensors, manifest.json.",
+        ),
     ] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of tables.")] = False,
 ) -> None:
@@ -138,6 +100,38 @@ def audit(
         )
         result = run_audit(request, bar)
     print_result(result, as_json=json)
+
+
+@app.command()
+def rerun(
+    manifest: Annotated[
+        Path, typer.Argument(help="The manifest.json of an audit, or the folder of its report.", show_default=False)
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="The model, if it is in another folder now. Default: as in the manifest.")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="The text, if it is at another path now. Default: as in the manifest.")
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the new report.")] = DEFAULT_RERUN,
+) -> None:
+    """Repeat an audit and compare all findings to the last bit.
+
+    Says what differs: weights, config, tokenizer, data, versions, processor, threads, seeds, theories. The exit code is
+    0 if all findings are identical, 1 if some differ, and 2 if the audit cannot be repeated.
+
+    Example: clearhead rerun clearhead-report/manifest.json
+    """
+    if not out:
+        raise CommandError("--out is empty; name a folder for the report, or . for the current folder")
+    from clearhead.cli.console import progress_bar
+
+    with progress_bar("loading libraries") as bar:
+        from clearhead.cli.rerun_command import print_rerun, run_again
+
+        result = run_again(manifest, out=Path(out), model=model, text=text, bar=bar)
+    if not print_rerun(result):
+        raise typer.Exit(1)
 
 
 @app.command()

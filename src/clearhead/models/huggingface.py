@@ -21,7 +21,7 @@ from clearhead.models.folder_checks import check_folder, check_size, check_token
 from clearhead.models.objects import LoadError, first_line
 from clearhead.storage import check_checksums
 
-__all__ = ["TOKENIZER_FILES", "Draw", "baseline_of", "folder_encoder", "load_huggingface"]
+__all__ = ["TOKENIZER_FILES", "Draw", "baseline_of", "folder_encoder", "load_huggingface", "tokenizer_files"]
 
 Draw = Callable[[int], nn.Module]
 """Returns a model with fresh random weights, drawn from a seed."""
@@ -30,6 +30,8 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json",
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
 )  # fmt: skip
+FILES_NEXT_TO_TOKENIZER = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
+"""Files that a tokenizer reads, none of which is a tokenizer by itself."""
 OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -73,6 +75,12 @@ def folder_encoder(folder: Path, model: nn.Module, max_tokens: int) -> Encode | 
         return load()(passages)
 
     return encode
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that its tokenizer is read from, in the order of their names."""
+    names = (*TOKENIZER_FILES, *FILES_NEXT_TO_TOKENIZER)
+    return [folder / name for name in sorted(names) if (folder / name).is_file()]
 
 
 def baseline_of(model: nn.Module, name: str) -> Draw:

@@ -26,12 +26,14 @@ class LoadedModel:
 
     encode: turns passages into a batch; None if the model has no tokenizer
     draw_baseline: returns the same model with fresh random weights; None if Clearhead cannot draw them
+    folder: the folder that the model was read from; None if a function made it
     """
 
     model: nn.Module
     name: str
     encode: Encode | None = None
     draw_baseline: Draw | None = None
+    folder: Path | None = None
 
 
 def load_model(name: str, *, max_tokens: int) -> LoadedModel:
@@ -81,7 +83,9 @@ def _load_object(path: str, max_tokens: int) -> LoadedModel:
 def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     if is_native(folder) and not (folder / SWAP_FILE).exists():
         native = load_native(folder)
-        return LoadedModel(model=native, name=name, draw_baseline=functools.partial(draw_baseline, native))
+        return LoadedModel(
+            model=native, name=name, draw_baseline=functools.partial(draw_baseline, native), folder=folder
+        )
     model = load_huggingface(folder)
     encode = folder_encoder(folder, model, max_tokens)
-    return LoadedModel(model=model, name=name, encode=encode, draw_baseline=baseline_of(model, name))
+    return LoadedModel(model=model, name=name, encode=encode, draw_baseline=baseline_of(model, name), folder=folder)

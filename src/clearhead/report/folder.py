@@ -7,20 +7,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clearhead import stored_json
+from clearhead.audit.manifest import MANIFEST_FILE
 from clearhead.audit.record import AuditRecord
+from clearhead.audit.samples import SAMPLES_FILE, write_samples
 from clearhead.errors import InputError
 from clearhead.report.html import render_html
 from clearhead.report.json_file import write_json
+from clearhead.storage import sha256_of_file
 
 __all__ = ["ReportFolder", "WrittenReport", "report_folder", "write_report"]
+
+FINDINGS_FILE, PAGE_FILE = "findings.json", "index.html"
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """Paths of the files of a report."""
+    """Paths of the files of a report. `manifest` is None if the record has none."""
 
     page: Path
     findings: Path
+    manifest: Path | None = None
 
 
 class ReportFolder:
@@ -32,12 +39,22 @@ class ReportFolder:
 
     def write(self, record: AuditRecord) -> WrittenReport:
         """Render the record and write its files. Other files in the folder are left alone."""
-        names = ("findings.json", "index.html")
-        write_json(record, self._temporary / names[0])
-        (self._temporary / names[1]).write_text(render_html(record), encoding="utf-8")
+        write_json(record, self._temporary / FINDINGS_FILE)
+        (self._temporary / PAGE_FILE).write_text(render_html(record), encoding="utf-8")
+        names = [FINDINGS_FILE, PAGE_FILE]
+        if record.manifest is not None:
+            write_samples(self._temporary / SAMPLES_FILE, record.samples)
+            names.append(SAMPLES_FILE)
+            files = {name: sha256_of_file(self._temporary / name) for name in names}
+            stored_json.write_json(self._temporary / MANIFEST_FILE, {**record.manifest.to_dict(), "files": files})
+            names.append(MANIFEST_FILE)
         for name in names:
             (self._temporary / name).replace(self._target / name)
-        return WrittenReport(page=self._target / "index.html", findings=self._target / "findings.json")
+        return WrittenReport(
+            page=self._target / PAGE_FILE,
+            findings=self._target / FINDINGS_FILE,
+            manifest=None if record.manifest is None else self._target / MANIFEST_FILE,
+        )
 
 
 @contextmanager
@@ -65,6 +82,6 @@ def report_folder(target: Path) -> Iterator[ReportFolder]:
 
 
 def write_report(record: AuditRecord, target: str | Path) -> WrittenReport:
-    """Write `index.html` and `findings.json` of an audit to a folder."""
+    """Write `index.html`, `findings.json`, `samples.safetensors` and `manifest.json` of an audit to a folder."""
     with report_folder(Path(target)) as folder:
         return folder.write(record)

@@ -1,0 +1,81 @@
+"""The values of an audit input by input, and the file `samples.safetensors` that holds them next to a report."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clearhead.errors import InputError
+from clearhead.numerics.moments import Array
+from clearhead.storage import DamagedFileError, read_tensors, write_tensors
+from clearhead.theories.theory import Claim, Role, Unit
+
+__all__ = ["SAMPLES_FILE", "ClaimSamples", "ClaimSummary", "read_samples", "write_samples"]
+
+SAMPLES_FILE = "samples.safetensors"
+FORMAT = "clearhead-samples/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSummary:
+    """The fields of a claim that a comparison shows."""
+
+    theory: str
+    statistic: str
+    role: Role
+    unit: Unit
+    percent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClaimSamples:
+    """One claim at one layer.
+
+    name: the layer's module
+    values: by input and head, or by group of inputs for theories that measure groups; NaN where there is no value
+    """
+
+    claim: ClaimSummary
+    layer: int
+    name: str
+    values: Array
+
+    @classmethod
+    def of(cls, claim: Claim, layer: int, name: str, values: Array) -> "ClaimSamples":
+        """Return the samples of a claim that was measured."""
+        summary = ClaimSummary(**{field.name: getattr(claim, field.name) for field in fields(ClaimSummary)})
+        return cls(claim=summary, layer=layer, name=name, values=values)
+
+
+def write_samples(path: Path, samples: Sequence[ClaimSamples]) -> None:
+    """Write the samples in double precision, with their claims and layers in the metadata."""
+    tensors = {str(number): torch.from_numpy(np.ascontiguousarray(s.values)) for number, s in enumerate(samples)}
+    contents = [{**asdict(s.claim), "layer": s.layer, "name": s.name} for s in samples]
+    write_tensors(path, tensors, metadata={"format": FORMAT, "contents": json.dumps(contents)})
+
+
+def read_samples(path: Path) -> tuple[ClaimSamples, ...]:
+    """Return the samples that `write_samples` wrote. Raise InputError if the file is missing, damaged or another."""
+    try:
+        tensors, metadata = read_tensors(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; audit the model again to write it") from None
+    if metadata.get("format") != FORMAT:
+        raise InputError(f"{path} is not a file of samples ({FORMAT}); give the folder of a report")
+    try:
+        contents = json.loads(metadata["contents"])
+        return tuple(_read(entry, tensors[str(number)]) for number, entry in enumerate(contents))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(f"{path} cannot be read ({error}); audit the model again to write it") from None
+
+
+def _read(entry: dict[str, Any], values: torch.Tensor) -> ClaimSamples:
+    layer, name = entry.pop("layer"), entry.pop("name")
+    claim = ClaimSummary(**{**entry, "role": Role(entry["role"]), "unit": Unit(entry["unit"])})
+    if values.ndim != 2 or values.dtype != torch.float64 or not isinstance(layer, int) or not isinstance(name, str):
+        raise ValueError(f"layer {layer} is not a table of numbers")
+    return ClaimSamples(claim=claim, layer=layer, name=name, values=values.numpy())

@@ -1,0 +1,71 @@
+"""Options that several commands share. Nothing heavy is imported here."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "AllowUnseen", "Baseline", "BaselineOption", "BatchSize", "Batches", "Describe", "Inputs", "Layers", "Loss",
+    "MaxTokens", "Model", "Seed", "Text", "Theories",
+]  # fmt: skip
+
+
+class Baseline(StrEnum):
+    """The theories that are also measured on the model with fresh random weights."""
+
+    AUTO = "auto"
+    ALL = "all"
+    NONE = "none"
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A local model folder, the installed demo model all-MiniLM-L6-v2, or package.module:function that "
+        "returns a model or a (model, tokenizer) pair. A function runs its code; a folder runs none."
+    ),
+]
+Text = Annotated[
+    Path | None,
+    typer.Option(
+        help="UTF-8 text file. Passages are separated by blank lines; without blank lines each line is a passage. "
+        "Default: the passages in the package."
+    ),
+]
+Batches = Annotated[
+    str | None,
+    typer.Option(help="Inputs instead of text: package.module:function that returns batches. Runs its code."),
+]
+Layers = Annotated[
+    str | None, typer.Option(help="Layers to measure, in forward-pass order: 0,2,5 or 0-3. Default: all.")
+]
+Theories = Annotated[list[str] | None, typer.Option(help="A theory to test; can be repeated. Default: all.")]
+Inputs = Annotated[
+    int | None, typer.Option(min=1, help="Use the first N passages, or batches with --batches. Default: all.")
+]
+MaxTokens = Annotated[int, typer.Option(min=2, help="Truncate each passage to this many tokens.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Passages per forward pass.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the controls' random draws.")]
+Describe = Annotated[
+    Path | None,
+    typer.Option(help="TOML file that describes attention layers which no interface finds (docs/models.md)."),
+]
+AllowUnseen = Annotated[
+    bool, typer.Option("--allow-unseen", help="Continue if modules that look like attention are not captured.")
+]
+BaselineOption = Annotated[
+    Baseline,
+    typer.Option(
+        help="Also measure the model with fresh random weights: for the theories that need it (auto), "
+        "for all theories, or for none."
+    ),
+]
+Loss = Annotated[
+    str | None,
+    typer.Option(
+        help="package.module:function of (output, batch) that returns a loss, for theories that need gradients. "
+        "Runs its code."
+    ),
+]
