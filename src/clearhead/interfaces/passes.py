@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from clearhead.interfaces.modes import without_modes
+
 __all__ = ["Passes"]
 
 
@@ -75,9 +77,13 @@ class Passes:
     @staticmethod
     @contextmanager
     def paused() -> Iterator[None]:
-        """Look at a recorded call: attention computed meanwhile is not a call of any model recorded in this thread."""
+        """Look at a recorded call: attention computed meanwhile is not a call of any model recorded in this thread.
+
+        Clearhead's modes are suspended: under them every torch function, even `x.shape`, would call Python.
+        """
         listening = [passes for passes in _OPEN.passes if not passes._paused]
         with ExitStack() as stack:
+            stack.enter_context(without_modes())
             for passes in reversed(listening):
                 passes._paused = True
                 stack.callback(setattr, passes, "_paused", False)
