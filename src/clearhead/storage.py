@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -38,14 +39,19 @@ class WriteError(ClearheadError, OSError):
     """A file that cannot be written: the disk is full, read-only or gone."""
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically: after a crash it holds either the old or the new content."""
+def write_bytes(path: Path, content: bytes, *, previous: Path | None = None) -> None:
+    """Write a file atomically: after a crash it holds either the old or the new content.
+
+    previous: a file that gets the old content
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            _link(path, previous)
         temporary.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -105,13 +111,23 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Any], *, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file whose metadata hold the checksum of the whole file, computed with zeros in its place."""
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Any],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    previous: Path | None = None,
+) -> None:
+    """Write a safetensors file whose metadata hold the checksum of the whole file, computed with zeros in its place.
+
+    previous: a file that gets the old content
+    """
     from safetensors.torch import save
 
     separate = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     content = save(separate, metadata={**(metadata or {}), "sha256": _NO_HASH})
-    write_bytes(path, content.replace(f'"sha256":"{_NO_HASH}"'.encode(), f'"sha256":"{_sha256(content)}"'.encode(), 1))
+    content = content.replace(f'"sha256":"{_NO_HASH}"'.encode(), f'"sha256":"{_sha256(content)}"'.encode(), 1)
+    write_bytes(path, content, previous=previous)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -185,6 +201,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 f"{folder} is in use by another run; wait until it ends, or choose another folder"
             ) from None
         yield
+
+
+def _link(path: Path, other: Path) -> None:
+    """Give a file a second name. It is copied where the disk has one name for each file."""
+    other.unlink(missing_ok=True)
+    try:
+        other.hardlink_to(path)
+    except OSError:
+        shutil.copyfile(path, other)
 
 
 def _hash_line(lines: bytes) -> bytes:

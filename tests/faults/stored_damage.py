@@ -1,8 +1,8 @@
 """Damage stored state and read it: every kind of file that Clearhead writes and reads again.
 
 `python tests/faults/stored_damage.py` does 200 of each of seven kinds of damage to each file and prints counts. A file
-is "refused" if reading raises a ClearheadError, "unchanged" if what is read equals what was written (a changed space in
-JSON), and "silent" if something else is read.
+is "refused" if reading raises a ClearheadError, "older" if the state before it is used with a notice, "unchanged" if
+what is read equals what was written (a changed space in JSON), and "silent" if something else is read.
 """
 
 import argparse
@@ -47,11 +47,19 @@ def _make_run(folder: Path) -> None:
     train(_model(), images, torch.arange(10) % 2, recipe=RECIPE, folder=folder, evaluate=lambda _: {"accuracy": 0.5})
 
 
+class OlderStateError(ClearheadError):
+    """A notice that the state before the damaged one is used."""
+
+
+def _older(line: str) -> None:
+    raise OlderStateError(line)
+
+
 def _read_run(folder: Path) -> Any:
     model = _model()
     stepper = Stepper(model, RECIPE)
     run = {name: getattr(RECIPE, name) for name in Recipe.__dataclass_fields__} | {"images": 10}
-    progress = load_checkpoint(folder / "checkpoint.safetensors", model, stepper.optimizer, run=run)
+    progress = load_checkpoint(folder / "checkpoint.safetensors", model, stepper.optimizer, run=run, notice=_older)
     return progress, _weights(model), str(stepper.optimizer.state_dict()), read_log(folder)
 
 
@@ -85,19 +93,24 @@ def outcomes(state: str, folder: Path, *, count: int) -> Counter[str]:
     write(folder)
     (folder / ".lock").unlink(missing_ok=True)
     expected, results = read(folder), Counter[str]()
-    for path in sorted(folder.iterdir()):
-        intact = path.read_bytes()
+    intact = {path: path.read_bytes() for path in sorted(folder.iterdir())}
+    for path in intact:
+        if path.name.startswith("previous-"):  # it is read only if another file is damaged
+            continue
         for kind in DAMAGES:
             for seed in range(count):
                 damage(path, kind, seed)
                 try:
                     outcome = "unchanged" if read(folder) == expected else "silent"
+                except OlderStateError:
+                    outcome = "older"
                 except ClearheadError:
                     outcome = "refused"
                 if outcome == "silent":
                     print(f"silent: {state}, {path.name}, {kind}, seed {seed}", file=sys.stderr)
                 results[outcome] += 1
-                path.write_bytes(intact)
+                for name, content in intact.items():
+                    name.write_bytes(content)
     shutil.rmtree(folder)
     return results
 

@@ -16,6 +16,8 @@ STORED_FAULTS = (
     Fault("storage: pipes are read", "storage.py", "if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):", "if False:", STORAGE),
     Fault("storage: a limit that is none", "storage.py", "if max_bytes is not None and len(content) > max_bytes:", "if False:", STORAGE),
     Fault("storage: a lock that is shared", "storage.py", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB", STORAGE),
+    Fault("training: the checkpoint before is not kept", "training/checkpoint.py", "metadata=metadata, previous=_previous(path))", "metadata=metadata)", LOOP),
+    Fault("training: a damaged checkpoint replaces the one before", "training/checkpoint.py", "        _previous(path).replace(path)", "        pass", LOOP),
     Fault("training: no lock", "training/loop.py", "    with lock_folder(folder):\n", "    if folder.mkdir(parents=True, exist_ok=True) is None:\n", LOOP),
     Fault("training: accuracies of any size", "training/loop.py", "not 0 <= value <= 1", "not 0 <= value", LOOP),
     Fault("training: an epoch may be missing", "training/loop.py", 'if entry.get("epoch") != number:', "if False:", LOOP),

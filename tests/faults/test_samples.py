@@ -26,4 +26,4 @@ def test_hostile_folders_are_loaded_or_refused(tmp_path: Path) -> None:
 def test_no_damage_is_silent(state: str, tmp_path: Path) -> None:
     results = outcomes(state, tmp_path / "state", count=3)
     assert results["silent"] == 0
-    assert results["refused"] > 0.8 * results.total()
+    assert results["refused"] + results["older"] > 0.8 * results.total()

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead.storage import DamagedFileError, WriteError, lock_folder, write_lines
+from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines
 from clearhead.training.augmentation import random_shift_and_flip
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import Recipe, read_log, train
@@ -144,19 +145,63 @@ def test_another_recipe_does_not_continue_the_run(tmp_path: Path) -> None:
         _run(tmp_path, describe={"sizes": (2, 5)})
 
 
+CHECKPOINTS = ("checkpoint.safetensors", "previous-checkpoint.safetensors")
+
+
 @pytest.mark.parametrize("kind", DAMAGES)
-@pytest.mark.parametrize("file", ["checkpoint.safetensors", "log.jsonl"])
-def test_damaged_files_are_not_used(tmp_path: Path, whole: Whole, file: str, kind: str) -> None:
+@pytest.mark.parametrize("files", [CHECKPOINTS, ("log.jsonl",)], ids=["checkpoints", "log"])
+def test_damaged_files_are_not_used(tmp_path: Path, whole: Whole, files: Sequence[str], kind: str) -> None:
     shutil.copytree(whole.folder, tmp_path / "run")
-    intact = (tmp_path / "run" / file).read_bytes()
+    intact = {file: (tmp_path / "run" / file).read_bytes() for file in files}
     for seed in range(10):
-        (tmp_path / "run" / file).write_bytes(intact)
-        damage(tmp_path / "run" / file, kind, seed)
+        for file in files:
+            (tmp_path / "run" / file).write_bytes(intact[file])
+            damage(tmp_path / "run" / file, kind, seed)
         with pytest.raises(DamagedFileError, match="damaged"):
             _run(tmp_path / "run")
-        if file == "log.jsonl":
+        if "log.jsonl" in files:
             with pytest.raises(DamagedFileError, match=r"log.jsonl does not match its checksum"):
                 read_log(tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before_it(tmp_path: Path, whole: Whole, kind: str) -> None:
+    shutil.copytree(whole.folder, tmp_path / "run")
+    damage(tmp_path / "run" / CHECKPOINTS[0], kind, 0)
+    notices: list[str] = []
+    steps: list[int] = []
+    continued = _run(tmp_path / "run", notice=notices.append, progress=lambda step, steps_, loss: steps.append(step))
+    path = tmp_path / "run" / CHECKPOINTS[0]
+    assert notices == [f"{path} was damaged; continuing from the checkpoint before it, at step 14"]
+    assert steps == [15]
+    assert _same(whole.model, continued)
+    assert _facts(tmp_path / "run") == _facts(whole.folder)
+    # Both are intact again.
+    path.unlink()
+    path.with_name(CHECKPOINTS[1]).rename(path)
+    assert _same(whole.model, _run(tmp_path / "run", notice=notices.append))
+    assert len(notices) == 1
+
+
+def test_the_previous_checkpoint_is_a_copy_where_a_file_has_one_name(
+    tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    _run(tmp_path)
+    copied, linked = (read_tensors(folder / CHECKPOINTS[1])[0] for folder in (tmp_path, whole.folder))
+    assert copied.keys() == linked.keys()
+    assert all(torch.equal(copied[name], linked[name]) for name in linked)
+
+
+def test_a_deleted_checkpoint_starts_the_run_again(tmp_path: Path, whole: Whole) -> None:
+    shutil.copytree(whole.folder, tmp_path / "run")
+    (tmp_path / "run" / CHECKPOINTS[0]).unlink()
+    steps: list[int] = []
+    _run(tmp_path / "run", progress=lambda step, steps_, loss: steps.append(step))
+    assert steps[0] == 1
 
 
 def test_a_log_that_cannot_be_true_is_refused(tmp_path: Path) -> None:
@@ -194,7 +239,7 @@ def test_the_log_is_replaced_and_never_rewritten_in_place(tmp_path: Path, monkey
     """A full disk at the end of an epoch leaves log and checkpoint as they were."""
     with pytest.raises(KilledError):
         _run(tmp_path, die_at=12)
-    before = {name: (tmp_path / name).read_bytes() for name in ("log.jsonl", "checkpoint.safetensors")}
+    before = {name: (tmp_path / name).read_bytes() for name in ("log.jsonl", *CHECKPOINTS)}
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,6 +1,7 @@
 """Models trained for an experiment: one plan of their sizes, one way to train them from several seeds."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,11 +113,13 @@ def train_run(
     measure: Callable[[nn.Module], Mapping[str, Any]] | None = None,
     describe: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, float], None] | None = None,
+    notice: Callable[[str], None] = warnings.warn,
 ) -> TrainedRun:
     """Train one model from the seed of the recipe and save it in the folder. A finished or interrupted run continues.
 
     measure: further values for the log, after every epoch
     describe: further values that identify the run; a folder of another run is refused
+    progress, notice: as in `train`
     """
     generator = torch.Generator().manual_seed(recipe.seed)
     model: nn.Module
@@ -143,6 +146,7 @@ def train_run(
             augment=augment,
             describe={"model": sizes, "data": images.name, "contents": contents, **(describe or {})},
             progress=progress,
+            notice=notice,
         )
     except DivergedError as error:
         return TrainedRun(name=name, seed=recipe.seed, parameters=parameters, folder=folder, reason=str(error))
@@ -169,7 +173,16 @@ def train_runs(
         run_folder = folder / f"{name.lower().replace(', ', '-')}-{seed}"
         seeded = dataclasses.replace(recipe, seed=seed)
         runs.append(
-            train_run(images, configs[name], seeded, run_folder, name=name, augment=plan.augment, progress=progress)
+            train_run(
+                images,
+                configs[name],
+                seeded,
+                run_folder,
+                name=name,
+                augment=plan.augment,
+                progress=progress,
+                notice=request.notice,
+            )
         )
     return runs
 

@@ -1,9 +1,11 @@
 """The state of a training run on disk: weights, optimizer state and position, in one safetensors file with a checksum.
 
-It is one file and is replaced atomically, so a run that is killed while it writes finds the checkpoint before.
+It is one file and is replaced atomically, so a run that is killed while it writes finds the checkpoint before. The
+checkpoint before the last one stays too, for a disk that damages the last.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,25 +32,38 @@ class Progress:
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, progress: Progress, *, run: dict[str, Any]
 ) -> None:
-    """Write the state. `run` identifies the run: a run with other settings does not continue from this checkpoint."""
+    """Write the state, and keep the one before it.
+
+    run: identifies the run; a run with other settings does not continue from this checkpoint
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in state.items()}
     metadata = {"progress": json.dumps(asdict(progress)), "run": json.dumps(run, sort_keys=True)}
-    write_tensors(path, tensors, metadata=metadata)
+    write_tensors(path, tensors, metadata=metadata, previous=_previous(path))
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, *, run: dict[str, Any]) -> Progress | None:
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, *, run: dict[str, Any], notice: Callable[[str], None]
+) -> Progress | None:
     """Load the state into model and optimizer. Return None, and change neither, if there is no checkpoint.
 
-    Raise DamagedFileError if the file does not match its checksum, and InputError if it belongs to another run.
+    notice: receives one line if the last checkpoint does not match its checksum and the one before it is used
+
+    Raise DamagedFileError if neither matches its checksum, and InputError if the checkpoint belongs to another run.
     """
     try:
         tensors, metadata = read_tensors(path)
     except FileNotFoundError:
         return None
     except DamagedFileError as error:
-        raise DamagedFileError(f"cannot continue the training: {error}") from None
+        try:
+            tensors, metadata = read_tensors(_previous(path))
+        except (FileNotFoundError, DamagedFileError):
+            raise DamagedFileError(f"cannot continue the training: {error}") from None
+        _previous(path).replace(path)  # or the next checkpoint would keep the damaged one
+        step = json.loads(metadata["progress"])["step"]
+        notice(f"{path} was damaged; continuing from the checkpoint before it, at step {step}")
     stored, expected = json.loads(metadata["run"]), json.loads(json.dumps(run))
     if stored != expected:
         different = sorted(name for name in {*stored, *expected} if stored.get(name) != expected.get(name))
@@ -62,6 +77,10 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, *, run: 
         states.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
     return Progress(**json.loads(metadata["progress"]))
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"previous-{path.name}")
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ function of its recipe: a run that was killed and continued ends with the same b
 import dataclasses
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,7 @@ def train(
     checkpoint_every: int = 200,
     describe: Mapping[str, Any] | None = None,
     progress: Callable[[int, int, float], None] | None = None,
+    notice: Callable[[str], None] = warnings.warn,
 ) -> list[dict[str, Any]]:
     """Train the model in place and return the log: one entry per epoch, with the results of `evaluate`.
 
@@ -94,15 +96,17 @@ def train(
     folder: gets the log and the checkpoint. A run with the same recipe and `describe` continues from them.
     checkpoint_every: steps between checkpoints; there is one at the end of each epoch too
     progress: called with the finished steps, the total steps and the last loss
+    notice: receives one line if the last checkpoint is damaged and the one before it is used
 
-    Raise InputError if another process trains in `folder`, and DamagedFileError if checkpoint or log is damaged.
+    Raise InputError if another process trains in `folder`, and DamagedFileError if both checkpoints or the log are
+    damaged.
     """
     with lock_folder(folder):
         per_epoch = len(images) // min(recipe.batch_size, len(images))
         steps, warmup = recipe.epochs * per_epoch, int(recipe.warmup * per_epoch)
         run = {**dataclasses.asdict(recipe), "images": len(images), **(describe or {})}
         take_step = Stepper(model, recipe)
-        start = load_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, run=run) or Progress()
+        start = load_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, run=run, notice=notice) or Progress()
         log = _log_until(folder, start.epoch)
         start_time, step, loss_sum, order = time.perf_counter() - start.seconds, start.step, start.loss_sum, None
         while step < steps:

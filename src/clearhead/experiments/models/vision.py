@@ -56,6 +56,7 @@ def _training_of(images: Callable[[Request], ImageSet], plan: Plan) -> Callable[
             name="vit",
             augment=plan.augment,
             progress=lambda step, steps, loss: request.progress(f"training, loss {loss:.3f}", step, steps),
+            notice=request.notice,
         )
 
     return measure

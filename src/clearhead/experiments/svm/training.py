@@ -88,6 +88,7 @@ def _train(
         measure=measure_epoch,
         describe={"heads": dataclasses.asdict(SAMPLING)},
         progress=lambda step, steps, loss: request.progress(f"{name}, seed {seed}: loss {loss:.3f}", step, steps),
+        notice=request.notice,
     )
     return [entry for entry in run.log if "ratio" in entry]
 
