@@ -49,9 +49,11 @@ types: $(VENV)/.ready-to-test
 contracts: $(VENV)/.ready-to-test
 	$(BIN)/lint-imports
 
-# With every shape annotation checked at run time. What a user runs is the next session.
+# With every shape annotation checked at run time, in the tests of annotated code. What a user runs is the next target.
+TYPED := $(addprefix tests/,numerics operators modules theories testing capture models robustness \
+  experiments/svm experiments/crate test_annotations.py test_shapes.py)
 tests-typed: $(VENV)/.ready-to-test
-	CLEARHEAD_TYPECHECK=1 $(PYTEST) --ignore=tests/as_shipped -m "not browser"
+	CLEARHEAD_TYPECHECK=1 $(PYTEST) $(TYPED)
 
 tests-shipped: $(VENV)/.ready-to-test
 	$(PYTEST)

@@ -445,7 +445,7 @@ class Collapsing(nn.Module):
         return x
 
 
-@pytest.mark.parametrize(("width", "dtype"), [(8, torch.float64), (4, torch.float32), (16, torch.float32)])
+@pytest.mark.parametrize(("width", "dtype"), [(8, torch.float64), (4, torch.float32)])
 def test_saturated_heads_whose_tokens_collapse_are_measured(width: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randn(6, 17, width, generator=generator).to(dtype) for _ in range(2)]
