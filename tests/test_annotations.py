@@ -24,7 +24,7 @@ def transposed(width: int) -> Callable[[Tensor], Tensor]:
     return swap
 
 
-def test_every_definition_is_checked_and_has_a_body_of_its_own() -> None:
+def test_every_definition_is_checked_separately() -> None:
     x = torch.ones(3, 5)
     for _ in range(3):
         assert transposed(3)(x).shape == (5, 3)
@@ -67,7 +67,7 @@ def test_other_kinds_of_arguments_are_another_function() -> None:
         assert (named(True)(2, y=1), named(False)(2, 1)) == (1, 1)
 
 
-def test_beartype_is_asked_once_and_for_defaults_and_bodies_always(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beartype_is_called_once_per_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def counted(function: Callable[..., object]) -> Callable[..., object]:

@@ -125,7 +125,7 @@ def test_dispatch_modes_see_operations_and_can_be_popped() -> None:
     assert not any("mul" in name for name in mode.names)
 
 
-def test_storages_are_identified_and_watched() -> None:
+def test_storages_are_identified_and_weakly_referenced() -> None:
     x = torch.ones(4, 3)
     assert private_names.storage_address(x[1:]) == private_names.storage_address(x.T)
     assert private_names.storage_address(x) != private_names.storage_address(x.clone())
@@ -146,7 +146,7 @@ def test_writes_in_place_are_counted() -> None:
         private_names.tensor_version(made)
 
 
-def test_no_other_file_uses_what_has_a_function_here() -> None:
+def test_private_names_are_used_in_one_file_only() -> None:
     root = pathlib.Path(private_names.__file__).parent
     names = ("_get_current_function_mode", "_python_dispatch", "._cdata", "._version", "torch._C.", "_current_level")
     using = {

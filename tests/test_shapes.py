@@ -69,7 +69,7 @@ def test_masks_and_biases_that_do_not_broadcast_are_refused(name: str, shape: tu
 
 
 @given(st.lists(st.integers(0, 3), max_size=4), st.lists(st.integers(0, 3), min_size=2, max_size=4))
-def test_what_broadcasts_is_what_torch_expands(shape: list[int], scores: list[int]) -> None:
+def test_accepted_broadcasts_are_those_that_torch_expands(shape: list[int], scores: list[int]) -> None:
     *leading, n, m = scores
     fitting = {"q": (*leading, n, 11), "k": (*leading, m, 11), "v": (*leading, m, 13)}
     mask = torch.ones(shape, dtype=torch.bool)
@@ -127,7 +127,7 @@ def test_the_import_hook_checks_shapes_in_its_session_and_not_as_shipped(typeche
             centred(torch.zeros(5))
 
 
-def test_the_door_speaks_as_shipped_and_the_hook_in_its_session(typechecked: bool) -> None:
+def test_shape_errors_come_from_our_checks_or_from_the_import_hook(typechecked: bool) -> None:
     wrong = operands(k=(2, 3, 7, 13))
     if typechecked:
         from jaxtyping import TypeCheckError

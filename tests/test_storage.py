@@ -78,7 +78,7 @@ def test_damage_is_an_error(tmp_path: Path, format_: str, kind: str, seed: int) 
 
 
 @pytest.mark.parametrize("read", [read_lines, read_tensors])
-def test_no_file_is_not_a_damaged_file(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+def test_a_missing_file_is_not_a_damaged_file(tmp_path: Path, read: Callable[[Path], Any]) -> None:
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "absent")
     (tmp_path / "empty").touch()
@@ -141,13 +141,13 @@ def test_only_regular_files_of_a_limited_size_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "reason"), [(b"{", "not valid JSON"), (b"\xff", "not valid JSON"),
                                               (b"[" * 200_000, "nested too deeply")])  # fmt: skip
-def test_text_that_is_not_json(text: bytes, reason: str) -> None:
+def test_invalid_json_raises_an_error(text: bytes, reason: str) -> None:
     with pytest.raises(InputError, match=f"cannot read config.json: it.*{reason}"):
         parse_json(text, Path("config.json"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
-def test_one_process_holds_a_folder(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_one_process(tmp_path: Path) -> None:
     code = (
         "import pathlib, sys, time; from clearhead.storage import lock_folder\n"
         "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"

@@ -79,13 +79,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [file.name for file in tmp_path.iterdir()] == ["it.json"]
 
 
-def test_numbers_that_json_has_not_are_refused(tmp_path: Path) -> None:
+def test_numbers_that_json_cannot_hold_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "it.json", {"accuracy": float("nan")})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_absent_file_is_an_os_error(tmp_path: Path) -> None:
+def test_a_missing_file_raises_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "it.json")
 
@@ -96,7 +96,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
         read_json(tmp_path / "it.json")
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_raises_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ClearheadError, match=r"cannot write .*; choose another folder"):
         write_json(tmp_path / "file" / "it.json", CONTENT)

@@ -137,7 +137,7 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
     assert "true by construction in all 8 heads" in done.stdout
 
 
-def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -> None:
+def test_standard_output_holds_only_json(here: Path, warm: WarmCommand) -> None:
     done = warm(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
@@ -147,7 +147,7 @@ def test_json_is_all_that_standard_output_holds(here: Path, warm: WarmCommand) -
     assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
 
 
-def test_a_loss_is_differentiated_and_a_bad_one_is_named(here: Path) -> None:
+def test_a_loss_is_differentiated_and_an_invalid_one_is_reported(here: Path) -> None:
     command = (*SMALL_AUDIT, "--inputs", "1", "--layers", "1", "--theory", "symmetry", "--json")
     plain, done = clearhead(*command, here=here), clearhead(*command, "--loss", "small:loss", here=here)
     assert (done.returncode, done.stderr) == (0, "")

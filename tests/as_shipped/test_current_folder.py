@@ -24,7 +24,7 @@ def model_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_there_are_enough_names() -> None:
+def test_the_list_of_module_names_is_long_enough() -> None:
     assert len(NAMES) == len(set(NAMES)) >= 150
     assert set(KNOWN) < set(NAMES)
 

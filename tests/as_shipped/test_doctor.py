@@ -58,7 +58,7 @@ def lines(shown: str) -> dict[str, str]:
     return {label.strip(): " ".join(words.split()) for label, words in found}
 
 
-def test_it_lists_what_is_installed() -> None:
+def test_doctor_lists_installed_packages() -> None:
     found = lines(run_doctor())
     assert [*found] == [
         "clearhead", "python", "torch", "kernel", "OpenMP", "GPU", "demo model",
@@ -69,7 +69,7 @@ def test_it_lists_what_is_installed() -> None:
     assert (f"kernels/{LIBRARY}" in found["kernel"]) == (SOURCES / LIBRARY).exists()
 
 
-def test_json_holds_the_same_facts_and_a_wrong_setting_is_one_of_them() -> None:
+def test_json_holds_the_same_facts_and_invalid_settings() -> None:
     facts = json.loads(run_doctor("--json", CLEARHEAD_KERNEL="sse9"))
     assert [*facts] == [
         "clearhead", "folder", "python", "machine", "torch", "kernel", "openmp_runtimes", "demo_model", "extras",
@@ -79,13 +79,15 @@ def test_json_holds_the_same_facts_and_a_wrong_setting_is_one_of_them() -> None:
     assert facts["kernel"]["reason"].startswith("CLEARHEAD_KERNEL=sse9 is not known; set it to off, generic, avx2")
 
 
-def test_a_kernel_that_is_switched_off(doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_switched_off_is_reported(
+    doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLEARHEAD_KERNEL", "off")
     words = "absent: switched off by CLEARHEAD_KERNEL=off; unset it to use the kernel"
     assert lines(doctor(80))["kernel"] == words
 
 
-def test_a_kernel_that_was_never_built(
+def test_a_kernel_that_was_never_built_is_reported(
     doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(library, "SOURCES", tmp_path)
@@ -116,7 +118,7 @@ def test_two_runtimes_are_shown(doctor: Callable[[int], str], monkeypatch: pytes
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(doctor: Callable[[int], str], columns: int) -> None:
+def test_lines_fit_the_terminal_and_no_text_is_cut(doctor: Callable[[int], str], columns: int) -> None:
     shown = doctor(columns)
     assert max(map(len, shown.splitlines())) <= columns
     whole = {label: "".join(words.split()) for label, words in lines(doctor(400)).items()}

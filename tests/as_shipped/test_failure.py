@@ -29,7 +29,7 @@ def _fail(error: BaseException) -> int:
         (InputError("the model \x1b[2Jevil\x07 \u202ename"), "the model \\x1b[2Jevil\\x07 \\x202ename"),
     ],
 )
-def test_errors_of_the_input_are_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_input_errors_are_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _fail(error) == 2
     assert capsys.readouterr() == ("", f"clearhead: {line}\n")
 
@@ -38,7 +38,7 @@ def test_errors_of_the_input_are_one_line(error: Exception, line: str, capsys: p
     "error",
     [ValueError("a foreign message"), KeyError("none"), RuntimeError("x"), OSError("no file named"), AssertionError()],
 )
-def test_other_errors_are_defects(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_errors_keep_their_traceback(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     assert _fail(error) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -49,21 +49,21 @@ def test_other_errors_are_defects(error: Exception, capsys: pytest.CaptureFixtur
     )
 
 
-def test_interrupts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupts_exit_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert _fail(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "clearhead: interrupted\n"
     assert _fail(RunInterruptedError("interrupted; the report is in x")) == 130
     assert capsys.readouterr().err == "clearhead: interrupted; the report is in x\n"
 
 
-def test_a_command_that_ends_gives_its_code() -> None:
+def test_exit_codes_are_passed_on() -> None:
     assert exit_code_of(lambda: None) == 0
     assert exit_code_of(lambda: 1) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_signals_end_with_clean_up(name: str) -> None:
+def test_signals_run_the_clean_up(name: str) -> None:
     code = (
         "import os, signal, time; from clearhead.cli.failure import exit_code_of\n"
         "def command():\n"

@@ -23,7 +23,7 @@ PUBLIC = [
 ]  # fmt: skip
 
 
-def test_the_public_names_are_pinned_and_there() -> None:
+def test_the_public_names_are_pinned_and_exist() -> None:
     assert clearhead.__all__ == dir(clearhead) == PUBLIC
     for name in PUBLIC:
         assert getattr(clearhead, name) is not None
@@ -42,13 +42,13 @@ def test_the_audit_package_is_called_as_its_function() -> None:
     assert _python(code) == "['model', 'batches']"
 
 
-def test_type_checkers_see_what_python_sees() -> None:
+def test_static_and_runtime_names_agree() -> None:
     text = (ROOT / "src" / "clearhead" / "__init__.py").read_text()
     declared = set(re.findall(r"import (\w+) as \1", text))
     assert declared == set(PUBLIC) - {"__version__"}
 
 
-def test_the_version_is_said_once_and_the_same() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == clearhead.__version__ == metadata.version("clearhead")
     assert f"## [{clearhead.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
@@ -69,7 +69,7 @@ def test_importing_the_operators_does_not_import_the_compiler() -> None:
     assert _python(code) == "False"
 
 
-def test_it_works_without_the_tools_of_its_tests() -> None:
+def test_clearhead_works_without_test_dependencies() -> None:
     code = (
         "import sys\n"
         "for name in ('jaxtyping', 'beartype', 'hypothesis', 'timm', 'torchvision', 'transformers', 'sklearn'):\n"
@@ -85,7 +85,7 @@ def test_it_works_without_the_tools_of_its_tests() -> None:
     assert int(_python(code).splitlines()[-1]) == 4 * (len(by_head) + others) + by_layer
 
 
-def test_torchvision_is_left_alone_by_the_import() -> None:
+def test_the_import_does_not_touch_torchvision() -> None:
     code = "import sys, clearhead, clearhead.audit.run, clearhead.interfaces; print('torchvision' in sys.modules)"
     assert _python(code) == "False"
 
@@ -131,7 +131,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("case", BREAKS)
-def test_each_import_contract_can_go_red(tmp_path: Path, case: str) -> None:
+def test_each_import_contract_can_fail(tmp_path: Path, case: str) -> None:
     file, line, contract = BREAKS[case]
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -149,7 +149,7 @@ def test_each_import_contract_can_go_red(tmp_path: Path, case: str) -> None:
     assert done.stdout.count("BROKEN") == 1
 
 
-def test_no_room_is_named_for_nothing_in_particular() -> None:
+def test_no_package_has_a_vague_name() -> None:
     names = {path.stem for path in (ROOT / "src").rglob("*.py")}
     assert not names & {"utils", "helpers", "common", "misc"}
 

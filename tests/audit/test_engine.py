@@ -69,7 +69,7 @@ def _drawn(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def test_draws_made_anew_are_compared_input_by_input() -> None:
+def test_draws_of_each_input_are_compared_input_by_input() -> None:
     values, anew, kept = _drawn(11, HEADS), _drawn(11, DRAWS, HEADS, seed=1), _drawn(11, DRAWS, HEADS, seed=2)
     for h, finding in enumerate(_stream(values, anew, kept)[:HEADS]):
         expected = stats.ttest_1samp(values[:, h] - anew[:, :, h].mean(axis=1), 0).pvalue
@@ -79,7 +79,7 @@ def test_draws_made_anew_are_compared_input_by_input() -> None:
         assert finding.controls[0].draws == DRAWS
 
 
-def test_draws_that_are_kept_must_be_left_behind_as_a_whole() -> None:
+def test_a_head_must_lie_outside_the_spread_of_fixed_draws() -> None:
     """A head that differs from the mean of the draws on every input, as each draw does, is one of them."""
     level = np.array([-1.0, -0.5, 0.2, 0.6, 1.0])
     kept = level[None, :, None] + 0.001 * _drawn(11, DRAWS, HEADS)
@@ -91,7 +91,7 @@ def test_draws_that_are_kept_must_be_left_behind_as_a_whole() -> None:
     assert outside["kept"] < 1e-3
 
 
-def test_kept_draws_call_one_of_their_own_different_at_the_rate_promised() -> None:
+def test_one_more_fixed_draw_is_significant_at_the_nominal_rate() -> None:
     heads = 2000
     levels = _drawn(DRAWS + 1, heads)
     values, kept = np.repeat(levels[None, 0], 2, axis=0), np.repeat(levels[None, 1:], 2, axis=0)
@@ -103,7 +103,7 @@ def test_kept_draws_call_one_of_their_own_different_at_the_rate_promised() -> No
     assert prediction_p_value(2.0, np.ones(3)) == 0
 
 
-def test_the_exact_value_is_the_claims_or_the_mean_of_the_inputs() -> None:
+def test_the_predicted_value_is_the_claims_or_the_mean_over_inputs() -> None:
     values = _drawn(7, HEADS)
     found = _stream(values, _drawn(7, DRAWS, HEADS), _drawn(7, DRAWS, HEADS))
     assert [f.predicted for f in found[:HEADS]] == [1.0] * HEADS
@@ -125,7 +125,7 @@ def test_batches_and_windows() -> None:
             assert c.p_value == pytest.approx(d.p_value)
 
 
-def test_a_value_that_is_not_a_number_counts_nowhere() -> None:
+def test_nan_values_are_not_counted() -> None:
     values, draws = _drawn(7, HEADS), _drawn(7, DRAWS, HEADS, seed=1)
     values[2, 1] = np.nan
     found, without = (
@@ -137,7 +137,7 @@ def test_a_value_that_is_not_a_number_counts_nowhere() -> None:
     assert [c.value for c in found.controls] == pytest.approx([c.value for c in without.controls])
 
 
-def test_a_window_without_a_number_leaves_the_others() -> None:
+def test_a_window_without_a_value_does_not_remove_the_others() -> None:
     values, draws = _drawn(8, HEADS), _drawn(8, DRAWS, HEADS, seed=1)
     values[2] = np.nan
     found = _stream(values, draws, draws, batch=4, windows=2)[0]
@@ -147,7 +147,7 @@ def test_a_window_without_a_number_leaves_the_others() -> None:
     )
 
 
-def test_a_value_beyond_all_numbers_counts_nowhere(recwarn: pytest.WarningsRecorder) -> None:
+def test_infinite_values_are_not_counted(recwarn: pytest.WarningsRecorder) -> None:
     values, draws = _drawn(7, HEADS), _drawn(7, DRAWS, HEADS, seed=1)
     values[2, 1], draws[2, :, 1] = np.inf, np.inf
     found = _stream(values, draws, draws)[1]
@@ -155,13 +155,13 @@ def test_a_value_beyond_all_numbers_counts_nowhere(recwarn: pytest.WarningsRecor
     assert not recwarn.list
 
 
-def test_one_input_decides_nothing() -> None:
+def test_one_input_gives_no_p_value() -> None:
     found = _stream(_drawn(1, HEADS), _drawn(1, DRAWS, HEADS), _drawn(1, DRAWS, HEADS))[0]
     assert all(math.isnan(chance.p_value) for chance in found.controls)
     assert math.isnan(found.p_value)
 
 
-def test_heads_on_their_own_tokens_are_joined() -> None:
+def test_heads_with_different_tokens_are_concatenated() -> None:
     tokens = torch.tensor([[True, True, False], [True, False, False]])
 
     def measure(part: slice, seen: torch.Tensor) -> dict[Claim, Sample]:
@@ -175,7 +175,7 @@ def test_heads_on_their_own_tokens_are_joined() -> None:
     assert joined.predicted.tolist() == [20, 10]
 
 
-def test_two_halves_merged_are_the_whole() -> None:
+def test_merged_halves_equal_the_whole() -> None:
     parts = _drawn(13, HEADS), _drawn(13, DRAWS, HEADS, seed=1), _drawn(13, DRAWS, HEADS, seed=2)
     parts[0][5, 1] = np.nan
     whole = _measured(*parts, batch=3)
@@ -204,7 +204,7 @@ def test_samples_are_the_values_input_by_input_and_empty_where_nothing_was_measu
     assert (sample.layer, sample.name, sample.claim.role) == (0, "a", FIRST.role)
 
 
-def test_sums_are_saved_and_restored_without_losing_a_bit() -> None:
+def test_sums_are_saved_and_restored_exactly() -> None:
     parts = _drawn(7, HEADS), _drawn(7, DRAWS, HEADS, seed=1), _drawn(7, DRAWS, HEADS, seed=2)
     parts[0][2, 1] = np.nan
     measurement = _measured(*parts)
@@ -218,7 +218,7 @@ def test_sums_are_saved_and_restored_without_losing_a_bit() -> None:
     assert repr(restored.findings()) == repr(measurement.findings())
 
 
-def test_halves_of_a_real_theory_merge_if_the_second_knows_what_came_before() -> None:
+def test_halves_of_a_real_theory_merge_if_the_second_has_the_previous_group() -> None:
     def call(seed: int) -> Heads:
         generator = torch.Generator().manual_seed(seed)
         q, k, v = (torch.randn(3, 2, 11, 4, generator=generator, dtype=torch.float64) for _ in range(3))
@@ -263,7 +263,7 @@ def test_inputs_to_which_the_theory_does_not_apply_are_skipped_with_their_reason
         assert finding.reasons == (Reason(ReasonKind.TOO_SHORT, "negative"),)
 
 
-def test_random_numbers_depend_on_seed_layer_number_and_window_alone() -> None:
+def test_random_numbers_depend_only_on_seed_layer_number_and_window() -> None:
     drawn: dict[tuple[int, ...], float] = {}
 
     def measure(example: Example, rng: Random) -> Samples:

@@ -42,7 +42,7 @@ def test_verdicts(given: Finding, expected: Verdict) -> None:
     assert verdict(given) is expected
 
 
-def test_no_head_is_above_chance_that_already_reaches_the_theory() -> None:
+def test_no_head_is_significant_if_the_null_reaches_the_prediction() -> None:
     assert verdict(finding(0.5, chance=1.0)) is Verdict.CONTRADICTED
 
 
@@ -63,18 +63,18 @@ def test_a_verdict_needs_every_control(value: float, expected: Verdict) -> None:
     assert verdict(finding(value, controls=(NEAR, FAR))) is expected
 
 
-def test_each_control_alone_would_have_let_the_head_between_them_pass() -> None:
+def test_each_control_alone_would_support_a_head_between_them() -> None:
     assert verdict(finding(0.4, controls=(FAR,))) is Verdict.PARTLY_SUPPORTED
     assert verdict(finding(0.4, controls=(NEAR,))) is Verdict.CONTRADICTED
 
 
-def test_one_control_that_cannot_be_told_from_the_head_is_enough_for_chance() -> None:
+def test_one_control_that_does_not_differ_from_the_head_gives_no_evidence() -> None:
     same = control(0.55, 0.4, name="same")
     assert verdict(finding(0.8, controls=(FAR, NEAR, same))) is Verdict.NO_EVIDENCE
     assert verdict(finding(0.8, controls=(FAR, NEAR))) is Verdict.PARTLY_SUPPORTED
 
 
-def test_agreement_is_with_the_hardest_control_in_mind() -> None:
+def test_agreement_is_relative_to_the_closest_control() -> None:
     """0.93 is 0.91 of the way from 0.2 to the theory, and 0.83 of the way from 0.6."""
     assert verdict(finding(0.93, half=0.001, controls=(FAR,))) is Verdict.SUPPORTED
     assert verdict(finding(0.93, half=0.001, controls=(FAR, NEAR))) is Verdict.PARTLY_SUPPORTED
@@ -102,7 +102,7 @@ def test_findings_keep_the_p_value_that_decided() -> None:
     assert math.isnan(judge([finding(inputs=0, p=math.nan)])[0].adjusted_p_value)
 
 
-def test_many_heads_raise_the_bar_within_a_claim_and_not_across_claims() -> None:
+def test_p_values_are_adjusted_within_a_claim_and_not_across_claims() -> None:
     lucky = finding(p=0.02)
     idle = [finding(p=0.9, head=i) for i in range(1, 11)]
     elsewhere = [dataclasses.replace(f, claim=LOWER) for f in idle]
@@ -112,7 +112,7 @@ def test_many_heads_raise_the_bar_within_a_claim_and_not_across_claims() -> None
     assert judge([lucky, *idle], rate=0.3)[0].verdict is Verdict.PARTLY_SUPPORTED
 
 
-def test_heads_that_could_not_be_measured_do_not_raise_the_bar() -> None:
+def test_heads_without_a_value_do_not_count_in_the_adjustment() -> None:
     gone = [finding(math.nan, p=math.nan, inputs=0, head=i) for i in range(1, 11)]
     assert judge([finding(p=0.02), *gone])[0].verdict is Verdict.PARTLY_SUPPORTED
 
@@ -134,7 +134,7 @@ def measured(rng: np.random.Generator, *, heads: int, real: int, inputs: int = 1
     ]
 
 
-def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not() -> None:
+def test_the_false_discovery_rate_is_controlled_only_with_adjustment() -> None:
     rng = np.random.default_rng(5)
     shares, crude = [], []
     for _ in range(97):
@@ -148,7 +148,7 @@ def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not()
     assert np.mean(crude) > 0.15
 
 
-def test_a_head_of_which_the_theory_does_not_speak_keeps_its_value_and_is_not_tested() -> None:
+def test_a_head_that_the_theory_does_not_cover_keeps_its_value_and_is_not_tested() -> None:
     spoken_of = finding(0.6, p=0.04)
     silent = dataclasses.replace(
         finding(0.99, p=1e-9, head=1), applies=False, reasons=(Reason(ReasonKind.NOT_COVERED, "not saturated"),)
@@ -164,14 +164,14 @@ def test_a_head_of_which_the_theory_does_not_speak_keeps_its_value_and_is_not_te
     assert judge([dataclasses.replace(silent, applies=True)])[0].verdict is Verdict.SUPPORTED
 
 
-def test_heads_of_which_the_theory_does_not_speak_do_not_raise_the_bar() -> None:
+def test_heads_that_the_theory_does_not_cover_do_not_count_in_the_adjustment() -> None:
     doubtful = [dataclasses.replace(finding(0.6, p=0.9, head=h), applies=False) for h in range(1, 9)]
     assert judge([finding(0.6, p=0.04), *doubtful])[0].verdict is Verdict.PARTLY_SUPPORTED
     tested = [dataclasses.replace(f, applies=True) for f in doubtful]
     assert judge([finding(0.6, p=0.04), *tested])[0].verdict is Verdict.NO_EVIDENCE
 
 
-def test_a_summary_is_of_medians_over_measured_heads() -> None:
+def test_a_summary_holds_medians_over_measured_heads() -> None:
     values = [0.1, 0.9, 0.35, 0.4, 0.95, 0.2, 0.33]
     given = [finding(v, chance=0.2 + 0.01 * i, head=i) for i, v in enumerate(values)]
     gone = [finding(math.nan, inputs=0, chance=math.nan, head=7), finding(0.0, inputs=0, chance=0.0, head=8)]
@@ -183,12 +183,12 @@ def test_a_summary_is_of_medians_over_measured_heads() -> None:
     assert sum(summary.verdicts.values()) == 9
 
 
-def test_summaries_come_one_for_each_claim_in_order() -> None:
+def test_there_is_one_summary_for_each_claim_in_order() -> None:
     summaries = summarise(judge([finding(claim=LOWER), finding(), finding(head=1, claim=LOWER)]))
     assert [(s.claim, s.heads) for s in summaries] == [(LOWER, 2), (CLAIM, 1)]
 
 
-def test_nothing_measured_has_no_median() -> None:
+def test_there_is_no_median_without_measured_heads() -> None:
     (summary,) = summarise(judge([finding(math.nan, inputs=0)]))
     assert math.isnan(summary.median)
     assert math.isnan(summary.interval.low)
@@ -196,14 +196,14 @@ def test_nothing_measured_has_no_median() -> None:
     assert summarise([]) == []
 
 
-def test_a_summary_says_how_many_heads_share_its_verdict() -> None:
+def test_a_summary_counts_the_heads_of_its_verdict() -> None:
     above, below, gone = finding(0.5), finding(0.2), finding(math.nan, inputs=0)
     assert summarise(judge([above, above, gone]))[0].verdict == str(Verdict.PARTLY_SUPPORTED)
     assert summarise(judge([above, above, below, gone]))[0].verdict == f"{Verdict.PARTLY_SUPPORTED} in 2 of 3 heads"
 
 
 @pytest.mark.parametrize("heads", [6, 7, 23])
-def test_the_interval_of_the_median_covers_it_as_often_as_it_says(heads: int) -> None:
+def test_the_interval_of_the_median_has_its_nominal_coverage(heads: int) -> None:
     """Of a skewed law; the interval one order statistic narrower on either side is the control."""
     draws, true = 499, math.log(2)
     ordered = np.sort(np.random.default_rng(heads).standard_exponential((draws, heads)), axis=1)
@@ -234,7 +234,7 @@ def over_inputs(sample: np.ndarray) -> Finding:
     return dataclasses.replace(made, interval=Interval(float(low[0]), float(high[0])))
 
 
-def test_the_untrained_head_is_one_more_control_by_welch_s_test() -> None:
+def test_the_baseline_head_is_compared_by_welchs_test() -> None:
     rng = np.random.default_rng(3)
     trained, before = rng.normal(0.5, 0.1, 23), rng.normal(0.45, 0.3, 17)
     (beside,) = with_baseline([over_inputs(trained)], [over_inputs(before)], seed=7)
@@ -247,7 +247,7 @@ def test_the_untrained_head_is_one_more_control_by_welch_s_test() -> None:
     assert added.range == over_inputs(before).interval
 
 
-def test_training_shows_in_the_controls_p_value_and_decides_nothing() -> None:
+def test_a_difference_from_the_baseline_shows_in_its_p_value_and_decides_nothing() -> None:
     rng = np.random.default_rng(5)
     same, changed, before = (over_inputs(rng.normal(mean, 0.05, 29)) for mean in (0.5, 0.7, 0.5))
     for head, moved in ((same, False), (changed, True)):
@@ -261,7 +261,7 @@ def test_training_shows_in_the_controls_p_value_and_decides_nothing() -> None:
         assert BASELINE in summary.controls
 
 
-def test_untrained_heads_stand_beside_their_own_head_and_claim() -> None:
+def test_baseline_heads_are_matched_by_head_and_claim() -> None:
     heads = [finding(0.5, head=h, claim=claim) for claim in (CLAIM, LOWER) for h in range(3)]
     before = [dataclasses.replace(f, value=0.1 + 0.01 * i) for i, f in enumerate(heads)]
     beside = with_baseline(heads, reversed(before), seed=0)
@@ -269,19 +269,19 @@ def test_untrained_heads_stand_beside_their_own_head_and_claim() -> None:
     assert [f.head for f in beside] == [f.head for f in heads]
 
 
-def test_heads_without_a_counterpart_and_those_without_a_choice_get_no_further_control() -> None:
+def test_heads_without_a_counterpart_or_true_by_construction_get_no_baseline() -> None:
     alone = finding(head=5)
     certain = dataclasses.replace(finding(), verdict=Verdict.TRUE_BY_CONSTRUCTION)
     assert with_baseline([alone, certain], [finding()], seed=0) == [alone, certain]
 
 
-def test_an_untrained_head_that_could_not_be_measured_does_not_count() -> None:
+def test_a_baseline_head_without_a_value_is_ignored() -> None:
     nothing = dataclasses.replace(finding(math.nan, inputs=0), interval=Interval(math.nan, math.nan))
     (beside,) = with_baseline([finding(p=0.02)], [nothing], seed=0)
     assert beside.p_value == pytest.approx(0.02)
 
 
-def test_a_summary_has_the_median_of_each_control_and_of_the_exact_values() -> None:
+def test_a_summary_has_the_median_of_each_control_and_of_the_predicted_values() -> None:
     by_input = dataclasses.replace(CLAIM, predicted=None)
     easy, hard = (0.1, 0.2, 0.4, math.nan, 0.3), (0.5, 0.6, math.nan, 0.7, 0.8)
     exact = (1.0, 2.0, math.nan, 4.0, 5.0)
@@ -323,7 +323,7 @@ def test_a_control_without_any_value_has_no_median() -> None:
         (math.nan, (0.3,), 0.9, Verdict.NOT_APPLICABLE),
     ],
 )
-def test_a_value_that_may_pass_the_theorys_must_stay_near_it(
+def test_a_value_that_can_exceed_the_prediction_must_stay_close_to_it(
     exact: float, controls: tuple[float, ...], value: float, expected: Verdict
 ) -> None:
     claim = dataclasses.replace(CLAIM, predicted=None)

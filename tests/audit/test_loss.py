@@ -41,7 +41,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
     return shown
 
 
-def test_measurements_see_the_gradients_of_every_batch(seen: list[Heads]) -> None:
+def test_measurements_receive_the_gradients_of_every_batch(seen: list[Heads]) -> None:
     model = layers(2)
     audit(model, _batches(), theories="kernel-pca", loss=_loss)
     with capture_gradients(model) as tape:
@@ -84,7 +84,7 @@ class _Run(nn.Module):
         return self.case.run(self.model)
 
 
-def test_the_loss_gets_the_batch_that_was_given() -> None:
+def test_the_loss_receives_the_original_batch() -> None:
     """So it may carry what the model does not take, such as labels."""
     given = []
 
@@ -101,13 +101,13 @@ def test_the_loss_gets_the_batch_that_was_given() -> None:
     assert given == [0, 1, 2]
 
 
-def test_the_untrained_model_is_differentiated_too(seen: list[Heads]) -> None:
+def test_the_baseline_is_differentiated_too(seen: list[Heads]) -> None:
     audit(layers(1), list(_batches()), theories="kernel-pca", loss=_loss, baseline=layers(1))
     assert len(seen) == 6
     assert all(heads.out_gradient is not None for heads in seen)
 
 
-def test_the_model_comes_back_as_it_was() -> None:
+def test_the_model_is_unchanged_afterwards() -> None:
     model = layers(2).train()
     model[0].requires_grad_(False)
     before = model(tokens())
@@ -134,21 +134,21 @@ def _fails(output: Tensor, batch: Tensor) -> Tensor:
         (3, AuditError, "the loss fails on the batch after 0 inputs: 'int' object is not callable"),
     ],
 )
-def test_what_is_no_loss(loss: Any, error: type[Exception], message: str, typechecked: bool) -> None:
+def test_invalid_losses_raise_an_error(loss: Any, error: type[Exception], message: str, typechecked: bool) -> None:
     if typechecked and not callable(loss):
         pytest.skip("the annotations refuse it first")
     with pytest.raises(error, match=message):
         audit(layers(1), _batches(), loss=loss)
 
 
-def test_inputs_made_in_inference_mode_are_refused_in_words() -> None:
+def test_inputs_from_inference_mode_raise_an_error() -> None:
     with torch.inference_mode():
         batches = list(_batches())
     with pytest.raises(AuditError, match=r"the batch after 0 inputs: Inference tensors .* make a clone"):
         audit(layers(1), batches, loss=_loss)
 
 
-def test_a_layer_without_gradients_by_its_own_doing_is_named() -> None:
+def test_a_layer_in_inference_mode_is_named() -> None:
     model = layers(1)
     model[0].forward = torch.inference_mode()(model[0].forward)
     with pytest.raises(AttentionNotSeenError, match=r"^0 runs in torch.inference_mode"):

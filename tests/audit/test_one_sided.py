@@ -34,7 +34,7 @@ LOW, HIGH = control(-0.2, 1e-9, name="low"), control(0.1, 1e-9, name="high")
 
 @pytest.mark.parametrize("claim", [LESS, MORE])
 @pytest.mark.parametrize("controls", [(LOW, HIGH), (HIGH, LOW)])
-def test_a_head_beyond_every_control_agrees_on_the_side_that_the_theory_tells(claim, controls) -> None:
+def test_a_head_beyond_every_control_is_supported_on_the_predicted_side(claim, controls) -> None:
     values = (-0.5, -0.1, 0.5)
     toward, away = Verdict.SUPPORTED, Verdict.CONTRADICTED
     expected = [toward, Verdict.NO_EVIDENCE, away] if claim is LESS else [away, Verdict.NO_EVIDENCE, toward]
@@ -46,7 +46,7 @@ def test_a_head_beyond_every_control_agrees_on_the_side_that_the_theory_tells(cl
     assert beyond_controls(summary) == 1
 
 
-def test_a_direction_has_no_scale() -> None:
+def test_claims_with_a_direction_have_no_agreement() -> None:
     head = one_sided(-0.5, LOW, HIGH)
     assert math.isnan(head.agreement)
     assert math.isnan(head.predicted)
@@ -64,11 +64,11 @@ def test_a_direction_has_no_scale() -> None:
         ((dataclasses.replace(LOW, p_value=math.nan),), Verdict.UNDECIDED),
     ],
 )
-def test_one_control_that_cannot_be_told_from_the_head_is_enough_for_chance(chances, expected) -> None:
+def test_one_control_that_does_not_differ_from_the_head_gives_no_evidence(chances, expected) -> None:
     assert judge([one_sided(-0.5, *chances)])[0].verdict is expected
 
 
-def test_untrained_heads_decide_where_the_theory_says_so_and_there_are_several() -> None:
+def test_several_baselines_decide_if_the_theory_needs_them() -> None:
     head = one_sided(-0.5, LOW)
     several = [one_sided(value) for value in (-0.6, -0.4, -0.55)]
     for decisive, before, expected in (
@@ -82,7 +82,7 @@ def test_untrained_heads_decide_where_the_theory_says_so_and_there_are_several()
         assert beside.verdict is expected
 
 
-def test_a_head_must_lie_outside_of_what_one_more_draw_would_give() -> None:
+def test_a_head_must_lie_outside_the_prediction_interval_of_one_more_draw() -> None:
     draws = [-0.6, -0.4, -0.55, -0.35, -0.5]
     head = without_spread(-1.0)
     (beside,) = with_baseline([head], map(without_spread, draws), seed=0, decisive=[LESS.theory])
@@ -98,7 +98,7 @@ def test_a_head_must_lie_outside_of_what_one_more_draw_would_give() -> None:
     assert beside.controls[-1].p_value == pytest.approx(2 * stats.t.sf(abs(-1.0 - np.mean(draws)) / spread, 4))
 
 
-def test_one_more_draw_is_called_different_at_the_rate_promised() -> None:
+def test_one_more_draw_is_significant_at_the_nominal_rate() -> None:
     generator = np.random.default_rng(0)
     called = 0
     for _ in range(400):
@@ -108,7 +108,7 @@ def test_one_more_draw_is_called_different_at_the_rate_promised() -> None:
     assert 8 <= called <= 34  # of 20 expected, four standard deviations below none and three above
 
 
-def test_the_untrained_layer_is_called_so() -> None:
+def test_the_baseline_of_a_layer_claim_is_named_a_layer() -> None:
     layer = one_sided(-0.5, LOW, claim=BY_LAYER)
     (beside,) = with_baseline([layer], [layer], seed=0)
     assert beside.controls[-1].name == "the same layer before training"
@@ -119,12 +119,12 @@ def without_spread(value: float) -> Finding:
 
 
 @pytest.mark.parametrize(("before", "p"), [(1.0, 1.0), (0.5, 0.0)])
-def test_numbers_without_spread_are_told_apart_at_once(before: float, p: float) -> None:
+def test_p_values_of_numbers_without_variance(before: float, p: float) -> None:
     (beside,) = with_baseline([without_spread(1.0)], [without_spread(before)], seed=0)
     assert beside.controls[-1].p_value == p
 
 
-def test_words_say_the_side_and_the_unit() -> None:
+def test_headlines_name_the_direction_and_the_unit() -> None:
     down, up = one_sided(-0.5, LOW, HIGH), one_sided(0.5, LOW, HIGH, head=1)
     (agreeing,) = summarise(judge([down]))
     (against,) = summarise(judge([up]))
@@ -145,7 +145,7 @@ def test_words_say_the_side_and_the_unit() -> None:
     assert set(MARKS) == set(RULES) == set(Verdict)
 
 
-def test_the_table_of_heads_shows_values_where_there_is_no_scale() -> None:
+def test_the_table_of_heads_shows_values_where_agreement_is_undefined() -> None:
     (grid,) = arrange(judge([one_sided(-0.51, LOW, HIGH), one_sided(0.52, LOW, HIGH, head=1)]))
     stream = io.StringIO()
     print_head_table(grid, Console(file=stream, width=90))

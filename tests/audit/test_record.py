@@ -26,7 +26,7 @@ def test_findings_are_indexed_by_theory_layer_head_and_statistic(record: AuditRe
     assert str(record["symmetry"].layer(0).head(1)).startswith("symmetry, permutation error, layer 0, head 1: ")
 
 
-def test_what_is_not_there_is_named(record: AuditRecord) -> None:
+def test_a_missing_index_raises_an_error_with_the_possible_ones(record: AuditRecord) -> None:
     for read, message in (
         (lambda: record["magic"], "the record has no theory 'magic'; it has kernel-pca, symmetry"),
         (lambda: record["symmetry"].layer(7), "there are no findings of layer 7; there are 0, 1"),
@@ -37,11 +37,11 @@ def test_what_is_not_there_is_named(record: AuditRecord) -> None:
             read()
 
 
-def test_a_record_is_plain_values(record: AuditRecord) -> None:
+def test_a_record_converts_to_plain_values(record: AuditRecord) -> None:
     assert record.to_dict() == audit_as_json(record)
 
 
-def test_a_record_is_a_table(record: AuditRecord) -> None:
+def test_a_record_converts_to_a_table(record: AuditRecord) -> None:
     pandas = pytest.importorskip("pandas")
     table = record.to_pandas()
     assert isinstance(table, pandas.DataFrame)

@@ -80,7 +80,7 @@ def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditReco
     assert [dispute.theory for dispute in record.disputes] == ["kernel PCA"]
 
 
-def test_the_record_tells_what_was_done(record: AuditRecord) -> None:
+def test_the_record_holds_the_settings_of_the_audit(record: AuditRecord) -> None:
     assert (record.model, record.data, record.inputs, record.seed) == ("planted", "noise", 12, 0)
     assert record.tokens == 12 * TOKENS
     assert [layer.heads for layer in record.fidelity.layers] == [3, 3]
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_findings(record: AuditRecord) -> None:
     assert repr(audit(model, _batches(), seed=1).findings) != repr(record.findings)
 
 
-def test_only_the_layers_asked_for(record: AuditRecord) -> None:
+def test_only_the_selected_layers_are_measured(record: AuditRecord) -> None:
     model = drawn_large(Projecting()).double()
     some = audit(model, _batches(), layers={1})
     assert repr([f.value for f in some.findings]) == repr([f.value for f in record.findings if f.layer == 1])
@@ -105,7 +105,7 @@ def test_only_the_layers_asked_for(record: AuditRecord) -> None:
         audit(model, _batches(), layers={1, 7})
 
 
-def test_batches_are_taken_one_at_a_time_and_not_kept() -> None:
+def test_batches_are_read_one_at_a_time_and_released() -> None:
     alive: list[int] = []
 
     class Counted(torch.Tensor):
@@ -135,7 +135,7 @@ def test_batches_are_taken_one_at_a_time_and_not_kept() -> None:
     assert alive[5] <= alive[1] + 1, "batches pile up"
 
 
-def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
+def test_the_baseline_is_one_more_control(record: AuditRecord) -> None:
     model, untrained = drawn_large(Projecting()).double(), Projecting().double()
     compared = audit(model, list(_batches()), baseline=untrained)
     alone = audit(untrained, list(_batches()))
@@ -170,7 +170,7 @@ def test_an_untrained_model_is_one_more_control(record: AuditRecord) -> None:
         audit(model, Once(), baseline=untrained, theories="symmetry")
 
 
-def test_modes_and_gradients_come_back_as_they_were() -> None:
+def test_training_mode_and_gradients_are_restored() -> None:
     model = drawn_large(Projecting()).double()
     model.train()
     model.layers[0].eval()
@@ -218,7 +218,7 @@ def test_tensors_count_the_tokens_that_attention_sees() -> None:
         assert (record.inputs, record.tokens) == (8, 2 * (TOKENS + 17 + 11 + 7))
 
 
-def test_a_model_the_theory_does_not_speak_of_gets_a_table_not_an_error() -> None:
+def test_a_model_that_the_theory_does_not_cover_gets_a_table_and_no_error() -> None:
     family = FAMILIES["mpnet"]
     record = audit(family.make(), [family.inputs()], theories=["kernel-pca"])
     told, instead = (
@@ -256,12 +256,14 @@ def _short() -> Any:
         (lambda: nn.Linear(WIDTH, 2), _batches, AttentionNotSeenError, "has no attention layers Clearhead can see"),
     ],
 )
-def test_what_cannot_be_audited(make: Any, batches: Any, error: type[Exception], message: str) -> None:
+def test_models_that_cannot_be_audited_raise_an_error(
+    make: Any, batches: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         audit(make().double(), batches(), theories=("kernel-pca", "symmetry"))
 
 
-def test_weights_that_are_not_finite() -> None:
+def test_non_finite_weights_raise_an_error() -> None:
     model = _encoder().double()
     with torch.no_grad():
         model.self_attn.in_proj_weight[0, 0] = torch.nan
@@ -269,13 +271,13 @@ def test_weights_that_are_not_finite() -> None:
         audit(model, _batches())
 
 
-def test_one_token() -> None:
+def test_inputs_of_one_token() -> None:
     family = FAMILIES["bert"]
     with pytest.raises(AuditError, match="one token attends to itself"):
         audit(family.make(), [{"input_ids": torch.tensor([[7]])}])
 
 
-def test_settings_that_mean_nothing() -> None:
+def test_invalid_settings_raise_an_error() -> None:
     model = drawn_large(Projecting()).double()
     with pytest.raises(AuditError, match=r"layers is empty, .*leave it out for all layers"):
         audit(model, _batches(), layers=[])
@@ -290,14 +292,14 @@ def test_one_theory_may_be_named_without_a_list() -> None:
     assert {finding.claim.theory for finding in record.findings} == {"kernel PCA"}
 
 
-def test_a_model_that_fails_on_a_later_batch_is_told_so() -> None:
+def test_an_error_on_a_later_batch_names_the_batch() -> None:
     model = drawn_large(Projecting()).double()
     batches = [*_batches(2), torch.ones(4, TOKENS, WIDTH + 1, dtype=torch.float64)]
     with pytest.raises(AuditError, match=r"the model fails on the batch after 8 inputs: .*; do the inputs fit it\?"):
         audit(model, batches, theories="symmetry")
 
 
-def test_a_model_that_fails_on_one_input_alone_is_told_so() -> None:
+def test_an_error_on_a_single_input_names_the_input() -> None:
     class NeedsCompany(Projecting):
         def forward(self, x: Tensor) -> Tensor:
             if len(x) == 1:
@@ -343,7 +345,7 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_model(
     assert caught.value is defect
 
 
-def test_a_layer_that_the_check_did_not_see_is_not_reported_on() -> None:
+def test_a_layer_that_runs_only_on_later_batches_raises_an_error() -> None:
     class Skips(Projecting):
         def forward(self, x: Tensor) -> Tensor:
             x = x + functional.scaled_dot_product_attention(x, x, x)
@@ -363,7 +365,7 @@ def encoder_pair() -> tuple[nn.Module, nn.Module]:
     return drawn_large(family.make()), family.make()
 
 
-def test_a_theory_that_is_judged_by_it_has_the_untrained_model_among_its_controls(encoder_pair: Any) -> None:
+def test_a_theory_that_needs_the_baseline_has_it_among_its_controls(encoder_pair: Any) -> None:
     model, untrained = encoder_pair
     batches = [FAMILIES["bert"].inputs()] * 2
     options: dict[str, Any] = {"theories": ("coding-rate", "symmetry")}
@@ -393,7 +395,7 @@ def test_a_theory_that_is_judged_by_it_has_the_untrained_model_among_its_control
         assert (curve.lines[0], *curve.lines[2:]) == plain.lines
 
 
-def test_an_untrained_model_without_numbers_is_refused(encoder_pair: Any) -> None:
+def test_a_baseline_without_finite_values_raises_an_error(encoder_pair: Any) -> None:
     model, untrained = encoder_pair
     broken = copy.deepcopy(untrained)
     with torch.no_grad():
@@ -418,7 +420,7 @@ def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path
     assert all(f["closest_control"] is None or f["closest_control"] in f["controls"] for f in stored["findings"])
 
 
-def test_a_finding_with_no_control_but_the_untrained_head_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
+def test_a_finding_with_only_the_baseline_as_control_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
     record = audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=encoder_pair[1], theories="kernel-pca")
     alone = [dataclasses.replace(f, controls=f.controls[-1:]) for f in record.findings]
     assert not any(chance.decisive for f in alone for chance in f.controls)

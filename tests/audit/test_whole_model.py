@@ -45,14 +45,14 @@ def _tokens() -> Tensor:
     return torch.randn(BATCH, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
-def test_without_positions_a_model_is_a_function_of_a_set() -> None:
+def test_a_model_without_positions_is_equivariant() -> None:
     found = _measured(drawn_large(Encoder()), _tokens())
     assert max(*found.layers, found.whole) <= tolerance(torch.float32)
     assert found.unrelated > 0.5
     assert (found.inputs, found.draws, found.reason) == (BATCH, 2, "")
 
 
-def test_a_position_code_breaks_every_layer_and_a_causal_mask_those_from_its_own_on() -> None:
+def test_position_codes_break_every_layer_and_a_causal_mask_its_own_and_later_ones() -> None:
     coded = _measured(drawn_large(Encoder(code=True)), _tokens())
     assert min(*coded.layers, coded.whole) > 0.1
     masked = _measured(drawn_large(Encoder(causal=True)), _tokens())
@@ -68,21 +68,21 @@ def test_text_models_are_broken_by_their_positions(name: str) -> None:
     assert min(*found.layers, found.whole) > 0.05
 
 
-def test_padding_is_no_part_of_an_input() -> None:
+def test_padding_is_not_permuted() -> None:
     family = FAMILIES["bert"]
     batch = family.inputs()
     other = dict(batch) | {"input_ids": torch.where(batch["attention_mask"].bool(), batch["input_ids"], 9)}
     assert _measured(family.make(), batch) == _measured(family.make(), other)
 
 
-def test_seeds_draw_other_permutations() -> None:
+def test_other_seeds_give_other_permutations() -> None:
     family = FAMILIES["bert"]
     first, again, other = (_measured(family.make(), family.inputs(), seed=seed) for seed in (0, 0, 1))
     assert first == again
     assert first.whole != other.whole
 
 
-def test_positions_that_are_given_stay_in_place() -> None:
+def test_given_position_ids_are_not_permuted() -> None:
     family = FAMILIES["bert"]
     batch = {"input_ids": family.inputs()["input_ids"]}
     given = batch | {"position_ids": torch.arange(13).expand(BATCH, -1)}
@@ -92,7 +92,7 @@ def test_positions_that_are_given_stay_in_place() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("t5", "two sequences"), ("vit", "not tokens"), ("whisper", "two sequences")]
 )
-def test_models_that_read_no_one_sequence(name: str, reason: str) -> None:
+def test_models_without_a_single_sequence_are_not_measured(name: str, reason: str) -> None:
     family = FAMILIES[name]
     found = _measured(family.make(), family.inputs())
     assert reason in found.reason
@@ -100,7 +100,7 @@ def test_models_that_read_no_one_sequence(name: str, reason: str) -> None:
     assert found.layers == ()
 
 
-def test_an_output_that_is_not_by_token_leaves_the_layers() -> None:
+def test_layers_are_measured_if_the_output_is_not_by_token() -> None:
     class Pooled(Encoder):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).mean(dim=1)
@@ -111,5 +111,5 @@ def test_an_output_that_is_not_by_token_leaves_the_layers() -> None:
     assert found.reason == "the model's output is not one vector per token"
 
 
-def test_inputs_too_short_to_permute() -> None:
+def test_inputs_too_short_to_permute_are_skipped() -> None:
     assert "fewer than 3 tokens" in _measured(drawn_large(Encoder()), _tokens()[:, :2]).reason

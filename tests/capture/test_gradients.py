@@ -43,7 +43,7 @@ def _relative(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max() / b.abs().max())
 
 
-def test_it_is_the_gradient_worked_out_by_hand() -> None:
+def test_gradients_equal_those_derived_by_hand() -> None:
     """Of one layer, o W^T + b under the loss sum(c * .), the gradient at o is c W, whatever its attention."""
     model = layers(1)
     weights = tokens(7)
@@ -58,7 +58,7 @@ def test_it_is_the_gradient_worked_out_by_hand() -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("name", sorted(CASES.keys() - NORMS_IN_SINGLE))
-def test_it_is_what_moving_the_output_does_to_the_loss(name: str, frozen: bool) -> None:
+def test_gradients_match_finite_differences_of_the_loss(name: str, frozen: bool) -> None:
     case = CASES[name]
     _assert_slopes(case.make().requires_grad_(not frozen), case.run)
 
@@ -98,7 +98,7 @@ def _moved(number: int, by: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("name", OUTPUT_MAPS)
-def test_it_is_what_torch_keeps_at_the_output_maps_input(name: str) -> None:
+def test_gradients_equal_torchs_at_the_input_of_the_output_map(name: str) -> None:
     case = CASES[name]
     model = case.make()
     with capture_gradients(model) as tape:
@@ -123,7 +123,7 @@ def test_it_is_what_torch_keeps_at_the_output_maps_input(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["bert", "albert", "gpt2", "timm vit", "own vision transformer", "torch encoder, padded"]
 )
-def test_everything_else_is_as_in_a_capture(name: str) -> None:
+def test_other_fields_equal_those_of_a_capture(name: str) -> None:
     case = CASES[name]
     model = case.make()
     with capture(model) as plain:
@@ -145,7 +145,7 @@ def test_everything_else_is_as_in_a_capture(name: str) -> None:
         assert [made is None for made in (ours.queries_from, ours.keys_from, ours.values_from)] == [False] * 3
 
 
-def test_no_trace_is_left() -> None:
+def test_the_model_is_unchanged_afterwards() -> None:
     model = layers(3)
     model[0].requires_grad_(False)
     model[1].train()
@@ -167,7 +167,7 @@ def test_no_trace_is_left() -> None:
             assert torch.equal(model(tokens()), output)
 
 
-def test_batches_follow_one_another_and_are_not_kept() -> None:
+def test_batches_are_recorded_one_by_one_and_released() -> None:
     model = layers(2)
     seen: list[tuple[int, str]] = []
     storages: list[weakref.ref[torch.UntypedStorage]] = []
@@ -192,7 +192,7 @@ def test_batches_follow_one_another_and_are_not_kept() -> None:
         assert torch.equal(ours.out_gradient, theirs.out_gradient)
 
 
-def test_one_loss_may_follow_several_passes() -> None:
+def test_one_loss_can_use_several_passes() -> None:
     model = layers(1)
     with capture_gradients(model) as tape:
         tape.differentiate(loss_of(model(tokens())) * loss_of(model(tokens(1))))
@@ -225,7 +225,7 @@ class Branching(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["no_grad", "zero", "counts"])
-def test_a_layer_that_does_not_reach_the_loss_has_none(how: str) -> None:
+def test_a_layer_that_does_not_affect_the_loss_has_no_gradient(how: str) -> None:
     found = {heads.name: heads.out_gradient is not None for heads in _captured(Branching(how))}
     assert found == {"counts": True, "idle": False, "other": how == "counts"}
 
@@ -251,7 +251,7 @@ PARTS = ["first", "hidden", "second"]
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("frozen", [False, True])
-def test_checkpoints_that_keep_their_graph_work(part: str, frozen: bool) -> None:
+def test_checkpointing_with_a_graph_works(part: str, frozen: bool) -> None:
     model = Checkpointed(part, reentrant=False).requires_grad_(not frozen)
     plain = _captured(layers(2))
     for ours, theirs in zip(_captured(model), plain, strict=True):
@@ -260,13 +260,13 @@ def test_checkpoints_that_keep_their_graph_work(part: str, frozen: bool) -> None
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("part", PARTS)
-def test_checkpoints_that_lose_their_graph_are_refused(part: str) -> None:
+def test_checkpointing_without_a_graph_raises_an_error(part: str) -> None:
     model = Checkpointed(part, reentrant=True)
     with pytest.raises(ValueError, match=r"checkpoints .* with use_reentrant=True.*switch checkpointing off"):
         _captured(model)
 
 
-def test_inference_mode() -> None:
+def test_models_in_inference_mode_raise_an_error() -> None:
     """Around the block it changes nothing; a model that was made in it, or runs in it, is refused."""
     expected = _captured(layers(1))[0].out_gradient
     x, model = tokens(), layers(1)
@@ -293,7 +293,7 @@ class Scribbling(nn.Module):
         return x.add_(self.layer(x))
 
 
-def test_tensors_that_are_written_over_are_not_shown() -> None:
+def test_overwritten_tensors_raise_an_error() -> None:
     with pytest.raises(ValueError, match=r"layer: the model writes into tensors .*add out of place"):
         _captured(Scribbling())
 
@@ -325,7 +325,7 @@ LOSSES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_what_is_no_loss(case: str, typechecked: bool) -> None:
+def test_invalid_losses_raise_an_error(case: str, typechecked: bool) -> None:
     if typechecked and case in ("no tensor", "nothing"):
         pytest.skip("the annotations refuse it first")
     loss, message = LOSSES[case]
@@ -334,7 +334,7 @@ def test_what_is_no_loss(case: str, typechecked: bool) -> None:
         tape.differentiate(loss(model(tokens()), model))
 
 
-def test_a_loss_without_a_pass_and_a_pass_without_a_loss() -> None:
+def test_a_loss_without_a_pass_and_a_pass_without_a_loss_raise_errors() -> None:
     model = layers(2)
     with pytest.raises(ValueError, match="no attention ran since the last loss"), capture_gradients(model) as tape:
         tape.differentiate(torch.ones((), requires_grad=True))
@@ -343,7 +343,7 @@ def test_a_loss_without_a_pass_and_a_pass_without_a_loss() -> None:
         model(tokens())
 
 
-def test_an_operator_that_a_measurement_uses_is_no_call_of_the_model() -> None:
+def test_operators_called_by_a_measurement_are_not_recorded() -> None:
     model = layers(1)
     seen = []
 

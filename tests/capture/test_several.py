@@ -178,7 +178,7 @@ def test_a_swap_that_first_runs_inside_a_capture_leaves_nothing(name: str) -> No
     assert same(run(model, inputs), alone)
 
 
-def test_a_swap_undone_inside_a_capture_is_gone_at_once() -> None:
+def test_a_swap_undone_inside_a_capture_ends_at_once() -> None:
     model, inputs = MODELS["llama"].make(), MODELS["llama"].inputs()
     alone, before = run(model, inputs), trace(model)
     done = swap(model, "symmetric")

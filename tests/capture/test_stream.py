@@ -45,7 +45,7 @@ def _is(ours: Tensor | None, theirs: Tensor | None) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_what_the_model_carries(name: str) -> None:
+def test_the_residual_stream_is_what_each_family_adds_to(name: str) -> None:
     case = CASES[name]
     model, inputs = case.family.make(), case.family.inputs()
     with torch.no_grad(), recorded(model) as seen:
@@ -71,7 +71,7 @@ def _assert_controls(stream: ResidualStream) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_what_attention_reads_after_the_norm_is_not_the_stream(name: str) -> None:
+def test_normalised_inputs_of_attention_are_not_the_residual_stream(name: str) -> None:
     """The control: the same comparison sees a tensor of the same shape from the wrong side of a norm."""
     case, norm = CASES[name], {"gpt2": "h.1.ln_1", "llama": "layers.1.input_layernorm"}[name]
     model, inputs = case.family.make(), case.family.inputs()
@@ -83,7 +83,7 @@ def test_what_attention_reads_after_the_norm_is_not_the_stream(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["bert", "gemma2", "swin", "timm vit", "t5", "crate, released"])
-def test_the_stream_comes_with_gradients_too(name: str) -> None:
+def test_gradient_captures_have_the_residual_stream_too(name: str) -> None:
     case = CASES[name]
     model, inputs = case.family.make(), case.family.inputs()
     with recorded(model) as seen:
@@ -110,7 +110,7 @@ PARALLEL = {
 
 
 @pytest.mark.parametrize("name", PARALLEL)
-def test_side_by_side_with_an_mlp_attention_has_no_stream(name: str) -> None:
+def test_attention_parallel_to_an_mlp_has_no_residual_stream(name: str) -> None:
     model_class, config, values = PARALLEL[name]
     model = _transformers(model_class, config, **values)()
     heads, watched = _captured(model, _text())
@@ -120,7 +120,7 @@ def test_side_by_side_with_an_mlp_attention_has_no_stream(name: str) -> None:
     assert all(call.residual_stream is None for call in heads)
 
 
-def test_the_same_family_without_the_parallel_form_has_one() -> None:
+def test_the_sequential_form_of_the_same_family_has_a_residual_stream() -> None:
     """The control: GPT-NeoX can be had with its MLP after its attention."""
     heads, _ = _captured(
         _transformers("GPTNeoXModel", "GPTNeoXConfig", use_parallel_residual=False, **_size())(), _text()
@@ -128,7 +128,7 @@ def test_the_same_family_without_the_parallel_form_has_one() -> None:
     assert all(call.residual_stream is not None for call in heads)
 
 
-def test_without_being_asked_there_is_none() -> None:
+def test_the_residual_stream_is_recorded_only_on_request() -> None:
     family = FAMILIES["bert"]
     model = family.make()
     with torch.no_grad(), capture(model) as tape:
@@ -148,7 +148,7 @@ def test_half_precision_and_inference_mode() -> None:
             assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
 
 
-def test_generation_with_a_cache_has_the_stream_of_the_new_tokens() -> None:
+def test_generation_with_a_cache_records_the_residual_stream_of_new_tokens() -> None:
     import transformers
 
     torch.manual_seed(0)

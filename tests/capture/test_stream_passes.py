@@ -20,7 +20,7 @@ from tests.capture.stream_checks import assert_carried, captured
 from tests.capture.stream_models import BLOCKS, Carried, Toy, made, tokens
 
 
-def test_calls_are_handed_on_as_soon_as_they_can_be() -> None:
+def test_calls_are_passed_on_as_soon_as_their_stream_is_known() -> None:
     model = made(toys.pre_norm, 7)
     living: list[weakref.ref[Tensor]] = []
     most, order = 0, []
@@ -41,7 +41,7 @@ def test_calls_are_handed_on_as_soon_as_they_can_be() -> None:
     assert not any(tensor() is not None for tensor in living)
 
 
-def test_attention_without_a_stream_keeps_no_other_waiting() -> None:
+def test_attention_without_a_residual_stream_does_not_delay_others() -> None:
     model = made(toys.pre_norm, 7)
     late = []
 
@@ -58,7 +58,7 @@ def test_attention_without_a_stream_keeps_no_other_waiting() -> None:
     assert max(late) <= 2
 
 
-def test_what_attention_saw_is_kept_from_being_written_over() -> None:
+def test_captured_tensors_are_copied_before_the_model_overwrites_them() -> None:
     model = made(toys.overwritten)
     plain: list[Tensor] = []
     with torch.no_grad(), capture(model, keep=lambda heads: plain.append(heads.out.clone())):
@@ -99,7 +99,7 @@ def test_nothing_is_left_when_the_model_or_its_observer_raises(block: int) -> No
     assert [sorted(vars(module)) for module in model.modules()] == before
 
 
-def test_other_watchers_of_operations_go_on_seeing_them() -> None:
+def test_other_dispatch_modes_still_see_all_operations() -> None:
     """One around the capture counts what it counts alone, and one inside the model does not hide the stream."""
 
     def counted(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
@@ -116,7 +116,7 @@ def test_other_watchers_of_operations_go_on_seeing_them() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*does not use the queries")
-def test_checkpointed_blocks_and_swapped_operators_have_their_stream() -> None:
+def test_checkpointed_blocks_and_swapped_operators_have_a_residual_stream() -> None:
     def checkpointed(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
         result: tuple[Tensor, Carried | None] = checkpoint(toys.post_norm, block, x, use_reentrant=False)
         return result
@@ -130,7 +130,7 @@ def test_checkpointed_blocks_and_swapped_operators_have_their_stream() -> None:
     assert [recompute_error(call) > tolerance(torch.float32) for call in tape.heads] == [False, True, False]
 
 
-def test_one_pass_inside_another_is_a_part_of_it() -> None:
+def test_a_nested_forward_pass_belongs_to_the_outer_one() -> None:
     class Twice(Toy):
         def forward(self, x: Tensor, again: bool = True) -> Tensor:
             return super().forward(self(x, again=False) @ self.head.weight if again else x)

@@ -32,7 +32,7 @@ WITHOUT = [
 
 @pytest.mark.parametrize("step", [*SERIAL, *WITHOUT])
 @pytest.mark.parametrize("blocks", [1, 2, BLOCKS])
-def test_however_it_is_written(step: Step, blocks: int) -> None:
+def test_the_residual_stream_is_found_in_every_way_to_write_a_block(step: Step, blocks: int) -> None:
     model = made(step, blocks)
     heads = captured(model, tokens())
     if blocks == 1 and step in (toys.crate, toys.crate_by_subtraction):
@@ -41,7 +41,7 @@ def test_however_it_is_written(step: Step, blocks: int) -> None:
     assert_carried(heads, model.carried)
 
 
-def test_parts_before_and_after_attention_are_past_it() -> None:
+def test_modules_before_and_after_attention_are_handled() -> None:
     """What the next attention is added to comes after both, the norm and its own half step."""
     model = made(toys.macaron)
     heads = captured(model, tokens())
@@ -51,7 +51,7 @@ def test_parts_before_and_after_attention_are_past_it() -> None:
         assert following is None or torch.equal(call.residual_stream.after, following.residual_stream.before)
 
 
-def test_attentions_that_are_added_together_have_one_stream() -> None:
+def test_attention_layers_that_are_added_together_share_a_residual_stream() -> None:
     model = made(toys.two_in_one_sum)
     heads = captured(model, tokens())
     assert_carried(heads[::2], model.carried)
@@ -59,7 +59,7 @@ def test_attentions_that_are_added_together_have_one_stream() -> None:
 
 
 @pytest.mark.parametrize("inputs", [BATCH, TOKENS])
-def test_tokens_may_come_first(inputs: int) -> None:
+def test_models_with_tokens_first(inputs: int) -> None:
     """Also where there are as many as inputs, so that no length tells."""
     model = made(toys.tokens_first)
     heads = captured(model, tokens(TOKENS, inputs))
@@ -68,18 +68,18 @@ def test_tokens_may_come_first(inputs: int) -> None:
 
 
 @pytest.mark.parametrize("inputs", [BATCH, TOKENS])
-def test_attention_may_have_tokens_first_where_the_model_has_not(inputs: int) -> None:
+def test_attention_with_tokens_first_in_a_model_with_batch_first(inputs: int) -> None:
     model = made(toys.turned_for_attention)
     assert_carried(captured(model, tokens(inputs, TOKENS)), model.carried)
 
 
-def test_no_tensor_is_taken_for_one_that_is_gone() -> None:
+def test_a_reused_storage_is_not_mistaken_for_the_old_tensor() -> None:
     """Torch gives addresses of storages out again; while a pass is watched they stay with what they belonged to."""
     flow = Dataflow()
     assert [flow.node(torch.randn(7)) for _ in range(29)] == list(range(29))
 
 
-def test_only_tokens_of_the_call_are_laid_out() -> None:
+def test_only_tensors_with_the_calls_tokens_are_accepted() -> None:
     """Images have rows, columns and a width at last, or they are left alone; what fits both ways is no one's."""
     axes = Axes(inputs=3, tokens=35, windows=1, tokens_first=False)
     image = torch.randn(3, 5, 7, 11)
@@ -95,7 +95,7 @@ def test_only_tokens_of_the_call_are_laid_out() -> None:
     assert alone.laid_out(torch.randn(35, 11)).shape == (1, 35, 11)
 
 
-def test_a_sum_over_several_blocks_is_no_part_of_one() -> None:
+def test_a_sum_over_several_blocks_does_not_close_a_block() -> None:
     class Long(Toy):
         def forward(self, x: Tensor) -> Tensor:
             first = x
@@ -111,7 +111,7 @@ def test_a_sum_over_several_blocks_is_no_part_of_one() -> None:
     assert torch.equal(heads[1].residual_stream.before, heads[0].residual_stream.after)
 
 
-def test_in_training_too_and_with_the_same_chance() -> None:
+def test_training_mode_works_and_keeps_the_random_state() -> None:
     def dropped(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
         between = x + nn.functional.dropout(block.attention(block.norm(x)), 0.3)
         after = between + nn.functional.dropout(block.mlp(block.mlp_norm(between)), 0.3)
@@ -128,7 +128,7 @@ def test_in_training_too_and_with_the_same_chance() -> None:
 
 
 @pytest.mark.parametrize("step", [toys.pre_norm, toys.post_norm, toys.crate, toys.beside])
-def test_with_gradients(step: Step) -> None:
+def test_gradient_captures_record_the_residual_stream(step: Step) -> None:
     model = made(step)
     with capture_gradients(model, residual_stream=True) as tape:
         for seed in range(2):
@@ -146,7 +146,7 @@ def _encoder(layers: int = 3, **options: Any) -> nn.TransformerEncoder:
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize(("batch_first", "inputs"), [(True, BATCH), (False, BATCH), (False, TOKENS)])
-def test_torchs_encoder(batch_first: bool, inputs: int, norm_first: bool, fused: bool) -> None:
+def test_the_residual_stream_of_torchs_encoder(batch_first: bool, inputs: int, norm_first: bool, fused: bool) -> None:
     """On its fused path a second run is seen, whose tokens are the model's to rounding; those before are its own."""
     model = _encoder(batch_first=batch_first, norm_first=norm_first)
     x = tokens(inputs, TOKENS) if batch_first else tokens(TOKENS, inputs)
@@ -169,7 +169,7 @@ def test_torchs_encoder(batch_first: bool, inputs: int, norm_first: bool, fused:
             x = layer(x)
 
 
-def test_a_padded_fused_encoder_has_its_tokens() -> None:
+def test_the_residual_stream_of_a_padded_fused_encoder() -> None:
     model = _encoder(batch_first=True)
     padding = torch.zeros(BATCH, TOKENS, dtype=torch.bool)
     padding[0, 7:] = True

@@ -91,7 +91,7 @@ def test_results_are_the_same_from_the_cache_and_computed(tmp_path: Path) -> Non
     assert results == [[[0, 0], [1, 1]]] * 2
 
 
-def test_none_is_a_result(tmp_path: Path) -> None:
+def test_none_is_cached_as_a_result(tmp_path: Path) -> None:
     path = tmp_path / "it.json"
     assert load_cached(path, {"a": 1}, notice=notices.append) is None
     assert store(path, {"a": (1, 2)}, None) is None

@@ -12,7 +12,7 @@ ROUNDING = 1e-12
 
 
 @given(st.integers(2, 11), st.integers(0, 2**32 - 1))
-def test_the_interval_is_students(count: int, seed: int) -> None:
+def test_the_interval_is_students_t_interval(count: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=count)
     result = estimate(list(values))
     assert result is not None
@@ -22,7 +22,7 @@ def test_the_interval_is_students(count: int, seed: int) -> None:
     assert (result.mean, result.count) == (pytest.approx(values.mean(), abs=ROUNDING), count)
 
 
-def test_one_seed_has_no_interval_and_none_has_no_mean() -> None:
+def test_one_seed_has_no_interval_and_no_seeds_have_no_mean() -> None:
     alone = estimate([0.3])
     assert alone is not None
     assert (alone.mean, alone.interval) == (0.3, None)
@@ -37,7 +37,7 @@ def _measured(seed: int, *, shift: float, seeds: int = 5) -> dict[str, dict[str,
     return {"clean": {"new": dict(enumerate(ours + shift)), "old": dict(enumerate(theirs))}}
 
 
-def test_pairing_shows_what_the_spread_over_seeds_hides() -> None:
+def test_paired_differences_are_significant_despite_spread_over_seeds() -> None:
     measured = _measured(0, shift=0.1)
     [result] = differences(measured, [("new", "old")])
     values = [list(measured["clean"][name].values()) for name in ("new", "old")]
@@ -48,13 +48,13 @@ def test_pairing_shows_what_the_spread_over_seeds_hides() -> None:
     assert (reversed_pair.verdict, reversed_pair.estimate.mean) == ("lower", -result.estimate.mean)
 
 
-def test_differences_of_nothing_are_rarely_significant() -> None:
+def test_null_differences_are_significant_at_the_nominal_rate() -> None:
     verdicts = [differences(_measured(seed, shift=0), [("new", "old")])[0].verdict for seed in range(400)]
     # 20 of 400 are expected; 5 standard deviations above are 42.
     assert 5 <= sum(verdict != "not distinguishable" for verdict in verdicts) <= 42
 
 
-def test_many_comparisons_are_held_to_one_rate() -> None:
+def test_many_comparisons_share_one_error_rate() -> None:
     measured = {f"measure {i}": _measured(i, shift=0)["clean"] for i in range(400)}
     together = differences(measured, [("new", "old")])
     assert len(together) == 400

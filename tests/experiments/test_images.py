@@ -49,7 +49,7 @@ def test_idx(tmp_path: Path, packed: bool) -> None:
     assert (data.classes, data.name) == (4, tmp_path.name)
 
 
-def test_cifar_keeps_its_channels_apart(tmp_path: Path) -> None:
+def test_cifar_channels_are_separate(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = random.integers(0, 256, (11, 3073), dtype=np.uint8)
     rows[:, 0] = np.arange(11) % 10

@@ -41,12 +41,12 @@ def test_narrow_terminals_lose_intervals_before_columns(width: int, titles: list
     assert [str(column.cells[0]).strip() for column in columns[1 : 1 + len(cells)]] == cells
 
 
-def test_the_page_has_everything() -> None:
+def test_the_page_has_every_column() -> None:
     assert as_markdown(FIELDS).splitlines()[0] == "| way of training | cosine | at 100 steps | reference |"
     assert as_markdown(FIELDS).splitlines()[2] == "| W | .993 ± .005 | .724 ± .039 | .996 |"
 
 
-def test_numbers_are_short_and_right() -> None:
+def test_numbers_are_short_and_correct() -> None:
     assert [decimals(v) for v in (0.9934, 1.0, 0.9999, -0.25, 12.3456, 0.0, None)] == [
         ".993", "1.000", "1.000", "-.250", "12.346", ".000", "-",
     ]  # fmt: skip

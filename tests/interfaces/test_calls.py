@@ -37,7 +37,7 @@ def _operands(heads: int = 2, shared: int = 2, *, queries: int = QUERIES, keys: 
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(QUERIES, KEYS), (KEYS, QUERIES), (KEYS, KEYS)])
-def test_a_causal_call_sees_keys_from_the_first_on(queries: int, keys: int) -> None:
+def test_causal_masks_are_aligned_at_the_first_key(queries: int, keys: int) -> None:
     """torch's kernel aligns causality at the start, also where there are more keys than queries, or fewer."""
     model = Direct()
     with capture(model) as captured:
@@ -49,7 +49,7 @@ def test_a_causal_call_sees_keys_from_the_first_on(queries: int, keys: int) -> N
     assert torch.equal(causal_mask(queries, keys, torch.device("cpu"))[0, 0], columns <= rows)
 
 
-def test_transformers_own_causality_is_aligned_in_the_same_way() -> None:
+def test_causal_masks_of_transformers_are_aligned_at_the_first_key() -> None:
     module = nn.Identity()
     module.is_causal = True
     q, k, v = _operands()
@@ -86,7 +86,7 @@ def test_grouped_heads_of_transformers_are_repeated_in_its_order() -> None:
     assert torch.equal(call.v[:, 2], v[:, 0])
 
 
-def test_dropout_of_transformers_counts_in_training_only() -> None:
+def test_dropout_of_transformers_is_recorded_in_training_only() -> None:
     """Some models pass their dropout whatever the mode, and their attention functions apply it in training alone."""
     q, k, v = _operands()
     given = {"query": q, "key": k, "value": v, "dropout": 0.3}
@@ -104,7 +104,7 @@ def _hidden_row(mask: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_plain_function_gets_no_query_without_keys_and_its_row_is_zero(masked: bool) -> None:
+def test_a_function_is_never_called_with_a_row_without_keys_and_the_row_is_zero(masked: bool) -> None:
     seen: list[Tensor | None] = []
 
     def plain(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
@@ -136,7 +136,7 @@ def test_rows_without_keys_are_zero_in_a_swapped_model_too() -> None:
     assert out[1, :, 2].abs().sum() > 0
 
 
-def test_a_bias_beside_a_mask_is_kept() -> None:
+def test_a_bias_together_with_a_mask_is_recorded() -> None:
     added = torch.zeros(1, 1, QUERIES, KEYS)
     added[..., 4] = -torch.inf
     added[..., 2] = 0.5
@@ -146,7 +146,7 @@ def test_a_bias_beside_a_mask_is_kept() -> None:
 
 
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_the_scale_is_the_calls_own(scale: float | None) -> None:
+def test_the_recorded_scale_is_that_of_the_call(scale: float | None) -> None:
     model = Direct()
     with torch.no_grad(), capture(model) as captured:
         model(*_operands(), scale=scale)
@@ -189,7 +189,7 @@ class Recording:
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "timm vit", "timm eva", "diffusers dit"])
-def test_attach_calls_the_handler_and_detach_takes_it_off(name: str) -> None:
+def test_attach_calls_the_handler_until_detach(name: str) -> None:
     model, inputs = FAMILIES[name].make(), FAMILIES[name].inputs()
     layers = find(model)
     first = Recording()
@@ -229,7 +229,7 @@ def test_permanent_handlers_are_innermost() -> None:
     assert sorted(vars(model)) == sorted(vars(Direct()))
 
 
-def test_the_layers_own_attention_is_computed_once_and_only_if_called_for() -> None:
+def test_the_original_attention_is_computed_at_most_once_and_only_if_called() -> None:
     counted: list[int] = []
 
     def compute() -> tuple[Tensor, Tensor]:
@@ -243,7 +243,7 @@ def test_the_layers_own_attention_is_computed_once_and_only_if_called_for() -> N
     assert torch.equal(original.model_output, torch.zeros(2))
 
 
-def test_wrappers_come_off_in_any_order_and_from_below_a_forward_of_others() -> None:
+def test_wrappers_are_removed_in_any_order_even_below_another_forward() -> None:
     class Plus:
         permanent = False
 
@@ -272,14 +272,14 @@ def test_wrappers_come_off_in_any_order_and_from_below_a_forward_of_others() -> 
     assert sorted(vars(module)) == sorted(vars(nn.Identity()))
 
 
-def test_arguments_are_named_with_those_of_kwargs() -> None:
+def test_positional_and_keyword_arguments_are_named() -> None:
     def function(x: int, y: int = 2, **rest: int) -> None: ...
 
     assert named_arguments(function, 1, z=3) == {"x": 1, "z": 3}
     assert named_arguments(function, 1, 5) == {"x": 1, "y": 5}
 
 
-def test_layers_come_in_the_order_in_which_forward_names_them() -> None:
+def test_layers_are_in_the_order_of_forward() -> None:
     class Later(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -304,7 +304,7 @@ def test_a_replacement_in_half_precision_keeps_the_models_dtype() -> None:
         assert model(*operands).dtype is torch.bfloat16
 
 
-def test_of_three_axes_heads_in_the_batch_need_a_multiple_of_the_inputs() -> None:
+def test_heads_in_the_batch_axis_need_a_multiple_of_the_inputs() -> None:
     module = nn.Identity()
     module.num_heads = 4
     x = torch.randn(12, 5, 7)

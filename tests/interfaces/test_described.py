@@ -52,14 +52,14 @@ def _inputs() -> tuple[Tensor, Tensor]:
     return x, mask
 
 
-def test_without_a_description_the_error_names_what_was_tried() -> None:
+def test_without_a_description_the_error_lists_the_tried_interfaces() -> None:
     model = drawn_large(Model())
     message = r"layers\.0 \(WrittenOutAttention\), layers\.1.*Tried: the Hugging.*dot_product_attention.*Describe"
     with pytest.raises(AttentionNotSeenError, match=message), torch.no_grad(), capture(model):
         model(*_inputs())
 
 
-def test_a_right_description_serves() -> None:
+def test_a_correct_description_works() -> None:
     model = drawn_large(Model())
     with torch.no_grad():
         fidelity = check_fidelity(model, lambda: model(*_inputs()), describe=[SPEC])
@@ -80,14 +80,14 @@ def test_a_right_description_serves() -> None:
         ({"v": "values"}, "has no child 'values'; its children are query, key, value, output"),
     ],
 )
-def test_a_wrong_description_is_caught(wrong: dict[str, object], message: str) -> None:
+def test_a_wrong_description_raises_an_error(wrong: dict[str, object], message: str) -> None:
     fields = {"module": "WrittenOutAttention", "q": "query", "k": "key", "v": "value", "out": "output", "mask": "mask"}
     model = drawn_large(Model())
     with pytest.raises((FidelityError, AttentionNotSeenError), match=message), torch.no_grad():
         check_fidelity(model, lambda: model(*_inputs()), describe=[AttentionSpec(**{**fields, **wrong})])
 
 
-def test_scores_that_a_description_cannot_explain_are_caught() -> None:
+def test_scores_that_do_not_follow_from_the_description_raise_an_error() -> None:
     model = drawn_large(Model(temperature=1.3))
     with pytest.raises(FidelityError, match="differs from the layer's own output"), torch.no_grad():
         check_fidelity(model, lambda: model(*_inputs()), describe=[SPEC])
@@ -130,14 +130,14 @@ def test_transformers_without_the_interface_are_named_not_skipped() -> None:
         model(torch.randint(5, 60, (2, 7)))
 
 
-def test_a_model_without_attention() -> None:
+def test_a_model_without_attention_raises_an_error() -> None:
     model = nn.Sequential(nn.Linear(5, 5))
     message = "Sequential has no attention layers Clearhead can see. Tried"
     with pytest.raises(AttentionNotSeenError, match=message), capture(model):
         model(torch.ones(2, 5))
 
 
-def test_a_model_that_was_not_run_is_no_error() -> None:
+def test_a_model_that_was_not_run_raises_no_error() -> None:
     with capture(nn.Linear(5, 5)) as tape:
         pass
     assert tape.heads == []
@@ -169,13 +169,13 @@ def test_descriptions_from_a_file(tmp_path: Path) -> None:
         ('[[attention]]\nmodule = "A"\nq = "q"\nk = "k"\nv = "v"\nvalues = "v"\n', "needs module, q, k, v; it takes"),
     ],
 )
-def test_bad_description_files(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_description_files_raise_an_error(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "attention.toml"
     file.write_text(content)
     with pytest.raises(ValueError, match=message):
         read_descriptions(file)
 
 
-def test_a_missing_description_file(tmp_path: Path) -> None:
+def test_a_missing_description_file_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read the description"):
         read_descriptions(tmp_path / "none.toml")

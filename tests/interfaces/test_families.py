@@ -39,7 +39,7 @@ def _slow_error(heads: Heads, **changed: object) -> float:
 
 
 @pytest.mark.parametrize(("name", "implementation"), CASES)
-def test_recomputed_attention_is_the_layers_own(name: str, implementation: str | None) -> None:
+def test_recomputed_attention_equals_the_layers_output(name: str, implementation: str | None) -> None:
     family = FAMILIES[name]
     captured = _captured(family, implementation)
     assert len(captured) == family.calls
@@ -52,7 +52,7 @@ def test_recomputed_attention_is_the_layers_own(name: str, implementation: str |
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_each_captured_part_matters(name: str) -> None:
+def test_control_each_captured_field_affects_the_recomputed_output(name: str) -> None:
     """Controls: leaving any captured part out must show, or the test above could not have seen it missing."""
     parts = {"scale": 1.7, "mask": None, "bias": None, "softcap": None, "sinks": None}
     shown = dict.fromkeys(parts, False)
@@ -66,7 +66,7 @@ def test_each_captured_part_matters(name: str) -> None:
     assert present["mask"] == (FAMILIES[name].padded or name in ("whisper", "t5"))
 
 
-def test_special_parts_are_captured_where_the_family_has_them() -> None:
+def test_special_fields_are_captured_where_the_family_has_them() -> None:
     assert all(heads.softcap == 5.0 for heads in _captured(FAMILIES["gemma2"], None))
     assert all(heads.sinks is not None for heads in _captured(FAMILIES["gpt-oss"], None))
     assert all(heads.groups == 2 for heads in _captured(FAMILIES["llama"], None))
@@ -79,7 +79,7 @@ def test_special_parts_are_captured_where_the_family_has_them() -> None:
 
 
 @pytest.mark.parametrize(("name", "implementation"), CASES)
-def test_the_models_output_keeps_every_bit(name: str, implementation: str | None) -> None:
+def test_the_models_output_is_bit_identical(name: str, implementation: str | None) -> None:
     model, inputs = FAMILIES[name].make(), FAMILIES[name].inputs()
     if implementation:
         model.set_attn_implementation(implementation)
@@ -90,7 +90,7 @@ def test_the_models_output_keeps_every_bit(name: str, implementation: str | None
     assert fidelity.swap_error <= fidelity.tolerance < fidelity.control_change / 30
 
 
-def test_unfused_timm_is_seen_too() -> None:
+def test_unfused_timm_attention_is_captured() -> None:
     family = FAMILIES["timm vit"]
     model = family.make()
     for module in model.modules():
@@ -111,7 +111,7 @@ def test_half_precision_models_are_captured() -> None:
     assert fidelity.recompute_error <= tolerance(torch.bfloat16)
 
 
-def test_generation_with_a_cache_is_unchanged_and_seen() -> None:
+def test_generation_with_a_cache_is_unchanged_and_captured() -> None:
     import transformers
 
     torch.manual_seed(0)
@@ -131,7 +131,7 @@ def test_generation_with_a_cache_is_unchanged_and_seen() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "timm vit", "diffusers dit"])
 @pytest.mark.parametrize("raises", [False, True])
-def test_no_trace_is_left(name: str, raises: bool) -> None:
+def test_the_model_is_unchanged_afterwards(name: str, raises: bool) -> None:
     import transformers.modeling_utils
 
     family = FAMILIES[name]

@@ -47,7 +47,7 @@ class Chain(nn.Module):
         return x
 
 
-def test_a_layer_keeps_its_number_whichever_others_run() -> None:
+def test_layer_numbers_do_not_depend_on_which_layers_run() -> None:
     model = Chain(first=Fused(heads=1), long=Fused(heads=1), last=Fused(heads=1))
     with capture(model) as tape:
         model(_x(tokens=5))
@@ -58,7 +58,7 @@ def test_a_layer_keeps_its_number_whichever_others_run() -> None:
     assert [layer.name for layer in tape.layers] == ["layers.first", "layers.last", "layers.long"]
 
 
-def test_several_calls_of_one_module_are_told_apart() -> None:
+def test_several_calls_of_one_module_have_different_numbers() -> None:
     shared = Fused(heads=1)
     model = nn.Sequential(shared, shared)
     with capture(model) as tape:
@@ -68,7 +68,7 @@ def test_several_calls_of_one_module_are_told_apart() -> None:
     assert [layer.name for layer in tape.layers] == ["0", "0, call 2"]
 
 
-def test_a_number_of_heads_that_changes_is_refused() -> None:
+def test_a_changing_number_of_heads_raises_an_error() -> None:
     model = Fused(lambda x: x.reshape(2, -1, TOKENS, WIDTH // 4))
     with capture(model):
         model(_x(2))
@@ -85,7 +85,7 @@ def _heads_first(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("lay", [_windows_first, _heads_first])
-def test_of_five_axes_the_heads_are_those_that_the_module_counts(lay: Any) -> None:
+def test_with_five_axes_the_heads_are_found_by_the_modules_head_count(lay: Any) -> None:
     model = Fused(lay)
     with capture(model) as tape:
         model(_x(tokens=12))
@@ -99,19 +99,19 @@ def test_of_five_axes_the_heads_are_those_that_the_module_counts(lay: Any) -> No
     assert torch.allclose(factor.flatten(1).mean(dim=1), torch.arange(1.0, HEADS + 1))
 
 
-def test_five_axes_of_unknown_meaning_are_refused() -> None:
+def test_ambiguous_five_axes_raise_an_error() -> None:
     with pytest.raises(AttentionNotSeenError, match="does not say which axis holds its heads"):
         check_fidelity(model := Fused(_windows_first, heads=7), lambda: model(_x(tokens=12)))
 
 
-def test_a_batch_that_the_number_of_heads_divides_stays_a_batch() -> None:
+def test_a_batch_divisible_by_the_number_of_heads_stays_a_batch() -> None:
     model = Fused()
     with capture(model) as tape:
         model(_x(8))
     assert tuple(tape.heads[0].q.shape) == (8, 1, TOKENS, WIDTH)
 
 
-def test_texts_and_images_of_different_numbers_are_inputs_each() -> None:
+def test_models_with_different_numbers_of_texts_and_images() -> None:
     family = FAMILIES["clip"]
     inputs = family.inputs()
     inputs["input_ids"], inputs["attention_mask"] = inputs["input_ids"][:1], inputs["attention_mask"][:1]
@@ -136,14 +136,14 @@ class AttentionLayer(XCA):
 
 
 @pytest.mark.parametrize("hidden", [XCA, AttentionLayer])
-def test_attention_by_other_names_does_not_vanish_beside_what_is_seen(hidden: type[nn.Module]) -> None:
+def test_attention_under_other_names_is_reported_even_if_other_layers_are_captured(hidden: type[nn.Module]) -> None:
     model = nn.Sequential(Fused(heads=1), hidden())
     message = rf"1 attention modules ran unseen, 1 \({hidden.__name__}\)"
     with pytest.raises(AttentionNotSeenError, match=message), torch.no_grad(), capture(model):
         model(_x())
 
 
-def test_a_subclass_of_torchs_encoder_layer_is_seen_on_its_fused_path() -> None:
+def test_a_subclass_of_torchs_encoder_layer_is_captured_on_its_fused_path() -> None:
     class Named(nn.TransformerEncoderLayer):
         def forward(self, src: Tensor, **options: Any) -> Tensor:
             return super().forward(src, **options)
@@ -167,7 +167,7 @@ def test_a_second_computation_for_gradients_is_not_a_layer() -> None:
     assert [heads.layer for heads in tape.heads] == [0, 1]
 
 
-def test_what_runs_outside_forward_is_said() -> None:
+def test_calls_outside_forward_are_reported() -> None:
     family = FAMILIES["clip"]
     model, inputs = family.make(), family.inputs()
     message = r"attention ran outside CLIPModel\.forward, in vision_model.*capture the part that you call"
@@ -200,7 +200,7 @@ def test_smaller_negative_numbers_are_a_bias() -> None:
     assert torch.equal(tape.heads[0].bias, _masked(-100.0))
 
 
-def test_masks_that_are_no_tensors_are_refused() -> None:
+def test_masks_that_are_not_tensors_raise_an_error() -> None:
     from clearhead.interfaces.masks import split_mask
 
     with pytest.raises(AttentionNotSeenError, match="a mask of type object cannot be read; choose sdpa or eager"):
@@ -219,7 +219,7 @@ def test_keys_shared_by_all_heads_are_expanded() -> None:
     assert torch.equal(tape.heads[0].k, k.expand(2, 5, 11, 3))
 
 
-def test_dropout_is_on_record_in_training() -> None:
+def test_dropout_is_recorded_in_training() -> None:
     model = Fused(lambda x: x.unsqueeze(1), dropout_p=0.25)
     with capture(model) as tape:
         model(_x())
@@ -248,7 +248,7 @@ def test_masked_logits_may_be_infinite() -> None:
 
 
 @pytest.mark.parametrize("tokens", [5, TOKENS, 64])
-def test_attention_that_computes_nan_is_refused_although_the_output_is_finite(tokens: int) -> None:
+def test_nan_in_attention_raises_an_error_even_if_the_output_is_finite(tokens: int) -> None:
     """torch's CPU kernel makes zeros of a row of NaN scores where keys are few, so the model's output is finite."""
     model = drawn_large(nn.TransformerEncoderLayer(WIDTH, HEADS, 29, batch_first=True)).eval()
     x = _x(tokens=tokens)
@@ -276,7 +276,7 @@ GOOD = Fidelity(
         ({}, 3, "0 attention calls were captured but 3 replaced"),
     ],
 )
-def test_every_piece_of_evidence_is_required(changed: dict[str, float], calls: int, message: str) -> None:
+def test_the_fidelity_check_requires_every_measurement(changed: dict[str, float], calls: int, message: str) -> None:
     import dataclasses
 
     fidelity._require(GOOD, [], 0)
@@ -284,12 +284,12 @@ def test_every_piece_of_evidence_is_required(changed: dict[str, float], calls: i
         fidelity._require(dataclasses.replace(GOOD, **changed), [], calls)
 
 
-def test_a_nan_among_outputs_is_not_lost() -> None:
+def test_a_nan_among_outputs_fails_the_fidelity_check() -> None:
     ours, theirs = [torch.ones(3), torch.ones(3)], [torch.ones(3), torch.full((3,), torch.nan)]
     assert torch.isnan(torch.tensor(fidelity._largest(fidelity._relative, ours, theirs)))
 
 
-def test_recomputing_must_agree() -> None:
+def test_the_fidelity_check_fails_if_recomputed_attention_differs() -> None:
     heads = Heads(
         layer=0, name="layer", q=torch.ones(1, 1, 2, 3), k=torch.ones(1, 1, 2, 3), v=torch.ones(1, 1, 2, 3),
         out=torch.ones(1, 1, 2, 3), scale=1.0,

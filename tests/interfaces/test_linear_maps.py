@@ -120,7 +120,7 @@ def test_the_columns_are_found_in_any_order(case: str, role: str) -> None:
     assert torch.equal(made.x, _x(1))
 
 
-def test_a_batch_of_other_sizes_is_served_by_the_same_columns() -> None:
+def test_the_columns_are_reused_for_other_batch_sizes() -> None:
     model = Attention(COLUMNS["head by head"][0])
     for heads in _captured(model, _x(), _x(1, batch=2, tokens=13), _x(2, batch=1, tokens=1)):
         assert_found(heads)
@@ -146,7 +146,7 @@ NO_MAP: dict[str, Callable[[Attention, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("case", NO_MAP)
-def test_what_no_linear_map_made_has_none(case: str, role: str) -> None:
+def test_operands_that_are_not_linear_outputs_have_no_map(case: str, role: str) -> None:
     """Controls. All heads and features but one may fit: the whole must. The other two keep their maps."""
     for heads in _captured(Attention(NO_MAP[case], ALL, role), _x(), _x(1)):
         assert [made_of(heads, each) is None for each in ROLES] == [each == role for each in ROLES]
@@ -163,7 +163,7 @@ MULTIPLIED: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("case", MULTIPLIED)
-def test_a_constant_is_carried_by_the_map(case: str, role: str) -> None:
+def test_a_constant_factor_is_included_in_the_map(case: str, role: str) -> None:
     multiply, constant = MULTIPLIED[case]
     lay, width, columns = COLUMNS["head by head"]
     model = Attention(lambda m, x: multiply(lay(m, x)), width, role)
@@ -176,7 +176,7 @@ def test_a_constant_is_carried_by_the_map(case: str, role: str) -> None:
         torch.testing.assert_close(made.bias, expected, rtol=2 * machine_epsilon(torch.float32), atol=0)
 
 
-def test_zeros_are_not_everything_times_zero() -> None:
+def test_zero_operands_are_not_matched_with_a_zero_factor() -> None:
     zeros = Attention(lambda m, x: torch.zeros_like(_heads(m.project(x))), ALL)
     assert all(heads.values_from is None for heads in _captured(zeros, _x(), _x(1)))
     mapped = Attention(lambda m, x: _heads(m.project(x)), ALL)
@@ -189,7 +189,7 @@ def test_zeros_are_not_everything_times_zero() -> None:
 
 
 @pytest.mark.parametrize("case", NO_MAP)
-def test_what_held_once_need_not_hold_again(case: str) -> None:
+def test_cached_columns_are_checked_on_every_call(case: str) -> None:
     """Columns that the first batch proved are not believed on the second."""
 
     def lay(model: Attention, x: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ def test_what_held_once_need_not_hold_again(case: str) -> None:
     assert second.values_from is None
 
 
-def test_of_two_equal_maps_either_is_the_map() -> None:
+def test_either_of_two_equal_maps_is_accepted() -> None:
     model = Attention(lambda m, x: _heads(m.project(x)), ALL)
     for other in model.others:
         other.load_state_dict(model.project.state_dict())
@@ -214,7 +214,7 @@ def test_of_two_equal_maps_either_is_the_map() -> None:
         assert torch.equal(heads.values_from.weight.mT.flatten(0, 1), model.project.weight)
 
 
-def test_columns_that_differ_on_few_tokens_are_not_taken_for_each_other() -> None:
+def test_columns_that_differ_on_few_tokens_are_distinguished() -> None:
     """Two outputs are alike on every token but one, which is neither long nor among those compared first."""
 
     def lay(model: Attention, x: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ def test_dead_features_and_empty_tokens() -> None:
     assert_found(heads)
 
 
-def test_generation_shows_it_while_no_value_comes_from_a_cache() -> None:
+def test_maps_are_found_in_generation_until_values_come_from_a_cache() -> None:
     model = FAMILIES["gpt2"].make()
     ids = FAMILIES["gpt2"].inputs()["input_ids"]
     with torch.no_grad(), capture(model) as tape:
@@ -255,7 +255,7 @@ def test_generation_shows_it_while_no_value_comes_from_a_cache() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "timm vit", "whisper"])
-def test_half_precision(name: str) -> None:
+def test_maps_are_found_in_half_precision(name: str) -> None:
     model = FAMILIES[name].make().to(torch.bfloat16)
     inputs = {k: x.bfloat16() if x.is_floating_point() else x for k, x in FAMILIES[name].inputs().items()}
     with torch.no_grad(), capture(model) as tape:
@@ -265,7 +265,7 @@ def test_half_precision(name: str) -> None:
             assert_found(heads, role, roundings=2 * machine_epsilon(torch.bfloat16))
 
 
-def test_autocast_and_inference_mode_and_training() -> None:
+def test_maps_are_found_under_autocast_in_inference_mode_and_in_training() -> None:
     family = FAMILIES["bert"]
     model, inputs = family.make(), family.inputs()
     with capture(model) as tape:
@@ -281,7 +281,7 @@ def test_autocast_and_inference_mode_and_training() -> None:
             assert_found(heads, role, roundings=8 * machine_epsilon(heads.v.dtype))
 
 
-def test_inference_mode_is_not_believed_either() -> None:
+def test_overwritten_tensors_are_detected_in_inference_mode_too() -> None:
     for case in ("scaled in place", "one entry scaled in place", "input written into"):
         with torch.inference_mode(), capture(model := Attention(NO_MAP[case], ALL)) as tape:
             for seed in range(5):
@@ -290,7 +290,7 @@ def test_inference_mode_is_not_believed_either() -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_torch_keeps_its_functions_and_the_model_its_attributes(raises: bool) -> None:
+def test_torch_and_the_model_are_unchanged_afterwards(raises: bool) -> None:
     def lay(model: Attention, x: Tensor) -> Tensor:
         if raises:
             raise RuntimeError("broken on purpose")
@@ -307,7 +307,7 @@ def test_torch_keeps_its_functions_and_the_model_its_attributes(raises: bool) ->
     assert (functional.linear, torch.addmm, [sorted(vars(part)) for part in model.modules()]) == before
 
 
-def test_a_swap_does_not_ask() -> None:
+def test_a_swap_does_not_look_for_maps() -> None:
     linear = functional.linear
     seen = []
 
@@ -335,7 +335,7 @@ def _outputs_alive(model: nn.Module) -> Callable[[], int]:
     return alive
 
 
-def test_nothing_is_kept_of_a_pass() -> None:
+def test_no_tensor_is_held_after_a_pass() -> None:
     model = nn.Sequential(*(Attention(COLUMNS["v alone"][0], ALL) for _ in range(2)))
     model[0].after = nn.Linear(ALL, WIDTH)
     model[0].register_forward_hook(lambda layer, _, output: layer.after(output.transpose(1, 2).flatten(2)))
@@ -351,7 +351,7 @@ def test_nothing_is_kept_of_a_pass() -> None:
         assert alive() > 0  # the control: what somebody keeps is there
 
 
-def test_a_pass_with_many_maps_keeps_few() -> None:
+def test_a_pass_with_many_maps_holds_only_the_last_ones() -> None:
     class Deep(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -27,7 +27,7 @@ ROTATED = {"llama", "gemma2", "gpt-oss", "timm eva"}
 
 
 @pytest.mark.parametrize(("name", "implementation"), CASES)
-def test_every_family_shows_its_maps_and_keeps_every_bit(name: str, implementation: str | None) -> None:
+def test_maps_of_every_family_are_found_and_outputs_are_bit_identical(name: str, implementation: str | None) -> None:
     """The second pass takes the quick way, by the columns that the first one found."""
     family = FAMILIES[name]
     model, inputs = family.make(), family.inputs()
@@ -48,7 +48,7 @@ def test_every_family_shows_its_maps_and_keeps_every_bit(name: str, implementati
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "vit", "timm vit", "whisper"])
-def test_another_layers_maps_do_not_give_the_scores(name: str) -> None:
+def test_control_another_layers_maps_give_other_scores(name: str) -> None:
     """Control."""
     model, inputs = FAMILIES[name].make(), FAMILIES[name].inputs()
     with torch.no_grad(), capture(model) as tape:
@@ -59,7 +59,7 @@ def test_another_layers_maps_do_not_give_the_scores(name: str) -> None:
         assert score_error(first, queries.queries_from, keys.keys_from) > 1e-2
 
 
-def test_whisper_multiplies_its_queries_and_its_maps_carry_that() -> None:
+def test_the_maps_of_whisper_include_its_query_factor() -> None:
     family = FAMILIES["whisper"]
     model = family.make()
     with torch.no_grad(), capture(model) as tape:
@@ -71,7 +71,7 @@ def test_whisper_multiplies_its_queries_and_its_maps_carry_that() -> None:
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", RUNS)
-def test_torchs_encoder_and_decoder(name: str, gradients: bool) -> None:
+def test_maps_of_torchs_encoder_and_decoder(name: str, gradients: bool) -> None:
     make, run, calls = RUNS[name]
     model = make().eval()
     with torch.set_grad_enabled(gradients):
@@ -129,7 +129,7 @@ OWN: dict[str, Callable[[], tuple[nn.Module, Tensor, int]]] = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_our_own_models(name: str) -> None:
+def test_maps_of_clearheads_own_models(name: str) -> None:
     """Heads of unequal widths are as many calls as there are widths; heads that share keys share their map."""
     model, x, calls = OWN[name]()
     with torch.no_grad(), capture(model.eval()) as tape:
@@ -145,7 +145,7 @@ def test_our_own_models(name: str) -> None:
         assert not torch.equal(weight[1], weight[2])
 
 
-def test_norms_on_queries_and_keys_leave_them_no_map() -> None:
+def test_normalised_queries_and_keys_have_no_map() -> None:
     from timm.layers import Attention
 
     model = drawn_large(Attention(WIDTH, 4, qk_norm=True, norm_layer=nn.LayerNorm)).eval()

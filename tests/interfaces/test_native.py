@@ -34,7 +34,7 @@ def _trace(model: nn.Module) -> object:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_call_is_seen_once_and_its_bits_stay(path: str) -> None:
+def test_every_call_is_captured_once_and_outputs_are_bit_identical(path: str) -> None:
     model, x = Both().eval(), _x()
     seen = torch.arange(13) < torch.tensor([13, 7, 11, 3, 5])[:, None]
     with torch.no_grad(), forced(path):
@@ -50,7 +50,7 @@ def test_every_call_is_seen_once_and_its_bits_stay(path: str) -> None:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_no_trace_is_left(raises: bool) -> None:
+def test_the_model_is_unchanged_afterwards(raises: bool) -> None:
     model = Both().eval()
     before = _trace(model)
     if raises:

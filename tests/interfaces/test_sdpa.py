@@ -55,7 +55,7 @@ def _x() -> Tensor:
         ("windows", (BATCH * 2, HEADS, TOKENS // 2, WIDTH // HEADS)),
     ],
 )
-def test_two_to_five_axes(layout: str, shape: tuple[int, ...]) -> None:
+def test_operands_of_two_to_five_axes_are_captured(layout: str, shape: tuple[int, ...]) -> None:
     model = drawn_large(Own(layout))
     with torch.no_grad():
         check_fidelity(model, lambda: model(_x()))
@@ -66,7 +66,7 @@ def test_two_to_five_axes(layout: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["heads in the batch", "four axes", "windows"])
-def test_a_replaced_output_goes_where_the_original_was(layout: str) -> None:
+def test_a_replaced_output_has_the_layout_of_the_original(layout: str) -> None:
     """Heads and windows are told apart: each gets its own constant, and finds it in its own place."""
     model = drawn_large(Own(layout))
     with torch.no_grad():
@@ -92,7 +92,7 @@ def test_grouped_query_heads_are_repeated() -> None:
     assert torch.equal(heads.k, k.repeat_interleave(3, dim=1))
 
 
-def test_a_name_imported_into_the_models_own_file_is_seen() -> None:
+def test_a_function_imported_by_name_is_captured() -> None:
     file = types.ModuleType("somebodys_model")
     exec(
         "from torch import nn\nfrom torch.nn.functional import scaled_dot_product_attention\n"
@@ -110,7 +110,7 @@ def test_a_name_imported_into_the_models_own_file_is_seen() -> None:
         del sys.modules["somebodys_model"]
 
 
-def test_another_models_calls_are_left_alone() -> None:
+def test_calls_of_other_models_are_not_captured() -> None:
     model, other = drawn_large(Own("four axes")), drawn_large(Own("four axes"))
     with torch.no_grad(), capture(model) as tape:
         other(_x())
@@ -118,7 +118,7 @@ def test_another_models_calls_are_left_alone() -> None:
     assert len(tape.heads) == 1
 
 
-def test_a_model_that_ignores_its_attention_is_an_error() -> None:
+def test_a_model_that_ignores_its_attention_raises_an_error() -> None:
     class Ignores(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             functional.scaled_dot_product_attention(x, x, x)
@@ -129,13 +129,13 @@ def test_a_model_that_ignores_its_attention_is_an_error() -> None:
         check_fidelity(model, lambda: model(_x()))
 
 
-def test_a_run_of_another_model_is_an_error() -> None:
+def test_running_another_model_raises_an_error() -> None:
     model, other = drawn_large(Own("four axes")), drawn_large(Own("four axes"))
     with pytest.raises(FidelityError, match="does not call the model"), torch.no_grad():
         check_fidelity(model, lambda: other(_x()))
 
 
-def test_a_random_model_is_an_error() -> None:
+def test_a_nondeterministic_model_raises_an_error() -> None:
     class Random(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return functional.scaled_dot_product_attention(x, x, x) + torch.rand(())

@@ -72,7 +72,7 @@ RUNS = {
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", RUNS)
-def test_encoder_and_decoder(name: str, training: bool, gradients: bool) -> None:
+def test_torchs_encoder_and_decoder_are_captured(name: str, training: bool, gradients: bool) -> None:
     make, run, calls = RUNS[name]
     model = make().train(training)
     with torch.set_grad_enabled(gradients):
@@ -102,7 +102,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_of_the_module(variant: str, weights: bool) -> None:
+def test_every_variant_of_torchs_module_is_captured(variant: str, weights: bool) -> None:
     options = VARIANTS[variant]
     model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, **options)).eval()
     inputs = (_tokens(), _tokens(MEMORY, options.get("kdim", WIDTH)), _tokens(MEMORY, options.get("vdim", WIDTH)))
@@ -122,14 +122,14 @@ def test_every_variant_of_the_module(variant: str, weights: bool) -> None:
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_self_attention_on_the_modules_own_fused_path(batched: bool) -> None:
+def test_self_attention_on_torchs_fused_path_is_captured(batched: bool) -> None:
     model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)).eval()
     x = _tokens() if batched else _tokens()[0]
     with torch.no_grad():
         assert check_fidelity(model, lambda: model(x, x, x)).output_difference == 0.0
 
 
-def test_a_mask_per_head() -> None:
+def test_a_mask_per_head_is_captured() -> None:
     model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)).eval()
     x = _tokens()
     hidden = torch.rand(BATCH * HEADS, TOKENS, TOKENS, generator=torch.Generator().manual_seed(8)) > 0.6
@@ -142,7 +142,7 @@ def test_a_mask_per_head() -> None:
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_dropout_draws_as_if_nobody_watched(weights: bool) -> None:
+def test_capturing_does_not_change_the_dropout_mask(weights: bool) -> None:
     model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, dropout=0.3, batch_first=True)).train()
     x = _tokens()
     torch.manual_seed(0)
@@ -159,7 +159,7 @@ def test_dropout_draws_as_if_nobody_watched(weights: bool) -> None:
         recompute_error(tape.heads[0])
 
 
-def test_a_subclass_that_changes_the_output_is_not_believed() -> None:
+def test_a_subclass_that_changes_the_output_raises_an_error() -> None:
     class Doubled(nn.MultiheadAttention):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             output, weights = super().forward(*args, **kwargs)

@@ -43,7 +43,7 @@ def compiler_that(tmp_path: Path, *, refuses: str) -> str:
 
 
 @needs_compiler
-def test_a_library_is_built_and_nothing_else_is_left(sources: Path, target: Path) -> None:
+def test_the_build_writes_a_library_and_no_other_files(sources: Path, target: Path) -> None:
     path = build(target, sources=sources)
     assert path == target / LIBRARY
     assert {*target.iterdir()} == {path, target / CHECKSUM}
@@ -56,12 +56,12 @@ def test_a_library_is_built_and_nothing_else_is_left(sources: Path, target: Path
 
 
 @needs_compiler
-def test_an_inline_function_of_several_variants_is_the_one_for_every_processor(sources: Path, target: Path) -> None:
+def test_shared_inline_functions_use_generic_instructions(sources: Path, target: Path) -> None:
     assert ctypes.CDLL(str(build(target, sources=sources))).width() == 4
 
 
 @needs_compiler
-def test_the_control_an_inline_function_can_come_from_the_wrong_variant(
+def test_control_variants_in_reverse_order_use_wider_instructions(
     sources: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "x86_64" not in _machine():
@@ -84,7 +84,7 @@ def _machine() -> str:
         ("-fopenmp", ("generic", "avx2", "avx512"), False),
     ],
 )
-def test_what_a_compiler_cannot_is_left_out(
+def test_variants_that_the_compiler_does_not_support_are_left_out(
     sources: Path,
     target: Path,
     tmp_path: Path,
@@ -110,7 +110,7 @@ def _bits(path: Path) -> tuple[int, int]:
 
 
 @needs_compiler
-def test_the_compiler_says_for_which_machine(
+def test_the_target_machine_comes_from_the_compiler(
     sources: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = shutil.which(building._find_compiler()[0])
@@ -120,14 +120,14 @@ def test_the_compiler_says_for_which_machine(
 
 
 @needs_compiler
-def test_flags_that_were_asked_for_are_given(sources: Path, target: Path) -> None:
+def test_compiler_flags_from_the_environment_are_passed(sources: Path, target: Path) -> None:
     (sources / "variant.cpp").write_text(VARIANT + '\n#ifdef ASKED\n#error "here it is"\n#endif\n')
     with pytest.raises(BuildError, match=r"does not compile variant\.cpp: .*here it is"):
         build(target, sources=sources, flags=("-DASKED",))
     assert build(target, sources=sources).exists()
 
 
-def test_no_flag_changes_the_arithmetic_of_the_process_or_ties_the_library_to_this_processor() -> None:
+def test_no_flag_changes_floating_point_modes_or_requires_this_processor() -> None:
     flags = " ".join((*building._FLAGS, *(flag for flags in building._VARIANTS.values() for flag in flags)))
     for never in ("fast-math", "unsafe-math", "Ofast", "march", "mtune", "flto"):
         assert never not in flags
@@ -153,7 +153,7 @@ def test_a_source_that_does_not_compile_leaves_the_old_library(
 
 
 @needs_compiler
-def test_a_library_that_cannot_be_linked(tmp_path: Path, target: Path) -> None:
+def test_a_failed_link_raises_a_build_error(tmp_path: Path, target: Path) -> None:
     lacking = INTERFACE.replace("return generic::width();", "return generic::height();").replace(
         "namespace generic { int width(); }", "namespace generic { int height(); }"
     )
@@ -161,7 +161,7 @@ def test_a_library_that_cannot_be_linked(tmp_path: Path, target: Path) -> None:
         build(target, sources=write_sources(tmp_path / "lacking", interface=lacking), flags=("-Wl,--no-undefined",))
 
 
-def test_no_compiler(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_raises_a_build_error(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(target))
     with pytest.raises(BuildError, match=r"no C\+\+ compiler \(c\+\+, g\+\+, clang\+\+\); install one") as caught:
@@ -178,7 +178,7 @@ def test_no_compiler(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("kill -9 $$", "code -9"),
     ],
 )
-def test_a_compiler_that_does_not_work(
+def test_a_broken_compiler_raises_a_build_error(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, words: str
 ) -> None:
     path = tmp_path / "none" if text is None else program(tmp_path / "compiler", text)
@@ -189,7 +189,7 @@ def test_a_compiler_that_does_not_work(
     assert not [*target.iterdir()]
 
 
-def test_a_compiler_that_never_ends_is_ended_with_its_children(
+def test_a_compiler_that_hangs_is_killed_with_its_children(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = tmp_path / "child"
@@ -218,13 +218,13 @@ def _alive(process: int) -> bool:
 
 
 @needs_compiler
-def test_a_folder_that_is_not_there(sources: Path, tmp_path: Path) -> None:
+def test_a_missing_folder_raises_a_build_error(sources: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"cannot write the kernel into .*nowhere \(No such file"):
         build(tmp_path / "nowhere", sources=sources)
 
 
 @needs_compiler
-def test_the_command_says_one_line(tmp_path: Path) -> None:
+def test_the_build_command_prints_one_line(tmp_path: Path) -> None:
     folder = write_sources(tmp_path / "compiled")
     shutil.copy(SOURCES / "build.py", folder)
     command = [sys.executable, "-I", "-S", str(folder / "build.py")]  # -S: without anything that is installed

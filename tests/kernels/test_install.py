@@ -90,14 +90,14 @@ def test_a_wheel_without_the_kernel_is_for_every_platform(tree: Path, environmen
     assert PLACE.replace(LIBRARY, "variant.cpp") in files  # so that it can be built later
 
 
-def test_a_builder_that_breaks_stops_no_installation(tree: Path) -> None:
+def test_a_failed_kernel_build_does_not_stop_the_installation(tree: Path) -> None:
     (tree / "src" / PLACE).with_name("build.py").write_text("import surely_not_there")
     assert "without its compiled kernel, slower: No module named 'surely_not_there'" in run(WHEEL, tree)
     assert wheel(tree)[0].endswith("-py3-none-any")
 
 
 @needs_compiler
-def test_an_editable_installation_has_the_kernel_beside_its_sources(tree: Path) -> None:
+def test_an_editable_installation_has_the_kernel_in_the_source_folder(tree: Path) -> None:
     assert run(EDITABLE, tree) == ""
     assert (tree / "src" / PLACE).exists()
     assert (tree / "src" / PLACE).with_name(CHECKSUM).exists()

@@ -48,13 +48,13 @@ def test_every_variant_compiles_without_a_warning(name: str) -> None:
 @once
 @needs_compiler
 @pytest.mark.parametrize("has", [(), ("AVX2",), ("AVX2", "AVX512")])
-def test_the_interface_compiles_without_a_warning_whatever_was_built(has: tuple[str, ...]) -> None:
+def test_the_interface_compiles_without_a_warning_for_any_set_of_variants(has: tuple[str, ...]) -> None:
     done = compiles(SOURCES / "interface.cpp", *(f"-DCLEARHEAD_HAS_{name}" for name in has), *openmp())
     assert done.returncode == 0, done.stderr
 
 
 @needs_compiler
-def test_an_installation_here_has_the_kernel() -> None:
+def test_this_installation_has_the_kernel() -> None:
     if os.environ.get("CLEARHEAD_NO_KERNEL"):
         pytest.skip("CLEARHEAD_NO_KERNEL is set")
     found = load(SOURCES / LIBRARY)
@@ -65,7 +65,7 @@ def test_an_installation_here_has_the_kernel() -> None:
 @pytest.mark.skipif(
     platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists(), reason="Linux tells what an x86 can do"
 )
-def test_its_instructions_are_those_that_the_processor_has() -> None:
+def test_the_kernel_uses_instructions_that_the_processor_has() -> None:
     found = load(SOURCES / LIBRARY)
     if found.kernel is None:
         pytest.skip(f"the kernel is {found.reason}")

@@ -32,7 +32,7 @@ def _built(folder: Path, interface: str) -> Path:
 
 @needs_compiler
 @pytest.mark.parametrize(("wanted", "expected"), [("", "avx512"), *((name, name) for name in INSTRUCTIONS)])
-def test_the_best_instructions_or_those_asked_for(built: Path, wanted: str, expected: str) -> None:
+def test_the_best_or_the_requested_instructions_are_used(built: Path, wanted: str, expected: str) -> None:
     found = load(built, wanted=wanted)
     assert found.reason == ""
     assert found.kernel is not None
@@ -42,9 +42,7 @@ def test_the_best_instructions_or_those_asked_for(built: Path, wanted: str, expe
 
 @needs_compiler
 @pytest.mark.parametrize(("mask", "best", "lacking"), [(1, "generic", ["avx2", "avx512"]), (3, "avx2", ["avx512"])])
-def test_instructions_that_the_processor_lacks_are_never_chosen(
-    tmp_path: Path, mask: int, best: str, lacking: list[str]
-) -> None:
+def test_unsupported_instructions_are_never_chosen(tmp_path: Path, mask: int, best: str, lacking: list[str]) -> None:
     path = _built(tmp_path, INTERFACE.replace("1 | 2 * HAS2 | 4 * HAS4", str(mask)))
     kernel = load(path).kernel
     assert kernel is not None
@@ -54,19 +52,19 @@ def test_instructions_that_the_processor_lacks_are_never_chosen(
             load(path, wanted=name)
 
 
-def test_a_word_that_is_not_known(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=sse9 is not known; set it to off, generic, avx2, avx512"):
         load(tmp_path / LIBRARY, wanted="sse9")
 
 
-def test_never_built_or_switched_off(tmp_path: Path) -> None:
+def test_a_kernel_that_is_missing_or_switched_off_has_a_reason(tmp_path: Path) -> None:
     assert load(tmp_path / LIBRARY).reason == "not built; python -m clearhead.kernels.build builds it"
     assert load(tmp_path / LIBRARY, wanted="off").reason.startswith("switched off by CLEARHEAD_KERNEL=off; ")
     with pytest.raises(ValueError, match="CLEARHEAD_KERNEL=generic needs the compiled kernel, but it is not built"):
         load(tmp_path / LIBRARY, wanted="generic")
 
 
-def test_refused_by_the_loader(tmp_path: Path) -> None:
+def test_a_library_that_the_loader_refuses_has_a_reason(tmp_path: Path) -> None:
     content = b"\x7fELF of another machine"
     (tmp_path / LIBRARY).write_bytes(content)
     (tmp_path / CHECKSUM).write_text(checksum_line(content))
@@ -110,18 +108,18 @@ def test_a_damaged_library_is_not_loaded(
 
 @needs_compiler
 @pytest.mark.parametrize("change", [("VERSION", "VERSION + 1"), ("clearhead_abi", "clearhead_other")])
-def test_of_another_version(tmp_path: Path, change: tuple[str, str]) -> None:
+def test_a_library_of_another_version_is_not_loaded(tmp_path: Path, change: tuple[str, str]) -> None:
     found = load(_built(tmp_path, INTERFACE.replace(*change, 1)))
     assert found.kernel is None
     assert found.reason.startswith("built from the sources of another version; ")
 
 
-def test_the_sources_and_the_loader_name_one_version() -> None:
+def test_sources_and_loader_have_the_same_version() -> None:
     text = (SOURCES / "interface.cpp").read_text()
     assert re.findall(r"clearhead_abi\((?:void)?\)\s*\{\s*return (\d+);", text) == [str(ABI)]
 
 
-def test_it_is_loaded_once_also_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_is_loaded_once_even_from_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def slowly(path: Path, *, wanted: str) -> KernelStatus:
@@ -144,7 +142,7 @@ def _python(code: str) -> str:
 
 
 @once
-def test_the_variable_is_read_when_the_kernel_is_first_asked_for() -> None:
+def test_the_environment_variable_is_read_on_first_use() -> None:
     code = (
         "import os; from clearhead.kernels.library import status\n"
         "os.environ['CLEARHEAD_KERNEL'] = 'off'; print(status().reason)\n"
@@ -171,7 +169,7 @@ def test_torch_and_the_kernel_share_one_openmp_runtime(built: Path) -> None:
 
 
 @once
-def test_importing_clearhead_and_its_operators_does_not_load_it() -> None:
+def test_importing_clearhead_does_not_load_the_kernel() -> None:
     code = (
         "import clearhead.operators, clearhead.modules, pathlib\n"
         "maps = pathlib.Path('/proc/self/maps')\n"

@@ -63,7 +63,7 @@ def same_bits(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_same_bits_for_the_same_number_of_threads(compiled: Kernel, number: int) -> None:
+def test_results_are_bit_identical_for_the_same_number_of_threads(compiled: Kernel, number: int) -> None:
     with threads(number):
         first = all_four(compiled, 1)
         for _ in range(5):
@@ -71,7 +71,7 @@ def test_the_same_bits_for_the_same_number_of_threads(compiled: Kernel, number: 
             assert same_bits(all_four(compiled, 1), first)
 
 
-def test_other_numbers_of_threads_differ_by_rounding_alone(compiled: Kernel) -> None:
+def test_other_numbers_of_threads_differ_only_by_rounding(compiled: Kernel) -> None:
     alone = all_four(compiled, 1)
     with threads(2):
         together = all_four(compiled, 1)
@@ -82,7 +82,7 @@ def test_other_numbers_of_threads_differ_by_rounding_alone(compiled: Kernel) -> 
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_several_callers_at_once(compiled: Kernel, number: int) -> None:
+def test_several_threads_can_call_the_kernel_at_once(compiled: Kernel, number: int) -> None:
     def called(seed: int) -> list[np.ndarray]:
         torch.set_num_threads(number)  # torch keeps it for each thread
         return all_four(compiled, seed)
@@ -126,7 +126,7 @@ def test_a_fork_after_use_computes_on_one_thread(compiled: Kernel) -> None:
 
 
 @needs_fork
-def test_a_fork_of_a_fork(compiled: Kernel) -> None:
+def test_a_fork_of_a_fork_computes_on_one_thread(compiled: Kernel) -> None:
     alone = all_four(compiled, 1)
     with threads(2):
         all_four(compiled, 1)
@@ -136,7 +136,7 @@ def test_a_fork_of_a_fork(compiled: Kernel) -> None:
 
 @once
 @needs_fork
-def test_a_fork_that_loads_the_kernel_itself_after_its_parent_used_threads() -> None:
+def test_a_fork_can_load_the_kernel_after_its_parent_used_threads() -> None:
     """In a process of its own: here the kernel is loaded."""
     text = (
         "import torch; from clearhead.kernels import calls; from clearhead.kernels.library import kernel\n"
@@ -162,7 +162,7 @@ def small_products() -> int:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_denormal_numbers_are_as_they_were(compiled: Kernel, number: int) -> None:
+def test_loading_the_kernel_keeps_denormal_numbers(compiled: Kernel, number: int) -> None:
     with threads(number):
         assert small_products() == 200_003
         all_four(compiled, 1)
@@ -170,7 +170,7 @@ def test_denormal_numbers_are_as_they_were(compiled: Kernel, number: int) -> Non
         assert np.float32(1e-38) * np.float32(1e-2) > 0
 
 
-def test_the_control_denormal_numbers_can_be_lost(compiled: Kernel) -> None:
+def test_control_flushing_denormal_numbers_is_detected(compiled: Kernel) -> None:
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor does not lose them")
     try:
@@ -182,7 +182,7 @@ def test_the_control_denormal_numbers_can_be_lost(compiled: Kernel) -> None:
 
 @once
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells how much memory there is")
-def test_where_there_is_no_memory(compiled: Kernel) -> None:
+def test_running_out_of_memory_raises_memory_error(compiled: Kernel) -> None:
     text = f"""
 import pathlib, resource, torch
 from clearhead.kernels.calls import attend

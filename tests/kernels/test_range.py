@@ -23,7 +23,7 @@ def far_row(distance: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("distance", "plain"), [(1.0, False), (30.0, True)])
-def test_a_row_that_sees_only_what_is_below_the_floor_of_exponentials(
+def test_a_row_whose_keys_are_all_below_the_exponential_floor_is_exact(
     compiled: Kernel, distance: float, plain: bool
 ) -> None:
     k, v, seen = far_row(distance)
@@ -33,7 +33,7 @@ def test_a_row_that_sees_only_what_is_below_the_floor_of_exponentials(
     torch.testing.assert_close(attended.out.double(), exact, rtol=tolerance(torch.float32), atol=0)
 
 
-def test_the_control_weights_at_the_floor_would_prefer_the_longer_key() -> None:
+def test_control_weights_at_the_floor_prefer_the_longer_key() -> None:
     k, v, seen = far_row(30.0)
     exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
     weights = torch.exp2(k.square().sum(-1) / 2)[0, 0, :2]
@@ -43,7 +43,7 @@ def test_the_control_weights_at_the_floor_would_prefer_the_longer_key() -> None:
 
 
 @pytest.mark.parametrize("bits", [19, 23, 28, 29, 31])
-def test_outputs_are_averages_however_long_the_keys(compiled: Kernel, bits: int) -> None:
+def test_outputs_are_averages_for_keys_of_any_length(compiled: Kernel, bits: int) -> None:
     torch.manual_seed(bits)
     k = torch.randn(211, 1, 1, 67)
     k = k / k.norm(dim=-1, keepdim=True) * math.sqrt(2.0 ** (bits + 1))
@@ -58,7 +58,7 @@ def test_outputs_are_averages_however_long_the_keys(compiled: Kernel, bits: int)
 
 @pytest.mark.parametrize("at", [0, 1, 2, 6])
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
-def test_a_key_that_is_not_a_number_shows_wherever_it_stands(compiled: Kernel, at: int, strange: float) -> None:
+def test_a_non_finite_key_shows_in_its_row_at_any_position(compiled: Kernel, at: int, strange: float) -> None:
     k, v = torch.zeros(1, 1, 7, 5), torch.rand(1, 1, 7, 3)
     assert not attend(compiled, k, v, visible=None, scale=BIT).by_row.any()
     k[0, 0, 0, 0] = math.sqrt(2 * 602)  # the exponent of its weight would wrap around to a large one
@@ -70,9 +70,7 @@ def test_a_key_that_is_not_a_number_shows_wherever_it_stands(compiled: Kernel, a
 
 @pytest.mark.parametrize("strange", [1.0, 1e9, 3e38, math.inf, math.nan])
 @pytest.mark.parametrize("where", ["k", "v"])
-def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
-    compiled: Kernel, where: str, strange: float
-) -> None:
+def test_outputs_are_zero_if_no_token_is_visible(compiled: Kernel, where: str, strange: float) -> None:
     k, v, seen = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 7, 3), torch.zeros(1, 7, dtype=torch.bool)
     (k if where == "k" else v)[0, 1, 2, 1] = strange
     attended = attend(compiled, k, v, visible=seen, scale=BIT)
@@ -85,7 +83,7 @@ def test_where_nothing_is_seen_there_are_zeros_whatever_the_numbers(
 
 
 @pytest.mark.parametrize("tokens", [2, 19, 211])
-def test_an_average_of_the_largest_values_is_finite(compiled: Kernel, tokens: int) -> None:
+def test_averages_of_the_largest_floats_are_finite(compiled: Kernel, tokens: int) -> None:
     k, v = torch.zeros(1, 1, tokens, 5), torch.full((1, 1, tokens, 3), 3e38)
     attended = attend(compiled, k, v, visible=None, scale=BIT)
     torch.testing.assert_close(attended.out, v, rtol=tolerance(torch.float32), atol=0)
@@ -110,7 +108,7 @@ def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel,
     torch.testing.assert_close(to_threshold.double(), t.grad, rtol=0, atol=close)
 
 
-def test_every_set_of_instructions_that_this_processor_has_gives_the_same(compiled: Kernel) -> None:
+def test_all_supported_instruction_sets_agree(compiled: Kernel) -> None:
     torch.manual_seed(0)
     k, v = torch.randn(2, 3, 131, 23), torch.randn(2, 3, 131, 17)
     k[1, 2] *= 20  # row by row

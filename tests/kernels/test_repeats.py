@@ -66,7 +66,7 @@ def test_zeros_of_either_sign_are_equal_and_nan_equals_nothing(variant: Kernel) 
     assert attend(variant, k, v, visible=None, scale=0.25).out.isnan().all()
 
 
-def test_keys_of_one_length_are_told_apart(variant: Kernel) -> None:
+def test_keys_of_equal_length_are_distinguished(variant: Kernel) -> None:
     k = torch.nn.functional.normalize(_distinct(TOKENS, size=1.0), dim=-1).sign() / 4
     k[0, 0, 0], k[0, 0, 1] = k[0, 0, 0].abs(), k[0, 0, 0].abs()
     v = _distinct(TOKENS, size=1.0, seed=1)
@@ -108,7 +108,7 @@ def _pursued(
 @pytest.mark.parametrize("kind", ["repeated", "nearly repeated"])
 @pytest.mark.parametrize(("width", "size"), [(8, 2.0), (16, 0.16), (64, 0.64)])
 @pytest.mark.parametrize("iterations", [2, 4])
-def test_a_pursuit_of_repeated_keys_is_as_exact_as_single_precision_can_be(
+def test_pursuit_with_repeated_keys_has_single_precision_accuracy(
     variant: Kernel, kind: str, width: int, size: float, iterations: int, seed: int
 ) -> None:
     """Compare with double precision; allow a multiple of what rounded iterates or torch's kernel make of it.

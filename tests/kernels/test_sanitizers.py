@@ -36,7 +36,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sanitize.compile_driver(folder, lanes=LANES, flags=FLAGS)
 
 
-def test_no_report_and_no_failure(driver: Path) -> None:
+def test_sanitizers_report_nothing(driver: Path) -> None:
     done = sanitize.run(driver, 211)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "211 shapes" in done.stdout
@@ -50,21 +50,21 @@ def test_no_report_and_no_failure(driver: Path) -> None:
     assert all(int(count) for count in counts.groups())
 
 
-def test_the_control_an_output_that_is_one_float_too_short(driver: Path) -> None:
+def test_control_an_output_one_float_too_short_is_reported(driver: Path) -> None:
     done = sanitize.run(driver, 211, 1, 0, "short")
     assert done.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
     assert "forward.h" in done.stderr
 
 
-def test_the_control_a_reference_of_another_scale(driver: Path) -> None:
+def test_control_a_reference_with_another_scale_fails(driver: Path) -> None:
     done = sanitize.run(driver, 53, 1, 0, "other")
     assert done.returncode == 1
     assert "attention (" in done.stdout
     assert "gradient for k (" in done.stdout
 
 
-def test_the_control_memory_of_the_kernel_that_is_one_float_too_short(driver: Path, tmp_path: Path) -> None:
+def test_control_scratch_memory_one_float_too_short_is_reported(driver: Path, tmp_path: Path) -> None:
     shutil.copytree(SOURCES, tmp_path / "sources", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     file = tmp_path / "sources" / "backward.h"
     text = file.read_text()

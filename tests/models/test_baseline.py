@@ -65,7 +65,7 @@ def test_the_baseline_has_the_architecture_and_no_weight_of_the_model(family: st
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_seed_alone_decides(family: str, tmp_path: Path) -> None:
+def test_baseline_weights_depend_only_on_the_seed(family: str, tmp_path: Path) -> None:
     loaded = _loaded(family, tmp_path)
     torch.manual_seed(11)
     state = torch.get_rng_state()
@@ -84,7 +84,7 @@ def test_the_baseline_has_the_models_dtype(tmp_path: Path) -> None:
     assert {x.dtype for x in _drawn(loaded, 0).parameters()} == {torch.bfloat16}
 
 
-def test_the_demo_has_a_baseline_that_has_learned_nothing() -> None:
+def test_the_baseline_of_the_demo_model_is_untrained() -> None:
     loaded = load_model(DEFAULT_MODEL, max_tokens=32)
     assert loaded.encode is not None
     batch = loaded.encode(["A man plays a guitar.", "Stock prices fell."])
@@ -94,13 +94,13 @@ def test_the_demo_has_a_baseline_that_has_learned_nothing() -> None:
     assert float((trained - drawn).abs().max()) > 0.1
 
 
-def test_an_object_path_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_path_has_no_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "user_model.py").write_text("from torch import nn\nmodel = nn.Linear(2, 3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert load_model("user_model:model", max_tokens=8).draw_baseline is None
 
 
-def test_a_model_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_initialised_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 
     loaded = _loaded("Bert", tmp_path)

@@ -50,7 +50,7 @@ def test_the_published_sizes_have_the_published_numbers_of_parameters(size: str,
     assert sum(p.numel() for p in blocks.parameters()) == len(blocks) * (3 * width**2 + 5 * width)
 
 
-def test_a_size_that_is_not_published_is_said() -> None:
+def test_an_unpublished_size_raises_an_error() -> None:
     with pytest.raises(ValueError, match="there is no CRATE size 'huge'; choose from tiny, small, base, large"):
         crate_config("huge")
     assert crate_config("tiny", classes=10, patch_size=8).tokens == 28**2 + 1
@@ -82,7 +82,7 @@ def _normalised(images: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_it_computes_what_the_released_code_does(path: str, dtype: torch.dtype, within: float) -> None:
+def test_outputs_equal_those_of_the_released_code(path: str, dtype: torch.dtype, within: float) -> None:
     model, images = drawn(_model()).to(dtype), _images().to(dtype)
     if dtype is torch.float64:  # buffers were made in single precision
         model.pixels.mean, model.pixels.spread = (torch.tensor(x, dtype=dtype).view(2, 1, 1) for x in
@@ -95,7 +95,7 @@ def test_it_computes_what_the_released_code_does(path: str, dtype: torch.dtype, 
     assert (turned - want).norm() / want.norm() > 1e-2
 
 
-def test_the_forms_differ_and_the_paper_shrinks_by_half_unless_told() -> None:
+def test_the_forms_differ_and_the_papers_default_shrinks_by_half() -> None:
     block_input = torch.randn(2, 7, 22, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     tied = drawn(_model(form=Form.TIED)).double().requires_grad_(False)
     outputs = {}
@@ -118,7 +118,7 @@ def test_the_forms_differ_and_the_paper_shrinks_by_half_unless_told() -> None:
     assert all(its.attention.out is None for its in outputs.values())
 
 
-def test_no_path_leads_around_the_sparse_step() -> None:
+def test_the_sparse_step_has_no_residual_connection() -> None:
     block, x = drawn(_model()).blocks[0], torch.randn(2, 7, 22, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         assert block(x).any()
@@ -142,14 +142,14 @@ def test_alpha_adds_the_decoded_codes_of_an_overcomplete_step() -> None:
 
 
 @pytest.mark.parametrize("overcomplete", [False, True])
-def test_every_parameter_learns(overcomplete: bool) -> None:
+def test_every_parameter_gets_a_gradient(overcomplete: bool) -> None:
     model = _model(overcomplete=overcomplete).train()
     model(_images()).logsumexp(dim=1).sum().backward()
     silent = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
     assert not silent
 
 
-def test_it_runs_under_autocast_and_in_inference_mode() -> None:
+def test_model_runs_under_autocast_and_in_inference_mode() -> None:
     model, images = _model(), _images()
     with torch.inference_mode():
         want = model(images)
@@ -160,7 +160,7 @@ def test_it_runs_under_autocast_and_in_inference_mode() -> None:
 
 
 @pytest.mark.parametrize("form", list(Form))
-def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
+def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, form: Form) -> None:
     model = _model(form=form, penalty=0.2, shrink=0.25, overcomplete=form is Form.NEGATED)
     save_native(model, tmp_path)
     loaded = load_model(str(tmp_path), max_tokens=256)
@@ -182,14 +182,14 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, form: Form) -> None:
     ],
     ids=["kind", "width", "step", "form"],
 )
-def test_a_hostile_folder_is_refused_in_words(tmp_path: Path, change: dict[str, object], says: str) -> None:
+def test_a_hostile_folder_raises_a_clear_error(tmp_path: Path, change: dict[str, object], says: str) -> None:
     save_native(_model(), tmp_path)
     write_json(tmp_path / "config.json", read_json(tmp_path / "config.json") | change)
     with pytest.raises(LoadError, match=says):
         load_native(tmp_path)
 
 
-def test_a_folder_from_before_alpha_reads_the_same(tmp_path: Path) -> None:
+def test_a_folder_without_alpha_loads_the_same_model(tmp_path: Path) -> None:
     save_native(_model(), tmp_path)
     stored = read_json(tmp_path / "config.json")
     del stored["overcomplete"]
@@ -197,7 +197,7 @@ def test_a_folder_from_before_alpha_reads_the_same(tmp_path: Path) -> None:
     assert load_native(tmp_path).config == CONFIG
 
 
-def test_the_initial_weights_come_from_the_seed_alone() -> None:
+def test_initial_weights_depend_only_on_the_seed() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first = _model(3)
@@ -208,7 +208,7 @@ def test_the_initial_weights_come_from_the_seed_alone() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_layer_is_seen_and_nothing_changes(path: str) -> None:
+def test_every_layer_is_captured_and_the_output_is_unchanged(path: str) -> None:
     model, images = drawn(_model()), _images()
     with torch.no_grad(), forced(path):
         alone = model(images)
@@ -227,7 +227,7 @@ def test_every_layer_is_seen_and_nothing_changes(path: str) -> None:
 
 @pytest.mark.filterwarnings("error::clearhead.SwapWarning")  # it has no W_Q that would fall silent
 @pytest.mark.parametrize("path", ["kernel", "torch"])
-def test_another_operator_stands_in_it_and_is_taken_out(path: str) -> None:
+def test_another_operator_can_be_swapped_in_and_removed(path: str) -> None:
     model, images = drawn(_model()), _images()
     with torch.no_grad(), forced(path):
         alone, before = model(images), trace(model)
@@ -244,7 +244,7 @@ def test_another_operator_stands_in_it_and_is_taken_out(path: str) -> None:
     assert largest_difference(other, alone) > 1e-2 * float(alone.abs().max())
 
 
-def test_its_folder_is_audited(tmp_path: Path) -> None:
+def test_a_saved_model_can_be_audited(tmp_path: Path) -> None:
     save_native(_model(), tmp_path)
     model = load_model(str(tmp_path), max_tokens=256).model
     record = audit(model, [_images(), _images(seed=2)], theories=["symmetry"])
@@ -260,13 +260,13 @@ def test_its_folder_is_audited(tmp_path: Path) -> None:
         {"step": 0.0}, {"penalty": -0.1}, {"shrink": 0.0}, {"shrink": 1.1}, {"form": "free"},
     ],
 )  # fmt: skip
-def test_sizes_that_do_not_fit(change: dict[str, object], typechecked: bool) -> None:
+def test_invalid_sizes_raise_an_error(change: dict[str, object], typechecked: bool) -> None:
     if typechecked and "form" in change:
         pytest.skip("the annotation refuses it first")
     with pytest.raises(ValueError, match="expected"):
         dataclasses.replace(CONFIG, **change)
 
 
-def test_images_of_another_size() -> None:
+def test_images_of_another_size_raise_an_error() -> None:
     with pytest.raises(ShapeError, match=r"expected images \(b, 2, 15, 15\); got"):
         _model()(torch.zeros(5, 2, 15, 14))

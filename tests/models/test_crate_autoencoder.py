@@ -42,7 +42,7 @@ def _mask() -> Tensor:
 
 
 @pytest.mark.parametrize(("size", "published", "whole"), [("small", 25.4, 25_405_824), ("base", 44.6, 44_638_464)])
-def test_the_published_numbers_of_parameters_count_what_is_not_used(size: str, published: float, whole: int) -> None:
+def test_the_published_numbers_of_parameters_include_unused_ones(size: str, published: float, whole: int) -> None:
     """A map between encoder and decoder that nothing calls, and two tables of fixed positions."""
     with torch.device("meta"):
         model = CrateAutoencoder(autoencoder_config(size))
@@ -55,7 +55,7 @@ def test_the_published_numbers_of_parameters_count_what_is_not_used(size: str, p
         autoencoder_config("huge")
 
 
-def test_it_answers_by_the_definition() -> None:
+def test_outputs_match_the_definition() -> None:
     model, images, masked = drawn(_model()).double(), _images().double(), _mask()
     with torch.no_grad():
         pixels = model.pixels(images)
@@ -81,7 +81,7 @@ def test_it_answers_by_the_definition() -> None:
     assert error <= tolerance(torch.float64, terms=256)
 
 
-def test_hidden_pixels_are_not_seen_and_shown_ones_are() -> None:
+def test_outputs_depend_on_visible_pixels_only() -> None:
     model, images, masked = drawn(_model()), _images(), _mask()
     region = masked.reshape(5, 1, 5, 5).repeat_interleave(3, dim=2).repeat_interleave(3, dim=3)
     with torch.no_grad():
@@ -92,7 +92,7 @@ def test_hidden_pixels_are_not_seen_and_shown_ones_are() -> None:
         assert torch.equal(model(images), model(images, torch.zeros_like(masked)))
 
 
-def test_masks_hide_as_many_of_every_image_and_others_each_time() -> None:
+def test_masks_hide_the_same_number_of_patches_and_differ_between_calls() -> None:
     generator = torch.Generator().manual_seed(0)
     one, two = (random_mask(31, 16, generator=generator) for _ in range(2))
     assert set(one.sum(dim=1).tolist()) == {12}
@@ -103,7 +103,7 @@ def test_masks_hide_as_many_of_every_image_and_others_each_time() -> None:
         random_mask(3, 7, share=1.0)
 
 
-def test_positions_tell_places_apart_and_are_of_one_length() -> None:
+def test_position_codes_differ_and_have_equal_length() -> None:
     codes = sinusoidal_positions(5, 28).double()
     assert codes.shape == (26, 28)
     assert not codes[0].any()
@@ -115,7 +115,7 @@ def test_positions_tell_places_apart_and_are_of_one_length() -> None:
     assert far < down
 
 
-def test_the_folder_brings_back_every_bit(tmp_path: Path) -> None:
+def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path) -> None:
     model = _model()
     save_native(model, tmp_path)
     loaded = load_model(str(tmp_path), max_tokens=256)
@@ -126,7 +126,7 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path) -> None:
         assert not torch.equal(loaded.draw_baseline(1)(_images()), model(_images()))
 
 
-def test_attention_is_watched_in_encoder_and_decoder() -> None:
+def test_attention_is_captured_in_encoder_and_decoder() -> None:
     model = _model()
     with torch.no_grad(), capture(model) as tape:
         watched = model(_images())
@@ -137,7 +137,7 @@ def test_attention_is_watched_in_encoder_and_decoder() -> None:
 
 
 @once
-def test_it_learns_to_guess_hidden_parts_of_digits() -> None:
+def test_training_learns_to_reconstruct_hidden_patches_of_digits() -> None:
     images = digits().train_images / 255
     config = CrateAutoencoderConfig(width=32, layers=1, heads=4, image_size=8, patch_size=2, channels=1)
     model = CrateAutoencoder(config, generator=torch.Generator().manual_seed(0))
@@ -155,7 +155,7 @@ def test_it_learns_to_guess_hidden_parts_of_digits() -> None:
     assert sum(losses[-10:]) / 10 < 0.75 * constant
 
 
-def test_what_does_not_fit_is_refused_in_words() -> None:
+def test_invalid_arguments_raise_an_error() -> None:
     for change in ({"width": 30}, {"decoder_layers": -1}, {"patch_size": 4}, {"penalty": -1.0}):
         with pytest.raises(ValueError, match="expected"):
             dataclasses.replace(CONFIG, **change)

@@ -41,7 +41,7 @@ def test_the_published_size_has_sixty_million_parameters() -> None:
     assert causal_crate_base(layers=3).layers == 3
 
 
-def test_it_answers_by_the_definition() -> None:
+def test_outputs_match_the_definition() -> None:
     model, tokens = drawn(_model()).double(), _tokens()
     with torch.no_grad():
         x = torch.stack([model.embedding.weight[row] for row in tokens]) + model.positions[:13]
@@ -60,7 +60,7 @@ def test_it_answers_by_the_definition() -> None:
 
 @pytest.mark.parametrize("overcomplete", [False, True])
 @pytest.mark.parametrize("form", [Form.RELEASED, Form.PAPER])
-def test_nothing_of_a_later_token_reaches_an_earlier_one(form: Form, overcomplete: bool) -> None:
+def test_later_tokens_do_not_change_earlier_outputs(form: Form, overcomplete: bool) -> None:
     model, tokens = drawn(_model(form=form, overcomplete=overcomplete)), _tokens()
     other = tokens.clone()
     other[:, 7:] = (other[:, 7:] + 3) % 29
@@ -73,7 +73,7 @@ def test_nothing_of_a_later_token_reaches_an_earlier_one(form: Form, overcomplet
         assert largest_difference(short, model(tokens)[:, :7]) <= close
 
 
-def test_places_matter() -> None:
+def test_positions_matter() -> None:
     model, tokens = _model(), torch.zeros(1, 5, dtype=torch.long)
     with torch.no_grad():
         scores = model(tokens)
@@ -84,7 +84,7 @@ def test_places_matter() -> None:
 
 
 @pytest.mark.parametrize("overcomplete", [False, True])
-def test_the_folder_brings_back_every_bit(tmp_path: Path, overcomplete: bool) -> None:
+def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, overcomplete: bool) -> None:
     model = _model(form=Form.TIED, overcomplete=overcomplete)
     save_native(model, tmp_path)
     loaded = load_model(str(tmp_path), max_tokens=256)
@@ -95,7 +95,7 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path, overcomplete: bool) ->
         assert not torch.equal(loaded.draw_baseline(1)(_tokens()), model(_tokens()))
 
 
-def test_it_is_watched_and_audited() -> None:
+def test_model_can_be_captured_and_audited() -> None:
     model = drawn(_model())
     with torch.no_grad(), capture(model) as tape:
         watched = model(_tokens())
@@ -109,7 +109,7 @@ def test_it_is_watched_and_audited() -> None:
 
 @once
 @pytest.mark.parametrize("overcomplete", [False, True])
-def test_it_learns_more_of_a_text_than_how_frequent_letters_are(overcomplete: bool) -> None:
+def test_training_learns_more_than_letter_frequencies(overcomplete: bool) -> None:
     text = " ".join(default_passages()[:4])
     letters = sorted(set(text))
     ids = torch.tensor([letters.index(letter) for letter in text])
@@ -133,7 +133,7 @@ def test_it_learns_more_of_a_text_than_how_frequent_letters_are(overcomplete: bo
     assert sum(losses[-10:]) / 10 < entropy - 0.1
 
 
-def test_what_does_not_fit_is_refused_in_words(typechecked: bool) -> None:
+def test_invalid_arguments_raise_an_error(typechecked: bool) -> None:
     for change in ({"vocabulary": 0}, {"context": 0}, {"heads": 3}, {"step": 0.0}):
         with pytest.raises(ValueError, match="expected"):
             dataclasses.replace(CONFIG, **change)

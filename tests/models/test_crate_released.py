@@ -51,7 +51,7 @@ WRAPPED: dict[str, Callable[[dict[str, Tensor]], Any]] = {
 
 
 @pytest.mark.parametrize("wrapped", WRAPPED)
-def test_their_weights_give_their_answers(wrapped: str) -> None:
+def test_released_weights_give_the_released_outputs(wrapped: str) -> None:
     theirs, images = _theirs(), _images()
     model = crate_from_released(WRAPPED[wrapped](theirs.state_dict()), heads=2)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_their_weights_give_their_answers(wrapped: str) -> None:
     )  # fmt: skip
 
 
-def test_what_shapes_do_not_tell_is_given() -> None:
+def test_settings_that_shapes_do_not_determine_are_arguments() -> None:
     theirs, images = _theirs(channels=1), _images(channels=1)
     model = crate_from_released(
         theirs.state_dict(), heads=2, channels=1, pixel_mean=(0.0,), pixel_spread=(1.0,), penalty=0.1
@@ -76,7 +76,7 @@ def test_what_shapes_do_not_tell_is_given() -> None:
         assert _apart(others(images), theirs(images)) > 1e-2  # as many parameters, another model
 
 
-def test_files_of_either_kind(tmp_path: Path) -> None:
+def test_both_kinds_of_files_are_read(tmp_path: Path) -> None:
     theirs = _theirs()
     save_file(theirs.state_dict(), tmp_path / "crate.safetensors")
     torch.save({"epoch": 3, "state_dict": theirs.state_dict(), "optimizer": {"lr": 0.1}}, tmp_path / "crate.pth.tar")
@@ -87,7 +87,7 @@ def test_files_of_either_kind(tmp_path: Path) -> None:
             assert _apart(crate_from_released(str(tmp_path / name), heads=2)(_images()), want) <= close
 
 
-def test_ours_written_for_theirs_gives_the_same() -> None:
+def test_exported_weights_give_the_same_output_in_the_released_code() -> None:
     config = CrateConfig(image_size=15, patch_size=5, channels=3, classes=7, width=22, layers=3, heads=2)
     model, theirs = drawn(Crate(config)), _theirs()
     theirs.load_state_dict(released_state(model))  # strict
@@ -150,14 +150,14 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Tensor]], Any], dict[str, Any], str
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_named(case: str) -> None:
+def test_weights_that_do_not_fit_are_named(case: str) -> None:
     spoil, options, words = REFUSED[case]
     with pytest.raises(ValueError, match=words) as error:
         crate_from_released(spoil(_theirs().state_dict()), **options)
     assert "\n" not in str(error.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"there is no file .*lost.pth"):
         crate_from_released(tmp_path / "lost.pth")
     for name in ("nonsense.safetensors", "nonsense.pth"):

@@ -43,7 +43,7 @@ def _edit_config(folder: Path, **values: object) -> None:
     (folder / "config.json").write_text(json.dumps(config | values))
 
 
-def test_a_local_folder(folder: Path) -> None:
+def test_a_local_folder_is_loaded(folder: Path) -> None:
     loaded = load_model(str(folder), max_tokens=6)
     assert loaded.encode is not None
     batch = loaded.encode(["a b c d e f", "a"])
@@ -68,7 +68,7 @@ def test_a_folder_with_checksums_is_checked(folder: Path, kind: str) -> None:
         (folder / name).write_bytes(intact)
 
 
-def test_the_demo_model_is_real() -> None:
+def test_the_demo_model_is_trained() -> None:
     loaded = load_model(DEFAULT_MODEL, max_tokens=32)
     assert (loaded.model.config.num_hidden_layers, loaded.model.config.num_attention_heads) == (6, 12)
     assert loaded.encode is not None
@@ -91,7 +91,7 @@ def module() -> Iterator[types.ModuleType]:
     del sys.modules["user_models"]
 
 
-def test_an_object_path(module: types.ModuleType) -> None:
+def test_an_object_path_is_loaded(module: types.ModuleType) -> None:
     module.make = lambda: nn.Linear(2, 2)
     module.model = nn.Linear(3, 3)
     module.number = lambda: 3
@@ -129,7 +129,7 @@ def test_user_code_that_fails_is_named_with_its_error(
             load_model(path, max_tokens=8)
 
 
-def test_batches_of_user_code(module: types.ModuleType) -> None:
+def test_user_code_can_provide_batches(module: types.ModuleType) -> None:
     def breaks() -> Iterator[int]:
         yield 1
         raise KeyError("next")
@@ -184,7 +184,7 @@ def test_without_a_padding_token_passages_go_one_by_one(module: types.ModuleType
     assert padding(["ab", "c"])["input_ids"].tolist() == [[97, 98], [99, 0]]
 
 
-def test_a_pair_with_something_that_is_no_tokenizer_or_fails(module: types.ModuleType) -> None:
+def test_a_pair_without_a_working_tokenizer_raises_an_error(module: types.ModuleType) -> None:
     module.pair = lambda: (nn.Linear(2, 2), 7)
     with pytest.raises(LoadError, match="a model with a int, which is not a tokenizer"):
         load_model("user_models:pair", max_tokens=8)
@@ -200,39 +200,39 @@ def test_a_pair_with_something_that_is_no_tokenizer_or_fails(module: types.Modul
         encode(["a"])
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
+def test_a_missing_folder_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         LoadError, match=r"there is no model folder .*nowhere'; give a local Hugging Face folder, all-MiniLM"
     ):
         load_model(str(tmp_path / "nowhere"), max_tokens=8)
 
 
-def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"has no config\.json"):
         load_model(str(tmp_path), max_tokens=8)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "\xff"])
-def test_a_broken_config(tmp_path: Path, content: str) -> None:
+def test_a_broken_config_raises_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(LoadError, match=r"config\.json"):
         load_model(str(tmp_path), max_tokens=8)
 
 
-def test_no_weights(folder: Path) -> None:
+def test_missing_weights_files_raise_an_error(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(LoadError, match="has no weights"):
         load_model(str(folder), max_tokens=8)
 
 
-def test_cut_off_weights(folder: Path) -> None:
+def test_truncated_weights_raise_an_error(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(LoadError, match="cannot load"):
         load_model(str(folder), max_tokens=8)
 
 
-def test_missing_weights_are_not_drawn_at_random(folder: Path) -> None:
+def test_missing_weights_are_not_initialised_at_random(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
@@ -244,7 +244,7 @@ def test_missing_weights_are_not_drawn_at_random(folder: Path) -> None:
         load_model(str(folder), max_tokens=8)
 
 
-def test_weights_that_are_not_finite(folder: Path) -> None:
+def test_non_finite_weights_raise_an_error(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
@@ -289,7 +289,7 @@ def test_an_attention_backend_named_for_a_part_is_refused(folder: Path) -> None:
         load_model(str(folder), max_tokens=8)
 
 
-def test_a_model_saved_with_swapped_attention_is_not_taken_for_one_without(folder: Path) -> None:
+def test_a_model_saved_with_swapped_attention_raises_an_error(folder: Path) -> None:
     _edit_config(folder, clearhead_swap=[{"operator": {"operator": "symmetric"}, "layers": ["encoder.layer.0"]}])
     with pytest.raises(LoadError, match=r'notes swapped attention, .* remove "clearhead_swap" there'):
         load_model(str(folder), max_tokens=8)
@@ -309,7 +309,7 @@ def test_code_in_a_folder_is_not_run(folder: Path) -> None:
         load_model(str(folder), max_tokens=8)
 
 
-def test_a_broken_tokenizer_matters_only_to_those_who_give_text(folder: Path) -> None:
+def test_a_broken_tokenizer_raises_an_error_only_for_text(folder: Path) -> None:
     for file in folder.glob("*"):
         if file.name not in ("config.json", "model.safetensors"):
             file.unlink()
@@ -328,7 +328,7 @@ def test_a_model_without_a_tokenizer_cannot_encode(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", TOKENIZER_FILES)
-def test_every_kind_of_tokenizer_file_counts(folder: Path, file: str) -> None:
+def test_every_kind_of_tokenizer_file_is_recognised(folder: Path, file: str) -> None:
     for other in folder.glob("*"):
         if other.name not in ("config.json", "model.safetensors"):
             other.unlink()
@@ -336,11 +336,11 @@ def test_every_kind_of_tokenizer_file_counts(folder: Path, file: str) -> None:
     assert load_model(str(folder), max_tokens=8).encode is not None
 
 
-def test_the_files_of_sentencepiece_are_known() -> None:
+def test_sentencepiece_files_are_recognised() -> None:
     assert {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"} <= set(TOKENIZER_FILES)
 
 
-def test_positions_are_counted_from_behind_the_padding(tmp_path: Path) -> None:
+def test_positions_start_after_the_padding(tmp_path: Path) -> None:
     import transformers
 
     torch.manual_seed(0)

@@ -38,7 +38,7 @@ def _images(n: int = 5, seed: int = 1) -> torch.Tensor:
     return torch.rand(n, 2, 15, 15, generator=torch.Generator().manual_seed(seed))
 
 
-def test_it_answers_by_the_definition() -> None:
+def test_outputs_match_the_definition() -> None:
     model, images = _model().double(), _images().double()
     with torch.no_grad():
         pixels = (images - torch.tensor(CONFIG.pixel_mean).view(2, 1, 1)) / torch.tensor(CONFIG.pixel_spread).view(
@@ -60,7 +60,7 @@ def test_it_answers_by_the_definition() -> None:
     assert CONFIG.tokens == 26
 
 
-def test_the_place_of_a_patch_matters() -> None:
+def test_the_position_of_a_patch_matters() -> None:
     model, images = _model(), _images()
     with torch.no_grad():
         moved = torch.cat([images[..., 3:], images[..., :3]], dim=-1)
@@ -69,7 +69,7 @@ def test_the_place_of_a_patch_matters() -> None:
         assert largest_difference(model(moved), model(images)) <= weight_tolerance(model, lambda: model(images))
 
 
-def test_every_parameter_learns() -> None:
+def test_every_parameter_gets_a_gradient() -> None:
     model = _model().train()
     model(_images()).logsumexp(dim=1).sum().backward()
     silent = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
@@ -77,7 +77,7 @@ def test_every_parameter_learns() -> None:
     assert silent <= {f"blocks.{i}.attention.key.bias" for i in range(3)}
 
 
-def test_it_is_watched_layer_by_layer() -> None:
+def test_every_layer_is_captured() -> None:
     model = _model()
     with capture(model) as tape:
         model(_images())
@@ -85,14 +85,14 @@ def test_it_is_watched_layer_by_layer() -> None:
     assert {tuple(heads.q.shape) for heads in tape.heads} == {(5, 2, 26, 11)}
 
 
-def test_it_is_audited_with_evidence() -> None:
+def test_model_can_be_audited() -> None:
     record = audit(_model(), [_images(), _images(seed=2)], theories=["kernel-pca"])
     assert record.fidelity.output_difference == 0
     assert record.fidelity.swap_error <= record.fidelity.tolerance < record.fidelity.control_change
     assert {finding.inputs for finding in record.findings} == {10}
 
 
-def test_the_folder_brings_back_every_bit(tmp_path: Path) -> None:
+def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path) -> None:
     model = _model()
     save_native(model, tmp_path / "deep" / "model")
     assert is_native(tmp_path / "deep" / "model")
@@ -106,7 +106,7 @@ def test_the_folder_brings_back_every_bit(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "deep" / "model").iterdir()) == ["config.json", "model.safetensors"]
 
 
-def test_the_initial_weights_come_from_the_seed_alone() -> None:
+def test_initial_weights_depend_only_on_the_seed() -> None:
     torch.manual_seed(5)
     first = _model(3)
     torch.manual_seed(6)
@@ -136,7 +136,7 @@ def test_damaged_files_are_not_used(tmp_path: Path, file: str, kind: str) -> Non
         assert loaded.config == CONFIG
 
 
-def test_folders_of_others_are_not_taken_for_ours(tmp_path: Path) -> None:
+def test_folders_of_other_libraries_are_not_loaded_as_native(tmp_path: Path) -> None:
     assert not is_native(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     assert not is_native(tmp_path)
@@ -199,7 +199,7 @@ def _spoil(folder: Path, case: str) -> None:
         ("nan", "head.bias holds NaN"),
     ],
 )
-def test_spoiled_folders_are_refused_in_one_line(tmp_path: Path, case: str, message: str) -> None:
+def test_damaged_folders_raise_a_one_line_error(tmp_path: Path, case: str, message: str) -> None:
     save_native(_model(), tmp_path)
     _spoil(tmp_path, case)
     with pytest.raises(InputError, match=message) as error:
@@ -214,20 +214,20 @@ def test_spoiled_folders_are_refused_in_one_line(tmp_path: Path, case: str, mess
         {"pixel_mean": (0.1, float("nan"))},
     ],
 )  # fmt: skip
-def test_sizes_that_do_not_fit(change: dict[str, object]) -> None:
+def test_invalid_sizes_raise_an_error(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="expected"):
         dataclasses.replace(CONFIG, **change)
 
 
 @pytest.mark.parametrize("shape", [(5, 2, 15, 14), (5, 1, 15, 15), (2, 15, 15)])
-def test_images_of_another_size(shape: tuple[int, ...], typechecked: bool) -> None:
+def test_images_of_another_size_raise_an_error(shape: tuple[int, ...], typechecked: bool) -> None:
     if typechecked and len(shape) == 3:
         pytest.skip("the annotation refuses it first")
     with pytest.raises(ShapeError, match=r"expected images \(b, 2, 15, 15\); got"):
         _model()(torch.zeros(shape))
 
 
-def test_a_pixel_spread_is_not_lost_on_the_way(tmp_path: Path) -> None:
+def test_pixel_spread_is_saved_and_restored(tmp_path: Path) -> None:
     save_native(_model(), tmp_path)
     model = load_native(tmp_path)
     assert torch.equal(model.pixels.spread.flatten(), torch.tensor([0.2, 0.4]))
@@ -236,7 +236,7 @@ def test_a_pixel_spread_is_not_lost_on_the_way(tmp_path: Path) -> None:
 MIXED = dataclasses.replace(CONFIG, attention=(Softmax(), Symmetric(), Symmetric()))
 
 
-def test_each_layer_attends_by_its_own_operator() -> None:
+def test_each_layer_uses_its_own_operator() -> None:
     model = VisionTransformer(MIXED, generator=torch.Generator().manual_seed(0)).double().eval()
     modules = [block.attention for block in model.blocks]
     assert [type(module) for module in modules] == [MultiHeadAttention, SymmetricAttention, SymmetricAttention]
@@ -253,7 +253,7 @@ def test_each_layer_attends_by_its_own_operator() -> None:
 
 
 @pytest.mark.parametrize("operator", [RPC(iterations=2, strength=1.0), ClampedKeys(strength=1.0)])
-def test_a_layer_without_queries_hands_its_keys_over(operator: RPC | ClampedKeys) -> None:
+def test_a_layer_without_queries_passes_its_keys(operator: RPC | ClampedKeys) -> None:
     config = dataclasses.replace(CONFIG, attention=operator)
     attention = VisionTransformer(config, generator=torch.Generator().manual_seed(0)).blocks[0].attention.double()
     x = torch.randn(3, 7, 22, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -265,7 +265,7 @@ def test_a_layer_without_queries_hands_its_keys_over(operator: RPC | ClampedKeys
     assert error <= tolerance(torch.float64) < other
 
 
-def test_shared_weights_start_alike_whatever_the_attention() -> None:
+def test_initial_shared_weights_do_not_depend_on_the_attention() -> None:
     plain = _model(3).state_dict()
     symmetric = VisionTransformer(
         dataclasses.replace(CONFIG, attention=Symmetric()), generator=torch.Generator().manual_seed(3)
@@ -278,7 +278,7 @@ def test_shared_weights_start_alike_whatever_the_attention() -> None:
 
 
 @pytest.mark.parametrize("config", [MIXED, dataclasses.replace(CONFIG, attention=Symmetric())])
-def test_the_folder_keeps_the_attention(tmp_path: Path, config: VisionTransformerConfig) -> None:
+def test_the_attention_is_saved_and_restored(tmp_path: Path, config: VisionTransformerConfig) -> None:
     model = VisionTransformer(config, generator=torch.Generator().manual_seed(0)).eval()
     save_native(model, tmp_path)
     loaded = load_native(tmp_path).eval()
@@ -293,7 +293,7 @@ def test_the_folder_keeps_the_attention(tmp_path: Path, config: VisionTransforme
     )
 
 
-def test_a_plain_folder_reads_as_those_from_before(tmp_path: Path) -> None:
+def test_a_folder_without_attention_settings_loads_softmax_attention(tmp_path: Path) -> None:
     save_native(_model(), tmp_path)
     assert "attention" not in json.loads((tmp_path / "config.json").read_text())
     assert load_native(tmp_path).config.layer_attention == (Softmax(),) * 3
@@ -301,7 +301,7 @@ def test_a_plain_folder_reads_as_those_from_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attention", [(Softmax(), Symmetric()), torch.relu, (Softmax(), Softmax(), "symmetric")])
-def test_attention_that_does_not_fit(attention: object) -> None:
+def test_invalid_attention_settings_raise_an_error(attention: object) -> None:
     message = r"expected named operators as attention \(softmax, symmetric.*\), one .* each of 3; got"
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, attention=attention)

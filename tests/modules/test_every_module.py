@@ -96,7 +96,7 @@ def test_contract(name: str, check: str, typechecked: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_only_what_does_not_apply_is_left_out(name: str) -> None:
+def test_only_checks_that_do_not_apply_are_left_out(name: str) -> None:
     left = set(MODULE_CHECKS) - {check for of, check in CASES if of == name} - {"permutation"}
     if "spatial" in name:
         assert left == {"single_token", "key_mask", "fully_hidden", "causal"}
@@ -107,7 +107,7 @@ def test_only_what_does_not_apply_is_left_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_a_module_made_anew_takes_the_state(name: str) -> None:
+def test_a_new_module_loads_the_state_dict(name: str) -> None:
     """From its constructor, which may hold what a copy would share."""
     module, other, (x, options) = randomised(MAKE[name]()), randomised(MAKE[name](), seed=1), inputs_of(name)
     assert differ(other(x, **options), module(x, **options))
@@ -127,7 +127,7 @@ def test_autocast_chooses_the_dtype(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_another_dtype_than_the_parameters_raises_a_clear_error(name: str, typechecked: bool) -> None:
+def test_inputs_of_another_dtype_than_the_parameters_raise_an_error(name: str, typechecked: bool) -> None:
     module, (x, _) = MAKE[name](), inputs_of(name)
     with pytest.raises(ValueError, match=r"dtype of the parameters, .*torch.float32.*; got .*torch.float64"):
         module(x)
@@ -163,7 +163,7 @@ def test_arguments_have_one_order_and_one_default(kind: type[nn.Module]) -> None
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_no_argument_is_a_flag_when_built_and_a_tensor_when_called(kind: type[nn.Module]) -> None:
+def test_no_argument_is_a_bool_in_init_and_a_tensor_in_forward(kind: type[nn.Module]) -> None:
     flags = {name for name, argument in inspect.signature(kind).parameters.items() if argument.annotation is bool}
     assert not flags & inspect.signature(kind.forward).parameters.keys()
 

@@ -39,7 +39,7 @@ def test_options_reach_the_operator() -> None:
         assert not options or differ(layer(x), plain(x))
 
 
-def test_there_is_no_map_of_values() -> None:
+def test_the_module_has_no_value_projection() -> None:
     names = [name for name, _ in KernelPCAAttention(12, num_heads=3, bias=False, out_bias=False).named_parameters()]
     assert names == ["query.weight", "key.weight", "out.weight"]
 
@@ -51,7 +51,7 @@ def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
     assert differ(layer(x[:, order], causal=True), layer(x, causal=True)[:, order])
 
 
-def test_causal_rows_see_their_prefix_and_padding_is_not_there() -> None:
+def test_causal_rows_depend_on_their_prefix_and_not_on_padding() -> None:
     layer, x = randomised(KernelPCAAttention(11, num_heads=2, head_dim=5, axes=3)), normal(2, 7, 11)
     causal = layer(x, causal=True)
     for i in (1, 3, 6):
@@ -62,7 +62,7 @@ def test_causal_rows_see_their_prefix_and_padding_is_not_there() -> None:
     require_same(layer(x, key_mask=torch.zeros_like(key_mask)), layer.out.bias.expand(2, 7, -1))
 
 
-def test_axes_are_constants_unless_they_are_learned() -> None:
+def test_axes_have_gradients_only_if_learned() -> None:
     x, learned = normal(2, 13, 11), {}
     for learn_axes in (False, True):
         layer = randomised(KernelPCAAttention(11, num_heads=1, axes=3, learn_axes=learn_axes))
@@ -76,7 +76,7 @@ def test_axes_are_constants_unless_they_are_learned() -> None:
     require_same(learned[False][1], layer.key.weight.grad)
 
 
-def test_it_learns() -> None:
+def test_training_lowers_the_loss() -> None:
     torch.manual_seed(0)
     layer = nn.Sequential(KernelPCAAttention(8, num_heads=2, axes=3, learn_axes=True), nn.LayerNorm(8), nn.Linear(8, 1))
     x = normal(32, 7, 8).float()
@@ -92,7 +92,7 @@ def test_it_learns() -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
+def test_bad_input_raises_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="head_dim, or num_heads that divides embed_dim; got 3 and 11"):
         KernelPCAAttention(11, num_heads=3)
     with pytest.raises(ValueError, match=r"sizes of one or more; got .*axes 0"):

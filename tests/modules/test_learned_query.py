@@ -15,7 +15,7 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 
 @settings(max_examples=30)
 @given(st.sampled_from([1, 2, 7]), st.sampled_from([1, 3]), st.sampled_from([1.0, None]), st.integers(0, 1000))
-def test_is_equation_four(tokens: int, queries: int, scale: float | None, seed: int) -> None:
+def test_output_is_equation_four(tokens: int, queries: int, scale: float | None, seed: int) -> None:
     layer = LearnedQueryAttention(11, num_queries=queries, head_dim=5, value_dim=13, bias=False, scale=scale)
     layer = randomised(layer, seed=seed)
     results = []
@@ -34,13 +34,13 @@ def test_is_equation_four(tokens: int, queries: int, scale: float | None, seed: 
 
 
 @given(st.integers(0, 1000))
-def test_the_order_of_the_tokens_changes_nothing(seed: int) -> None:
+def test_the_order_of_tokens_does_not_matter(seed: int) -> None:
     layer = randomised(LearnedQueryAttention(11, num_queries=3, bias=True), seed=seed)
     x, order = normal(2, 7, 11), torch.randperm(7, generator=torch.Generator().manual_seed(seed))
     require_same(layer(x[:, order]), layer(x))
 
 
-def test_other_tokens_and_the_order_of_self_attention_do_change_something() -> None:
+def test_control_other_tokens_change_the_output_and_order_changes_self_attention() -> None:
     layer, x = randomised(LearnedQueryAttention(11, num_queries=3)), normal(2, 7, 11)
     assert differ(layer(2 * x), layer(x))
     self_attention = randomised(SelfAttention(11))
@@ -77,7 +77,7 @@ def test_pools_images_and_video(spatial: tuple[int, ...], axis: int) -> None:
     require_same(layer.pool(x.movedim(axis, 1)), pooled)
 
 
-def test_cannot_tell_an_image_from_its_pixels_scrambled() -> None:
+def test_scrambled_pixels_give_the_same_output() -> None:
     layer, x = randomised(LearnedQueryAttention(7, num_queries=2)), normal(2, 7, 3, 5)
     scrambled = x.flatten(2)[..., torch.randperm(15, generator=torch.Generator().manual_seed(0))].unflatten(2, (3, 5))
     assert differ(scrambled, x)
@@ -93,7 +93,7 @@ def test_pools_the_visible_part_of_an_image() -> None:
     assert differ(layer.pool(x), layer.pool(x[:, :, :2]))
 
 
-def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
+def test_bad_input_raises_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="sizes of one or more; got embed_dim 11, num_queries 0"):
         LearnedQueryAttention(11, num_queries=0)
     if typechecked:

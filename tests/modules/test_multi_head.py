@@ -60,7 +60,7 @@ def widths(draw):
 
 @settings(max_examples=60)
 @given(widths(), st.integers(0, 1000))
-def test_is_the_sum_of_its_heads(options: dict, seed: int) -> None:
+def test_output_is_the_sum_over_heads(options: dict, seed: int) -> None:
     layer = randomised(MultiHeadAttention(**options), seed=seed)
     b, n, m, heads = 2, 3, 5, len(layer.head_dims)
     inputs = [
@@ -78,7 +78,7 @@ def test_is_the_sum_of_its_heads(options: dict, seed: int) -> None:
         require_same(got, want, what=str(tuple(want.shape)), size=size)
 
 
-def test_shared_keys_are_repeated_keys() -> None:
+def test_grouped_keys_equal_repeated_keys() -> None:
     shared = randomised(MultiHeadAttention(11, num_heads=6, head_dim=3, value_dim=2, num_kv_heads=2))
     whole = randomised(MultiHeadAttention(11, num_heads=6, head_dim=3, value_dim=2), seed=1)
     state = shared.state_dict()
@@ -95,7 +95,7 @@ def test_shared_keys_are_repeated_keys() -> None:
     assert differ(shared(x, mask=mask), whole(x, mask=mask))
 
 
-def test_one_head_with_the_identity_behind_it_is_self_attention() -> None:
+def test_one_head_with_an_identity_output_map_is_self_attention() -> None:
     one = randomised(
         MultiHeadAttention(11, num_heads=1, head_dim=3, value_dim=11, bias=False, out_bias=False, scale=1.0)
     )
@@ -122,7 +122,7 @@ def test_heads_of_equal_widths_run_in_one_call(widths, values, calls: int) -> No
     assert seen == [{}] * calls
 
 
-def test_without_a_scale_every_head_has_the_root_of_its_own_width() -> None:
+def test_the_default_scale_uses_each_heads_width() -> None:
     layer = randomised(MultiHeadAttention(11, num_heads=2, head_dim=[4, 9]))
     x = normal(2, 5, 11)
     want = layer(x)
@@ -142,7 +142,7 @@ def layer() -> MultiHeadAttention:
     return randomised(MultiHeadAttention(11, num_heads=3, kdim=5, vdim=7, head_dim=[2, 3, 2]))
 
 
-def test_hidden_keys_could_as_well_not_be_there(layer: MultiHeadAttention) -> None:
+def test_hidden_keys_do_not_matter(layer: MultiHeadAttention) -> None:
     q, k, v = normal(2, 3, 11), normal(2, 13, 5, seed=1), normal(2, 13, 7, seed=2)
     key_mask = torch.arange(13) < torch.tensor([[5], [5]])
     want = layer(q, k[:, :5], v[:, :5])
@@ -151,7 +151,7 @@ def test_hidden_keys_could_as_well_not_be_there(layer: MultiHeadAttention) -> No
     assert differ(layer(q, k, v), want)
 
 
-def test_causal_lets_the_last_query_see_everything(layer: MultiHeadAttention) -> None:
+def test_the_last_query_sees_all_keys_under_a_causal_mask(layer: MultiHeadAttention) -> None:
     q, k, v = normal(2, 3, 11), normal(2, 7, 5, seed=1), normal(2, 7, 7, seed=2)
     out = layer(q, k, v, causal=True)
     for j in range(3):
@@ -159,7 +159,7 @@ def test_causal_lets_the_last_query_see_everything(layer: MultiHeadAttention) ->
     assert differ(out[:, :1], layer(q, k, v)[:, :1])
 
 
-def test_masks_hold_together(layer: MultiHeadAttention) -> None:
+def test_masks_are_combined(layer: MultiHeadAttention) -> None:
     q, k, v = normal(2, 3, 11), normal(2, 7, 5, seed=1), normal(2, 7, 7, seed=2)
     mask, key_mask = boolean(3, 3, 7), boolean(2, 7, seed=1)
     past = torch.ones(3, 7, dtype=torch.bool).tril(4)
@@ -170,7 +170,7 @@ def test_masks_hold_together(layer: MultiHeadAttention) -> None:
         assert differ(layer(q, k, v, **fewer), want)
 
 
-def test_a_query_that_may_look_nowhere_gets_the_output_bias(layer: MultiHeadAttention) -> None:
+def test_a_query_without_visible_keys_gets_the_output_bias(layer: MultiHeadAttention) -> None:
     q, k, v = (x.requires_grad_() for x in (normal(2, 3, 11), normal(2, 7, 5), normal(2, 7, 7)))
     mask = torch.ones(3, 7, dtype=torch.bool)
     mask[1] = False
@@ -181,7 +181,7 @@ def test_a_query_that_may_look_nowhere_gets_the_output_bias(layer: MultiHeadAtte
     assert all(x.grad.isfinite().all() for x in (q, k, v))
 
 
-def test_without_a_value_the_key_is_the_value_and_without_a_key_the_query() -> None:
+def test_value_defaults_to_key_and_key_to_query() -> None:
     layer = randomised(MultiHeadAttention(11, num_heads=1))
     q, k = normal(2, 3, 11), normal(2, 5, 11, seed=1)
     require_same(layer(q, k), layer(q, k, k))

@@ -31,7 +31,7 @@ WRONG_SIZES = {
 
 
 @pytest.mark.parametrize("case", WRONG_SIZES)
-def test_sizes_that_cannot_be_raise_a_clear_error(case: str) -> None:
+def test_impossible_sizes_raise_an_error(case: str) -> None:
     options, message = WRONG_SIZES[case]
     with pytest.raises(ValueError, match=message):
         MultiHeadAttention(11, **options)
@@ -59,7 +59,7 @@ WRONG_INPUTS = {
 
 
 @pytest.mark.parametrize("case", WRONG_INPUTS)
-def test_inputs_that_do_not_fit_raise_a_clear_error(case: str, layer: MultiHeadAttention, typechecked: bool) -> None:
+def test_inputs_of_wrong_shape_raise_an_error(case: str, layer: MultiHeadAttention, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses most of these before the module can")
     changed, kind, message = WRONG_INPUTS[case]
@@ -79,7 +79,7 @@ def test_inputs_that_do_not_fit_raise_a_clear_error(case: str, layer: MultiHeadA
         ({"attn_bias": boolean(3, 7)}, "a floating attn_bias, which is added to the scores; got torch.bool"),
     ],
 )
-def test_dtypes_that_do_not_fit_raise_a_clear_error(
+def test_inputs_of_wrong_dtype_raise_an_error(
     wrong: dict, message: str, layer: MultiHeadAttention, typechecked: bool
 ) -> None:
     if typechecked:

@@ -18,7 +18,7 @@ def sets_of(sizes: list[int], seed: int = 0) -> list[Tensor]:
 
 
 @given(SIZES)
-def test_every_token_is_there_once_and_the_rest_is_zero(sizes: list[int]) -> None:
+def test_padded_sets_hold_every_token_once_and_zeros_elsewhere(sizes: list[int]) -> None:
     sets = sets_of(sizes)
     padded = pad_sets(sets)
     assert isinstance(padded, PaddedSets)
@@ -33,7 +33,7 @@ def test_every_token_is_there_once_and_the_rest_is_zero(sizes: list[int]) -> Non
 
 @settings(max_examples=30)
 @given(SIZES)
-def test_each_set_gets_what_it_would_get_alone(sizes: list[int]) -> None:
+def test_each_set_has_the_output_of_a_call_on_its_own(sizes: list[int]) -> None:
     sets = sets_of(sizes)
     tokens, mask = pad_sets(sets)
     for layer in (
@@ -51,7 +51,7 @@ def test_each_set_gets_what_it_would_get_alone(sizes: list[int]) -> None:
         require_same(row, across(one, x), what="cross-attention")
 
 
-def test_without_the_mask_padding_is_seen() -> None:
+def test_control_without_the_mask_padding_changes_the_output() -> None:
     sets = sets_of([2, 7])
     tokens, mask = pad_sets(sets)
     layer = randomised(SelfAttention(11))
@@ -77,7 +77,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_sets_that_do_not_go_together_raise_a_clear_error(case: str, typechecked: bool) -> None:
+def test_sets_of_different_width_or_dtype_raise_an_error(case: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
     sets, kind, message = WRONG[case]

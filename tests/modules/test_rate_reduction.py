@@ -26,7 +26,7 @@ def published(z: Tensor, labels: Tensor, *, eps_squared: float, gamma1: float, g
     return -gamma2 * expansion + compression
 
 
-def test_is_the_published_formula_with_its_arguments() -> None:
+def test_loss_is_the_published_formula() -> None:
     z = Z.clone().requires_grad_()
     for eps_squared, gamma1, gamma2 in ((0.5, 1.0, 1.0), (0.01, 1.0, 1.0), (0.5, 2.0, 1.0), (0.5, 1.0, 0.3)):
         loss = RateReductionLoss(eps=math.sqrt(eps_squared), gamma1=gamma1, gamma2=gamma2)(z, LABELS)
@@ -38,12 +38,12 @@ def test_is_the_published_formula_with_its_arguments() -> None:
     assert (RateReductionLoss(eps=0.5)(z, LABELS) - default).abs() > 0.1  # epsilon is not its square
 
 
-def test_members_serve_as_labels() -> None:
+def test_memberships_can_replace_labels() -> None:
     members = torch.nn.functional.one_hot(LABELS, 3).T.double()
     torch.testing.assert_close(RateReductionLoss()(Z, membership=members), RateReductionLoss()(Z, LABELS))
 
 
-def test_features_are_normalised_if_asked() -> None:
+def test_features_are_normalised_on_request() -> None:
     loss = RateReductionLoss(normalise=True)
     torch.testing.assert_close(loss(7 * Z, LABELS), loss(Z, LABELS))
     assert abs(float(RateReductionLoss()(7 * Z, LABELS) - RateReductionLoss()(Z, LABELS))) > 0.1
@@ -53,7 +53,7 @@ def test_features_are_normalised_if_asked() -> None:
     torch.testing.assert_close(loss.rates(Z, LABELS).expansion, want.expansion)
 
 
-def test_training_lowers_it_and_parts_the_classes() -> None:
+def test_training_lowers_the_loss_and_separates_the_classes() -> None:
     """A linear map of features that overlap, by the optimiser that the source uses."""
     layer = torch.nn.Linear(5, 7, bias=False, dtype=torch.float64)
     with torch.no_grad():
@@ -71,7 +71,7 @@ def test_training_lowers_it_and_parts_the_classes() -> None:
     assert values[-1] < 0
 
 
-def test_refusals_and_what_it_prints() -> None:
+def test_invalid_arguments_raise_an_error_and_repr_shows_settings() -> None:
     assert repr(RateReductionLoss()) == "RateReductionLoss(eps=0.707107, gamma1=1, gamma2=1, normalise=False)"
     for wrong in ({"eps": 0.0}, {"gamma1": 0.0}, {"gamma2": -1.0}):
         with pytest.raises(ValueError, match="expected"):

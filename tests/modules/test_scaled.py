@@ -23,7 +23,7 @@ MASKS = ({}, {"causal": True}, {"key_mask": boolean(2, 7)}, {"mask": boolean(2, 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_with_a_zero_s_it_is_multi_head_attention_to_the_bit(form: str) -> None:
+def test_with_zero_s_the_output_equals_multi_head_attention_bit_for_bit(form: str) -> None:
     layer, other = ScaledAttention(12, num_heads=3, **FORMS[form]), MultiHeadAttention(12, num_heads=3)
     missing, unexpected = layer.load_state_dict(other.state_dict(), strict=False)
     assert (missing, unexpected) == (["operator.s"], [])
@@ -56,7 +56,7 @@ def test_each_head_has_its_own_maps_and_s(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_training_moves_s_and_lowers_the_loss(form: str) -> None:
+def test_training_changes_s_and_lowers_the_loss(form: str) -> None:
     torch.manual_seed(0)
     layer, x = ScaledAttention(12, num_heads=3, **FORMS[form]), normal(5, 7, 12).float()
     wanted = normal(5, 7, 12, seed=1)
@@ -73,7 +73,7 @@ def test_training_moves_s_and_lowers_the_loss(form: str) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_s_has_as_many_parameters_as_published() -> None:
+def test_s_has_the_published_number_of_parameters() -> None:
     """12 layers of DeiT-tiny, 3 heads, 197 tokens; one alpha for each layer; and no weight decay for vectors."""
     with torch.device("meta"):
         layers = {form: [ScaledAttention(192, num_heads=3, **options) for _ in range(12)] for form, options in {
@@ -84,7 +84,7 @@ def test_s_has_as_many_parameters_as_published() -> None:
     assert {form: made[0].operator.s.ndim for form, made in layers.items()} == {"matrix": 3, "alpha": 1, "by head": 1}
 
 
-def test_a_matrix_refuses_another_length_or_is_resize_matrix() -> None:
+def test_a_matrix_of_another_length_raises_or_is_resized() -> None:
     x = normal(2, 10, 12)
     with pytest.raises(ShapeError, match="S is for 7 tokens and there are 10"):
         randomised(ScaledAttention(12, num_heads=3, form="matrix", num_tokens=7))(x)
@@ -95,7 +95,7 @@ def test_a_matrix_refuses_another_length_or_is_resize_matrix() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
+def test_the_kind_of_s_is_saved_and_rebuilt(form: str) -> None:
     settings = Scaled(num_heads=3, **FORMS[form])
     stored = json.loads(json.dumps(operator_to_dict(settings)))
     assert stored["operator"] == "scaled"
@@ -127,7 +127,7 @@ def test_a_file_holds_which_s_and_build_makes_it(form: str) -> None:
         ({"form": "matrix", "num_tokens": True, "num_heads": 3}, "num_tokens and num_heads of one or more"),
     ],
 )
-def test_settings_that_do_not_fit_raise_a_clear_error(options: dict, words: str, typechecked: bool) -> None:
+def test_invalid_settings_raise_an_error(options: dict, words: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the settings can")
     with pytest.raises(ValueError, match=words):
@@ -136,7 +136,7 @@ def test_settings_that_do_not_fit_raise_a_clear_error(options: dict, words: str,
         operator_from_dict({"operator": "scaled", **options})
 
 
-def test_widths_that_do_not_fit_raise_a_clear_error() -> None:
+def test_invalid_widths_raise_an_error() -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         ScaledAttention(12, num_heads=5, form="symmetric")
     with pytest.raises(ValueError, match="sizes of one or more"):

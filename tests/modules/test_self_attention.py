@@ -22,7 +22,7 @@ def equation_three(layer: SelfAttention, x: Tensor, *, scale: float = 1.0, query
 
 @settings(max_examples=30)
 @given(st.sampled_from([1, 2, 5]), st.sampled_from([None, 3, 7]), st.sampled_from([None, 2, 13]), st.integers(0, 1000))
-def test_is_equation_three(tokens: int, head_dim: int | None, value_dim: int | None, seed: int) -> None:
+def test_output_is_equation_three(tokens: int, head_dim: int | None, value_dim: int | None, seed: int) -> None:
     layer = randomised(SelfAttention(11, head_dim=head_dim, value_dim=value_dim, bias=False, scale=1.0), seed=seed)
     results = []
     for attend in (layer, lambda x: equation_three(layer, x)):
@@ -34,7 +34,7 @@ def test_is_equation_three(tokens: int, head_dim: int | None, value_dim: int | N
         require_same(got, want, size=size)
 
 
-def test_the_misprint_in_the_sources_proof_is_another_operator() -> None:
+def test_the_operator_misprinted_in_the_proof_differs() -> None:
     layer, x = randomised(SelfAttention(11, head_dim=5, value_dim=5, bias=False, scale=1.0)), normal(2, 7, 11)
     assert differ(equation_three(layer, x, query="value"), layer(x))
     other = randomised(SelfAttention(11, head_dim=5, value_dim=3, bias=False, scale=1.0))
@@ -56,7 +56,7 @@ def test_a_causal_mask_breaks_the_equivariance() -> None:
     require_same(layer(turned), layer(x).flip(-2))
 
 
-def test_the_scale_is_the_root_of_the_width_unless_given() -> None:
+def test_the_default_scale_is_one_over_the_root_of_the_width() -> None:
     x = normal(2, 5, 11)
     plain = randomised(SelfAttention(11, head_dim=7, bias=False, scale=1.0))
     for scale, factor in ((None, 1 / math.sqrt(7)), (0.3, 0.3)):
@@ -79,7 +79,7 @@ def test_masks_and_biases_reach_the_scores() -> None:
     require_same(layer(x, mask=per_input)[1], layer(x[1], mask=per_input[1]))
 
 
-def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
+def test_bad_input_raises_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="sizes of one or more; got embed_dim 11, head_dim 0, value_dim 11"):
         SelfAttention(11, head_dim=0)
     if typechecked:

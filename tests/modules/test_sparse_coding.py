@@ -15,7 +15,7 @@ from tests.modules.drawing import differ, normal, require_same
 MAKE = {"one step": SparseCodingStep, "overcomplete": OvercompleteStep}
 
 
-def test_they_call_their_operators_with_their_own_numbers() -> None:
+def test_modules_pass_their_settings_to_the_operators() -> None:
     x = normal(2, 7, 11)
     one = SparseCodingStep(11, step=0.2, penalty=0.3).double()
     require_same(one(x), reference.ista_step(x, one.dictionary, step=0.2, penalty=0.3))
@@ -26,7 +26,7 @@ def test_they_call_their_operators_with_their_own_numbers() -> None:
     assert OvercompleteStep(11).dictionary.shape == OvercompleteStep(11).decoder.shape == (11, 44)
 
 
-def test_the_published_step_is_short_enough_at_the_start() -> None:
+def test_the_published_step_size_is_stable_at_initialisation() -> None:
     """Dictionaries drawn so have a square norm of about 8 at every width; a step of .1 is below 1/8."""
     torch.manual_seed(0)
     for width in (101, 307):
@@ -34,7 +34,7 @@ def test_the_published_step_is_short_enough_at_the_start() -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_a_step_too_long_is_said_once_for_every_state_and_not_in_training(name: str) -> None:
+def test_a_too_long_step_warns_once_per_state_and_not_in_training(name: str) -> None:
     layer, x = MAKE[name](7, step=50.0), normal(3, 7, dtype=torch.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -67,7 +67,7 @@ def test_autocast_chooses_the_dtype(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_it_runs_where_dictionaries_have_no_version_or_no_numbers(name: str) -> None:
+def test_modules_run_in_inference_mode_and_on_the_meta_device(name: str) -> None:
     with torch.inference_mode():
         assert MAKE[name](7).eval()(torch.ones(3, 7)).shape == (3, 7)
     with torch.device("meta"):
@@ -75,7 +75,7 @@ def test_it_runs_where_dictionaries_have_no_version_or_no_numbers(name: str) -> 
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_it_is_compiled_without_a_break(name: str, typechecked: bool) -> None:
+def test_compiles_without_a_graph_break(name: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("torch.compile is tested in the session without the import hook")
     layer, x = MAKE[name](7).double().eval(), normal(41, 7)
@@ -84,7 +84,7 @@ def test_it_is_compiled_without_a_break(name: str, typechecked: bool) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_numbers_that_are_no_step_are_refused(name: str, typechecked: bool) -> None:
+def test_invalid_step_sizes_raise_an_error(name: str, typechecked: bool) -> None:
     for wrong in ({"step": 0.0}, {"step": -0.1}, {"penalty": -0.1}, {"step": float("nan")}):
         with pytest.raises(ValueError, match="expected a step above zero and a penalty of at least zero"):
             MAKE[name](7, **wrong)

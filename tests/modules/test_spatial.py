@@ -17,7 +17,7 @@ def convolved(x: Tensor, linear: torch.nn.Linear) -> Tensor:
 
 
 @pytest.mark.parametrize("size", [(7, 11), (2, 2), None], ids=["up", "down", "itself"])
-def test_is_spatial_attention_between_convolutions(size: tuple[int, int] | None) -> None:
+def test_output_is_spatial_attention_between_convolutions(size: tuple[int, int] | None) -> None:
     layer = randomised(SpatialAttention(7, query_channels=7 if size is None else 5, head_dim=3, out_channels=13))
     x = normal(2, 7, 3, 5)
     query = x if size is None else normal(2, 5, *size, seed=1)
@@ -30,7 +30,7 @@ def test_is_spatial_attention_between_convolutions(size: tuple[int, int] | None)
 
 
 @pytest.mark.parametrize("spatial", [(5,), (3, 5), (2, 3, 5)], ids=["sequence", "image", "video"])
-def test_is_multi_head_attention_over_the_positions(spatial: tuple[int, ...]) -> None:
+def test_output_is_multi_head_attention_over_positions(spatial: tuple[int, ...]) -> None:
     layer = randomised(SpatialAttention(6, num_heads=3, head_dim=[2, 3, 2], value_dim=[5, 1, 5]))
     x, mask = normal(2, 6, *spatial), boolean(2, 3, torch.Size(spatial).numel(), torch.Size(spatial).numel())
     heads: MultiHeadAttention = layer.attention
@@ -39,7 +39,7 @@ def test_is_multi_head_attention_over_the_positions(spatial: tuple[int, ...]) ->
     assert differ(layer(x), layer(x, mask=mask))
 
 
-def test_channels_first_and_last_are_one_layer() -> None:
+def test_channels_first_and_last_give_the_same_output() -> None:
     first = randomised(SpatialAttention(7, query_channels=5))
     last = SpatialAttention(7, query_channels=5, channel_axis=-1).double()
     last.load_state_dict(first.state_dict())
@@ -48,12 +48,12 @@ def test_channels_first_and_last_are_one_layer() -> None:
     assert "channel_axis=-1" in repr(last)
 
 
-def test_an_image_may_ask_a_video() -> None:
+def test_queries_of_an_image_can_attend_to_a_video() -> None:
     layer = randomised(SpatialAttention(7, query_channels=5, out_channels=11, num_heads=1, head_dim=3))
     assert layer(normal(2, 7, 2, 3, 5), normal(2, 5, 3, 2)).shape == (2, 11, 3, 2)
 
 
-def test_turned_images_give_turned_outputs() -> None:
+def test_rotated_images_give_rotated_outputs() -> None:
     layer, x = randomised(SpatialAttention(7)), normal(2, 7, 3, 5)
     for turned in (lambda y: y.rot90(1, (-2, -1)), lambda y: y.flip(-1), lambda y: y.mT):
         require_same(layer(turned(x)), turned(layer(x)))
@@ -61,14 +61,14 @@ def test_turned_images_give_turned_outputs() -> None:
     assert differ(layer(x.flip(-1) + where), layer(x + where).flip(-1))
 
 
-def test_hidden_positions_could_as_well_not_be_there() -> None:
+def test_hidden_positions_do_not_matter() -> None:
     layer, x, query = randomised(SpatialAttention(7)), normal(2, 7, 3, 5), normal(2, 7, 2, 2, seed=1)
     top = torch.arange(15).expand(2, -1) < 10
     require_same(layer(x, query, key_mask=top), layer(x[:, :, :2], query))
     assert differ(layer(x, query), layer(x[:, :, :2], query))
 
 
-def test_any_operator_and_any_scale_will_do() -> None:
+def test_other_operators_and_scales_can_be_used() -> None:
     def counted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return general_attention(q, k, v, similarity=dot_product())
 
@@ -83,7 +83,7 @@ def test_any_operator_and_any_scale_will_do() -> None:
     require_same(other(x), fold(maps.out(weights @ maps.value(tokens)), (3, 5)))
 
 
-def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
+def test_bad_input_raises_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 2 and 7"):
         SpatialAttention(7, num_heads=2)
     if typechecked:

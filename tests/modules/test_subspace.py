@@ -29,7 +29,7 @@ def test_a_projected_token_is_query_key_and_value_in_each_head(tied: bool) -> No
         require_same(layer(x, mask=mask), want)
 
 
-def test_it_is_symmetric_attention_with_one_map_for_keys_and_values() -> None:
+def test_output_is_symmetric_attention_with_one_map_for_keys_and_values() -> None:
     layer, other = (
         randomised(SubspaceAttention(12, num_heads=3)),
         SymmetricAttention(12, num_heads=3, bias=False).double(),
@@ -45,7 +45,7 @@ def test_it_is_symmetric_attention_with_one_map_for_keys_and_values() -> None:
     assert differ(other(x), layer(x))
 
 
-def test_the_tied_layer_is_the_derivation_without_its_shrinking() -> None:
+def test_the_tied_layer_is_the_derived_step_without_shrinking() -> None:
     """`subspace_step` of length one has no tokens of its own left, and carries p / (n eps^2) in front."""
     layer = randomised(SubspaceAttention(11, num_heads=3, head_dim=5, tied=True, scale=1.0))
     x = normal(2, 7, 11)
@@ -63,7 +63,7 @@ def test_its_bases_are_a_view_of_its_map() -> None:
     assert (layer.subspaces(x) - want).abs().max() <= tolerance(torch.float32)
 
 
-def test_tied_drops_a_map_and_released_has_a_bias() -> None:
+def test_the_tied_form_has_one_map_and_the_released_form_a_bias() -> None:
     sizes = {
         (tied, bias): sum(p.numel() for p in SubspaceAttention(12, num_heads=3, tied=tied, out_bias=bias).parameters())
         for tied in (False, True)
@@ -72,7 +72,7 @@ def test_tied_drops_a_map_and_released_has_a_bias() -> None:
     assert sizes == {(False, False): 288, (False, True): 300, (True, False): 144, (True, True): 144}
 
 
-def test_scale_and_operator_reach_their_place() -> None:
+def test_scale_and_operator_are_passed_on() -> None:
     x = normal(2, 7, 12)
     plain, scaled = (randomised(SubspaceAttention(12, num_heads=3, scale=scale)) for scale in (None, 0.1))
     assert differ(plain(x), scaled(x))
@@ -90,13 +90,13 @@ def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_it_keeps_the_contract_as_anybody_would_check_it(tied: bool) -> None:
+def test_public_contract_check_passes(tied: bool) -> None:
     result = check_attention(SubspaceAttention(12, num_heads=3, tied=tied), equivariant=True, compile=False, show=False)
     assert not result.failed
     assert {one.name for one in result.not_checked} == {"compile"}
 
 
-def test_wrong_sizes_raise_a_clear_error(typechecked: bool) -> None:
+def test_invalid_sizes_raise_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         SubspaceAttention(12, num_heads=5)
     with pytest.raises(ValueError, match=r"one or more; got .*heads 0"):

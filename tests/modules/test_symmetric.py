@@ -11,7 +11,7 @@ from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 
-def test_each_head_attends_with_its_own_keys_for_queries() -> None:
+def test_each_head_uses_its_keys_as_queries() -> None:
     layer = randomised(SymmetricAttention(11, num_heads=3, head_dim=5, value_dim=2, out_dim=13))
     x = normal(2, 6, 11)
     k, v = layer.key(x), layer.value(x)
@@ -29,7 +29,7 @@ def test_each_head_attends_with_its_own_keys_for_queries() -> None:
     assert layer(x).shape == (2, 6, 13)
 
 
-def test_it_is_multi_head_attention_with_one_map_for_queries_and_keys() -> None:
+def test_output_is_multi_head_attention_with_one_map_for_queries_and_keys() -> None:
     layer, other = SymmetricAttention(12, num_heads=3), MultiHeadAttention(12, num_heads=3)
     state = layer.state_dict()
     other.load_state_dict(state | {name.replace("key", "query"): x for name, x in state.items() if "key" in name})
@@ -39,7 +39,7 @@ def test_it_is_multi_head_attention_with_one_map_for_queries_and_keys() -> None:
     assert sum(p.numel() for p in other.parameters()) - sum(p.numel() for p in layer.parameters()) == 12 * 12 + 12
 
 
-def test_scale_and_operator_reach_their_place() -> None:
+def test_scale_and_operator_are_passed_on() -> None:
     x = normal(2, 7, 12)
     plain, scaled = (randomised(SymmetricAttention(12, num_heads=3, scale=scale)) for scale in (None, 0.1))
     assert differ(plain(x), scaled(x))
@@ -56,7 +56,7 @@ def test_permuted_tokens_give_permuted_outputs_unless_masked_causally() -> None:
     assert differ(layer(x[:, order], causal=True), layer(x, causal=True)[:, order])
 
 
-def test_wrong_sizes_raise_a_clear_error(typechecked: bool) -> None:
+def test_invalid_sizes_raise_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         SymmetricAttention(12, num_heads=5)
     with pytest.raises(ValueError, match=r"one or more; got .*heads 0"):

@@ -9,7 +9,7 @@ from clearhead.shapes import ShapeError
 from tests.modules.drawing import differ, normal, randomised, require_same
 
 
-def test_the_operator_stands_between_two_maps() -> None:
+def test_output_is_the_operator_between_two_linear_maps() -> None:
     x = normal(2, 7, 12)
     layer = randomised(TokenStatisticsAttention(12, num_heads=3))
     w = torch.stack(layer.subspaces(x).chunk(3, dim=-1), dim=1)
@@ -21,7 +21,7 @@ def test_the_operator_stands_between_two_maps() -> None:
     require_same(causal(x), causal.out(torch.cat(attended.unbind(1), dim=-1)))
 
 
-def test_it_starts_as_released() -> None:
+def test_initial_parameters_are_those_of_the_released_code() -> None:
     layer = CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11)
     assert torch.equal(layer.sharpness, torch.ones(3))
     assert torch.equal(layer.bias, torch.zeros(3, 11))
@@ -31,7 +31,7 @@ def test_it_starts_as_released() -> None:
 
 
 @pytest.mark.parametrize("name", ["sharpness", "bias"])
-def test_what_is_learned_beside_the_maps_acts(name: str) -> None:
+def test_every_parameter_besides_the_maps_changes_the_output(name: str) -> None:
     layer, x = randomised(CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11)), normal(2, 7, 12)
     before = layer(x).detach()
     with torch.no_grad():
@@ -39,7 +39,7 @@ def test_what_is_learned_beside_the_maps_acts(name: str) -> None:
     assert differ(layer(x), before)
 
 
-def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
+def test_later_tokens_do_not_change_earlier_outputs() -> None:
     layer, whole = (
         CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11),
         TokenStatisticsAttention(12, num_heads=3),
@@ -51,7 +51,7 @@ def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
     assert not torch.equal(whole(x)[:, :4], whole(large)[:, :4])
 
 
-def test_wrong_sizes_raise_a_clear_error(typechecked: bool) -> None:
+def test_invalid_sizes_raise_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match="num_heads that divides embed_dim; got 5 and 12"):
         TokenStatisticsAttention(12, num_heads=5)
     with pytest.raises(ValueError, match="one or more; got max_tokens 0"):

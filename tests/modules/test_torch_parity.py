@@ -74,7 +74,7 @@ def run(attend, inputs: list[Tensor], parameters: dict[str, Tensor]) -> tuple[Te
     seed=st.integers(0, 1000),
 )
 @example(layer=randomised(nn.MultiheadAttention(6, 3)), kind="none", padded=False, alone=True, sizes=(2, 5, 5), seed=0)
-def test_agrees_forward_and_backward(layer, kind, padded, alone, sizes, seed) -> None:
+def test_outputs_and_gradients_agree_with_torch(layer, kind, padded, alone, sizes, seed) -> None:
     (b, n, m), p = sizes, layer.embed_dim
     alone = alone and layer.kdim == layer.vdim == p
     m = n if alone else max(n, m) if kind == "causal" else m
@@ -102,7 +102,7 @@ def test_agrees_forward_and_backward(layer, kind, padded, alone, sizes, seed) ->
         require_same(x, want_parameters[name], what=f"gradient for {name}", size=size)
 
 
-def test_agrees_with_torchs_fast_path_in_evaluation() -> None:
+def test_outputs_agree_with_torchs_fused_path() -> None:
     layer = randomised(nn.MultiheadAttention(6, 3, batch_first=True)).eval()
     made, x = MultiHeadAttention.from_torch(layer), normal(2, 5, 6)
     with torch.no_grad():
@@ -117,7 +117,7 @@ def swapped_weights(state: dict[str, Tensor], one: int, other: int) -> dict[str,
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 1), (1, 2), (0, 2)])
-def test_any_other_reading_of_the_state_dict_is_seen(one: int, other: int) -> None:
+def test_control_misread_state_dicts_give_other_outputs(one: int, other: int) -> None:
     layer, x = randomised(nn.MultiheadAttention(6, 3, batch_first=True)), normal(2, 5, 6)
     made = MultiHeadAttention(6, num_heads=3).double()
     made.load_torch_state_dict(layer.state_dict())
@@ -139,7 +139,7 @@ def test_the_parameters_are_copies_of_torchs_dtype() -> None:
     assert torch.equal(layer.out_proj.weight, before)
 
 
-def test_what_torch_can_do_and_we_cannot_raises_a_clear_error() -> None:
+def test_unsupported_torch_options_raise_an_error() -> None:
     for options, message in (
         ({"add_bias_kv": True}, "add_bias_kv, which appends a learned key and value, is not supported"),
         ({"add_zero_attn": True}, "add_zero_attn, which appends a key of zeros, is not supported"),
@@ -166,7 +166,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("case", STATES)
-def test_a_state_dict_that_does_not_fit_raises_a_clear_error(case: str) -> None:
+def test_a_state_dict_of_another_shape_raises_an_error(case: str) -> None:
     make, message = STATES[case]
     layer = MultiHeadAttention(6, num_heads=3)
     before = layer.query.weight.clone()
@@ -176,6 +176,6 @@ def test_a_state_dict_that_does_not_fit_raises_a_clear_error(case: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"head_dim": [1, 2, 3]}, {"value_dim": 3}, {"num_kv_heads": 1}])
-def test_heads_that_torch_cannot_have_take_no_state_of_torchs(options: dict) -> None:
+def test_modules_with_unequal_heads_refuse_torch_state_dicts(options: dict) -> None:
     with pytest.raises(ValueError, match=r"heads of one width, each with its own keys.*got head_dims="):
         MultiHeadAttention(6, num_heads=3, **options).load_torch_state_dict(state())

@@ -38,20 +38,20 @@ def by_singular_values(z: torch.Tensor, eps: float) -> float:
 
 
 @given(seeds, st.sampled_from([(1, 1), (1, 7), (11, 1), (5, 7), (13, 7)]), st.sampled_from([1.0, 0.5, 0.1, 1e-3, 1e-5]))
-def test_is_half_the_sum_of_logarithms(seed: int, size: tuple[int, int], eps: float) -> None:
+def test_coding_rate_is_half_the_sum_of_logarithms(seed: int, size: tuple[int, int], eps: float) -> None:
     z = normal(*size, seed=seed)
     z[:, -1] = 0
     assert math.isclose(float(coding_rate(z, eps=eps)), by_singular_values(z, eps), rel_tol=EXACT, abs_tol=0)
     assert not math.isclose(float(coding_rate(z + 1, eps=eps)), by_singular_values(z, eps), rel_tol=1e-6)
 
 
-def test_eps_is_not_its_square() -> None:
+def test_eps_enters_squared() -> None:
     """Of one token of length one in one dimension, R = log(1 + 1 / eps^2) / 2."""
     assert float(coding_rate(torch.ones(1, 1), eps=0.5)) == pytest.approx(0.5 * math.log(5))
     assert float(coding_rate(torch.ones(1, 1), eps=math.sqrt(0.5))) == pytest.approx(0.5 * math.log(3))
 
 
-def test_more_of_the_same_tokens_have_the_same_rate() -> None:
+def test_repeating_tokens_keeps_the_rate() -> None:
     """The rate is of a distribution: tokens twice do not change it, and a new direction does."""
     z = normal(5, 7)
     torch.testing.assert_close(coding_rate(torch.cat([z, z])), coding_rate(z))
@@ -81,7 +81,7 @@ def test_class_rates_by_labels_and_by_membership() -> None:
     torch.testing.assert_close(class_rates(z, membership=members, eps=0.7).rates, found.rates)
 
 
-def test_soft_membership_is_the_definition() -> None:
+def test_soft_memberships_match_the_definition() -> None:
     z, eps = normal(17, 5), 0.7
     members = normal(3, 17, seed=1).softmax(dim=0)
     found = class_rates(z, membership=members, eps=eps)
@@ -92,7 +92,7 @@ def test_soft_membership_is_the_definition() -> None:
 
 
 @given(seeds)
-def test_rate_reduction_is_not_negative_and_needs_classes_that_differ(seed: int) -> None:
+def test_rate_reduction_is_positive_only_if_classes_differ(seed: int) -> None:
     z = normal(23, 5, seed=seed)
     labels = torch.arange(23) % 3
     found = rate_reduction(z, labels=labels)
@@ -121,7 +121,7 @@ def test_gradients_are_those_of_autograd() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("eps", [0.01, 0.001])
-def test_rounding_counts_as_predicted_and_is_warned_of(dtype: torch.dtype, eps: float) -> None:
+def test_rounding_adds_the_predicted_amount_and_warns(dtype: torch.dtype, eps: float) -> None:
     """512 tokens of rank 8 in 64 dimensions, every entry of size one, as behind a norm."""
     z = low_rank(512, 64, 8) * math.sqrt(64)
     with pytest.warns(RoundingNoiseWarning, match=f"{str(dtype)[6:]} .* too high by about .* larger eps"):
@@ -135,7 +135,7 @@ def test_rounding_counts_as_predicted_and_is_warned_of(dtype: torch.dtype, eps: 
     assert excess > 0.3
 
 
-def test_no_warning_where_rounding_is_not_counted() -> None:
+def test_no_warning_if_rounding_is_negligible() -> None:
     quiet = [
         (low_rank(512, 64, 8).bfloat16(), 0.5),
         (normal(512, 61).bfloat16(), 0.1),  # noise beside a signal of full rank
@@ -152,7 +152,7 @@ def test_no_warning_where_rounding_is_not_counted() -> None:
         subspace_rates(low_rank(512, 64, 3).bfloat16(), orthonormal(2, 64, 13), eps=1e-3)
 
 
-def test_half_precision_answers_in_single() -> None:
+def test_half_precision_input_gives_single_precision_rates() -> None:
     z = normal(13, 7).bfloat16()
     bases = orthonormal(2, 7, 3).float()
     assert coding_rate(z).dtype is subspace_rates(z, bases).dtype is torch.float32
@@ -162,7 +162,7 @@ def test_half_precision_answers_in_single() -> None:
     torch.testing.assert_close(under, subspace_rates(z.float(), bases))
 
 
-def test_rank_and_what_the_rate_grows_by() -> None:
+def test_numerical_rank_and_the_growth_of_the_rate() -> None:
     z = low_rank(31, 13, 5)
     assert int(numerical_rank(z)) == int(numerical_rank(z.float())) == int(numerical_rank(z.bfloat16())) == 5
     assert numerical_rank(torch.stack([z, normal(31, 13)])).tolist() == [5, 13]
@@ -185,12 +185,12 @@ def test_rank_and_what_the_rate_grows_by() -> None:
         (lambda: class_rates(normal(3, 2), membership=torch.ones(1, 3, requires_grad=True)), "detach"),
     ],
 )
-def test_refusals_say_cause_and_remedy(call, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_error_messages_name_cause_and_remedy(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_shapes_are_refused(typechecked: bool) -> None:
+def test_wrong_shapes_raise_an_error(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses these shapes first")
     for call in (
@@ -205,7 +205,7 @@ def test_shapes_are_refused(typechecked: bool) -> None:
         coding_rate(torch.ones(3, 2, dtype=torch.long))
 
 
-def test_labels_and_memberships_that_are_none_are_refused(typechecked: bool) -> None:
+def test_invalid_labels_and_memberships_raise_an_error(typechecked: bool) -> None:
     z = torch.ones(5, 3)
     with pytest.raises(ValueError, match="up to 1000000; got 2147483647"):
         class_rates(z, labels=torch.full((5,), 2**31 - 1))
@@ -224,7 +224,7 @@ def test_labels_and_memberships_that_are_none_are_refused(typechecked: bool) -> 
         class_rates(torch.ones(5, 5, 3), labels=torch.zeros(5, dtype=torch.long))
 
 
-def test_half_precision_can_be_mapped_over() -> None:
+def test_vmap_works_in_half_precision() -> None:
     z = normal(3, 7, 5).bfloat16()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RoundingNoiseWarning)

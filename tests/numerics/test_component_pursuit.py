@@ -26,7 +26,7 @@ def apart(got: Tensor, want: Tensor) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_both_parts_are_recovered(seed: int) -> None:
+def test_low_rank_and_sparse_parts_are_recovered(seed: int) -> None:
     low_rank, sparse = made(seed=seed)
     found = principal_component_pursuit(low_rank + sparse)
     assert found.converged
@@ -36,7 +36,7 @@ def test_both_parts_are_recovered(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_with_the_misprinted_sign_the_sum_is_right_and_the_parts_are_not(seed: int) -> None:
+def test_the_misprinted_sign_recovers_the_sum_but_not_the_parts(seed: int) -> None:
     low_rank, sparse = made(seed=seed)
     found = principal_component_pursuit(low_rank + sparse, dual_sign=-1)
     assert found.converged  # it says so of itself, which is why nobody noticed
@@ -44,7 +44,7 @@ def test_with_the_misprinted_sign_the_sum_is_right_and_the_parts_are_not(seed: i
     assert apart(found.sparse, sparse) > 1
 
 
-def test_what_was_found_is_optimal() -> None:
+def test_the_solution_is_optimal() -> None:
     """Y lies in the subgradients of both norms: of length one at most, and lambda times the sign where S is not 0."""
     low_rank, sparse = made(n=47, m=31, rank=3)
     found = principal_component_pursuit(low_rank + sparse, tolerance=1e-9)
@@ -58,7 +58,7 @@ def test_what_was_found_is_optimal() -> None:
     torch.testing.assert_close(u.mT[kept] @ found.dual @ v.mT[:, kept], torch.eye(3).double(), rtol=1e-4, atol=1e-4)
 
 
-def test_edges() -> None:
+def test_zero_single_entry_and_invalid_matrices() -> None:
     nothing = principal_component_pursuit(torch.zeros(3, 5))
     assert nothing.converged
     assert not nothing.low_rank.any()

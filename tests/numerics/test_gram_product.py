@@ -18,7 +18,7 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("size", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("tile", [2**20, 2**12])
-def test_is_the_product_with_the_centred_gram_matrix(
+def test_product_is_that_of_the_centred_gram_matrix(
     dtype: torch.dtype, size: float, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gram_product, "TILE", tile)
@@ -32,14 +32,14 @@ def test_is_the_product_with_the_centred_gram_matrix(
     assert relative(tiled.uncentred_product(x), dense.matrix @ x.double()) > within
 
 
-def test_long_keys_stay_in_range() -> None:
+def test_products_of_long_keys_are_finite() -> None:
     k = (40 * normal(139, 17)).float()
     tiled = tiled_gram(k, scale=0.25)
     assert tiled.product(normal(139, 5, seed=1).float()).isfinite().all()
     assert float(tiled.uncentred_product(torch.ones(139, 1)).max()) >= 1
 
 
-def test_the_guess_is_near_the_leading_vectors() -> None:
+def test_the_initial_guess_is_close_to_the_leading_eigenvectors() -> None:
     k = normal(139, 17) / torch.arange(1, 18)
     dense, tiled = centred_gram(k, scale=0.25), tiled_gram(k, scale=0.25)
     leading = torch.linalg.eigh(dense.matrix).eigenvectors[:, -3:]
@@ -51,7 +51,7 @@ def test_the_guess_is_near_the_leading_vectors() -> None:
 
 
 @pytest.mark.parametrize("tile", [2**20, 2**12])
-def test_threads_change_no_bit(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_bit_identical_for_any_number_of_threads(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gram_product, "TILE", tile)
     k, x = normal(439, 17).float(), normal(439, 5, seed=1).float()
 

@@ -37,7 +37,7 @@ class Counted:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
-def test_finds_the_leading_pairs(dtype: torch.dtype, power: float) -> None:
+def test_leading_eigenpairs_are_found(dtype: torch.dtype, power: float) -> None:
     values = decaying(power=power)
     matrix = operator(values)
     found = krylov_eigenpairs(Counted(matrix.to(dtype)), normal(211, WIDTH).to(dtype), COUNT)
@@ -49,7 +49,7 @@ def test_finds_the_leading_pairs(dtype: torch.dtype, power: float) -> None:
     assert found.values.dtype is found.vectors.dtype is torch.float64
 
 
-def test_a_slow_spectrum_needs_restarts_and_is_found() -> None:
+def test_a_slowly_decaying_spectrum_converges_with_restarts() -> None:
     values = decaying(power=0.1)
     product = Counted(operator(values))
     found = krylov_eigenpairs(product, normal(211, WIDTH), COUNT, most_products=100)
@@ -58,7 +58,7 @@ def test_a_slow_spectrum_needs_restarts_and_is_found() -> None:
     assert float(((found.values - values[:COUNT]) / values[:COUNT]).abs().max()) <= 1e-6
 
 
-def test_it_does_not_say_that_it_converged_before_it_did() -> None:
+def test_convergence_is_not_reported_too_early() -> None:
     values = decaying(power=0.1)
     matrix = operator(values)
     for products in (1, 2, 3):
@@ -78,14 +78,14 @@ def test_a_flat_spectrum_does_not_converge() -> None:
     assert float(found.residual.max()) > 1e-6
 
 
-def test_a_small_operator_is_solved_whole() -> None:
+def test_a_small_operator_is_solved_exactly() -> None:
     values = 1 + decaying(23)
     found = krylov_eigenpairs(Counted(operator(values)), normal(23, WIDTH), COUNT)
     assert bool(found.converged)
     assert float((found.values - values[:COUNT]).abs().max()) <= tolerance(torch.float64, terms=211)
 
 
-def test_a_low_rank_is_no_obstacle() -> None:
+def test_low_rank_operators_converge() -> None:
     values = torch.cat([decaying(7), torch.zeros(204, dtype=torch.float64)])
     found = krylov_eigenpairs(Counted(operator(values)), normal(211, WIDTH), COUNT)
     assert bool(found.converged)

@@ -25,7 +25,7 @@ def within(matrix: Array) -> float:
 
 @DTYPES
 @pytest.mark.parametrize("n", [2, 3, 61, 131])
-def test_is_what_the_wrappers_give(n: int, dtype: type) -> None:
+def test_results_equal_those_of_scipys_wrappers(n: int, dtype: type) -> None:
     matrix, kind = symmetric(n, dtype), "s" if dtype is np.float32 else "d"
     found = reduce(matrix)
     want = getattr(wrapped, kind + "sytrd")(matrix.T, lower=1, lwork=16 * n)
@@ -45,7 +45,7 @@ def test_is_what_the_wrappers_give(n: int, dtype: type) -> None:
 
 
 @DTYPES
-def test_the_parts_make_the_matrix_again_and_leave_it_alone(dtype: type) -> None:
+def test_the_factors_reproduce_the_matrix_and_leave_it_unchanged(dtype: type) -> None:
     matrix = symmetric(61, dtype)
     given = matrix.copy()
     found = reduce(matrix)
@@ -57,7 +57,7 @@ def test_the_parts_make_the_matrix_again_and_leave_it_alone(dtype: type) -> None
 
 
 @DTYPES
-def test_without_the_addresses_the_wrappers_are_used(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scipys_wrappers_are_used_without_function_addresses(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, vectors = symmetric(61, dtype), normal(7, 61, seed=1).numpy().astype(dtype)
     found = reduce(matrix)
     values, back = eigenvalues_of_tridiagonal(found.diagonal, found.off_diagonal), rotate_back(found, vectors)
@@ -68,7 +68,7 @@ def test_without_the_addresses_the_wrappers_are_used(dtype: type, monkeypatch: p
     assert np.abs(rotate_back(again, vectors) - back).max() <= within(matrix)
 
 
-def test_other_types_than_those_expected_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routines_with_unexpected_signatures_are_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     find = lapack._routine.__wrapped__
     assert all(find(kind + name) for kind in "sd" for name in lapack.ARGUMENTS)
     assert lapack._types("void (int *, double *, x_cython_lapack_d *, int *)", "d") == "irri"
@@ -81,7 +81,7 @@ def test_other_types_than_those_expected_are_not_called(monkeypatch: pytest.Monk
     assert find("dsytrd") is None
 
 
-def test_what_lapack_refuses_is_an_error() -> None:
+def test_lapack_errors_are_raised() -> None:
     matrix, room = symmetric(3, np.float64), np.empty(48)
     call = lapack._routine("dsytrd")
     with pytest.raises(ValueError, match="sytrd failed with info=-1"):

@@ -29,7 +29,7 @@ def separable(count: int, width: int, seed: int) -> Array:
 
 
 @given(seeds, st.sampled_from([(2, 3), (13, 7), (29, 5)]))
-def test_the_shortest_vector(seed: int, size: tuple[int, int]) -> None:
+def test_the_shortest_vector_is_found(seed: int, size: tuple[int, int]) -> None:
     rows = separable(*size, seed)
     bound = np.random.default_rng(seed).exponential(size=size[0])
     found = least_distance(StoredRows(rows), bound, guess=np.zeros(size[0]))
@@ -42,7 +42,7 @@ def test_the_shortest_vector(seed: int, size: tuple[int, int]) -> None:
 
 
 @given(seeds)
-def test_there_is_none_and_the_weights_prove_it(seed: int) -> None:
+def test_infeasible_bounds_are_proved_by_weights(seed: int) -> None:
     """Many more random rows than dimensions surround the origin."""
     rows = unit(np.random.default_rng(seed).standard_normal((61, 5)))
     found = least_distance(StoredRows(rows), np.ones(61), guess=np.zeros(61))
@@ -57,7 +57,7 @@ def test_there_is_none_and_the_weights_prove_it(seed: int) -> None:
 
 
 @given(seeds)
-def test_rows_that_must_be_met_exactly(seed: int) -> None:
+def test_equality_rows_are_met_exactly(seed: int) -> None:
     rows = separable(13, 7, seed)
     free, bound = np.arange(13) < 3, np.where(np.arange(13) < 3, 0.0, 1.0)
     found = least_distance(StoredRows(rows), bound, free=free, guess=np.zeros(13))
@@ -72,7 +72,7 @@ def test_rows_that_must_be_met_exactly(seed: int) -> None:
         assert (found.weights[3:] >= 0).all()
 
 
-def test_rows_are_taken_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_added_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, bound = separable(101, 7, 0), np.ones(101)
     whole = least_distance(StoredRows(rows), bound, guess=np.zeros(101))
     monkeypatch.setattr(module, "FIRST", 2)
@@ -89,7 +89,7 @@ def test_rows_are_taken_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> N
     assert 0 < values.min() < 1 - 1e-6
 
 
-def test_least_squares_that_do_not_end_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_squares_without_convergence_return_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(*_: object, **__: object) -> None:
         raise RuntimeError("Maximum number of iterations reached.")
 

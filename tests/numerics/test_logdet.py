@@ -28,7 +28,7 @@ def low_rank(n: int, d: int, rank: int, seed: int = 0) -> Tensor:
 
 
 @given(seeds, sizes, st.sampled_from([1e-9, 0.3, 40.0]))
-def test_is_the_definition_forward_and_backward(seed: int, size: tuple[int, int], a: float) -> None:
+def test_value_and_gradient_match_the_definition(seed: int, size: tuple[int, int], a: float) -> None:
     x = normal(2, 3, *size, seed=seed).requires_grad_()
     along = normal(2, 3, seed=seed + 1)
     fast, slow = log_det(x, a=a), torch.log1p(a * torch.linalg.svdvals(x.detach()).square()).sum(dim=-1)
@@ -39,7 +39,7 @@ def test_is_the_definition_forward_and_backward(seed: int, size: tuple[int, int]
     torch.testing.assert_close(log_det_gradient(x, a=a) * along[..., None, None], got)
 
 
-def test_the_trace_is_not_it() -> None:
+def test_control_the_trace_differs() -> None:
     """The control of the test above: equal to first order in a, and no more."""
     x = normal(7, 5)
     trace = x.square().sum()
@@ -48,7 +48,7 @@ def test_the_trace_is_not_it() -> None:
 
 
 @DTYPES
-def test_each_item_goes_its_own_way(dtype: torch.dtype) -> None:
+def test_items_of_a_batch_are_solved_independently(dtype: torch.dtype) -> None:
     """In single precision the first is solved in it, the second in double, the last two by singular values."""
     a = torch.tensor([0.1, 1e6, 1e26, 1e-20], dtype=torch.float64)
     x = torch.stack([normal(7, 5), *(low_rank(7, 5, 2, seed=seed) for seed in (3, 5, 7))]).to(dtype).requires_grad_()
@@ -62,7 +62,7 @@ def test_each_item_goes_its_own_way(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("size", [(61, 13), (13, 61)])
-def test_the_matrix_is_that_of_the_smaller_side(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smaller_gram_matrix_is_factored(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     gram = logdet._gram
     monkeypatch.setattr(logdet, "_gram", lambda *args: seen.append(gram(*args).shape[-1]) or gram(*args))
@@ -72,7 +72,7 @@ def test_the_matrix_is_that_of_the_smaller_side(size: tuple[int, int], monkeypat
 
 @DTYPES
 @pytest.mark.parametrize("eps", [1.0, 0.1, 1e-2, 1e-3, 1e-5])
-def test_rank_deficient_tokens_are_right_at_every_eps(dtype: torch.dtype, eps: float) -> None:
+def test_rank_deficient_tokens_are_exact_at_every_eps(dtype: torch.dtype, eps: float) -> None:
     """512 tokens of rank 8 in 64 dimensions; a determinant in single precision fails."""
     x, a = low_rank(512, 64, 8), 64 / 512 / eps**2
     exact = np.log1p(a * np.linalg.svd(x.numpy(), compute_uv=False)[:8] ** 2).sum()
@@ -83,7 +83,7 @@ def test_rank_deficient_tokens_are_right_at_every_eps(dtype: torch.dtype, eps: f
         assert not abs(float(log_det_slow(x.float(), a=a)) / exact - 1) < LOST[torch.float32]
 
 
-def test_agrees_with_fifty_digits() -> None:
+def test_values_agree_with_50_digit_arithmetic() -> None:
     """Integers, so that mpmath and torch start from the same numbers; two rows are equal."""
     x = normal(5, 3).mul(8).round()
     x[1] = x[0]
@@ -95,7 +95,7 @@ def test_agrees_with_fifty_digits() -> None:
 
 @pytest.mark.parametrize("rank", [3, 13])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_widened_whatever_autocast_says(dtype: torch.dtype, rank: int) -> None:
+def test_half_precision_is_widened_under_autocast_too(dtype: torch.dtype, rank: int) -> None:
     x = low_rank(61, 13, rank).to(dtype)
     want = log_det(x.double(), a=20.0)
     with torch.autocast("cpu", dtype=dtype):
@@ -111,7 +111,7 @@ def test_half_precision_is_widened_whatever_autocast_says(dtype: torch.dtype, ra
 
 
 @pytest.mark.parametrize("a", [0.3, 1e14])
-def test_gradients_are_those_of_differences(a: float) -> None:
+def test_gradients_match_finite_differences(a: float) -> None:
     """By a factor, and by singular values."""
     x = torch.cat([low_rank(5, 7, 2), low_rank(3, 7, 1, seed=9)])
     step = difference_step(torch.float64) * 1e-3
@@ -122,14 +122,14 @@ def test_gradients_are_those_of_differences(a: float) -> None:
     torch.testing.assert_close((log_det_gradient(x, a=a) * towards).sum(), slope, rtol=1e-4, atol=1e-4)
 
 
-def test_a_factor_that_breaks_down_spoils_no_gradient() -> None:
+def test_a_failed_factorisation_leaves_other_gradients_finite() -> None:
     """Equal columns, so long that one beside them is lost: the last pivot is zero to the bit."""
     x = torch.stack([torch.full((3, 2), 2.0**20), normal(3, 2).float()]).requires_grad_()
     (got,) = torch.autograd.grad(log_det(x).sum(), x)
     torch.testing.assert_close(got.double(), log_det_gradient(x.detach().double()), rtol=1e-5, atol=0)
 
 
-def test_second_derivatives_are_right_or_refused() -> None:
+def test_second_derivatives_are_exact_or_raise_an_error() -> None:
     x = normal(2, 5, 3).requires_grad_()
     wide = normal(2, 3, 5).requires_grad_()
     for leaf in (x, wide):
@@ -139,7 +139,7 @@ def test_second_derivatives_are_right_or_refused() -> None:
         torch.autograd.grad(log_det(flat, a=1e14), flat, create_graph=True)
 
 
-def test_torch_func_is_served_or_refused() -> None:
+def test_torch_func_transforms_work_or_raise_an_error() -> None:
     x = normal(2, 7, 5)
     want, gradient = log_det(x, a=0.7), log_det_gradient(x, a=0.7)
     torch.testing.assert_close(torch.vmap(lambda y: log_det(y, a=0.7))(x), want)
@@ -166,7 +166,7 @@ def near_rank(seed: int) -> Tensor:
     return (tokens / tokens.norm()).float()
 
 
-def test_no_factor_passes_that_lost_its_digits() -> None:
+def test_inaccurate_factors_are_rejected() -> None:
     """A small pivot magnifies the errors of those after it, which then look sound."""
     wrong = passed = 0
     for seed in range(400):
@@ -180,7 +180,7 @@ def test_no_factor_passes_that_lost_its_digits() -> None:
     assert wrong > 20
 
 
-def test_a_does_not_round_tokens_anew() -> None:
+def test_scaling_by_a_does_not_round_tokens_again() -> None:
     """Single precision of a low rank, so far beyond its rounding that the rate is that of the rounding."""
     x = low_rank(7, 5, 2).float()
     for a in (1e13, 3e13, 7e17):
@@ -190,13 +190,13 @@ def test_a_does_not_round_tokens_anew() -> None:
         assert abs(float(rounded) / float(want) - 1) > LOST[torch.float32]
 
 
-def test_a_has_no_gradient() -> None:
+def test_a_with_gradient_raises_an_error() -> None:
     with pytest.raises(ValueError, match="expected a without gradient"):
         log_det(normal(2, 7, 5), a=torch.ones(2, requires_grad=True))
 
 
 @DTYPES
-def test_extreme_numbers_are_finite_and_right(dtype: torch.dtype) -> None:
+def test_extreme_numbers_are_exact(dtype: torch.dtype) -> None:
     for size in (0.0, 1e-15, 1e30):
         x = (normal(7, 5) * size).to(dtype)
         values = torch.linalg.svdvals(x.double() / (size or 1)) * size
@@ -208,7 +208,7 @@ def test_extreme_numbers_are_finite_and_right(dtype: torch.dtype) -> None:
             log_det(torch.full((3, 2), bad, dtype=dtype))
 
 
-def test_of_a_gram_matrix() -> None:
+def test_log_det_of_a_gram_matrix() -> None:
     x = normal(2, 31, 7)
     torch.testing.assert_close(log_det_of_gram(x.mT @ x, a=0.3), log_det(x, a=0.3))
     flat = torch.stack([low_rank(31, 7, 2), normal(31, 7)])
@@ -217,7 +217,7 @@ def test_of_a_gram_matrix() -> None:
         log_det_of_gram(torch.full((2, 2), torch.nan), a=1.0)
 
 
-def test_recorded_and_plain_gradients_are_the_same_where_single_precision_is_not_enough() -> None:
+def test_autograd_and_explicit_gradients_agree_where_single_precision_fails() -> None:
     z = low_rank(n=67, d=31, rank=3).float().requires_grad_()
     for a in (1.0, 1e3, 1e5):
         (plain,) = torch.autograd.grad(log_det(z, a=a), z)

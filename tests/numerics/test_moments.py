@@ -24,7 +24,7 @@ def moments_of(data: np.ndarray) -> RunningMoments:
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**31), st.integers(2, 101), st.sampled_from([0.0, 1.0, 1e3]), st.sampled_from([1e-3, 1.0, 1e6]))
-def test_moments_are_those_of_the_whole(seed: int, samples: int, offset: float, spread: float) -> None:
+def test_running_moments_equal_those_of_all_samples(seed: int, samples: int, offset: float, spread: float) -> None:
     data = drawn(seed, samples, offset=offset, spread=spread)
     moments = moments_of(data)
     size = offset + spread
@@ -34,7 +34,7 @@ def test_moments_are_those_of_the_whole(seed: int, samples: int, offset: float, 
     np.testing.assert_allclose(moments.standard_error(), want, rtol=64 * EPSILON * samples * (size / spread))
 
 
-def test_a_large_mean_does_not_swallow_the_spread() -> None:
+def test_a_large_mean_does_not_hide_the_variance() -> None:
     data = drawn(7, 53, offset=1e9)
     naive = np.square(data).mean(axis=0) - np.square(data.mean(axis=0))
     want = data.var(axis=0)
@@ -61,7 +61,7 @@ def test_entries_that_are_not_finite_are_left_out(seed: int) -> None:
 
 
 @pytest.mark.parametrize("samples", [0, 1])
-def test_fewer_than_two_samples_have_no_spread(samples: int) -> None:
+def test_fewer_than_two_samples_have_no_interval(samples: int) -> None:
     moments = moments_of(drawn(3, samples))
     low, high = moments.interval()
     for unknown in (moments.standard_error(), low, high, moments.p_value()):
@@ -71,7 +71,7 @@ def test_fewer_than_two_samples_have_no_spread(samples: int) -> None:
 
 @pytest.mark.parametrize("level", [0.95, 0.5])
 @pytest.mark.parametrize("samples", [2, 3, 7])
-def test_the_interval_covers_as_often_as_it_says(samples: int, level: float) -> None:
+def test_the_interval_has_its_nominal_coverage(samples: int, level: float) -> None:
     """The share of intervals with the true mean in them, over many draws, and that of a normal interval as control."""
     draws = 20_011
     data = 7 + np.random.default_rng(samples).standard_normal((samples, draws))
@@ -83,13 +83,13 @@ def test_the_interval_covers_as_often_as_it_says(samples: int, level: float) -> 
     assert abs(np.mean(np.abs(moments.mean - 7) <= half) - level) > noise
 
 
-def test_p_values_are_those_of_the_t_test() -> None:
+def test_p_values_equal_those_of_the_t_test() -> None:
     data = drawn(5, 13, offset=0.9)
     np.testing.assert_allclose(moments_of(data).p_value(), stats.ttest_1samp(data, 0.0, axis=0).pvalue, rtol=1e-10)
     assert moments_of(data).p_value().min() < 0.05 < moments_of(data - data.mean(axis=0)).p_value().min()
 
 
-def test_samples_without_spread_decide_at_once() -> None:
+def test_samples_without_variance_have_p_value_zero_or_one() -> None:
     moments = moments_of(np.tile(np.array([0.0, 0.25]), (3, 1)))
     np.testing.assert_array_equal(moments.p_value(), [1.0, 0.0])
 
@@ -108,7 +108,7 @@ def benjamini_hochberg(p_values: list[float]) -> list[float]:
 
 @settings(max_examples=50)
 @given(st.lists(st.one_of(st.floats(0, 1), st.just(float("nan"))), max_size=23))
-def test_adjusted_p_values_are_those_of_benjamini_and_hochberg(p_values: list[float]) -> None:
+def test_adjusted_p_values_equal_benjamini_hochberg(p_values: list[float]) -> None:
     adjusted = false_discovery_rate(np.array(p_values, dtype=np.float64))
     known = [p for p in p_values if p == p]
     want = iter(benjamini_hochberg(known))
@@ -116,13 +116,13 @@ def test_adjusted_p_values_are_those_of_benjamini_and_hochberg(p_values: list[fl
         assert np.isnan(got) if p != p else got == pytest.approx(next(want), rel=1e-12)
 
 
-def test_adjusting_keeps_the_shape() -> None:
+def test_adjusted_p_values_keep_their_shape() -> None:
     p_values = np.array([[0.001, 0.02, np.nan], [0.03, 0.9, 0.04]])
     adjusted = false_discovery_rate(p_values)
     np.testing.assert_allclose(adjusted, [[0.005, 0.05, np.nan], [0.05, 0.9, 0.05]])
 
 
-def test_false_discoveries_are_held_to_the_rate_and_without_adjustment_are_not() -> None:
+def test_the_false_discovery_rate_is_controlled_only_with_adjustment() -> None:
     """Of 101 tests, 11 have something to find; averaged over many draws, the share of the others among the found."""
     rng = np.random.default_rng(11)
     shift = np.where(np.arange(101) < 11, 4.0, 0.0)

@@ -40,7 +40,7 @@ def violation(rows: Array, linear: Array, equal: np.ndarray, x: Array) -> float:
 
 
 @given(seeds, sizes, st.sampled_from([0, 1, 2]))
-def test_solutions_meet_the_conditions_of_optimality(seed: int, size: tuple[int, int], free: int) -> None:
+def test_solutions_satisfy_the_optimality_conditions(seed: int, size: tuple[int, int], free: int) -> None:
     rows, linear, equal = drawn(*size, seed, free=free)
     found = nonnegative_qp(StoredRows(rows), linear, free=equal)
     assert found.converged
@@ -49,7 +49,7 @@ def test_solutions_meet_the_conditions_of_optimality(seed: int, size: tuple[int,
 
 
 @given(seeds)
-def test_other_vectors_do_not_meet_them(seed: int) -> None:
+def test_control_other_vectors_violate_the_optimality_conditions(seed: int) -> None:
     """The control of the test above."""
     rows, linear, equal = drawn(13, 11, seed)
     x = nonnegative_qp(StoredRows(rows), linear).x
@@ -60,7 +60,7 @@ def test_other_vectors_do_not_meet_them(seed: int) -> None:
 
 
 @given(seeds, sizes)
-def test_repeated_rows_leave_w_as_it_was(seed: int, size: tuple[int, int]) -> None:
+def test_repeated_rows_do_not_change_w(seed: int, size: tuple[int, int]) -> None:
     rows, linear, _ = drawn(*size, seed)
     once = nonnegative_qp(StoredRows(rows), linear)
     again = nonnegative_qp(StoredRows(np.repeat(rows, 3, axis=0)), np.repeat(linear, 3))
@@ -71,7 +71,7 @@ def test_repeated_rows_leave_w_as_it_was(seed: int, size: tuple[int, int]) -> No
 
 @given(seeds, sizes)
 @settings(max_examples=20)
-def test_a_program_without_a_lowest_value_does_not_converge(seed: int, size: tuple[int, int]) -> None:
+def test_an_unbounded_program_does_not_converge(seed: int, size: tuple[int, int]) -> None:
     """Two rows that contradict each other: their multipliers can grow together for ever."""
     rows, linear, _ = drawn(*size, seed)
     rows[1] = -rows[0]
@@ -85,7 +85,7 @@ def test_a_program_without_a_lowest_value_does_not_converge(seed: int, size: tup
 
 @given(seeds, seeds)
 @settings(max_examples=30)
-def test_where_it_starts_does_not_matter(seed: int, other: int) -> None:
+def test_the_starting_point_does_not_matter(seed: int, other: int) -> None:
     rows, linear, equal = drawn(31, 7, seed, free=1)
     best = nonnegative_qp(StoredRows(rows), linear, free=equal)
     start = np.random.default_rng(other).standard_normal(31)
@@ -95,7 +95,7 @@ def test_where_it_starts_does_not_matter(seed: int, other: int) -> None:
         np.testing.assert_allclose(found.w, best.w, atol=1e3 * EXACT * (1 + np.linalg.norm(best.w)))
 
 
-def test_one_solver_for_many_linear_terms() -> None:
+def test_a_solver_can_be_reused_for_other_linear_terms() -> None:
     """What is kept from one program must not show in the next."""
     rows, first, equal = drawn(31, 11, 0, free=2)
     solver = NonnegativeQP(StoredRows(rows), free=equal)
@@ -108,7 +108,7 @@ def test_one_solver_for_many_linear_terms() -> None:
 
 
 @pytest.mark.parametrize("angle", [1e-2, 1e-4, 1e-6])
-def test_nearly_parallel_rows_do_not_cost_digits_of_w(angle: float) -> None:
+def test_nearly_parallel_rows_do_not_reduce_the_accuracy_of_w(angle: float) -> None:
     """Rows that nearly contradict each other: multipliers are of the size 1 / angle^2, w of 1 / angle, and f.w is right
     to the digits of w."""
     signs = np.array([1.0, -1.0, 1.0, -1.0, 1.0])[:, None]
@@ -123,7 +123,7 @@ def test_nearly_parallel_rows_do_not_cost_digits_of_w(angle: float) -> None:
         assert np.abs(linear - rows @ (rows.T @ found.x))[found.x > 0].max() > 100 * missing
 
 
-def test_more_multipliers_than_are_solved_for_are_said_to_be_unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_multipliers_are_reported_as_not_converged(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, linear, _ = drawn(53, 29, 1)
     assert nonnegative_qp(StoredRows(rows), linear).converged
     monkeypatch.setattr(module, "LARGEST", 2)
@@ -144,13 +144,13 @@ def test_stored_rows_are_unit_rows() -> None:
     np.testing.assert_allclose(stored.columns(where), rows[where].T)
 
 
-def test_nothing_to_solve() -> None:
+def test_an_empty_program_is_solved() -> None:
     found = nonnegative_qp(StoredRows(np.zeros((0, 3))), np.zeros(0))
     assert found.converged
     assert found.w.shape == (3,)
 
 
-def test_a_w_too_long_for_its_digits_is_no_solution() -> None:
+def test_a_w_too_long_for_float64_is_not_converged() -> None:
     """Two rows that contradict each other but for an angle: w is two over the angle, and f.w has few digits left."""
     for angle, found in ((1e-5, True), (1e-11, False)):
         rows = unit(np.array([[1.0, 0.0, 0.0], [-1.0, angle, 0.0]]))

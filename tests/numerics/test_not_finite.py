@@ -61,7 +61,7 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("function", REFUSED)
-def test_numbers_that_are_not_finite_are_refused_in_words(function: str, bad: float) -> None:
+def test_non_finite_numbers_raise_a_named_error(function: str, bad: float) -> None:
     z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     REFUSED[function](z / 2)
     z[2, 1] = bad
@@ -69,19 +69,19 @@ def test_numbers_that_are_not_finite_are_refused_in_words(function: str, bad: fl
         REFUSED[function](z)
 
 
-def test_products_that_overflow_are_refused_in_words() -> None:
+def test_overflowing_products_raise_a_named_error() -> None:
     with pytest.raises(InputError, match="finite rows and products"):
         captured_fraction(1e38 * torch.ones(5, 4), torch.eye(4)[:, :2])
 
 
 @pytest.mark.parametrize("threshold", [soft_threshold, hard_threshold])
-def test_thresholds_keep_nan(threshold: Callable[..., Tensor]) -> None:
+def test_thresholding_propagates_nan(threshold: Callable[..., Tensor]) -> None:
     x = torch.tensor([math.nan, 0.05, -3.0, math.inf])
     assert threshold(x, 0.1).isnan().tolist() == [True, False, False, False]
     assert threshold(x, 0.1)[1] == 0
 
 
-def test_nothing_at_all() -> None:
+def test_empty_inputs() -> None:
     nothing = torch.zeros(0, 4)
     assert log_det(nothing) == 0
     assert log_det_gradient(nothing).shape == (0, 4)
@@ -105,7 +105,7 @@ def test_nothing_at_all() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3, 4])
-def test_leading_eigenpairs_are_fewer_than_all(count: int) -> None:
+def test_a_count_of_n_or_more_eigenpairs_raises_an_error(count: int) -> None:
     with pytest.raises(InputError, match="below n = 3"):
         leading_eigenpairs(torch.eye(3)[None], count)
 

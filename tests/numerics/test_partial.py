@@ -33,13 +33,13 @@ def require_pairs(matrix: Tensor, count: int, within: float, **options) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(1, 3), st.integers(3, 61), st.integers(0, 2**31))
-def test_finds_what_a_full_decomposition_finds(b: int, n: int, seed: int) -> None:
+def test_partial_eigenpairs_equal_those_of_a_full_decomposition(b: int, n: int, seed: int) -> None:
     rows = normal(b, n, n, seed=seed)
     require_pairs(rows @ rows.mT, 1 + seed % (n - 1), EXACT)
 
 
 @pytest.mark.parametrize("case", ["equal", "zero", "zero rows", "close", "graded", "diagonal"])
-def test_hard_spectra_are_solved_all_the_same(case: str) -> None:
+def test_clustered_and_graded_spectra_are_solved(case: str) -> None:
     values = {
         "equal": torch.ones(61, dtype=torch.float64),
         "zero": torch.zeros(61, dtype=torch.float64),
@@ -55,7 +55,7 @@ def test_hard_spectra_are_solved_all_the_same(case: str) -> None:
     require_pairs(torch.stack([matrix, easy]), 41, EXACT)
 
 
-def test_without_the_second_solver_close_eigenvalues_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_without_the_fallback_close_eigenvalues_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(partial.ORTHOGONAL, torch.float64, float("inf"))
     found = leading_eigenpairs(operator(1 + 1e-12 * decaying(61))[None], 41)
     assert not float((found.vectors.mT @ found.vectors - torch.eye(41)).abs().max()) <= 1e-3
@@ -70,7 +70,7 @@ def test_groups_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     assert float((parts.vectors - whole.vectors).abs().max()) <= EXACT
 
 
-def test_single_precision_loses_digits_of_vectors_and_not_of_values() -> None:
+def test_single_precision_reduces_the_accuracy_of_vectors_only() -> None:
     matrices = torch.stack([operator(decaying(61), seed=seed) for seed in range(5)])
     found, want = leading_eigenpairs(matrices, 7, precision=torch.float32), leading_eigenpairs(matrices, 7)
     assert float((found.values - want.values).abs().max()) <= 1e-10
@@ -88,7 +88,9 @@ def on_threads(count: int, function: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.float32])
-def test_threads_change_no_bit(precision: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_bit_identical_for_any_number_of_threads(
+    precision: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(partial, "LANES", 14)
     matrices = torch.stack([operator(decaying(61), seed=seed) for seed in range(7)])
     alone, *others = (
@@ -100,7 +102,7 @@ def test_threads_change_no_bit(precision: torch.dtype, monkeypatch: pytest.Monke
     assert not torch.equal(alone.vectors[0], alone.vectors[1])
 
 
-def test_threads_change_no_bit_of_all_eigenvalues_or_of_a_full_decomposition() -> None:
+def test_full_decompositions_are_bit_identical_for_any_number_of_threads() -> None:
     matrices = torch.stack([operator(decaying(61), seed=seed) for seed in range(7)])
     one, two = (on_threads(count, lambda: all_eigenvalues(matrices)) for count in (1, 2))
     assert torch.equal(one, two)

@@ -25,7 +25,7 @@ def test_tolerance_grows_as_the_root_of_the_terms(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("terms", [7, 101, 1009])
-def test_a_right_sum_is_within_tolerance_and_a_sum_in_less_precision_is_not(dtype: torch.dtype, terms: int) -> None:
+def test_the_tolerance_accepts_correct_sums_and_rejects_lower_precision(dtype: torch.dtype, terms: int) -> None:
     generator = torch.Generator().manual_seed(terms)
     rows = torch.randn(31, terms, generator=generator, dtype=torch.float64).to(dtype)
     columns = torch.randn(terms, 29, generator=generator, dtype=torch.float64).to(dtype)
@@ -50,7 +50,7 @@ def test_a_right_sum_is_within_tolerance_and_a_sum_in_less_precision_is_not(dtyp
     assert error(rounded_to(digits - 7)) > tolerance(dtype, terms=terms)
 
 
-def test_the_difference_step_is_the_best_there_is() -> None:
+def test_the_difference_step_minimises_the_error() -> None:
     step = difference_step(torch.float64)
     points = torch.linspace(-1, 1, 101, dtype=torch.float64)
 

@@ -33,7 +33,7 @@ def agrees(sums: RateAccumulator) -> bool:
     )
 
 
-def test_is_the_rate_of_all_tokens() -> None:
+def test_streamed_rate_equals_the_rate_of_all_tokens() -> None:
     assert agrees(filled(slice(None)))
     assert agrees(filled(slice(None), chunk=101))
     assert not agrees(filled(slice(100)))
@@ -44,14 +44,14 @@ def test_is_the_rate_of_all_tokens() -> None:
     assert plain.count == 101
 
 
-def test_halves_merge() -> None:
+def test_merged_halves_equal_the_whole() -> None:
     first, second = filled(slice(50)), filled(slice(50, None))
     assert not agrees(first)
     first.merge(second)
     assert agrees(first)
 
 
-def test_an_empty_class_is_skipped_and_a_single_token_is_enough() -> None:
+def test_empty_classes_are_skipped_and_one_token_suffices() -> None:
     found = filled(slice(None)).class_rates()
     assert found.rates[3:].tolist() == found.weights[3:].tolist() == [0, 0]
     one = RateAccumulator(7)
@@ -65,7 +65,7 @@ def test_half_precision_is_summed_in_double() -> None:
     torch.testing.assert_close(sums.coding_rate(), coding_rate(Z.bfloat16().double()))
 
 
-def test_what_sums_of_squares_hide_is_told() -> None:
+def test_singular_values_hidden_by_rounding_warn() -> None:
     sums = RateAccumulator(13)
     z = low_rank(101, 13, 5)
     sums.add(z)
@@ -91,7 +91,7 @@ def test_what_sums_of_squares_hide_is_told() -> None:
         (lambda: filled(slice(None)).coding_rate(eps=0.0), "eps > 0"),
     ],
 )
-def test_refusals_say_cause_and_remedy(call, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_error_messages_name_cause_and_remedy(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         call()
 

@@ -14,7 +14,7 @@ def drawn(*shape: int, seed: int) -> torch.Tensor:
 
 
 @given(seeds, thresholds)
-def test_what_soft_thresholding_takes_away_is_the_clamp(seed: int, t: float) -> None:
+def test_soft_thresholding_removes_the_clamped_part(seed: int, t: float) -> None:
     x = drawn(5, 7, seed=seed)
     torch.testing.assert_close(x - soft_threshold(x, t), x.clamp(-t, t))
     by_row = torch.tensor([0.0, 0.3, 1.7, 2.0, 40.0], dtype=torch.float64)[:, None]
@@ -22,7 +22,7 @@ def test_what_soft_thresholding_takes_away_is_the_clamp(seed: int, t: float) -> 
 
 
 @given(seeds, thresholds)
-def test_each_step_is_a_minimum(seed: int, t: float) -> None:
+def test_each_step_minimises_its_objective(seed: int, t: float) -> None:
     """No point nearby, and not the point itself, costs less than what the step returns."""
     x = drawn(5, 7, seed=seed)
     costs = {
@@ -36,7 +36,7 @@ def test_each_step_is_a_minimum(seed: int, t: float) -> None:
             assert cost(best) + (best - x).square().sum() / 2 <= cost(other) + (other - x).square().sum() / 2 + 1e-9
 
 
-def test_a_step_by_half_the_threshold_is_no_minimum() -> None:
+def test_control_half_the_threshold_does_not_minimise() -> None:
     """The control of the test above."""
     x = drawn(5, 7, seed=0)
     cost = {
@@ -47,7 +47,7 @@ def test_a_step_by_half_the_threshold_is_no_minimum() -> None:
 
 
 @given(seeds, thresholds)
-def test_singular_values_are_thresholded_and_directions_kept(seed: int, t: float) -> None:
+def test_singular_values_are_thresholded_and_vectors_unchanged(seed: int, t: float) -> None:
     x = drawn(2, 5, 3, seed=seed)
     got = singular_value_threshold(x, t)
     torch.testing.assert_close(torch.linalg.svdvals(got), (torch.linalg.svdvals(x) - t).clamp_min(0))

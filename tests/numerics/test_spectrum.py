@@ -43,7 +43,7 @@ def test_features_reproduce_the_kernel(seed: int, n: int, d: int) -> None:
 
 
 @pytest.mark.parametrize("size", [-800.0, 800.0])
-def test_features_of_kernels_beyond_the_range_of_exp(size: float) -> None:
+def test_features_are_exact_beyond_the_range_of_exp(size: float) -> None:
     log_kernel = size + log_kernel_of(normal(3, 7, 5))
     assert not ((log_kernel.exp() > 0) & log_kernel.exp().isfinite()).any()
     features = features_from_log_kernel(log_kernel)
@@ -52,7 +52,7 @@ def test_features_of_kernels_beyond_the_range_of_exp(size: float) -> None:
     assert log_errors(log_kernel).max() <= EXACT * abs(size)
 
 
-def test_features_of_vectors_whose_kernels_spread_from_minus_to_plus_800() -> None:
+def test_features_are_exact_for_log_kernels_from_minus_to_plus_800() -> None:
     vectors = torch.tensor([[28.3, 0.0, 0.1], [-28.3, 0.0, 0.2], [0.0, 0.3, 0.0], [0.0, 9.0, 9.0], [0.1, -28.0, 0.0]])
     log_kernel = log_kernel_of(vectors.double())
     assert log_kernel.min() < -800
@@ -62,7 +62,7 @@ def test_features_of_vectors_whose_kernels_spread_from_minus_to_plus_800() -> No
 
 @pytest.mark.parametrize("noise", [0.0, 1e-15, 1e-12, 1e-9])
 @pytest.mark.parametrize("size", [1.0, 100.0, 800.0])
-def test_equal_and_nearly_equal_vectors_do_not_crash(size: float, noise: float) -> None:
+def test_equal_and_nearly_equal_vectors_are_accepted(size: float, noise: float) -> None:
     """Logarithms of size s are rounded by eps s, so the correlations of equal vectors are indefinite by as much.
 
     Vectors that differ by less than can be told are taken for equal, which is wrong by what they differ.
@@ -76,7 +76,7 @@ def test_equal_and_nearly_equal_vectors_do_not_crash(size: float, noise: float) 
 
 @pytest.mark.parametrize("tokens", [17, 64, 211])
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_kernels_of_narrow_vectors_whose_rank_is_low(width: int, tokens: int) -> None:
+def test_low_rank_kernels_of_narrow_vectors(width: int, tokens: int) -> None:
     """Rounding makes every pivot beyond the rank, and one of them taken for a pivot would spoil those after it."""
     for seed in range(5):
         for size in (0.1, 1.0, 3.0):
@@ -89,7 +89,7 @@ def test_kernels_of_narrow_vectors_whose_rank_is_low(width: int, tokens: int) ->
             assert torch.equal(rows, rows.tril())
 
 
-def test_a_batch_with_one_singular_kernel_keeps_the_others_as_they_are() -> None:
+def test_a_singular_kernel_does_not_change_others_of_its_batch() -> None:
     vectors = 10 * normal(3, 5, 11, 7)
     vectors[2] = vectors[2, 0] * (1 + 1e-12 * normal(5, 11, 7))
     log_kernel = log_kernel_of(vectors)
@@ -156,7 +156,7 @@ def test_a_basis_spans_exactly_the_columns(kind: str, shape: tuple[int, int], le
     assert (projector(basis) - projector_of(columns, rank)).abs().max() <= math.sqrt(machine_epsilon(torch.float64))
 
 
-def test_qr_alone_would_invent_a_direction() -> None:
+def test_control_qr_alone_adds_a_direction() -> None:
     columns, rank = deficient(normal(7, 11, 5), "equal columns")
     invented = torch.linalg.qr(columns).Q
     assert (projector(invented) - projector_of(columns, rank)).abs().max() > 0.01
@@ -166,14 +166,14 @@ def test_zero_columns_have_a_zero_basis() -> None:
     assert (orthonormal_basis(torch.zeros(2, 7, 3)) == 0).all()
 
 
-def test_only_the_deficient_of_a_batch_lose_a_column() -> None:
+def test_only_rank_deficient_items_lose_a_column() -> None:
     columns = normal(7, 3, 11, 5)
     columns[1], _ = deficient(columns[1], "equal columns")
     ranks = orthonormal_basis(columns).square().sum(dim=(-2, -1))
     assert (ranks - torch.tensor([5.0, 4.0, 5.0])).abs().max() <= EXACT
 
 
-def test_the_sizes_of_columns_do_not_matter() -> None:
+def test_column_sizes_do_not_matter() -> None:
     columns = normal(7, 11, 5)
     sizes = torch.tensor([1.0, 1e-20, 1e200, 1e-200, 1e8], dtype=torch.float64)
     difference = projector(orthonormal_basis(columns * sizes)) - projector(orthonormal_basis(columns))
@@ -181,7 +181,7 @@ def test_the_sizes_of_columns_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_very_different_sizes_keep_their_digits(kind: str) -> None:
+def test_rows_of_very_different_sizes_are_accurate(kind: str) -> None:
     """The projector on the span of diag(size) C, by its definition in 400 digits."""
     columns, rank = deficient(normal(7, 11, 5), kind)
     log_size = torch.linspace(150, -150, 11, dtype=torch.float64)
@@ -211,7 +211,7 @@ def leading_directions(rows: Tensor, count: int) -> Tensor:
 
 @settings(max_examples=30)
 @given(seeds, st.sampled_from([(11, 7), (7, 11)]), st.integers(1, 5))
-def test_leading_directions_capture_all_that_can_be(seed: int, shape: tuple[int, int], count: int) -> None:
+def test_leading_directions_capture_the_largest_variance(seed: int, shape: tuple[int, int], count: int) -> None:
     rows = centred(normal(seed, 2, *shape))
     best = leading_directions(rows, count)
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0], dtype=torch.float64)[:count]
@@ -238,7 +238,7 @@ def test_other_directions_capture_less(seed: int, count: int) -> None:
     assert (captured_fraction(rows, last) <= value + EXACT).all()
 
 
-def test_the_size_of_rows_does_not_matter_and_their_sizes_do() -> None:
+def test_a_common_factor_of_rows_does_not_matter_and_single_factors_do() -> None:
     rows, basis = centred(normal(3, 11, 7)), orthonormal_basis(normal(5, 7, 3))
     value = captured_fraction(rows, basis)
     assert (captured_fraction(1e-6 * rows, basis) - value).abs() <= EXACT
@@ -256,7 +256,7 @@ def test_many_bases_are_measured_on_the_same_rows() -> None:
     assert (together[0] - together[1]).abs().max() > 0.01
 
 
-def test_rows_that_vanish_have_no_fraction() -> None:
+def test_zero_rows_have_no_captured_fraction() -> None:
     rows = torch.stack([torch.zeros(5, 7, dtype=torch.float64), normal(3, 5, 7)])
     value = captured_fraction(rows, orthonormal_basis(normal(5, 7, 3)))
     assert value.isnan().tolist() == [True, False]
@@ -302,7 +302,7 @@ def captured_variance_in_many_digits(keys: Tensor, values: Tensor) -> tuple[floa
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_widely_spread_kernel_agrees_with_sixty_digits(seed: int) -> None:
+def test_a_widely_spread_kernel_agrees_with_60_digit_arithmetic(seed: int) -> None:
     """On trained encoders g spreads by up to 1e14 over the tokens of one input. Half of the digits must be right."""
     keys = normal(seed, 7, 3)
     keys = keys / keys.norm(dim=-1, keepdim=True) * torch.linspace(0.3, 5.9, 7, dtype=torch.float64)[:, None]

@@ -19,7 +19,7 @@ def _two_threads() -> object:
 
 
 @pytest.mark.usefixtures("_two_threads")
-def test_results_come_in_order_each_on_one_thread() -> None:
+def test_results_are_in_order_and_computed_on_one_thread() -> None:
     meeting = threading.Barrier(2, timeout=60)
     seen = []
 
@@ -36,7 +36,7 @@ def test_results_come_in_order_each_on_one_thread() -> None:
 
 
 @pytest.mark.usefixtures("_two_threads")
-def test_a_failure_is_the_callers() -> None:
+def test_errors_are_raised_in_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         one_thread_each(lambda item: 1 // item, [3, 0, 1])
     assert torch.get_num_threads() == 2
@@ -44,7 +44,7 @@ def test_a_failure_is_the_callers() -> None:
 
 
 @pytest.mark.usefixtures("_two_threads")
-def test_one_thread_is_given_back() -> None:
+def test_the_number_of_threads_is_restored() -> None:
     with one_thread():
         assert torch.get_num_threads() == 1
         assert one_thread_each(lambda _: threading.current_thread(), [0, 1]) == [threading.current_thread()] * 2
@@ -55,7 +55,7 @@ def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def test_blas_has_one_thread_and_then_as_many_as_before() -> None:
+def test_blas_uses_one_thread_inside_and_is_restored() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def other() -> None:

@@ -17,7 +17,7 @@ MEAN_SIZE = math.sqrt(2 / math.pi)
 """Of a standard normal number."""
 
 
-def test_mu_is_one_over_four_times_the_mean_size_of_an_entry() -> None:
+def test_mu_is_one_over_four_times_the_mean_absolute_entry() -> None:
     k = drawn(2, 3, 13, 7, dtype=torch.float64)
     mu = 13 * 7 / (4 * k.abs().sum(dim=(-2, -1), keepdim=True))
     torch.testing.assert_close(KeyBound(strength=3.0).compute(k), 3 / mu)
@@ -44,7 +44,7 @@ def test_presets_have_the_published_scale_behaviour(spread: float) -> None:
 
 
 @pytest.mark.parametrize("threshold", [Threshold.OVER_MU, Threshold.TIMES_MU])
-def test_a_token_is_bounded_by_the_keys_that_it_sees(threshold: Threshold) -> None:
+def test_the_bound_of_a_token_uses_its_visible_keys(threshold: Threshold) -> None:
     k = drawn(2, 3, 13, 7, dtype=torch.float64)
     there = drawn(2, 1, 1, 13, seed=1) > -0.5
     bound = KeyBound(threshold=threshold)
@@ -59,7 +59,7 @@ def test_a_token_is_bounded_by_the_keys_that_it_sees(threshold: Threshold) -> No
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_without_a_causal_mask_padding_is_left_out_and_every_token_has_one_bound(scope: Scope) -> None:
+def test_without_a_causal_mask_one_bound_excludes_padding(scope: Scope) -> None:
     k, there = drawn(2, 3, 13, 7, dtype=torch.float64), torch.arange(13) < 11
     bound = KeyBound(mu=KeyMu(scope=scope))
     got = bound.compute(k, there)
@@ -69,7 +69,7 @@ def test_without_a_causal_mask_padding_is_left_out_and_every_token_has_one_bound
     torch.testing.assert_close(bound.compute(spoiled, there), got)
 
 
-def test_scopes_differ_and_only_the_prefix_leaks_nothing() -> None:
+def test_only_the_prefix_scope_is_causal() -> None:
     k = drawn(2, 3, 13, 7, dtype=torch.float64)
     later = torch.cat([k[..., :12, :], 9 * k[..., 12:, :]], dim=-2)
     for scope in Scope:
@@ -82,7 +82,7 @@ def test_scopes_differ_and_only_the_prefix_leaks_nothing() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_nothing_overflows(preset: str) -> None:
+def test_long_keys_do_not_overflow(preset: str) -> None:
     bound = PRESETS[preset].bound
     large = (8 * drawn(1, 2, 197, 64)).half()
     assert large.float().abs().sum(dim=(-2, -1)).amax() > torch.finfo(torch.float16).max  # their sum is not a half

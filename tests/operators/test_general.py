@@ -55,7 +55,7 @@ def test_contract(variant: str, check: str, typechecked: bool) -> None:
     run_check(check, VARIANTS[variant], typechecked=typechecked)
 
 
-def test_the_output_divided_by_the_count_may_leave_the_range_of_half_precision() -> None:
+def test_outputs_divided_by_the_count_can_overflow_half_precision() -> None:
     q, k, v = (torch.full((1, 2), 2.0**9, dtype=torch.float16) for _ in range(3))
     assert general_attention(q, k, v, similarity=dot_product()).isinf().all()
     assert general_attention(q.float(), k.float(), v.float(), similarity=dot_product()).eq(2.0**28).all()
@@ -94,7 +94,7 @@ def calls(draw):
 
 @settings(max_examples=80)
 @given(calls())
-def test_is_its_twin_forward_and_backward(call) -> None:
+def test_outputs_and_gradients_match_the_reference(call) -> None:
     operands, options = call
     results = []
     for attention in (general_attention, reference.general_attention):
@@ -113,7 +113,7 @@ def test_is_its_twin_forward_and_backward(call) -> None:
 
 
 @pytest.mark.parametrize("name", EXPONENTIAL)
-def test_exponential_similarities_reach_the_fused_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exponential_similarities_use_the_fused_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def calls_of(similarity: Similarity) -> int:
         calls = []
         plain = torch.nn.functional.scaled_dot_product_attention
@@ -142,7 +142,7 @@ def test_a_row_without_keys_is_zero(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIMILARITIES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_is_propagated(name: str, bad: float) -> None:
+def test_non_finite_numbers_are_propagated(name: str, bad: float) -> None:
     clean = drawn()
     attend = functools.partial(general_attention, similarity=SIMILARITIES[name])
     assert attend(*clean).isfinite().all()
@@ -194,7 +194,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_raises_a_clear_error(case: str, typechecked: bool) -> None:
+def test_bad_input_raises_an_error(case: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses most of these before the operator can")
     change, options, kind, message = REFUSED[case]

@@ -38,17 +38,17 @@ def outside_the_hull(q: Tensor, k: Tensor, v: Tensor, similarity: Similarity) ->
 @pytest.mark.parametrize("name", EXPONENTIAL)
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**31))
-def test_what_is_divided_by_its_sum_is_in_the_hull_of_the_values(name: str, seed: int) -> None:
+def test_outputs_divided_by_the_sum_lie_in_the_hull_of_the_values(name: str, seed: int) -> None:
     assert outside_the_hull(*drawn(seed=seed), SIMILARITIES[name]) <= tolerance(torch.float64)
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_what_is_divided_by_the_count_leaves_the_hull_of_the_values(name: str) -> None:
+def test_outputs_divided_by_the_count_leave_the_hull_of_the_values(name: str) -> None:
     assert max(outside_the_hull(*drawn(seed=seed), SIMILARITIES[name]) for seed in range(10)) > 0.1
 
 
 @pytest.mark.parametrize("name", SIMILARITIES)
-def test_rows_of_weights_are_shares_iff_divided_by_the_sum(name: str) -> None:
+def test_weights_sum_to_one_only_if_divided_by_their_sum(name: str) -> None:
     q, k, _ = drawn()
     shares = weights(q, k, similarity=SIMILARITIES[name])
     sums_to_one = bool(((shares.sum(dim=-1) - 1).abs() <= tolerance(torch.float64)).all())
@@ -68,7 +68,7 @@ def test_the_normaliser_depends_on_the_query() -> None:
         require_close(weights(q, k), one, within=tolerance(torch.float64), what="one normaliser for all queries")
 
 
-def test_dot_products_have_no_sum_to_be_divided_by() -> None:
+def test_dot_products_cannot_be_divided_by_their_sum() -> None:
     def worst(similarity: Similarity) -> float:
         cancelled = []
         for seed in range(50):
@@ -84,7 +84,7 @@ def test_dot_products_have_no_sum_to_be_divided_by() -> None:
     assert worst(positive) <= 1 + tolerance(torch.float64)
 
 
-def test_where_all_concatenations_are_cut_to_zero_the_output_is_zero_not_undefined() -> None:
+def test_zero_concatenation_weights_give_zero_outputs() -> None:
     q, k, v = (x.abs() for x in drawn())
     cut = concatenation(-torch.ones(2 * WIDTH, dtype=torch.float64))
     assert (cut.scores(q, k).sum(dim=-1) == 0).all()
@@ -94,7 +94,7 @@ def test_where_all_concatenations_are_cut_to_zero_the_output_is_zero_not_undefin
 
 
 @pytest.mark.parametrize("name", SIMILARITIES)
-def test_showing_every_key_twice_changes_nothing(name: str) -> None:
+def test_repeating_every_key_changes_nothing(name: str) -> None:
     q, k, v = drawn()
     attend = functools.partial(general_attention, similarity=SIMILARITIES[name])
     twice = [x.repeat_interleave(2, dim=-2) for x in (k, v)]
@@ -104,7 +104,7 @@ def test_showing_every_key_twice_changes_nothing(name: str) -> None:
         require_close(attend(q, *once_more), attend(q, k, v), within=1e-3, what="one key twice")
 
 
-def test_with_the_count_the_output_grows_with_the_queries() -> None:
+def test_outputs_divided_by_the_count_scale_with_the_queries() -> None:
     q, k, v = drawn()
     attend = functools.partial(general_attention, k=k, v=v, similarity=dot_product())
     require_close(attend(2 * q), 2 * attend(q), within=tolerance(torch.float64), what="dot product")
@@ -152,7 +152,7 @@ def distance_softmax(q: Tensor, k: Tensor, v: Tensor, bandwidth: float) -> Tenso
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("away", [0, 2**10])
-def test_gaussian_distance_is_the_softmax_of_distances_wherever_the_tokens_are(dtype: torch.dtype, away: int) -> None:
+def test_gaussian_distance_is_the_softmax_of_distances_at_any_offset(dtype: torch.dtype, away: int) -> None:
     q, k, v = drawn(dtype=dtype)
     q, k = q + away, k + away  # in half precision most of the digits are lost here, for either way of computing
     want = distance_softmax(q.double(), k.double(), v.double(), 1.5)
@@ -160,7 +160,7 @@ def test_gaussian_distance_is_the_softmax_of_distances_wherever_the_tokens_are(d
     require_close(got, want, within=tolerance(dtype), what="near the origin or not")
 
 
-def test_gaussian_distance_is_exact_far_away_beside_hidden_keys() -> None:
+def test_gaussian_distance_is_exact_far_from_hidden_keys() -> None:
     q, k, v = drawn(dtype=torch.float32)
     q, k = q + 2**10, k + 2**10
     mask = torch.arange(k.shape[-2]) < 3

@@ -81,7 +81,7 @@ def test_the_axes_solve_the_eigenproblem_of_remark_1(sizes: tuple[int, int, int,
 
 
 @pytest.mark.parametrize("wrong", ["uncentred", "index"])
-def test_the_variants_that_are_wrong_differ(wrong: str) -> None:
+def test_control_wrong_variants_differ(wrong: str) -> None:
     k = normal(23, 7)
     found = kernel_pca(k, axes=5)
     gram, g = gram_of(k, 7**-0.5)
@@ -93,7 +93,7 @@ def test_the_variants_that_are_wrong_differ(wrong: str) -> None:
         assert relative(a / g[:, None] - (a / g[:, None]).mean(dim=0), found.values) > 1e-3
 
 
-def test_axes_of_both_lengths_are_the_same_up_to_their_length() -> None:
+def test_both_normalisations_give_the_same_axes_up_to_length() -> None:
     k = normal(2, 23, 7)
     unit, eigenvector = (kernel_pca(k, axes=5, axis_norm=norm) for norm in ("unit", "eigenvector"))
     norm = eigenvector.coefficients.norm(dim=-2)
@@ -104,7 +104,7 @@ def test_axes_of_both_lengths_are_the_same_up_to_their_length() -> None:
     assert relative(unit.key_mean * length.squeeze(-2), eigenvector.key_mean) <= EXACT
 
 
-def test_energies_are_those_of_scikit_learn() -> None:
+def test_energies_equal_those_of_scikit_learn() -> None:
     k = normal(37, 5)
     found = kernel_pca(k, axes=7, scale=0.4)
     gram, _ = gram_of(k, 0.4)
@@ -134,7 +134,7 @@ def test_axes_beyond_the_rank_are_zero(case: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [0.01, 1.0, 6.0, 200.0])
-def test_nothing_overflows(dtype: torch.dtype, size: float) -> None:
+def test_long_keys_do_not_overflow(dtype: torch.dtype, size: float) -> None:
     k = (size * normal(2, 47, 64)).to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlatSpectrumWarning)
@@ -147,7 +147,7 @@ def test_nothing_overflows(dtype: torch.dtype, size: float) -> None:
             assert (found.residual <= EXACT).all()
 
 
-def test_how_many_axes_can_follow_from_the_data() -> None:
+def test_the_number_of_axes_can_depend_on_the_data() -> None:
     k = torch.stack([normal(11, 5), normal(11, 5)[:5].repeat(3, 1)[:11]])
     found = kernel_pca(k, axes=ByRank())
     assert found.rank.tolist() == [10, 4]
@@ -163,7 +163,7 @@ def test_how_many_axes_can_follow_from_the_data() -> None:
     assert kernel_pca(k, axes=ByExplained(1.0)).rank.tolist() == [10, 4]
 
 
-def test_the_spectrum_is_that_of_all_axes() -> None:
+def test_the_spectrum_holds_all_axes() -> None:
     k, mask = normal(2, 3, 11, 5), torch.arange(11) < 7
     for options in ({}, {"mask": mask}):
         spectrum, axes = kernel_pca_spectrum(k, **options), kernel_pca(k, axes=11, **options)
@@ -173,7 +173,7 @@ def test_the_spectrum_is_that_of_all_axes() -> None:
     assert kernel_pca_spectrum(k[..., :1, :]).energy.abs().max() == 0
 
 
-def test_hidden_keys_might_as_well_not_be_there() -> None:
+def test_hidden_keys_do_not_matter() -> None:
     k, mask = normal(2, 11, 5), torch.arange(11) < torch.tensor([[7], [0]])
     large = k.masked_fill(~mask.unsqueeze(-1), torch.inf)
     found, short = kernel_pca(large, axes=5, mask=mask), kernel_pca(k[:1, :7], axes=5)
@@ -185,7 +185,7 @@ def test_hidden_keys_might_as_well_not_be_there() -> None:
     assert relative(kernel_pca(k[:1], axes=5).values[:, :7], short.values) > 1e-3
 
 
-def test_every_input_of_a_batch_is_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_of_a_batch_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
     k = normal(2, 3, 11, 5)
     whole = kernel_pca(k, axes=3)
     for i in range(2):
@@ -210,7 +210,7 @@ def test_signs_do_not_depend_on_the_order_of_the_keys(m: int, seed: int) -> None
     assert float(kernel_pca(normal(2, 5, seed=seed), axes=1).coefficients[0, 0]) > 0
 
 
-def test_a_flat_spectrum_is_said() -> None:
+def test_a_flat_spectrum_warns() -> None:
     simplex = 2 * torch.eye(7, dtype=torch.float64)
     with pytest.warns(FlatSpectrumWarning, match="up to 3 axes of one input have nearly equal eigenvalues"):
         found = kernel_pca(simplex, axes=3)
@@ -250,7 +250,7 @@ def test_every_solver_finds_the_same_axes(solver: str, dtype: torch.dtype) -> No
     assert relative(short.values[:11], kernel_pca(k[:11], axes=5).values) <= EXACT
 
 
-def test_the_solver_follows_from_the_sizes() -> None:
+def test_the_solver_depends_on_the_sizes() -> None:
     def chosen(m: int, axes, **options) -> str:
         return choose_solver(None, m=m, axes=axes, **{"learn_axes": False, "device": torch.device("cpu")} | options)
 
@@ -264,7 +264,7 @@ def test_the_solver_follows_from_the_sizes() -> None:
         kernel_pca(normal(7, 5), axes=2, precision=torch.float16)
 
 
-def test_an_iteration_that_fails_says_so() -> None:
+def test_an_iteration_without_convergence_warns() -> None:
     k = normal(1031, 64)  # random keys in many dimensions: the energies of the first axes differ by a percent
     home = importlib.import_module("clearhead.operators.kernel_pca_solvers")
     with pytest.MonkeyPatch.context() as patch:
@@ -280,7 +280,7 @@ def test_an_iteration_that_fails_says_so() -> None:
     assert not found.identified.all()
 
 
-def test_it_is_a_constant_unless_its_axes_are_learned() -> None:
+def test_values_have_gradients_only_if_axes_are_learned() -> None:
     k = normal(7, 5).requires_grad_()
     assert not kernel_pca(k, axes=3).values.requires_grad
     assert kernel_pca(k, axes=3, learn_axes=True).values.requires_grad
@@ -300,7 +300,7 @@ def test_learned_axes_of_equal_keys_have_finite_gradients() -> None:
     assert k.grad.isfinite().all()
 
 
-def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
+def test_bad_input_raises_an_error(typechecked: bool) -> None:
     k = normal(7, 5)
     with pytest.raises(ValueError, match=r"a share of the variance above 0 and at most 1; got 1\.5"):
         ByExplained(1.5)
@@ -322,7 +322,7 @@ def test_bad_input_raises_a_clear_error(typechecked: bool) -> None:
         kernel_pca(k, axes=2, mask=torch.ones(7))
 
 
-def test_threads_change_no_bit() -> None:
+def test_results_are_bit_identical_for_any_number_of_threads() -> None:
     k = normal(7, 1, 89, 17)
     mask = torch.arange(89) < torch.arange(83, 90).reshape(7, 1, 1)
     alone, *others = (on_threads(count, lambda: kernel_pca(k, axes=5, mask=mask)) for count in (1, 2, 5))
@@ -332,7 +332,7 @@ def test_threads_change_no_bit() -> None:
     assert not torch.equal(alone.energy[0], alone.energy[1])
 
 
-def test_threads_change_nothing_of_all_axes() -> None:
+def test_all_axes_are_bit_identical_for_any_number_of_threads() -> None:
     k = normal(7, 1, 89, 17)
     one, many = (on_threads(count, lambda: kernel_pca(k, axes=ByRank())) for count in (1, 5))
     assert torch.equal(one.rank, many.rank)
@@ -341,7 +341,7 @@ def test_threads_change_nothing_of_all_axes() -> None:
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 5, 40])
-def test_without_a_matrix_equal_keys_have_the_axes_of_the_distinct_ones(distinct: int) -> None:
+def test_matrix_free_axes_of_repeated_keys_are_those_of_distinct_keys(distinct: int) -> None:
     few = torch.randn(distinct, 11, generator=torch.Generator().manual_seed(distinct))
     k = few.repeat(400 // distinct + 1, 1)[:401]
     found, dense = (kernel_pca(k, axes=7, solver=solver) for solver in ("matrix_free", "dense"))
@@ -350,7 +350,7 @@ def test_without_a_matrix_equal_keys_have_the_axes_of_the_distinct_ones(distinct
     assert torch.allclose(found.energy, dense.energy, rtol=1e-4, atol=1e-6 * float(dense.energy[0]) + 1e-30)
 
 
-def test_axes_that_single_precision_would_lose_are_found_in_double() -> None:
+def test_small_axes_are_computed_in_double_precision() -> None:
     k = 3 * torch.randn(501, 64, generator=torch.Generator().manual_seed(0))
     single = kernel_pca(k, axes=16, solver="matrix_free", precision=torch.float32)
     chosen, dense = (kernel_pca(k, axes=16, solver=solver) for solver in ("matrix_free", "dense"))
@@ -358,7 +358,7 @@ def test_axes_that_single_precision_would_lose_are_found_in_double() -> None:
 
 
 @pytest.mark.parametrize("axes", [True, 2.0, "all"])
-def test_a_number_of_axes_that_is_none_is_refused(axes: object, typechecked: bool) -> None:
+def test_an_invalid_number_of_axes_raises_an_error(axes: object, typechecked: bool) -> None:
     if typechecked and axes is not True:
         pytest.skip("the annotation refuses it first")
     with pytest.raises(ValueError, match="expected axes as a whole number"):

@@ -84,7 +84,7 @@ def test_theorem_1_against_explicit_features(drawn) -> None:
 
 @settings(max_examples=30)
 @given(sizes)
-def test_centred_projections_are_those_of_scikit_learn(drawn) -> None:
+def test_centred_projections_equal_those_of_scikit_learn(drawn) -> None:
     n, m, d, axes, _, seed = drawn
     q, k, scale, axes = normal(n, d, seed=seed + 1), normal(m, d, seed=seed), d**-0.5, min(axes, m - 1)
     gram, g = gram_of(k, scale)
@@ -153,7 +153,7 @@ def test_rows_that_see_the_same_keys_share_a_decomposition(monkeypatch: pytest.M
         )
 
 
-def test_many_key_sets_are_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_key_sets_are_computed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = normal(2, 3, 7, 5, seed=1), normal(2, 3, 7, 5)
     mask = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(2)) < 0.5
     whole = kernel_pca_attention(q, k, axes=3, mask=mask)
@@ -179,7 +179,7 @@ def test_constant_axes_have_the_gradient_of_softmax_attention_with_constant_valu
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_long_keys_leave_everything_finite(dtype: torch.dtype) -> None:
+def test_long_keys_give_finite_outputs_and_gradients(dtype: torch.dtype) -> None:
     q, k = (6 * normal(2, 13, 64, seed=1)).to(dtype), (6 * normal(2, 17, 64)).to(dtype)
     mask = torch.rand(2, 13, 17, generator=torch.Generator().manual_seed(3)) < 0.6
     mask[0, 0] = False
@@ -191,13 +191,13 @@ def test_long_keys_leave_everything_finite(dtype: torch.dtype) -> None:
     assert (kernel_pca_attention(q, k, axes=19, mask=mask)[0, 0] == 0).all()
 
 
-def test_single_precision_is_that_of_its_operands() -> None:
+def test_single_precision_operands_give_single_precision_accuracy() -> None:
     q, k = normal(5, 7, seed=1).float(), normal(31, 7).float()
     want = kernel_pca_attention(q.double(), k.double(), axes=5)
     assert relative(kernel_pca_attention(q, k, axes=5).double(), want) <= tolerance(torch.float32, terms=1)
 
 
-def test_as_many_axes_as_the_rank_or_the_variance_ask_for() -> None:
+def test_the_number_of_axes_can_follow_rank_or_variance() -> None:
     generator = torch.Generator().manual_seed(0)
     k = torch.randn(5, 3, generator=generator, dtype=torch.float64).repeat(2, 1)
     q = torch.randn(7, 3, generator=generator, dtype=torch.float64)

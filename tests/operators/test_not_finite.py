@@ -84,7 +84,7 @@ def _operands(n: int, *, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Te
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("operator", BY_QUERY)
-def test_nan_in_a_query_reaches_its_own_row(operator: str, mask: str, n: int) -> None:
+def test_nan_in_a_query_gives_nan_in_its_row(operator: str, mask: str, n: int) -> None:
     q, k, v = _operands(n)
     q[0, 1, n // 2, 3] = torch.nan
     out = BY_QUERY[operator](q, k, v, mask=MASKS[mask](n))
@@ -96,7 +96,7 @@ def test_nan_in_a_query_reaches_its_own_row(operator: str, mask: str, n: int) ->
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("operator", BY_QUERY)
-def test_nan_in_a_key_reaches_every_row_that_sees_it(operator: str, mask: str, n: int) -> None:
+def test_nan_in_a_key_gives_nan_in_every_row_that_sees_it(operator: str, mask: str, n: int) -> None:
     q, k, v = _operands(n)
     k[0, 1, n // 2, 3] = torch.nan
     shown = MASKS[mask](n)
@@ -111,7 +111,9 @@ def test_nan_in_a_key_reaches_every_row_that_sees_it(operator: str, mask: str, n
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("operator", BY_KEY)
-def test_nan_in_a_key_that_asks_reaches_every_row_that_sees_it(operator: str, path: str, mask: str, n: int) -> None:
+def test_nan_in_a_key_used_as_query_gives_nan_in_every_row_that_sees_it(
+    operator: str, path: str, mask: str, n: int
+) -> None:
     q, k, v = _operands(n)
     k[0, 1, n // 2, 3] = torch.nan
     shown = MASKS[mask](n)
@@ -126,7 +128,7 @@ def test_nan_in_a_key_that_asks_reaches_every_row_that_sees_it(operator: str, pa
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("operator", BY_KEY)
-def test_nan_in_a_value_reaches_the_output(operator: str, path: str, n: int) -> None:
+def test_nan_in_a_value_gives_nan_in_the_output(operator: str, path: str, n: int) -> None:
     q, k, v = _operands(n)
     v[0, 1, n // 2, 3] = torch.nan
     with forced(path):
@@ -140,7 +142,7 @@ def test_nan_in_a_value_reaches_the_output(operator: str, path: str, n: int) -> 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("where", ["q", "k", "every k"])
-def test_where_softmax_is_not_a_number_the_fused_kernel_gives_none(
+def test_the_fused_kernel_gives_nan_where_softmax_does(
     where: str, bad: float, mask: str, n: int, dtype: torch.dtype
 ) -> None:
     q, k, v = _operands(n, dtype=dtype)
@@ -177,7 +179,7 @@ def test_a_bias_that_is_not_finite_gives_nan(bad: float, n: int) -> None:
 
 
 @pytest.mark.parametrize("transform", ["compile", "vmap", "grad"])
-def test_nan_is_not_lost_where_branches_may_not_depend_on_numbers(transform: str, typechecked: bool) -> None:
+def test_nan_is_propagated_in_compiled_and_mapped_calls(transform: str, typechecked: bool) -> None:
     if typechecked and transform == "compile":
         pytest.skip("torch cannot compile the checks of annotations")
     q, k, v = _operands(5)
@@ -195,7 +197,7 @@ def test_nan_is_not_lost_where_branches_may_not_depend_on_numbers(transform: str
     assert out.isnan().any(dim=-1).sum() == 1
 
 
-def test_rows_without_keys_are_zero_whatever_their_query_is() -> None:
+def test_rows_without_keys_are_zero_for_any_query() -> None:
     q, k, v = _operands(5)
     q[0, 1, 2, 3] = torch.nan
     mask = torch.ones(5, 5, dtype=torch.bool)
@@ -203,7 +205,7 @@ def test_rows_without_keys_are_zero_whatever_their_query_is() -> None:
     assert not softmax_attention(q, k, v, mask=mask).isnan().any()
 
 
-def test_large_numbers_whose_scores_are_finite_stay_numbers() -> None:
+def test_large_numbers_with_finite_scores_give_finite_outputs() -> None:
     q, k, v = _operands(17)
     expected = softmax_attention(q, k, v)
     out = softmax_attention(1e15 * q, 1e15 * k, v, scale=math.sqrt(1 / 8) * 1e-30)
@@ -226,7 +228,7 @@ def test_kernel_pca_refuses_keys_that_are_not_finite(bad: float, solver: Solver)
     assert kernel_pca(k, axes=2, mask=hidden, solver=solver).energy.isfinite().all()
 
 
-def test_kernel_pca_of_no_keys_and_of_keys_that_are_all_hidden() -> None:
+def test_kernel_pca_without_keys_or_with_all_keys_hidden() -> None:
     q, k, _ = _operands(5)
     for result in (kernel_pca(k[..., :0, :], axes=2), kernel_pca(k, axes=2, mask=torch.zeros(5, dtype=torch.bool))):
         assert result.energy.tolist() == [[[0, 0]] * 2] * 2

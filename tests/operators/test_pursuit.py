@@ -96,7 +96,7 @@ sizes = st.tuples(
 @pytest.mark.parametrize("padded", [False, True])
 @settings(max_examples=30)
 @given(sizes)
-def test_the_kernel_does_what_torch_does(sign: int, padded: bool, size: tuple[int, ...]) -> None:
+def test_the_kernel_agrees_with_torch(sign: int, padded: bool, size: tuple[int, ...]) -> None:
     b, h, n, d, iterations, seed = size
     k, v, along = (drawn(b, h, n, d, seed=seed + i) for i in range(3))
     seen = (drawn(b, n, seed=seed + 3) > 0)[:, None, None] if padded else None
@@ -127,7 +127,7 @@ def _torch_path(k: Tensor, v: Tensor, **options) -> Tensor:
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_teams_of_threads_give_what_one_does(threads: int) -> None:
+def test_several_threads_give_the_result_of_one(threads: int) -> None:
     k, v, along = (drawn(1, 5, 691, 16, seed=i) for i in range(3))
 
     def attention(k: Tensor, v: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def test_teams_of_threads_give_what_one_does(threads: int) -> None:
         assert torch.equal(many, repeated)
 
 
-def test_a_head_that_spreads_too_widely_in_a_later_iteration_is_computed_otherwise() -> None:
+def test_a_head_with_widely_spread_scores_in_a_later_iteration_is_computed_row_by_row() -> None:
     """The range is that of every iterate: here keys are equal, and values far apart become the next keys."""
     k, v, along = drawn(1, 2, 41, 8) * 0.1, drawn(1, 2, 41, 8, seed=1), drawn(1, 2, 41, 8, seed=2)
     k[:, 1, 0] = 30
@@ -194,7 +194,7 @@ def test_hidden_tokens_have_no_influence_and_the_threshold_has_a_gradient(path: 
 
 
 @pytest.mark.parametrize("path", ["kernel"])
-def test_a_gradient_that_nobody_announced(path: str) -> None:
+def test_gradients_are_right_if_the_forward_pass_saved_nothing(path: str) -> None:
     """Iterates that were not kept are computed again."""
     k, v, along = (drawn(1, 2, 31, 8, seed=i) for i in range(3))
     t = torch.full((1, 2), 0.8)
@@ -255,7 +255,7 @@ def test_wrong_options_raise_a_clear_error(typechecked: bool) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("odd", [float("nan"), -0.5])
-def test_odd_thresholds_in_a_tensor_do_what_clamp_does(path: str, odd: float) -> None:
+def test_unusual_thresholds_act_like_clamp(path: str, odd: float) -> None:
     k, v, t = drawn(1, 2, 17, 8), drawn(1, 2, 17, 8, seed=1), torch.tensor([[0.7, odd]])
     with forced(path):
         out = principal_attention_pursuit(k, v, iterations=2, threshold=t)
@@ -268,7 +268,7 @@ def test_odd_thresholds_in_a_tensor_do_what_clamp_does(path: str, odd: float) ->
         assert out[:, 1].isnan().all()
 
 
-def test_a_threshold_of_zero_has_the_gradient_that_clamp_gives_it() -> None:
+def test_a_zero_threshold_has_the_gradient_of_clamp() -> None:
     k, v, along = (drawn(1, 2, 17, 8, seed=i) for i in range(3))
     t = torch.zeros(1, 2)
     attention = functools.partial(_with_threshold, iterations=2)
@@ -278,7 +278,7 @@ def test_a_threshold_of_zero_has_the_gradient_that_clamp_gives_it() -> None:
     assert relative(got[-1], want[-1]) <= 256 * tolerance(torch.float32)
 
 
-def test_the_kernel_takes_pursuits_that_are_far_too_small_for_a_call_of_their_own(
+def test_the_kernel_is_used_for_pursuits_of_several_iterations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if status().kernel is None:

@@ -21,7 +21,7 @@ from tests.operators.test_symmetric import drawn
         ("admm", "lambda/mu", "head", 0.0, None, 4, "LSY", 1, "shrink"),
     ],
 )
-def test_presets_are_as_published(
+def test_presets_have_the_published_settings(
     name: str, rule: str, width: str, eps: float, strength: float, iterations: int, order: str, sign: int, inner: str
 ) -> None:
     chosen = PRESETS[name]
@@ -35,7 +35,7 @@ def test_presets_are_as_published(
 @pytest.mark.parametrize("mask", [None, CAUSAL, torch.arange(13) < 11], ids=["all", "causal", "padding"])
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("with_queries", [False, True])
-def test_a_trace_is_what_happens(order: Order, with_queries: bool, mask: Tensor | None) -> None:
+def test_a_trace_holds_the_iterates(order: Order, with_queries: bool, mask: Tensor | None) -> None:
     k, v, q = (drawn(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(3))
     pursuit = Pursuit(iterations=3, bound=TIGHT, order=order)
     queries = q if with_queries else None
@@ -56,7 +56,7 @@ def test_a_trace_is_what_happens(order: Order, with_queries: bool, mask: Tensor 
     assert ((last.diagonal > 0) & (last.diagonal <= 1)).all()
 
 
-def test_options_can_be_written_down() -> None:
+def test_options_convert_to_and_from_dicts() -> None:
     for chosen in (*PRESETS.values(), Pursuit(shrink=Shrink.HARD, bound=KeyBound(mu=0.3), centred=True)):
         assert Pursuit.from_dict(chosen.to_dict()) == chosen
     with pytest.raises(ValueError, match="function"):

@@ -62,7 +62,9 @@ STEPS = list(itertools.product(Order, (-1, 1), Shrink, Inner))
 
 @pytest.mark.parametrize("given_queries", [False, True])
 @pytest.mark.parametrize(("order", "sign", "shrink", "inner"), STEPS)
-def test_every_step_is_as_written(order: Order, sign: int, shrink: Shrink, inner: Inner, given_queries: bool) -> None:
+def test_every_step_matches_the_algorithm(
+    order: Order, sign: int, shrink: Shrink, inner: Inner, given_queries: bool
+) -> None:
     k, v, q, along = (drawn(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(4))
     pursuit = Pursuit(iterations=3, bound=TIGHT, order=order, dual_sign=sign, shrink=shrink, inner=inner)
     there = drawn(2, 1, 1, 13, seed=4) > -0.7
@@ -82,7 +84,7 @@ def test_every_step_is_as_written(order: Order, sign: int, shrink: Shrink, inner
         assert all((x - y).norm() <= within * size for x, y in zip(got, want, strict=True))
 
 
-def test_the_options_are_different_things() -> None:
+def test_every_option_changes_the_output() -> None:
     """The control of the test above: no two of them, and no preset of another, give the same output."""
     k, v = drawn(2, 3, 13, 7, dtype=torch.float64), drawn(2, 3, 13, 7, seed=1, dtype=torch.float64)
     ways = [
@@ -117,7 +119,7 @@ def test_the_options_are_different_things() -> None:
 @pytest.mark.parametrize("mask", [None, CAUSAL, torch.arange(13) < 11], ids=["all", "causal", "padding"])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", PRESETS)
-def test_one_iteration_is_clamped_keys_exactly(name: str, path: str, mask: Tensor | None) -> None:
+def test_one_iteration_equals_attention_on_clamped_keys_exactly(name: str, path: str, mask: Tensor | None) -> None:
     k, v, q = (3 * drawn(2, 3, 13, 7, seed=i) for i in range(3))
     pursuit = preset(name, iterations=1, strength=0.3)
     with forced(path):
@@ -156,7 +158,7 @@ def test_limits_of_lambda(path: str) -> None:
                 assert torch.equal(ours, plain)
 
 
-def test_iterations_of_the_released_code_go_as_specified() -> None:
+def test_iterations_follow_the_released_code() -> None:
     """On standard normal keys of ViT-tiny's shape: far from feasible, and attention collapses to the identity."""
     k, v = drawn(4, 3, 197, 64), drawn(4, 3, 197, 64, seed=1)
     steps = trace_pursuit(None, k, v, pursuit=preset("code-2024-10", iterations=6)).steps
@@ -174,7 +176,7 @@ def test_iterations_of_the_released_code_go_as_specified() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("given_queries", [False, True])
-def test_nothing_leaks_from_the_future(name: str, given_queries: bool) -> None:
+def test_later_tokens_do_not_change_earlier_outputs(name: str, given_queries: bool) -> None:
     k, v, q = (drawn(2, 3, 13, 7, seed=i) for i in range(3))
     changed = [torch.cat([x[..., :12, :], 5 - 7 * x[..., 12:, :]], dim=-2) for x in (k, v, q)]
 
@@ -191,7 +193,7 @@ def test_nothing_leaks_from_the_future(name: str, given_queries: bool) -> None:
 
 @pytest.mark.parametrize("name", [*PRESETS, "centred"])
 @pytest.mark.parametrize("path", PATHS)
-def test_padding_is_as_if_it_were_not_there(path: str, name: str) -> None:
+def test_padding_does_not_matter(path: str, name: str) -> None:
     k, v, q = (drawn(2, 3, 13, 7, seed=i) for i in range(3))
     there = torch.arange(13) < 11
     spoiled = [torch.where(there[:, None], x, 1e4) for x in (k, v, q)]
@@ -210,7 +212,7 @@ def test_padding_is_as_if_it_were_not_there(path: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("path", PATHS)
-def test_odd_keys_stay_finite(path: str, name: str) -> None:
+def test_unusual_keys_give_finite_outputs(path: str, name: str) -> None:
     zero, one, large = torch.zeros(2, 3, 13, 7), drawn(2, 3, 1, 7), 8 * drawn(2, 3, 197, 64)
     with forced(path):
         # Beyond these, gradients of torch's fused attention itself are not finite.
@@ -226,7 +228,7 @@ def test_odd_keys_stay_finite(path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_parts_of_a_batch_are_worked_on_one_after_the_other(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_computed_in_chunks(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     k, v, q, along = (drawn(5, 3, 13, 7, seed=i) for i in range(4))
     mask = (drawn(5, 1, 13, 13, seed=5) > -1) if masked else None
     seen: list[int] = []
@@ -247,7 +249,7 @@ def test_parts_of_a_batch_are_worked_on_one_after_the_other(masked: bool, monkey
     assert all(relative(x, y.double()) <= 64 * tolerance(torch.float32) for x, y in zip(parts, whole, strict=True))
 
 
-def test_weights_are_dropped_where_the_pursuit_says() -> None:
+def test_dropout_is_applied_in_the_configured_iterations() -> None:
     k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
     there = torch.arange(13) < 11
     outs = {}

@@ -81,12 +81,12 @@ def test_contract_with_other_numbers_of_queries(form: str, check: str, typecheck
 
 @pytest.mark.parametrize("check", [name for name in OPERATOR_CHECKS if name not in ONE_LENGTH | {"gradients"}])
 @pytest.mark.parametrize("form", BY_HEAD)
-def test_contract_with_one_for_each_head(form: str, check: str, typechecked: bool) -> None:
+def test_contract_with_one_s_per_head(form: str, check: str, typechecked: bool) -> None:
     run_check(check, subject(BY_HEAD[form](QUERIES), square=True), typechecked=typechecked)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_it_is_attention_over_what_symmetric_attention_leaves(path: str) -> None:
+def test_output_is_attention_over_the_residual_of_symmetric_attention(path: str) -> None:
     """Written out with whole matrices, and far from plain attention."""
     q, k, v = (drawn(2, 3, 61, 16, seed=i, dtype=torch.float32) for i in range(3))
     alpha = torch.tensor([0.5, -0.3, 1.0])
@@ -99,7 +99,7 @@ def test_it_is_attention_over_what_symmetric_attention_leaves(path: str) -> None
     assert (softmax_attention(q, k, v).double() - want).abs().max() > 1000 * within
 
 
-def test_a_matrix_says_what_its_row_takes_from_its_columns() -> None:
+def test_row_i_of_the_matrix_weights_the_tokens_that_i_subtracts() -> None:
     """With one entry, at row 1 and column 4, the value of token 1 is less that of token 4, and nothing else changes."""
     q, k, v = (drawn(2, 3, 5, 11, seed=i) for i in range(3))
     matrix, other = torch.zeros(5, 5).double(), v.clone()
@@ -113,7 +113,7 @@ def test_a_matrix_says_what_its_row_takes_from_its_columns() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_zero_s_is_plain_attention_to_the_bit(form: str) -> None:
+def test_zero_s_equals_softmax_attention_bit_for_bit(form: str) -> None:
     q, k, v = (drawn(2, 3, 7, 11, seed=i, dtype=torch.float32) for i in range(3))
     zero = {"matrix": SMatrix(torch.zeros(7, 7)), "asymmetric": AlphaAsymmetric(0.0)}.get(form, AlphaSymmetric(0.0))
     past = torch.ones(7, 7, dtype=torch.bool).tril()
@@ -125,7 +125,7 @@ def test_a_zero_s_is_plain_attention_to_the_bit(form: str) -> None:
 
 @pytest.mark.parametrize("form", [*FORMS, *(f"{name}, by head" for name in BY_HEAD)])
 @pytest.mark.parametrize("batched", [False, True])
-def test_nothing_of_the_future_enters(form: str, batched: bool) -> None:
+def test_later_tokens_do_not_change_earlier_outputs(form: str, batched: bool) -> None:
     """Exactly nothing, forward and backward; without the mask all of it does."""
     name, _, by_head = form.partition(", ")
     s = (BY_HEAD if by_head else FORMS)[name](QUERIES)
@@ -144,7 +144,7 @@ def test_nothing_of_the_future_enters(form: str, batched: bool) -> None:
 
 
 @pytest.mark.parametrize("form", ["matrix", "symmetric", "asymmetric"])
-def test_a_causal_mask_on_attention_alone_would_not_do(form: str) -> None:
+def test_control_a_causal_mask_on_attention_alone_leaks(form: str) -> None:
     """The control of the test above: with S that looks everywhere the last token shows in the outputs before it."""
     q, k, v = (drawn(2, HEADS, QUERIES, 11, seed=i) for i in range(3))
     past, last = torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril(), torch.arange(QUERIES)[:, None] == QUERIES - 1
@@ -159,7 +159,7 @@ def test_a_causal_mask_on_attention_alone_would_not_do(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_padded_tokens_could_as_well_not_be_there(form: str) -> None:
+def test_padded_tokens_do_not_matter(form: str) -> None:
     q, k, v = (drawn(2, 3, 7, 11, seed=i) for i in range(3))
     there = torch.arange(7) < 5
     s = FORMS[form](7)
@@ -199,7 +199,7 @@ def test_a_matrix_resized_to_a_multiple_keeps_its_row_sums(before: int, times: i
 
 @settings(max_examples=40)
 @given(st.integers(1, 23), st.integers(1, 23))
-def test_the_mean_resized_is_the_mean(before: int, after: int) -> None:
+def test_the_resized_mean_is_the_mean(before: int, after: int) -> None:
     got = resize_matrix(torch.full((before, before), 1 / before, dtype=torch.float64), after)
     assert got.shape == (after, after)
     assert (got - 1 / after).abs().max() <= tolerance(torch.float64) / after
@@ -244,7 +244,7 @@ def test_other_lengths_raise_or_are_resized() -> None:
     assert not torch.equal(got, scaled_attention(q, k, v, s=SMatrix(resize_matrix(matrix, 7))))
 
 
-def test_what_does_not_fit_raises_a_clear_error(typechecked: bool) -> None:
+def test_invalid_operands_raise_an_error(typechecked: bool) -> None:
     q, k, v = drawn(2, 3, 5, 11), drawn(2, 3, 7, 11, seed=1), drawn(2, 3, 7, 13, seed=2)
     by_query, by_key = torch.ones(5, 7, dtype=torch.bool), torch.ones(2, 1, 1, 7, dtype=torch.bool)
     with pytest.raises(ShapeError, match=r"n = m, or a mask \(..., 1, m\).*q \(2, 3, 5, 11\).*mask \(5, 7\)"):

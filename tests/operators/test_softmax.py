@@ -108,7 +108,7 @@ def learned(operands, options):
 
 @settings(max_examples=60)
 @given(calls())
-def test_is_its_twin_forward_and_backward(call) -> None:
+def test_outputs_and_gradients_match_the_reference(call) -> None:
     operands, options = call
     results = []
     for attention in (softmax_attention, reference.softmax_attention):
@@ -144,7 +144,7 @@ def test_the_hull_test_can_fail() -> None:
     assert (softmax_attention(q, k, 2 * v) > v.max()).any()
 
 
-def test_shifting_all_scores_changes_nothing_unless_there_is_a_sink() -> None:
+def test_shifting_all_scores_matters_only_with_a_sink() -> None:
     (q, k, v), sinks = VARIANTS["plain"].draw().values(), SINKS
     shift = torch.tensor(5.0, dtype=torch.float64)
     plain = relative_error(softmax_attention(q, k, v, bias=shift), softmax_attention(q, k, v))
@@ -176,14 +176,14 @@ def test_without_keys_the_output_is_zero(options: dict, masked: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("options", [{}, {"softcap": 30.0}, {"sinks": SINKS}], ids=["plain", "softcap", "sinks"])
-def test_large_scores_in_half_precision(dtype: torch.dtype, options: dict) -> None:
+def test_large_scores_in_half_precision_are_finite(dtype: torch.dtype, options: dict) -> None:
     q, k, v = VARIANTS["plain"].draw(dtype=dtype).values()
     operands = 256 * q.sign(), 256 * k.sign(), v
     want = reference.softmax_attention(*(x.double() for x in operands), **options)
     assert relative_error(softmax_attention(*operands, **options).double(), want) <= tolerance(dtype, terms=11)
 
 
-def test_a_fine_bias_keeps_its_precision_beside_half_precision_operands() -> None:
+def test_a_bias_keeps_its_precision_with_half_precision_operands() -> None:
     q, k, v = VARIANTS["plain"].draw(dtype=torch.float16).values()
     bias = torch.full((k.shape[-2],), 1e5)
     bias[0] += 1

@@ -72,7 +72,7 @@ def test_the_overcomplete_step_and_its_reference_agree(dtype: torch.dtype, sizes
 
 
 @pytest.mark.parametrize("tokens", [13, 14])
-def test_few_and_many_tokens_give_the_same(tokens: int) -> None:
+def test_tokens_together_or_one_by_one_give_the_same(tokens: int) -> None:
     """From two tokens for each dimension on, the dictionary enters in one product."""
     z, dictionary = drawn(tokens, 7), drawn(7, 7, seed=1) / 7**0.5
     together = ista_step(z, dictionary)
@@ -82,7 +82,7 @@ def test_few_and_many_tokens_give_the_same(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [5, 40])
-def test_the_longest_step_lowers_the_objective_and_a_longer_one_need_not(tokens: int) -> None:
+def test_the_longest_stable_step_lowers_the_objective_and_a_longer_one_may_not(tokens: int) -> None:
     rises = 0
     for seed in range(20):
         z, dictionary = drawn(tokens, 11, seed=seed).abs(), drawn(11, 11, seed=seed + 50) / 11**0.5
@@ -107,7 +107,7 @@ def test_with_one_atom_for_each_axis_the_step_is_the_minimiser() -> None:
     assert objective(printed, z, one, 0.4) > objective(z, z, one, 0.4)
 
 
-def test_a_point_that_the_step_keeps_is_optimal() -> None:
+def test_a_fixed_point_of_the_step_is_optimal() -> None:
     """Codes that the step returns as they are fulfil the conditions of optimality; and only those."""
     one = torch.eye(5, dtype=torch.float64)
     assert torch.equal(ista_step(torch.zeros(3, 5, dtype=torch.float64), one), torch.zeros(3, 5))
@@ -116,7 +116,7 @@ def test_a_point_that_the_step_keeps_is_optimal() -> None:
     assert not torch.equal(ista_step(z, dictionary, penalty=0.1), z)
 
 
-def test_codes_are_not_negative_and_a_larger_penalty_leaves_fewer() -> None:
+def test_codes_are_nonnegative_and_a_larger_penalty_gives_sparser_ones() -> None:
     z, dictionary = drawn(31, 11), drawn(11, 11, seed=1) / 11**0.5
     counts = []
     for penalty in (0.0, 1.0, 3.0, 10.0):
@@ -157,7 +157,7 @@ def test_the_decoder_enters_once_and_linearly() -> None:
     assert relative(overcomplete_step(z, decoder, dictionary), want) > 0.01
 
 
-def test_the_longest_step_is_that_of_the_largest_singular_value() -> None:
+def test_the_longest_stable_step_follows_from_the_largest_singular_value() -> None:
     dictionary = torch.diag(torch.tensor([4.0, 1.0, -2.0]))
     assert largest_step(dictionary) == pytest.approx(1 / 16)
     assert largest_step(torch.zeros(3, 5)) == float("inf")
@@ -170,7 +170,7 @@ def test_the_longest_step_is_that_of_the_largest_singular_value() -> None:
 
 
 @pytest.mark.parametrize("step", [ista_step, reference.ista_step])
-def test_what_does_not_fit_raises_a_clear_error(step, typechecked: bool) -> None:
+def test_invalid_operands_raise_an_error(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
     for z, dictionary in ((drawn(3, 5), drawn(7, 7)), (drawn(5), drawn(5, 5)), (drawn(3, 5), drawn(5, 7))):
@@ -192,6 +192,6 @@ def test_dictionaries_that_do_not_fit_each_other(step, typechecked: bool) -> Non
         step(drawn(3, 5), drawn(5, 11), drawn(5, 11).float())
 
 
-def test_no_tokens_give_none() -> None:
+def test_no_tokens_give_an_empty_output() -> None:
     assert ista_step(drawn(2, 0, 5), drawn(5, 5)).shape == (2, 0, 5)
     assert overcomplete_step(drawn(2, 0, 5), drawn(5, 11), drawn(5, 11)).shape == (2, 0, 5)

@@ -77,7 +77,7 @@ def calls(draw):
 
 @settings(max_examples=40)
 @given(calls())
-def test_is_its_twin_forward_and_backward(call) -> None:
+def test_outputs_and_gradients_match_the_reference(call) -> None:
     operands, options = call
     results = []
     for attention in (spatial_attention, reference.spatial_attention):
@@ -91,7 +91,7 @@ def test_is_its_twin_forward_and_backward(call) -> None:
 
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("size", [(11, 13), (2, 3)], ids=["up", "down"])
-def test_the_output_takes_the_spatial_size_of_q_and_the_channels_of_v(size: tuple[int, ...], axis: int) -> None:
+def test_the_output_has_the_spatial_size_of_q_and_the_channels_of_v(size: tuple[int, ...], axis: int) -> None:
     q, k, v = field(7, size, axis=axis), field(7, (3, 5), axis=axis, seed=1), field(17, (3, 5), axis=axis, seed=2)
     out = spatial_attention(q, k, v, channel_axis=axis)
     assert out.movedim(axis, 1).shape == (2, 17, *size)
@@ -99,12 +99,12 @@ def test_the_output_takes_the_spatial_size_of_q_and_the_channels_of_v(size: tupl
     assert torch.equal(unfold(out, axis), tokens)
 
 
-def test_an_image_may_ask_a_video() -> None:
+def test_queries_of_an_image_can_attend_to_a_video() -> None:
     q, k, v = field(7, (3, 5)), field(7, (2, 3, 5), seed=1), field(11, (2, 3, 5), seed=2)
     assert spatial_attention(q, k, v).shape == (2, 11, 3, 5)
 
 
-def test_channels_first_and_last_are_one_attention() -> None:
+def test_channels_first_and_last_give_the_same_output() -> None:
     q, k, v = field(7, (3, 5)), field(7, (2, 3), seed=1), field(11, (2, 3), seed=2)
     last = [x.movedim(1, -1) for x in (q, k, v)]
     want = spatial_attention(q, k, v)
@@ -122,7 +122,7 @@ def test_the_order_in_which_keys_are_unfolded_does_not_matter() -> None:
         require_close(apart, want, within=0.1, what="keys and values in different orders")
 
 
-def test_any_operator_will_do() -> None:
+def test_other_operators_can_be_used() -> None:
     q, k, v = field(7, (3, 5)), field(7, (2, 3), seed=1), field(11, (2, 3), seed=2)
     attend = functools.partial(spatial_attention, q, k, v)
     counted = attend(operator=general_attention, similarity=dot_product())
@@ -175,7 +175,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("case", MESSAGES)
-def test_bad_input_raises_a_clear_error(case: str, typechecked: bool) -> None:
+def test_bad_input_raises_an_error(case: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the operator can")
     with pytest.raises(ShapeError, match=MESSAGES[case]):

@@ -79,7 +79,7 @@ def test_the_step_and_its_reference_agree_forward_and_backward(dtype: torch.dtyp
         assert relative(got, want) <= 4 * tolerance(dtype, terms=k * n * d)
 
 
-def test_tokens_that_agree_with_all_alike_move_to_the_mean() -> None:
+def test_tokens_with_equal_scores_move_to_the_mean() -> None:
     """With no scale every weight is 1/n, and bases that fill the space add up to the identity."""
     z, bases, t, a = drawn(2, 7, 6, seed=1), orthonormal(3, 6, 2), 0.3, 2 / (7 * 0.25)
     want = (1 - t) * z + t * a * z.mean(dim=-2, keepdim=True)
@@ -88,13 +88,13 @@ def test_tokens_that_agree_with_all_alike_move_to_the_mean() -> None:
     assert relative(subspace_step(z, bases[:2], length=t, scale=0.0), want) > 0.01  # they do not fill it
 
 
-def test_tokens_that_agree_with_none_but_themselves_keep_their_direction() -> None:
+def test_tokens_that_attend_only_to_themselves_keep_their_direction() -> None:
     z, bases, t, a = torch.eye(6, dtype=torch.float64), torch.eye(6, dtype=torch.float64)[None], 0.3, 6 / (6 * 0.25)
     assert relative(subspace_step(z, bases, length=t, scale=1e3), (1 - t + t * a) * z) <= tolerance(torch.float64)
     assert relative(subspace_step(z, bases, length=t, scale=1e-3), (1 - t + t * a) * z) > 0.1
 
 
-def test_a_turn_of_tokens_and_bases_turns_the_answer() -> None:
+def test_rotating_tokens_and_bases_rotates_the_output() -> None:
     z, bases, turn = drawn(2, 7, 11, seed=1), drawn(3, 11, 5, seed=2), torch.linalg.qr(drawn(11, 11, seed=3)).Q
     want = subspace_step(z, bases, length=0.3) @ turn
     assert relative(subspace_step(z @ turn, turn.mT @ bases, length=0.3), want) <= tolerance(torch.float64, terms=256)
@@ -118,14 +118,14 @@ def test_the_step_lowers_the_rate_and_attention_alone_raises_it() -> None:
         assert _rate(z + 0.1 * attended, bases, 0.5) > before
 
 
-def test_one_token_alone_attends_to_itself() -> None:
+def test_a_single_token_attends_to_itself() -> None:
     z, bases = drawn(1, 6), orthonormal(3, 6, 2)
     want = (0.7 + 0.3 * 2 / 0.25) * z
     assert relative(subspace_step(z, bases, length=0.3), want) <= tolerance(torch.float64)
 
 
 @pytest.mark.parametrize("step", [subspace_step, reference.subspace_step])
-def test_what_does_not_fit_raises_a_clear_error(step, typechecked: bool) -> None:
+def test_invalid_operands_raise_an_error(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
     for z, bases in (

@@ -79,7 +79,7 @@ sizes = st.tuples(
 @pytest.mark.parametrize("padded", [False, True])
 @settings(max_examples=40)
 @given(sizes)
-def test_drawn_sizes_agree_with_all_scores_at_once(path: str, padded: bool, size: tuple[int, ...]) -> None:
+def test_random_sizes_agree_with_the_dense_computation(path: str, padded: bool, size: tuple[int, ...]) -> None:
     b, h, n, d, e, seed = size
     k, v, along = drawn(b, h, n, d, seed=seed), drawn(b, h, n, e, seed=seed + 1), drawn(b, h, n, e, seed=seed + 2)
     seen = drawn(b, n, seed=seed + 3) > 0 if padded else None
@@ -99,7 +99,7 @@ def test_drawn_sizes_agree_with_all_scores_at_once(path: str, padded: bool, size
 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("heads", [1, 2, 5])
-def test_teams_of_threads_give_what_one_does(threads: int, heads: int) -> None:
+def test_several_threads_give_the_result_of_one(threads: int, heads: int) -> None:
     k, v, along = drawn(1, heads, 691, 23), drawn(1, heads, 691, 29, seed=1), drawn(1, heads, 691, 29, seed=2)
     seen = drawn(1, 691, seed=3) > -1
     attention = functools.partial(symmetric_attention, mask=seen[:, None, None])
@@ -133,7 +133,7 @@ def test_unnormalised_weights_are_symmetric(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_shift_of_all_keys_changes_only_their_weights(path: str) -> None:
+def test_shifting_all_keys_only_reweights_the_values(path: str) -> None:
     """|k_i - k_j| is that of shifted keys: a shift multiplies column j by exp(scale k_j . shift), and that is all."""
     k, shift = drawn(1, 1, 43, 5, seed=6), drawn(5, seed=7)
     v = drawn(1, 1, 43, 3, seed=8)
@@ -145,7 +145,7 @@ def test_a_shift_of_all_keys_changes_only_their_weights(path: str) -> None:
     assert (moved - symmetric_attention(k, v)).abs().max() > 0.01
 
 
-def test_padding_is_told_from_other_masks() -> None:
+def test_padding_masks_are_distinguished_from_other_masks() -> None:
     k = drawn(2, 3, 5, 7)
     tokens = torch.tensor([[True, True, False, True, True], [True, False, True, True, True]])
     assert torch.equal(key_mask_of(tokens[:, None, None], k), tokens)
@@ -169,7 +169,7 @@ def test_more_leading_axes(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_negative_scale_is_served(path: str) -> None:
+def test_a_negative_scale_is_supported(path: str) -> None:
     k, v = drawn(1, 2, 17, 5), drawn(1, 2, 17, 4, seed=1)
     with forced(path):
         got, zero = symmetric_attention(5 * k, v, scale=-0.5), symmetric_attention(k, v, scale=0.0)
@@ -181,7 +181,7 @@ def test_a_negative_scale_is_served(path: str) -> None:
     assert (zero - v.mean(dim=-2, keepdim=True)).abs().max() <= tolerance(torch.float32)
 
 
-def test_without_a_gradient_nothing_is_kept() -> None:
+def test_outputs_require_gradients_only_if_an_input_does() -> None:
     k, v = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1)
     with forced("kernel"):
         assert not symmetric_attention(k, v).requires_grad
@@ -200,7 +200,7 @@ def test_torch_accepts_the_library_operator(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_transforms_of_torch_func(path: str) -> None:
+def test_torch_func_transforms_agree(path: str) -> None:
     k, v = drawn(3, 2, 17, 5), drawn(3, 2, 17, 4, seed=1)
 
     def form(k: Tensor, v: Tensor) -> Tensor:
@@ -275,7 +275,7 @@ def test_no_tokens_and_a_mask(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
-def test_the_library_operator_refuses_what_does_not_fit(path: str) -> None:
+def test_the_library_operator_refuses_invalid_operands(path: str) -> None:
     k, v = drawn(2, 3, 17, 5), drawn(2, 3, 17, 4, seed=1)
     seen = torch.ones(2, 17, dtype=torch.bool)
     wrong = [(k, v[:, :, :10], None), (k, v.double(), None), (k[0], v[0], None), (k, v, seen[:1]), (k, v, seen.float())]

@@ -74,7 +74,7 @@ def test_errors_are_at_most_twice_those_of_torch(path: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
-def test_only_heads_that_spread_too_widely_are_computed_otherwise(path: str) -> None:
+def test_only_heads_with_widely_spread_scores_are_computed_row_by_row(path: str) -> None:
     k, v = drawn(2, 3, 67, 16), drawn(2, 3, 67, 16, seed=1)
     k[1, 2] *= torch.linspace(0, 12, 67)[:, None]
     with forced(path):
@@ -84,7 +84,7 @@ def test_only_heads_that_spread_too_widely_are_computed_otherwise(path: str) -> 
 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
-def test_a_short_key_weighs_long_ones_by_its_own_length(path: str) -> None:
+def test_rows_of_short_keys_are_exact_among_long_keys(path: str) -> None:
     """Keys on a line, so far apart that all exponentials would be the smallest one, weighted by the keys' lengths."""
     k = torch.tensor([0.3, 14.8, 14.9, 15.0, 15.1, 15.2]).reshape(1, 1, 6, 1)
     v = torch.eye(6)[None, None]
@@ -97,7 +97,7 @@ def test_a_short_key_weighs_long_ones_by_its_own_length(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
-def test_a_hidden_token_that_sees_nothing_near_is_not_silently_zero(path: str) -> None:
+def test_a_hidden_token_far_from_all_visible_ones_is_exact(path: str) -> None:
     k, v = drawn(1, 2, 61, 16, seed=3), drawn(1, 2, 61, 16, seed=4)
     seen = torch.arange(61)[None] < 50
     k[:, 1, 50:] *= 40  # no visible key is near these, and they do not see themselves
@@ -114,7 +114,7 @@ def test_a_hidden_token_that_sees_nothing_near_is_not_silently_zero(path: str) -
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 @pytest.mark.parametrize("size", [1e20, 1e30])
-def test_values_and_gradients_of_any_size(path: str, size: float) -> None:
+def test_values_and_gradients_of_any_size_are_exact(path: str, size: float) -> None:
     k, v, along = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1), drawn(1, 2, 37, 8, seed=2)
     with forced(path):
         large, small = symmetric_attention(k, v * size), symmetric_attention(k, v / size)
@@ -130,7 +130,7 @@ def test_values_and_gradients_of_any_size(path: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_is_not_finite_shows(path: str) -> None:
+def test_non_finite_inputs_give_non_finite_outputs(path: str) -> None:
     with forced(path):
         for bad in (torch.nan, torch.inf):
             k, v = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1)
@@ -157,7 +157,7 @@ def test_errors_do_not_grow_with_the_number_of_tokens(path: str, length: float) 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 @pytest.mark.parametrize("size", [1.0, 1e-20, 1e-25, 1e-28])
-def test_small_values_and_gradients_in_heads_that_spread_widely(path: str, size: float) -> None:
+def test_small_values_and_gradients_are_exact_with_widely_spread_scores(path: str, size: float) -> None:
     k = torch.nn.functional.normalize(drawn(1, 2, 61, 16), dim=-1) * torch.linspace(0, 23.4, 61)[:, None]
     v, along = drawn(1, 2, 61, 16, seed=1), drawn(1, 2, 61, 16, seed=2)
     within = 8 * tolerance(torch.float32, terms=23 * 23)
@@ -173,7 +173,7 @@ def test_small_values_and_gradients_in_heads_that_spread_widely(path: str, size:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("scale", "size"), [(1e37, 1e-19), (1e-38, 1e18), (1e25, 1e-13)])
-def test_extreme_scales(path: str, scale: float, size: float) -> None:
+def test_extreme_scales_are_exact(path: str, scale: float, size: float) -> None:
     k, v = drawn(1, 2, 37, 8) * size, drawn(1, 2, 37, 8, seed=1)
     with forced(path):
         got = symmetric_attention(k, v, scale=scale)

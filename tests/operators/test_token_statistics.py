@@ -59,7 +59,7 @@ def test_the_step_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], 
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=20)
 @given(FOUR, st.integers(0, 2**31))
-def test_the_vision_codes_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_vision_form_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, h, n, p = sizes
     leaves = [drawn(b, h, n, p, seed=seed, dtype=dtype), drawn(h, seed=seed + 1, dtype=dtype)]
     references = (token_statistics_attention, reference.token_statistics_attention)
@@ -69,7 +69,7 @@ def test_the_vision_codes_and_its_reference_agree(dtype: torch.dtype, sizes: lis
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=20)
 @given(FOUR, st.integers(0, 2**31))
-def test_the_language_codes_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
+def test_the_language_form_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, h, n, p = sizes
     shapes = ((b, h, n, p), (h,), (h, n))
     leaves = [drawn(*shape, seed=seed + i, dtype=dtype) for i, shape in enumerate(shapes)]
@@ -77,7 +77,7 @@ def test_the_language_codes_and_its_reference_agree(dtype: torch.dtype, sizes: l
     require_references(references, leaves, ["sharpness", "bias"], within=4 * tolerance(dtype, terms=b * n * p))
 
 
-def test_the_step_goes_down_the_gradient_of_the_variational_rate() -> None:
+def test_the_step_is_a_gradient_step_on_the_variational_rate() -> None:
     """With memberships held fixed; if they follow the tokens it does not."""
     z, bases = drawn(2, 13, 7, seed=1), drawn(3, 7, 5, seed=2)
 
@@ -95,7 +95,7 @@ def test_the_step_goes_down_the_gradient_of_the_variational_rate() -> None:
     assert torch.equal(given_pi, moved)
 
 
-def test_a_short_step_lowers_the_variational_rate_and_one_backwards_raises_it() -> None:
+def test_a_short_step_lowers_the_variational_rate_and_the_opposite_raises_it() -> None:
     for seed in range(20):
         z, bases = drawn(23, 6, seed=seed), torch.linalg.qr(drawn(3, 6, 2, seed=seed + 50)).Q
         pi = torch.softmax(drawn(3, 23, seed=seed + 100), dim=0)
@@ -115,7 +115,7 @@ def test_the_variational_rate_bounds_the_rate_and_is_tight_at_principal_axes() -
         assert variational_rate(z, turned[None], everyone, eps=eps) > rate + 1e-3
 
 
-def test_a_subspace_without_members_takes_no_part() -> None:
+def test_a_subspace_without_members_does_not_matter() -> None:
     z, bases = drawn(7, 5), drawn(2, 5, 3, seed=1)
     pi = torch.stack([torch.ones(7), torch.zeros(7)]).double()
     together = token_statistics_step(z, bases, length=1.0, memberships=pi)
@@ -134,7 +134,7 @@ def test_the_released_forms_agree_for_one_head_at_the_last_token_only() -> None:
     assert relative(causal[..., -1, :], whole[..., -1, :]) > 1e-3
 
 
-def test_neither_released_form_is_the_papers() -> None:
+def test_neither_released_form_equals_the_papers_formula() -> None:
     z, bases = drawn(13, 6, seed=1), torch.eye(6, dtype=torch.float64).reshape(3, 2, 6).mT
     w = torch.einsum("nd,kdp->knp", z, bases)
     moved = token_statistics_step(z, bases, length=13.0, eps=6**0.5) - z  # then d / eps^2 is one, and tau / n too
@@ -146,14 +146,14 @@ def test_neither_released_form_is_the_papers() -> None:
     assert relative(token_statistics_attention(z[None])[0], moved) <= 1e-8  # what it adds to a sum of 13
 
 
-def test_tokens_permuted_are_outputs_permuted_unless_causal() -> None:
+def test_permuting_tokens_permutes_outputs_unless_causal() -> None:
     w, order = drawn(2, 3, 11, 5), torch.randperm(11, generator=torch.Generator().manual_seed(0))
     whole, causal = ((f(w[..., order, :]), f(w)[..., order, :]) for f in RELEASED)
     assert relative(*whole) <= tolerance(torch.float64)
     assert relative(*causal) > 1e-2
 
 
-def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
+def test_later_tokens_do_not_change_earlier_outputs() -> None:
     w, bias = drawn(2, 3, 11, 5), drawn(3, 11, seed=1)
     large = w.clone()
     large[..., 6:, :] = 1e3
@@ -167,7 +167,7 @@ def test_nothing_of_a_later_token_reaches_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("attend", RELEASED)
-def test_hidden_tokens_count_nowhere(attend) -> None:
+def test_hidden_tokens_do_not_matter(attend) -> None:
     w, seen = drawn(2, 3, 11, 5), torch.rand(2, 11, generator=torch.Generator().manual_seed(1)) < 0.6
     got = attend(w, key_mask=seen)
     for i in range(2):
@@ -214,7 +214,7 @@ def test_half_precision_is_summed_in_single(attend) -> None:
 
 
 @pytest.mark.parametrize("attend", RELEASED)
-def test_nothing_and_zeros_are_served(attend) -> None:
+def test_empty_and_zero_inputs_are_accepted(attend) -> None:
     assert attend(drawn(2, 3, 0, 5)).shape == (2, 3, 0, 5)
     leaf = torch.zeros(2, 3, 7, 5, requires_grad=True)
     attend(leaf).sum().backward()
@@ -222,7 +222,7 @@ def test_nothing_and_zeros_are_served(attend) -> None:
 
 
 @pytest.mark.parametrize("attend", RELEASED)
-def test_what_does_not_fit_raises_a_clear_error(attend, typechecked: bool) -> None:
+def test_invalid_operands_raise_an_error(attend, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses these before the operator can")
     w = drawn(2, 3, 7, 5)
@@ -238,7 +238,7 @@ def test_what_does_not_fit_raises_a_clear_error(attend, typechecked: bool) -> No
         attend(w.long())
 
 
-def test_numbers_that_are_no_error_and_no_temperature_are_refused() -> None:
+def test_invalid_eps_and_temperatures_raise_an_error() -> None:
     z, bases = torch.ones(5, 3), torch.ones(2, 3, 1)
     for step in (token_statistics_step, subspace_step):
         with pytest.raises(ValueError, match="eps > 0"):

@@ -307,7 +307,7 @@ def test_tables_of_the_other_claims_are_built_when_opened(browser, show, dispute
         assert row.text.endswith(str(finding.verdict))
 
 
-def test_the_dispute_is_a_click_away(browser, show, disputed):
+def test_the_dispute_opens_with_a_click(browser, show, disputed):
     show(disputed)
     browser.find_element(By.CSS_SELECTOR, ".claim a").click()
     assert browser.current_url.endswith("#dispute-1")

@@ -8,7 +8,7 @@ from clearhead.report.grid import arrange
 from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP
 
 
-def test_a_view_finds_what_each_side_rests_on(disputed: AuditRecord) -> None:
+def test_each_side_lists_its_statistics(disputed: AuditRecord) -> None:
     view = view_dispute(DISPUTE, arrange(disputed.findings))
     first, second = view.positions
     assert [s.claim for s in first.table.summaries] == [LOSS]

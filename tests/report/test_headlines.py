@@ -60,7 +60,7 @@ def test_the_headline_follows_from_the_counts(summary: Summary, counts: dict[str
     assert headline(with_counts(summary, **counts)) == expected
 
 
-def test_only_a_primary_claim_speaks_for_its_theory(summary: Summary) -> None:
+def test_only_primary_claims_give_a_theorys_headline(summary: Summary) -> None:
     secondary = dataclasses.replace(with_counts(summary, none=3), claim=OVERLAP)
     assert headline(secondary) == "No evidence for kernel PCA by subspace overlap in any of 3 heads."
     by_layer = dataclasses.replace(with_counts(summary, none=3), claim=dataclasses.replace(KERNEL_PCA, unit=Unit.LAYER))

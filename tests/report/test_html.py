@@ -76,7 +76,7 @@ def test_nothing_is_fetched_and_nothing_runs_inline(model):
     assert re.findall(r"url\(.*?\)", page) == ["url(#hatch)"] * page.count("url(")
 
 
-def test_names_from_outside_are_text(record):
+def test_external_names_are_escaped(record):
     page = render_html(record_of([3, 2], KERNEL_PCA, model=HOSTILE, name=HOSTILE.replace("{{ 7 * 7 }}", "{}")))
     calm = Elements(render_html(record_of([3, 2], KERNEL_PCA)))
     parsed = Elements(page)
@@ -134,7 +134,7 @@ def test_one_cell_per_head_of_each_primary_claim_with_its_agreement(disputed):
             assert shade == f"a{round(min(max(f.agreement, -1), 1) * 100)}"
 
 
-def test_every_shade_has_a_colour_of_its_own_on_light_and_dark_pages(record):
+def test_every_shade_has_a_distinct_colour_on_light_and_dark_pages(record):
     page = render_html(record)
     light, dark = re.search(r"(\.a-100\{.*?)@media[^{]*\{(\.a-100\{.*?)\}\s*</style>", page, re.S).groups()
     for rules in (light, dark):
@@ -230,7 +230,7 @@ def test_a_switch_only_where_there_is_a_choice(record, disputed):
 
 
 @once
-def test_many_claims_on_many_heads_make_files_that_open(tmp_path):
+def test_reports_of_many_claims_and_heads_stay_small(tmp_path):
     """28 claims on 270 heads, as of a vision model with 18 layers."""
     further = [dataclasses.replace(OVERLAP, statistic=f"consequence {i}") for i in range(10)]
     published = [dataclasses.replace(KERNEL_PCA, statistic=f"figure {i}", role=Role.PUBLISHED) for i in range(17)]
@@ -239,7 +239,7 @@ def test_many_claims_on_many_heads_make_files_that_open(tmp_path):
     assert written.findings.stat().st_size < 6e6
 
 
-def test_pages_of_nothing_and_of_much(record):
+def test_pages_without_findings_and_with_many(record):
     assert "No claim was measured." in render_html(dataclasses.replace(record, findings=()))
     nothing = [dataclasses.replace(f, value=math.nan, verdict=Verdict.NOT_APPLICABLE) for f in record.findings]
     page = render_html(dataclasses.replace(record, findings=tuple(nothing)))

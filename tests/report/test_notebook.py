@@ -31,7 +31,7 @@ def test_a_notebook_shows_the_same_words(disputed: AuditRecord) -> None:
     assert "".join(words).replace("- ", "") == summary_text(disputed).replace("\n- ", "").replace("\n", "")
 
 
-def test_names_from_outside_are_text() -> None:
+def test_external_names_are_escaped() -> None:
     claim = dataclasses.replace(KERNEL_PCA, theory=HOSTILE, statistic=HOSTILE)
     record = dataclasses.replace(record_of([2, 3], claim, model=HOSTILE), data=HOSTILE, notes=(HOSTILE,))
     tags: list[str] = []

@@ -31,7 +31,7 @@ def _printed(record: AuditRecord) -> str:
     return " ".join(buffer.getvalue().split())
 
 
-def test_the_numbers_are_everywhere(record: AuditRecord) -> None:
+def test_every_format_shows_the_numbers(record: AuditRecord) -> None:
     with_order = dataclasses.replace(record, whole_model=(BROKEN,))
     printed = _printed(with_order)
     assert "by layer .12 .46; whole model .79 (an unrelated order 1.4)" in printed
@@ -43,7 +43,7 @@ def test_the_numbers_are_everywhere(record: AuditRecord) -> None:
 
 
 @pytest.mark.parametrize(("symmetry", "words"), [(POOLED, "not one vector per"), (UNTRIED, "are read")])
-def test_what_is_missing_has_its_reason(record: AuditRecord, symmetry: WholeModelErrors, words: str) -> None:
+def test_missing_values_have_their_reason(record: AuditRecord, symmetry: WholeModelErrors, words: str) -> None:
     without = dataclasses.replace(record, whole_model=(symmetry,))
     assert words in _printed(without)
     page = render_html(without)

@@ -36,7 +36,7 @@ def _amount(name: str, severity: int = 3) -> float:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_images_stay_images_and_the_given_ones_stay_as_they_are(name: str) -> None:
+def test_corrupted_images_are_valid_and_inputs_are_unchanged(name: str) -> None:
     pixels = _pixels()
     before = pixels.clone()
     for severity in SEVERITIES:
@@ -55,7 +55,7 @@ def test_each_severity_is_further_from_the_image_than_the_one_before(name: str) 
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_seed_is_all_the_chance_there_is(name: str) -> None:
+def test_randomness_depends_only_on_the_seed(name: str) -> None:
     pixels = _pixels()
     torch.manual_seed(1)
     first = _apply(name, pixels)
@@ -150,7 +150,7 @@ def _bytes(n: int = 13) -> Tensor:
     return (255 * _pixels(n)).round().to(torch.uint8)
 
 
-def test_bytes_come_back_as_bytes_and_by_the_seed() -> None:
+def test_byte_images_give_byte_images_by_seed() -> None:
     still = Corruption(name="still", amounts=(1.0, 2.0, 3.0, 4.0, 5.0), apply=lambda pixels, amount, generator: pixels)
     assert torch.equal(corrupt(_bytes(), still, severity=2, seed=3), _bytes())
     noise = BY_NAME["gaussian noise"]
@@ -165,7 +165,7 @@ def test_bytes_come_back_as_bytes_and_by_the_seed() -> None:
     assert not torch.equal(*(corrupt(_bytes(), even, severity=severity, seed=3) for severity in (1, 2)))
 
 
-def test_bytes_are_the_nearest() -> None:
+def test_bytes_are_rounded_to_the_nearest() -> None:
     lighter = dataclasses.replace(BY_NAME["brightness"], amounts=(0.6 / 255,) * 5)
     assert torch.equal(corrupt(_bytes(), lighter, severity=1, seed=0), _bytes() + 1)
 

@@ -113,7 +113,7 @@ def _call(**operands: Any) -> Call:
     return Call(name="layer", module=nn.Identity(), interface="", **operands)
 
 
-def test_the_past_matters_to_the_operator_that_is_tested() -> None:
+def test_control_the_operator_depends_on_past_queries() -> None:
     """Control: with the last token's keys alone, as an operator unaware of caches would have it, two steps differ."""
     q, k, v = torch.randn(3, 2, 5, 11, 7, generator=torch.Generator().manual_seed(2)).unbind()
     causal = torch.ones(11, 11, dtype=torch.bool).tril()
@@ -132,7 +132,7 @@ def test_the_past_matters_to_the_operator_that_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_an_operator_that_needs_past_queries_says_so(name: str) -> None:
+def test_an_operator_that_needs_past_queries_raises_an_error(name: str) -> None:
     model, prompt = _model(name), _prompt(padded=True)
     with swap(model, TwoSteps(first="given")):
         without, _ = _generated(model, prompt, use_cache=False)
@@ -184,7 +184,7 @@ def test_masks_that_are_not_causal_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_registered_names_generate_alike(name: str) -> None:
+def test_registered_attention_names_generate_the_same_text(name: str) -> None:
     model, prompt = _model(name), _prompt(padded=True)
     register_huggingface()
     with swap(model, "symmetric"):

@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "swapping.md"
 
 
 @pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_swapping_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(blocks) == 4

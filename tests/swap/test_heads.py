@@ -47,7 +47,7 @@ def _drawn(seed: int = 1) -> Tensor:
 
 @pytest.mark.parametrize("make", [Folded, lambda: Folded(heads=1), lambda: SelfAttention(WIDTH)])
 @pytest.mark.parametrize("operator", [RPC(), ClampedKeys()])
-def test_an_input_does_not_feel_the_others(make: Callable[[], nn.Module], operator: RPC | ClampedKeys) -> None:
+def test_inputs_of_a_batch_are_independent(make: Callable[[], nn.Module], operator: RPC | ClampedKeys) -> None:
     """The presets' mu counts heads, and a batch is none."""
     torch.manual_seed(0)
     model, x = nn.Sequential(make()).eval(), _drawn()
@@ -60,7 +60,7 @@ def test_an_input_does_not_feel_the_others(make: Callable[[], nn.Module], operat
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_folded_heads_are_heads(masked: bool) -> None:
+def test_heads_folded_into_the_batch_are_separated(masked: bool) -> None:
     mask = torch.rand(BATCH, TOKENS, TOKENS, generator=torch.Generator().manual_seed(3)) > 0.4 if masked else None
     for operator in (RPC(), Scaled(form="matrix", num_tokens=TOKENS, num_heads=HEADS)):
         folded, plain = Folded().eval(), Folded(folded=False).eval()
@@ -94,7 +94,7 @@ class Windowed(nn.Module):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_windows_are_no_heads(masked: bool) -> None:
+def test_windows_are_not_treated_as_heads(masked: bool) -> None:
     x = _drawn()[None].expand(2, -1, -1, -1) * torch.tensor([1.0, 1.5])[:, None, None, None]
     mask = torch.rand(BATCH, TOKENS, TOKENS, generator=torch.Generator().manual_seed(3)) > 0.4 if masked else None
     ours, plain = Windowed().eval(), Windowed(heads_first=False).eval()
@@ -113,7 +113,7 @@ OWN: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("alone", [False, True])
-def test_an_operator_takes_the_place_of_all_that_such_a_module_does(name: str, alone: bool) -> None:
+def test_an_operator_replaces_all_of_the_modules_attention(name: str, alone: bool) -> None:
     torch.manual_seed(0)
     own = OWN[name]()
     for parameter in own.parameters():

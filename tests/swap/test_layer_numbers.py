@@ -45,7 +45,7 @@ def test_swap_numbers_layers_as_capture_does(name: str) -> None:
     ]
 
 
-def test_named_modules_would_be_another_order() -> None:
+def test_control_the_order_of_named_modules_differs() -> None:
     """The control: CLIP holds its text model first and runs its vision model first."""
     model, inputs = FAMILIES["clip"].make(), FAMILIES["clip"].inputs()
     names = _captured(model, inputs)
@@ -73,7 +73,7 @@ def test_an_audit_and_a_swap_mean_the_same_layers_of_an_encoder_decoder(name: st
         assert same(run(model, inputs), by_path)
 
 
-def test_a_shared_module_is_swapped_in_all_its_calls_and_says_which() -> None:
+def test_a_shared_module_is_swapped_in_all_its_calls_and_lists_them() -> None:
     model, inputs = FAMILIES["albert"].make(), FAMILIES["albert"].inputs()
     names = _captured(model, inputs)
     assert names == [ALBERT, *(f"{ALBERT}, call {nth}" for nth in range(2, 6))]

@@ -32,7 +32,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_layer_has_and_the_operator_does_not_take_is_refused(name: str) -> None:
+def test_operands_that_the_operator_does_not_accept_raise_an_error(name: str) -> None:
     model, inputs = FAMILIES[name].make(), FAMILIES[name].inputs()
     alone = run(model, inputs)
     with swap(model, "symmetric"), pytest.raises(ValueError, match=REFUSED[name]) as caught:
@@ -88,7 +88,7 @@ class Reader(nn.Module):
         return self.get_submodule(self.name)(x, other)
 
 
-def test_fused_cross_attention_of_equal_length_is_refused_where_it_says_what_it_is() -> None:
+def test_fused_cross_attention_of_equal_length_is_refused_if_it_can_be_recognised() -> None:
     x = encoder_inputs(padded=False)["src"]
     for model in (Reader(CrossAttention()), Reader(Reading(), name="cross_attn"), Reader(Reading(), said=True)):
         with swap(model, "symmetric"), pytest.raises(ValueError, match="symmetric attends within one sequence"):
@@ -112,14 +112,14 @@ def test_cross_attention_of_equal_length_is_refused_by_name_in_all_layers_too() 
     model(**{**inputs, "decoder_input_ids": ids})
 
 
-def test_layers_that_are_none_are_refused(typechecked: bool) -> None:
+def test_invalid_layers_raise_an_error(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses it before the function can")
     with pytest.raises(ValueError, match='expected "all", numbers or paths as layers; got None'):
         swap(MODELS["bert"].make(), "softmax", layers=None)
 
 
-def test_masks_that_cannot_be_read_are_refused() -> None:
+def test_unsupported_masks_raise_an_error() -> None:
     model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
     model.set_attn_implementation("flex_attention")
     with pytest.raises(ValueError, match=r"'flex_attention', whose masks cannot be read.*\"sdpa\""):
@@ -160,7 +160,7 @@ def test_every_variant_of_torchs_module(add: dict[str, Any], batch_first: bool) 
             assert float((module(query, key, value, need_weights=False, **options)[0] - alone)[rows].abs().max()) > 1e-3
 
 
-def test_a_description_of_ones_own() -> None:
+def test_a_described_layer_can_be_swapped() -> None:
     class Written(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -196,7 +196,7 @@ def test_a_description_whose_output_never_runs_is_refused() -> None:
         model(torch.randn(3, 7, 24))
 
 
-def test_a_symmetric_module_of_our_own_is_given_another_operator() -> None:
+def test_the_operator_of_a_symmetric_module_can_be_swapped() -> None:
     torch.manual_seed(0)
     module, x = clearhead.modules.SymmetricAttention(24, num_heads=4), torch.randn(3, 7, 24)
     alone = run(module, {"x": x})
@@ -209,7 +209,7 @@ def test_a_symmetric_module_of_our_own_is_given_another_operator() -> None:
 
 @pytest.mark.parametrize("name", ["clearhead-symmetric", "clearhead-rpc", "kernels-community/flash-attn"])
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
-def test_a_file_may_not_choose_the_attention(tmp_path: Any, name: str, key: str) -> None:
+def test_a_model_file_cannot_choose_the_attention(tmp_path: Any, name: str, key: str) -> None:
     import json
 
     clearhead.register_huggingface()
@@ -220,5 +220,5 @@ def test_a_file_may_not_choose_the_attention(tmp_path: Any, name: str, key: str)
         load_model(str(tmp_path), max_tokens=7)
 
 
-def test_the_families_that_are_refused_are_families() -> None:
+def test_every_refused_family_exists() -> None:
     assert set(REFUSED) <= set(IDENTITY)

@@ -45,7 +45,7 @@ def _changed(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_swap_is_saved_and_put_back(name: str, tmp_path: Path) -> None:
+def test_a_swap_is_saved_and_restored(name: str, tmp_path: Path) -> None:
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     swap(model, "symmetric", layers=0)
     swap(model, Gained(start=1.5), layers=1)
@@ -63,7 +63,7 @@ def test_a_swap_is_saved_and_put_back(name: str, tmp_path: Path) -> None:
     assert trace(fresh) == before
 
 
-def test_transformers_keeps_the_note_and_applies_nothing(tmp_path: Path) -> None:
+def test_transformers_saves_the_note_but_does_not_apply_the_swap(tmp_path: Path) -> None:
     import transformers
 
     model, inputs = MODELS["llama"].make(), MODELS["llama"].inputs()
@@ -87,7 +87,7 @@ def test_transformers_keeps_the_note_and_applies_nothing(tmp_path: Path) -> None
     assert not hasattr(loaded.config, "clearhead_swap")
 
 
-def test_parameters_that_transformers_saved_are_found_in_its_folder(tmp_path: Path) -> None:
+def test_parameters_saved_by_transformers_are_loaded(tmp_path: Path) -> None:
     import transformers
 
     model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
@@ -104,7 +104,7 @@ def test_parameters_that_transformers_saved_are_found_in_its_folder(tmp_path: Pa
     assert same(run(loaded, inputs), expected)
 
 
-def test_a_native_model_saved_while_swapped_is_the_model_alone(tmp_path: Path) -> None:
+def test_a_native_model_saved_while_swapped_is_saved_without_the_swap(tmp_path: Path) -> None:
     family = MODELS["own vision transformer"]
     model, inputs = family.make(), family.inputs()
     alone = run(model, inputs)
@@ -118,7 +118,7 @@ def test_a_native_model_saved_while_swapped_is_the_model_alone(tmp_path: Path) -
     assert same(run(loaded, inputs), expected)
 
 
-def test_what_has_no_name_is_not_saved_and_not_forgotten(tmp_path: Path) -> None:
+def test_an_unnamed_operator_is_not_saved_but_noted(tmp_path: Path) -> None:
     import transformers
 
     model = MODELS["bert"].make()
@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 @pytest.mark.parametrize("in_config", [True, False])
-def test_a_file_is_not_trusted(case: str, in_config: bool, tmp_path: Path, typechecked: bool) -> None:
+def test_stored_swaps_are_validated(case: str, in_config: bool, tmp_path: Path, typechecked: bool) -> None:
     stored, message = WRONG[case]
     if typechecked and case == "a huge number":
         pytest.skip("the import hook refuses it before the options can")
@@ -180,7 +180,7 @@ def test_a_file_is_not_trusted(case: str, in_config: bool, tmp_path: Path, typec
     assert find_swaps(model) == ()
 
 
-def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
+def test_missing_or_broken_files_are_named(tmp_path: Path) -> None:
     model = MODELS["bert"].make()
     with pytest.raises(ValueError, match="the model's config notes no swap"):
         load_swaps(model)
@@ -223,7 +223,7 @@ def test_damaged_files_are_not_used(file: str, kind: str, tmp_path: Path) -> Non
 
 
 @once
-def test_a_model_that_was_saved_whole_works_where_nothing_was_swapped_yet(tmp_path: Path) -> None:
+def test_a_pickled_swapped_model_works_in_a_new_process(tmp_path: Path) -> None:
     model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
     swap(model, "symmetric")
     torch.save((model, inputs, run(model, inputs)), tmp_path / "whole.pt")

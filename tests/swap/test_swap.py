@@ -25,7 +25,7 @@ CLAMPED = ClampedKeys(queries="given", strength=0.1)
 
 
 @pytest.mark.parametrize(("name", "eager"), [*((name, False) for name in IDENTITY), *((name, True) for name in EITHER)])
-def test_softmax_swapped_in_changes_nothing_beyond_rounding(name: str, eager: bool) -> None:
+def test_swapping_in_softmax_changes_only_rounding(name: str, eager: bool) -> None:
     model, inputs = IDENTITY[name].make(), IDENTITY[name].inputs()
     if eager:
         model.set_attn_implementation("eager")
@@ -40,7 +40,7 @@ def test_softmax_swapped_in_changes_nothing_beyond_rounding(name: str, eager: bo
     assert same(alone, run(model, inputs))
 
 
-def test_no_mask_means_none_where_attention_is_eager() -> None:
+def test_eager_attention_without_a_mask_is_not_causal() -> None:
     """transformers' sdpa makes a layer causal that has neither a mask nor a word on causality; its eager does not."""
     model, inputs = MODELS["vit"].make(), MODELS["vit"].inputs()
     for module in model.modules():
@@ -62,7 +62,7 @@ def test_no_mask_means_none_where_attention_is_eager() -> None:
     "operator",
     [uniform, Symmetric(), TwoSteps(queries="given"), Gained(start=1.5), RPC(), RPC(queries="given"), CLAMPED],
 )
-def test_another_operator_shows_and_leaves_no_trace(name: str, operator: Any) -> None:
+def test_another_operator_changes_the_output_until_undone(name: str, operator: Any) -> None:
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     alone, before = run(model, inputs), trace(model)
     with swap(model, operator, layers=[0, -1 + len(run_layers(model))]) as done:
@@ -81,7 +81,7 @@ def run_layers(model: nn.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_only_the_chosen_layer_is_touched(name: str) -> None:
+def test_only_the_selected_layer_is_swapped(name: str) -> None:
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     paths = run_layers(model)
     seen: dict[str, list[Tensor]] = {}
@@ -133,7 +133,7 @@ def _loss(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
     return first.square().mean()
 
 
-def test_an_operators_parameters_are_as_the_layers() -> None:
+def test_an_operators_parameters_have_the_layers_dtype_and_device() -> None:
     model = MODELS["bert"].make().to(torch.bfloat16).train()
     swap(model, Gained(start=1.5), layers=0)
     gain = dict(model.named_parameters())["encoder.layer.0.attention.self.clearhead_operator.gain"]
@@ -143,7 +143,7 @@ def test_an_operators_parameters_are_as_the_layers() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2, padded left", "llama", "bert", "torch encoder"])
 @pytest.mark.parametrize("operator", [functional.scaled_dot_product_attention, Symmetric(), TwoSteps()])
-def test_hidden_rows_bring_no_nan_in_training(name: str, operator: Any) -> None:
+def test_hidden_rows_give_finite_gradients(name: str, operator: Any) -> None:
     """torch's own function has NaN in rows that may look nowhere; it is not shown any."""
 
     def plain(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
@@ -161,7 +161,7 @@ def test_hidden_rows_bring_no_nan_in_training(name: str, operator: Any) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_copy_is_a_swapped_model_of_its_own(name: str) -> None:
+def test_a_copy_of_a_swapped_model_is_independent(name: str) -> None:
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     alone = run(model, inputs)
     done = swap(model, Gained(start=1.5))
@@ -185,7 +185,7 @@ def test_a_copy_is_a_swapped_model_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("form", ["symmetric", "asymmetric"])
 @pytest.mark.parametrize("name", ["bert", "gpt2, padded left", "llama", "own vision transformer"])
-def test_scaled_attention_begins_as_the_layer_was_and_learns(name: str, form: str) -> None:
+def test_scaled_attention_starts_as_the_original_layer_and_trains(name: str, form: str) -> None:
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     alone = run(model, inputs)
     with swap(model, Scaled(form=form), layers=[0]):
@@ -201,7 +201,7 @@ def test_scaled_attention_begins_as_the_layer_was_and_learns(name: str, form: st
 
 
 @pytest.mark.parametrize("name", ["bert", "timm vit", "torch encoder", "own vision transformer", "mpnet"])
-def test_threads_do_not_notice_each_other(name: str) -> None:
+def test_swaps_in_several_threads_are_independent(name: str) -> None:
     family = IDENTITY[name]
     models = [family.make() for _ in range(3)]
     inputs = family.inputs()
@@ -224,7 +224,7 @@ def test_threads_do_not_notice_each_other(name: str) -> None:
     assert wrong == []
 
 
-def test_swaps_are_undone_in_any_order_and_never_doubled() -> None:
+def test_swaps_are_undone_in_any_order_and_cannot_be_stacked() -> None:
     model, inputs = MODELS["llama"].make(), MODELS["llama"].inputs()
     alone, before = run(model, inputs), trace(model)
     first = swap(model, uniform, layers=0)
@@ -257,7 +257,7 @@ def test_layers_are_chosen_by_number_and_path(name: str) -> None:
     assert clearhead.find_swaps(model) == ()
 
 
-def test_operators_are_named_or_called(typechecked: bool) -> None:
+def test_operators_are_given_by_name_or_as_functions(typechecked: bool) -> None:
     model = MODELS["bert"].make()
     with pytest.raises(ValueError, match="there is no operator 'sofmax'; choose from softmax, symmetric"):
         swap(model, "sofmax")
@@ -273,7 +273,7 @@ def test_operators_are_named_or_called(typechecked: bool) -> None:
         run(model, MODELS["bert"].inputs())
 
 
-def test_what_changes_is_said() -> None:
+def test_side_effects_of_a_swap_are_reported() -> None:
     llama, bert = MODELS["llama"].make(), MODELS["bert"].make()
     with pytest.warns(
         SwapWarning, match="symmetric does not use the queries of 3 layers: W_Q no longer acts.*2 query"

@@ -45,7 +45,7 @@ class WrittenAttention(nn.Module):
         return (self.q(x) @ self.k(x).mT).softmax(dim=-1) @ x
 
 
-def test_a_swap_that_does_not_take_never_passes_silently() -> None:
+def test_a_swap_without_effect_raises_an_error() -> None:
     model, x = Sometimes().eval(), torch.randn(3, 7, WIDTH)
     with swap(model, "softmax", layers=[0, 1]) as done:
         model(x)
@@ -70,7 +70,7 @@ def test_a_swap_that_does_not_take_never_passes_silently() -> None:
 
 
 @pytest.mark.parametrize("name", ["timm vit", "torch encoder"])
-def test_an_undone_swap_does_nothing_beneath_a_forward_that_was_put_over_it(name: str) -> None:
+def test_an_undone_swap_has_no_effect_below_another_forward(name: str) -> None:
     """As libraries do that move layers between devices."""
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     alone, close = run(model, inputs), rounding(model, inputs)
@@ -90,7 +90,7 @@ def test_an_undone_swap_does_nothing_beneath_a_forward_that_was_put_over_it(name
     assert apart(run(model, inputs), alone) <= close
 
 
-def test_what_calls_no_python_is_refused() -> None:
+def test_compiled_captured_and_scripted_models_raise_an_error() -> None:
     model = MODELS["torch encoder"].make()
     with pytest.raises(ValueError, match=r"swap model\._orig_mod"):
         swap(torch.compile(model), "softmax")
@@ -120,7 +120,7 @@ def mean(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_layers_own_attention_is_not_computed(name: str) -> None:
+def test_the_original_attention_is_not_computed(name: str) -> None:
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     with Counted() as alone:
         run(model, inputs)
@@ -130,7 +130,7 @@ def test_the_layers_own_attention_is_not_computed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "timm vit"])
-def test_a_swapped_model_compiles_in_one_piece(name: str, typechecked: bool) -> None:
+def test_a_swapped_model_compiles_without_a_graph_break(name: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("torch cannot compile the checks of annotations")
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
@@ -140,7 +140,7 @@ def test_a_swapped_model_compiles_in_one_piece(name: str, typechecked: bool) -> 
         assert apart(run(model, inputs), compiled) <= rounding(model, inputs)
 
 
-def test_a_layer_that_is_described_says_that_it_cannot_be_compiled(typechecked: bool) -> None:
+def test_compiling_a_described_layer_raises_an_error(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("torch cannot compile the checks of annotations")
     family = IDENTITY["mpnet"]
@@ -151,7 +151,7 @@ def test_a_layer_that_is_described_says_that_it_cannot_be_compiled(typechecked: 
 
 
 @pytest.mark.parametrize("name", [*MODELS, "timm eva"])
-def test_a_swapped_model_is_captured_and_not_called_softmax(name: str) -> None:
+def test_capturing_a_swapped_model_records_the_operator(name: str) -> None:
     model, inputs = IDENTITY[name].make(), IDENTITY[name].inputs()
     done = swap(model, Symmetric(), layers=1)
     alone = run(model, inputs)

@@ -110,7 +110,7 @@ def test_masks_are_found_in_the_signature() -> None:
     assert "causality" not in failures(check(operators.mask_ignored, masks=False))
 
 
-def test_errors_in_words_are_asked_for_only_when_told() -> None:
+def test_error_messages_are_checked_only_on_request() -> None:
     def crude(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1) @ v
 
@@ -134,20 +134,20 @@ class WrappedTheOtherWay(Wrapped):
         return super().forward(x, key_padding_mask=None if key_padding_mask is None else ~key_padding_mask)
 
 
-def test_torchs_own_module_and_its_polarity() -> None:
+def test_torchs_module_and_its_mask_polarity() -> None:
     assert failures(check(Wrapped())) == {"fully_hidden"}  # it gives NaN where nothing may be seen
     wrong = check(WrappedTheOtherWay())
     assert "key_mask" in failures(wrong)
     assert "key_padding_mask is False at tokens" in str(wrong)
 
 
-def test_what_is_seen_beside() -> None:
+def test_facts_that_are_neither_right_nor_wrong() -> None:
     assert any("give permuted outputs" in fact for fact in check(broken.Right()).observed)
     assert any("do not give permuted outputs" in fact for fact in check(broken.Positions()).observed)
     assert any("tokens see later tokens" in fact for fact in check(broken.Right()).observed)
 
 
-def test_one_length_and_other_inputs_are_told_by_their_shape() -> None:
+def test_input_layouts_are_recognised_by_their_shape() -> None:
     layer = ScaledAttention(12, num_heads=3, form="matrix", num_tokens=5)
     assert failures(check(layer)) == {"output"}
     assert "S is for 5 tokens and there are 7" in check(layer).failed[0].detail
@@ -157,7 +157,7 @@ def test_one_length_and_other_inputs_are_told_by_their_shape() -> None:
     assert not_checked(images) >= {"key_mask", "single_token", "causal"}
 
 
-def test_it_leaves_no_trace() -> None:
+def test_the_check_leaves_no_trace() -> None:
     module = MultiHeadAttention(12, num_heads=3).train()
     module.out.weight.grad = torch.ones_like(module.out.weight)
     module.key.weight.requires_grad_(False)
@@ -179,7 +179,7 @@ def test_it_leaves_no_trace() -> None:
     assert not any(module._forward_hooks)
 
 
-def test_a_module_that_copies_as_itself_is_not_touched() -> None:
+def test_a_module_whose_copy_is_itself_is_unchanged() -> None:
     module = broken.CopyOfItself()
     assert failures(check(module)) == {"copy"}
     assert module.out.weight.dtype is torch.float32
@@ -198,7 +198,7 @@ def test_an_operator_that_cannot_be_copied_is_a_result() -> None:
     assert not_checked(result) == CHECKS.keys()
 
 
-def test_it_prints_what_fails_and_a_line_for_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_printed_and_the_rest_is_summarised(capsys: pytest.CaptureFixture[str]) -> None:
     result = ch.check_attention(broken.LooksAhead(), compile=False)
     printed = capsys.readouterr().out
     assert printed == f"{result}\n"
@@ -262,7 +262,7 @@ def test_bad_arguments_raise_with_a_message(attention: object, options: dict, me
         check(attention, **options)
 
 
-def test_a_mask_that_is_not_taken_is_named() -> None:
+def test_a_mask_that_is_not_accepted_is_named() -> None:
     def fussy(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
         if mask is not None and mask.ndim < 2:
             raise IndexError("too few axes")
@@ -273,7 +273,7 @@ def test_a_mask_that_is_not_taken_is_named() -> None:
     assert re.fullmatch(r"mask of shape \(\d+,\): IndexError: too few axes", failed["mask_shapes"])
 
 
-def test_whatever_an_attention_raises_is_a_result() -> None:
+def test_any_error_of_an_attention_is_a_result() -> None:
     def raises(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
         raise NotImplementedError("not yet")
 

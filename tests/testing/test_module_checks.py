@@ -70,13 +70,13 @@ def test_every_check_is_broken_by_some_module() -> None:
     assert set().union(*BROKEN.values()) == MODULE_CHECKS.keys()
 
 
-def test_a_right_module_passes_all(typechecked: bool) -> None:
+def test_a_correct_module_passes_all_checks(typechecked: bool) -> None:
     result = check_attention(broken.Right(), equivariant=True, compile=not typechecked, show=False)
     assert result.passed
     assert {check.name for check in result.not_checked} == ({"compile"} if typechecked else set())
 
 
-def test_what_a_flaw_is_said_to_be() -> None:
+def test_the_message_describes_the_flaw() -> None:
     torch.manual_seed(0)
 
     def detail(kind: type) -> str:

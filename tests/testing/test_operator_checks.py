@@ -234,18 +234,18 @@ def test_every_check_is_broken_by_some_operator() -> None:
     assert set().union(*BROKEN.values()) == CHECKS.keys()
 
 
-def test_a_flaw_is_not_seen_where_it_is_not() -> None:
+def test_a_flaw_fails_only_its_own_check() -> None:
     flaws = failures(check(half_returns_single, reference=reference.softmax_attention, compile=False))
     assert flaws == {"dtype_ladder"}
 
 
-def test_a_right_operator_passes_all(typechecked: bool) -> None:
+def test_a_correct_operator_passes_all_checks(typechecked: bool) -> None:
     checks = check(softmax_attention, reference=reference.softmax_attention, compile=not typechecked)
     assert checks.passed
     assert {check.name for check in checks.checks} == CHECKS.keys() - ({"compile"} if typechecked else set())
 
 
-def test_operators_without_mask_are_not_asked_for_one() -> None:
+def test_operators_without_mask_are_checked_without_one() -> None:
     def maskless(q, k, v):
         return softmax_attention(q, k, v)
 

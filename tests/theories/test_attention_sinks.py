@@ -91,7 +91,7 @@ def test_a_sink_logit_takes_attention_from_the_first_token() -> None:
         (lambda c: dataclasses.replace(c, v=c.v * torch.nan), "not finite"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_says_why(change: Any, reason: str) -> None:
+def test_reasons_why_the_claim_cannot_be_measured(change: Any, reason: str) -> None:
     for findings in _found(change(_call())).values():
         assert all(f.verdict is Verdict.NOT_APPLICABLE and reason in f.reason for f in findings)
 
@@ -129,7 +129,7 @@ def _verdicts(model: nn.Module, baseline: list[nn.Module]) -> list[Verdict]:
     return [f.verdict for f in record["attention-sinks"][MASS.statistic]]
 
 
-def test_random_models_are_not_called_and_a_planted_one_is() -> None:
+def test_random_models_are_not_supported_and_a_planted_one_is() -> None:
     """The first token is the same in every input, so only the baseline shows what random weights do with it."""
     baseline: list[nn.Module] = [Causal(100 + seed) for seed in range(5)]
     called = [verdict for seed in range(10) for verdict in _verdicts(Causal(seed), baseline)]

@@ -94,7 +94,7 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, who
     assert _facts(tmp_path / "killed") == _facts(whole.folder)
 
 
-def test_a_run_that_lost_its_optimizer_would_show(
+def test_control_a_run_without_its_optimizer_state_differs(
     tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(KilledError):
@@ -115,7 +115,7 @@ def test_only_the_seed_is_random(tmp_path: Path) -> None:
 
 
 @once
-def test_it_learns_what_can_be_learned(tmp_path: Path) -> None:
+def test_training_reaches_the_possible_accuracy(tmp_path: Path) -> None:
     recipe = dataclasses.replace(RECIPE, epochs=30)
     _run(tmp_path, recipe=recipe, augment=None)
     log = read_log(tmp_path)

@@ -68,7 +68,7 @@ class _Brightest(nn.Module):
         return images.flatten(1)
 
 
-def test_accuracy_counts_what_is_right_and_leaves_the_mode() -> None:
+def test_accuracy_counts_correct_outputs_and_keeps_the_mode() -> None:
     images = torch.zeros(13, 1, 1, 3, dtype=torch.uint8)
     labels = torch.arange(13) % 3
     images[torch.arange(13), 0, 0, labels] = 255
@@ -84,7 +84,7 @@ def test_accuracy_counts_what_is_right_and_leaves_the_mode() -> None:
 
 
 @given(trials=st.integers(1, 997), share=st.floats(0, 1), level=st.sampled_from([0.8, 0.95, 0.99]))
-def test_the_ends_of_wilsons_interval_are_just_not_refuted(trials: int, share: float, level: float) -> None:
+def test_the_ends_of_wilsons_interval_have_p_value_at_the_level(trials: int, share: float, level: float) -> None:
     successes = round(share * trials)
     interval = wilson_interval(successes, trials, level=level)
     theirs = stats.binomtest(successes, trials).proportion_ci(level, method="wilson")

@@ -70,7 +70,7 @@ def test_the_mass_is_that_of_the_map(weights: tuple[int, ...], mass: float, sele
     assert int(foreground(torch.tensor(weights, dtype=torch.float64).reshape(2, 2), mass=mass).sum()) == selected
 
 
-def test_a_share_beyond_one_and_weights_that_are_none_are_refused() -> None:
+def test_invalid_shares_and_weights_raise_an_error() -> None:
     with pytest.raises(ValueError, match=r"expected 0 < mass <= 1; got 1\.5"):
         foreground(torch.ones(2, 2), mass=1.5)
     with pytest.raises(ValueError, match="nonnegative"):

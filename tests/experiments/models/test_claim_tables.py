@@ -89,7 +89,7 @@ def test_a_model_is_measured_once_for_the_same_inputs(
     assert audited == ["small"]
 
 
-def test_the_untrained_model_is_measured_if_there_is_one(tmp_path: Path) -> None:
+def test_the_baseline_is_measured_if_available(tmp_path: Path) -> None:
     subject = _subject(
         load=lambda: Ready(
             model=_bert(), batches=_batches(), source="random tokens", untrained=lambda seed: _bert(seed + 7)

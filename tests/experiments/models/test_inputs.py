@@ -41,7 +41,7 @@ def _folder(tmp_path: Path, suffix: str) -> Path:
     return tmp_path
 
 
-def test_every_published_model_reads_a_kind_that_there_is() -> None:
+def test_every_published_model_has_a_known_kind_of_input() -> None:
     assert {model.reads.partition(" ")[0] for model in PUBLISHED} == set(KINDS)
     assert len({model.name for model in PUBLISHED}) == len(PUBLISHED)
     assert all(model.command for model in PUBLISHED)
@@ -135,7 +135,7 @@ def test_the_novel_is_long_enough_for_wide_heads(tmp_path: Path) -> None:
     assert seen[0].startswith("It is a truth universally acknowledged")
 
 
-def test_text_by_pieces_where_there_is_no_tokenizer(tmp_path: Path) -> None:
+def test_text_is_tokenized_by_pieces_without_a_tokenizer(tmp_path: Path) -> None:
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), " ", "t", "h", "e", "th", "the", " the"]
     (tmp_path / "tokens.json").write_text(json.dumps({"pieces": pieces, "scores": [0.0] * len(pieces)}))
     rows = _rows(make_inputs("passages", tmp_path, None, count=3, seed=0))

@@ -125,7 +125,7 @@ def test_another_recipe_is_refused_and_changes_nothing(done: tuple[Path, Outcome
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_other_images_are_not_taken_for_the_same(done: tuple[Path, Outcome]) -> None:
+def test_results_of_other_images_are_not_reused(done: tuple[Path, Outcome]) -> None:
     out, _ = done
     images = _few(digits())
     turned = dataclasses.replace(images, train_images=images.train_images.flip(-1))

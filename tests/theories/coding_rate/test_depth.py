@@ -53,7 +53,7 @@ def test_random_subspaces_are_of_the_same_number_and_width() -> None:
         assert curve.lines[-1].values[0] == pytest.approx(curve.lines[0].values[0], rel=0.03)
 
 
-def test_an_untrained_models_line_stands_second() -> None:
+def test_the_baselines_line_is_second() -> None:
     trained, before = (
         measured(heads_of(z, compressed(z), after=z), **options).curves()
         for z, options in ((Z, {}), (tokens(seed=3), {"controls": False}))

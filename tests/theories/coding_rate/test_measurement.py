@@ -106,7 +106,7 @@ def test_uniform_compression_is_not_specific_to_the_heads_subspaces() -> None:
     assert control(finding, RANDOM_SUBSPACE.name) == pytest.approx(finding.value, abs=0.2)
 
 
-def test_values_are_those_of_the_plain_definition() -> None:
+def test_values_match_the_definition() -> None:
     """Head by head and input by input, compared with `rate_change`."""
     between = Z + normal(*Z.shape, seed=5)
     measured = found(heads_of(Z, between))

@@ -117,7 +117,7 @@ def test_matrices_of_random_heads_select_the_recorded_tokens() -> None:
                     assert choice.norms[RANDOM][draw, h] == pytest.approx(np.linalg.norm(W))
 
 
-def test_turned_heads_have_the_singular_values_of_the_head() -> None:
+def test_rotated_heads_have_the_singular_values_of_the_head() -> None:
     head = call(
         tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=normal(HEADS, 3, seed=13)
     )

@@ -25,7 +25,7 @@ EXACT = tolerance(torch.float64, terms=N * T * D * E)
 
 
 @given(st.integers(0, 2**20), st.sampled_from(LOSSES), st.booleans(), st.booleans())
-def test_the_closed_form_is_autograds(seed: int, loss: object, relu: bool, values: bool) -> None:
+def test_the_closed_form_equals_autograd(seed: int, loss: object, relu: bool, values: bool) -> None:
     task = random_task(seed, relu=relu, loss=loss, values=values)
     W = random_tensor(R, D, E, seed=seed + 9) / 10
     ours, theirs = evaluate(task, W), evaluate_by_autograd(task, W)
@@ -37,7 +37,7 @@ def test_the_closed_form_is_autograds(seed: int, loss: object, relu: bool, value
 
 
 @pytest.mark.parametrize("relu", [False, True])
-def test_the_gradient_is_that_of_differences(relu: bool) -> None:
+def test_the_gradient_matches_finite_differences(relu: bool) -> None:
     task, W = random_task(3, relu=relu), random_tensor(R, D, E, seed=4) / 10
     step, along = difference_step(torch.float64), random_tensor(R, D, E, seed=5)
     along /= along.norm()
@@ -57,19 +57,19 @@ def _pair(gap: float) -> tuple[AttentionTask, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("gap", [3.0, 37.0, 211.0, -211.0])
-def test_the_gradient_is_right_however_saturated(gap: float) -> None:
+def test_the_gradient_is_exact_for_saturated_attention(gap: float) -> None:
     task, W, exact = _pair(gap)
     error = (evaluate(task, W).gradient - exact).norm() / exact.norm()
     # The logits themselves are rounded, and the weight is an exponential of their difference.
     assert error <= EXACT * (1 + abs(gap))
 
 
-def test_autograds_gradient_is_not() -> None:
+def test_control_autograds_gradient_is_not_exact() -> None:
     task, W, exact = _pair(211.0)
     assert (evaluate_by_autograd(task, W).gradient - exact).norm() > 0.1 * exact.norm()
 
 
-def test_scores_are_what_tokens_would_make_alone() -> None:
+def test_scores_equal_those_of_single_tokens() -> None:
     task = random_task(5, values=True)
     only = torch.full((R, N, T), -torch.inf).double()
     for token in range(T):

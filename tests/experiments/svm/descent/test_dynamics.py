@@ -68,19 +68,19 @@ def _turned(rule: Rule, *, factored: bool) -> float:
 
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("rule", [GradientDescent(0.1), NormalisedDescent(0.01)])
-def test_turning_tokens_and_queries_turns_w(rule: Rule, factored: bool) -> None:
+def test_rotating_tokens_and_queries_rotates_w(rule: Rule, factored: bool) -> None:
     # Steps may double a rounding error each: 2^23 of them would still be seen as small beside the control's.
     assert _turned(rule, factored=factored) <= 1e-6
     assert _turned(SignDescent(0.01), factored=factored) > 0.01
 
 
-def test_runs_do_not_see_each_other() -> None:
+def test_runs_are_independent() -> None:
     task, start = draw_tasks([3, 5], n=3, t=5, d=7), draw_start([3, 5], (7, 7))
     alone = train(draw_tasks([5], n=3, t=5, d=7), draw_start([5], (7, 7)), steps=37).W[0, 0]
     assert (train(task, start, steps=37).W[0, 1] - alone).abs().max() <= tolerance(torch.float64) * 37
 
 
-def test_gradients_of_factors_are_autograds() -> None:
+def test_gradients_of_factors_equal_autograd() -> None:
     K, Q = (random_tensor(R, size, M, seed=size).requires_grad_() for size in (D, E))
     task, penalty = random_task(6), 0.3
     loss = task.loss.value(
@@ -120,7 +120,7 @@ def test_progress_is_reported() -> None:
     assert reported == [(100, 250), (200, 250)]
 
 
-def test_w_turns_to_the_svm_of_least_frobenius_norm() -> None:
+def test_w_converges_to_the_svm_of_least_frobenius_norm() -> None:
     task = draw_tasks(SEEDS, n=6, t=8, d=10)
     run = train(task, draw_start(SEEDS, (10, 10)), steps=2000, record=(100, 2000))
     svms = [attention_svm(task.tokens[r], task.queries[r], run.selected[-1, r]) for r in range(len(SEEDS))]
@@ -134,7 +134,7 @@ def test_w_turns_to_the_svm_of_least_frobenius_norm() -> None:
     assert not bool(locally_optimal(-task.token_scores, run.selected[-1], support).any())
 
 
-def test_factors_turn_elsewhere() -> None:
+def test_factors_converge_to_another_direction() -> None:
     task = draw_tasks(SEEDS, n=6, t=8, d=10)
     start = draw_start(SEEDS, (10, 10), (10, 10))
     run = train(task, start, steps=1000, parameters=Factored())
@@ -142,7 +142,7 @@ def test_factors_turn_elsewhere() -> None:
     assert correlation(run.W[-1], torch.stack([svm.W for svm in svms])).mean() <= 0.9
 
 
-def test_rounding_alone_turns_w_after_saturation() -> None:
+def test_after_saturation_rounding_of_autograd_changes_the_direction_of_w() -> None:
     seeds = range(3)
     task, start = draw_tasks(seeds, n=6, t=8, d=10), draw_start(seeds, (10, 10))
     near = {}

@@ -28,7 +28,7 @@ def _start(seed: int, *, factored: bool) -> tuple[Parameters, Parameterisation]:
 
 @settings(max_examples=3)
 @given(st.integers(0, 2**20), st.booleans())
-def test_larger_balls_have_a_lower_loss_and_are_used_up(seed: int, factored: bool) -> None:
+def test_larger_norm_bounds_have_a_lower_loss_and_are_attained(seed: int, factored: bool) -> None:
     start, parameters = _start(seed, factored=factored)
     path = regularisation_path(random_task(seed), start, radii=RADII, parameters=parameters, steps=200)
     assert bool((path.loss.diff(dim=0) <= 0).all())
@@ -52,7 +52,7 @@ def _by_scipy(task: AttentionTask, start: np.ndarray, radius: float) -> np.ndarr
     return np.asarray(path.x)
 
 
-def test_each_ball_holds_a_minimum() -> None:
+def test_each_norm_bound_has_a_minimum() -> None:
     task = draw_tasks([3], n=3, t=5, d=D)
     task = AttentionTask(tokens=task.tokens, queries=random_tensor(1, 3, E, seed=1), labels=task.labels, head=task.head)
     path = regularisation_path(task, (random_tensor(1, D, E, seed=4),), radii=RADII, tolerance=1e-6)
@@ -66,7 +66,7 @@ def test_each_ball_holds_a_minimum() -> None:
 
 
 @pytest.mark.parametrize("factored", [False, True])
-def test_the_path_turns_to_the_svm_of_its_norm(factored: bool) -> None:
+def test_the_path_converges_to_the_svm_of_its_norm(factored: bool) -> None:
     seeds = range(3)
     task = draw_tasks(seeds, n=4, t=5, d=7)
     start = draw_start(seeds, (7, 7), (7, 7))

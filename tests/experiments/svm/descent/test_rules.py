@@ -20,7 +20,7 @@ PAIRS: dict[str, tuple[Rule, Callable[..., torch.optim.Optimizer]]] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_rules_are_torchs(name: str) -> None:
+def test_update_rules_equal_torchs(name: str) -> None:
     rule, optimiser = PAIRS[name]
     now = (random_tensor(2, 3, 5, seed=0), random_tensor(2, 7, 3, seed=1))
     theirs = [p.clone().requires_grad_() for p in now]
