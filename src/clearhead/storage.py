@@ -19,12 +19,13 @@ from typing import Any
 from clearhead.errors import ClearheadError, InputError
 
 __all__ = [
-    "CHECKSUMS_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_folder",
-    "parse_json", "read_bytes", "read_lines", "read_tensors", "sha256_of_file", "write_bytes", "write_checksums",
-    "write_lines", "write_tensors",
+    "CHECKSUMS_FILE", "LOCK_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_folder",
+    "parse_json", "read_bytes", "read_lines", "read_tensors", "remove_unfinished", "sha256_of_file", "write_bytes",
+    "write_checksums", "write_lines", "write_tensors",
 ]  # fmt: skip
 
 CHECKSUMS_FILE = "clearhead-checksums.jsonl"
+LOCK_FILE = ".lock"
 MAX_JSON_BYTES = 64 * 2**20
 
 _NO_HASH = "0" * 64
@@ -60,6 +61,13 @@ def write_bytes(path: Path, content: bytes, *, previous: Path | None = None) -> 
             f"cannot write {path}: {error.strerror or error}; free space or choose another folder"
         ) from None
     _sync_folder(path.parent)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove the temporary files that writers of this file left when they were killed. No writer may be running."""
+    for temporary in path.parent.glob(f".{path.name}.*"):
+        if temporary.suffix[1:].isdecimal():
+            temporary.unlink(missing_ok=True)
 
 
 def read_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
@@ -190,7 +198,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a")
+        file = (folder / LOCK_FILE).open("a")
     except OSError as error:
         raise WriteError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
     with file:

@@ -253,9 +253,17 @@ def test_the_log_is_replaced_and_never_rewritten_in_place(tmp_path: Path, monkey
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    unfinished = tmp_path / ".checkpoint.safetensors.4711"
+    unfinished.write_bytes(b"of a writer that runs, or that was killed")
     with lock_folder(tmp_path), pytest.raises(InputError, match="is in use by another run"):
         _run(tmp_path)
+    assert unfinished.exists()
+    others = [tmp_path / name for name in (".checkpoint.safetensors.mine", "checkpoint.safetensors.4711")]
+    for path in others:
+        path.touch()
     _run(tmp_path)
+    assert not unfinished.exists()
+    assert all(path.exists() for path in others)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:

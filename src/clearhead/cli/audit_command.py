@@ -23,7 +23,7 @@ from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.huggingface import tokenizer_files
 from clearhead.models.loading import DEMOS, LoadedModel, load_model
 from clearhead.models.objects import LoadError, is_object_path, load_batches, load_function
-from clearhead.report.folder import WrittenReport, report_folder
+from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
 from clearhead.storage import sha256_of_file
@@ -118,6 +118,7 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
     if request.text is not None and request.batches is not None:
         raise CommandError("--text and --batches are two ways to give inputs; choose one")
     passages = None if request.text is None else read_passages(request.text)
+    folder: ReportFolder | None = None
     try:
         with report_folder(request.out) as folder:
             bar.update("loading the model", 0, None)
@@ -142,7 +143,9 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
             record = _with_command(record, request, loaded, inputs, drawn=baseline is not None)
             return AuditResult(record=record, report=folder.write(record))
     except KeyboardInterrupt:
-        raise RunInterruptedError("interrupted; no report was written") from None
+        complete = folder is not None and folder.complete
+        outcome = f"the report in {request.out} is complete" if complete else "no report was written"
+        raise RunInterruptedError(f"interrupted; {outcome}") from None
 
 
 def print_result(result: AuditResult, *, as_json: bool) -> None:

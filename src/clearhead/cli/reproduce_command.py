@@ -12,6 +12,7 @@ from clearhead.experiments.catalogue import EXPERIMENTS, find_experiment
 from clearhead.experiments.experiment import Outcome, Request
 from clearhead.report.columns import first_that_fits, print_columns, print_paragraph, text_column
 from clearhead.report.wording import clean
+from clearhead.storage import LOCK_FILE
 
 __all__ = ["list_experiments", "print_outcome", "run_experiment"]
 
@@ -31,7 +32,13 @@ def run_experiment(name: str, *, out: Path, seed: int, options: Mapping[str, Any
     try:
         return experiment.run(Request(out=out, seed=seed, progress=bar.update, notice=bar.notice, **options))
     except KeyboardInterrupt:
-        raise RunInterruptedError(f"interrupted; the same command continues from {folder}") from None
+        outcome = f"the same command continues from {folder}" if _has_files(folder) else "nothing was written"
+        raise RunInterruptedError(f"interrupted; {outcome}") from None
+
+
+def _has_files(folder: Path) -> bool:
+    """Return True if the folder holds a file other than locks."""
+    return any(path.is_file() and path.name != LOCK_FILE for path in folder.rglob("*"))
 
 
 def print_outcome(name: str, outcome: Outcome) -> None:

@@ -1,9 +1,7 @@
 """The report on disk: written completely, or not at all."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from clearhead.errors import InputError
 from clearhead.report.html import render_html
 from clearhead.report.json_file import write_json
 from clearhead.storage import sha256_of_file
+from clearhead.temporary_folder import temporary_folder
 
 __all__ = ["ReportFolder", "WrittenReport", "report_folder", "write_report"]
 
@@ -31,9 +30,13 @@ class WrittenReport:
 
 
 class ReportFolder:
-    """A folder for a report. Files are written to a temporary folder inside it and moved when they are complete."""
+    """A folder for a report. Files are written to a temporary folder inside it and moved when they are complete.
+
+    complete: True once all files were moved
+    """
 
     def __init__(self, target: Path, temporary: Path) -> None:
+        self.complete = False
         self._target = target
         self._temporary = temporary
 
@@ -48,13 +51,22 @@ class ReportFolder:
             files = {name: sha256_of_file(self._temporary / name) for name in names}
             stored_json.write_json(self._temporary / MANIFEST_FILE, {**record.manifest.to_dict(), "files": files})
             names.append(MANIFEST_FILE)
-        for name in names:
-            (self._temporary / name).replace(self._target / name)
+        try:
+            self._move(names)
+        except KeyboardInterrupt:
+            self._move(names)  # files of two audits would not fit each other
+            raise
         return WrittenReport(
             page=self._target / PAGE_FILE,
             findings=self._target / FINDINGS_FILE,
             manifest=None if record.manifest is None else self._target / MANIFEST_FILE,
         )
+
+    def _move(self, names: Sequence[str]) -> None:
+        for name in names:
+            if (self._temporary / name).exists():
+                (self._temporary / name).replace(self._target / name)
+        self.complete = True
 
 
 @contextmanager
@@ -64,16 +76,16 @@ def report_folder(target: Path) -> Iterator[ReportFolder]:
         raise InputError(f"{target} is a file; choose a folder for the report with --out")
     created = [folder for folder in (target, *target.parents) if not folder.exists()]
     try:
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=".clearhead-", dir=target))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise InputError(f"cannot write a report to {target}: {reason}; choose another folder with --out") from None
-        try:
+        with ExitStack() as stack:
+            try:
+                target.mkdir(parents=True, exist_ok=True)
+                temporary = stack.enter_context(temporary_folder(target))
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise InputError(
+                    f"cannot write a report to {target}: {reason}; choose another folder with --out"
+                ) from None
             yield ReportFolder(target, temporary)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     finally:
         for folder in created:
             # rmdir removes only empty folders: those of a report that was never written.

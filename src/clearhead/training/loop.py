@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.storage import lock_folder, read_lines, write_lines
+from clearhead.storage import lock_folder, read_lines, remove_unfinished, write_lines
 from clearhead.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from clearhead.training.evaluation import as_pixels
 
@@ -102,6 +102,8 @@ def train(
     damaged.
     """
     with lock_folder(folder):
+        for name in (CHECKPOINT, LOG):
+            remove_unfinished(folder / name)
         per_epoch = len(images) // min(recipe.batch_size, len(images))
         steps, warmup = recipe.epochs * per_epoch, int(recipe.warmup * per_epoch)
         run = {**dataclasses.asdict(recipe), "images": len(images), **(describe or {})}

