@@ -94,6 +94,25 @@ def test_samples_without_variance_have_p_value_zero_or_one() -> None:
     np.testing.assert_array_equal(moments.p_value(), [1.0, 0.0])
 
 
+@pytest.mark.filterwarnings("error")
+def test_values_whose_squares_overflow_have_an_infinite_standard_error() -> None:
+    data = np.array([[1e160, 1.0], [3e160, 2.0], [2e160, 3.0]])
+    moments, parts = moments_of(data), RunningMoments((2,))
+    for part in (data[:2], data[2:]):
+        parts.merge(moments_of(part))
+    for sums in (moments, parts):
+        np.testing.assert_allclose(sums.mean, [2e160, 2.0], rtol=4 * EPSILON)
+        np.testing.assert_allclose(sums.standard_error(), [np.inf, 1 / np.sqrt(3)], rtol=8 * EPSILON)
+        assert sums.p_value()[0] == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_large_values_without_spread_have_none_after_merging() -> None:
+    moments = RunningMoments(())
+    moments.merge(moments_of(np.full(3, 1e200)))
+    assert moments.standard_error() == 0
+
+
 def benjamini_hochberg(p_values: list[float]) -> list[float]:
     """Each p times the number of tests over its rank, and no more than that of any larger p."""
     total = len(p_values)

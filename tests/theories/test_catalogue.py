@@ -86,10 +86,10 @@ def test_a_plug_in_that_cannot_be_loaded_gives_one_line(install, entries: str, c
 
 
 def test_a_plug_in_cannot_replace_a_theory_of_clearhead(install) -> None:
-    install("symmetry = xplug:THEORY")
+    install("symmetry = aplug:THEORY", name="aplug")  # first by name
     loaded = load_theories()
     assert [s.package for s in loaded.sources if s.key == "symmetry"] == ["clearhead"]
-    assert loaded.failures == ("the theory symmetry of xplug is not used: clearhead has one of that name",)
+    assert loaded.failures == ("the theory symmetry of aplug is not used: clearhead has one of that name",)
 
 
 def test_unknown_keys_are_named() -> None:

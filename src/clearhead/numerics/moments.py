@@ -33,7 +33,10 @@ class Interval:
 
 
 class RunningMoments:
-    """Count, mean and variance of a stream of arrays, entry by entry; entries that are not finite are skipped."""
+    """Count, mean and variance of a stream of arrays, entry by entry; entries that are not finite are skipped.
+
+    Differences above 1e154 have no squares in double precision; the standard error is then infinite and the p-value 1.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.count: NDArray[np.int64] = np.zeros(shape, dtype=np.int64)
@@ -46,7 +49,8 @@ class RunningMoments:
         self.count += finite
         step = np.where(finite, sample - self.mean, 0.0)
         self.mean += step / np.maximum(self.count, 1)
-        self._squares += step * np.where(finite, sample - self.mean, 0.0)
+        with np.errstate(over="ignore"):  # infinite on purpose: losses of saturated heads reach 1e200
+            self._squares += step * np.where(finite, sample - self.mean, 0.0)
 
     def merge(self, other: "RunningMoments") -> None:
         """Add the samples of other moments of the same shape (Chan, Golub and LeVeque 1983)."""
@@ -54,7 +58,8 @@ class RunningMoments:
         share = other.count / np.maximum(count, 1)
         step = other.mean - self.mean
         self.mean = self.mean + step * share
-        self._squares = self._squares + other._squares + step**2 * self.count * share
+        with np.errstate(over="ignore"):  # infinite on purpose, but zero without samples before
+            self._squares = self._squares + other._squares + step * (step * self.count * share)
         self.count = count
 
     def state(self) -> dict[str, Any]:
