@@ -91,6 +91,23 @@ def test_a_run_that_diverges_gives_its_reason(tmp_path: Path, monkeypatch: pytes
     assert runs[0].parameters > 0
 
 
+def test_each_seed_has_its_own_initial_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    initial: dict[int, torch.Tensor] = {}
+
+    def diverge(model: torch.nn.Module, *args: object, recipe: Recipe, **options: object) -> None:
+        initial[recipe.seed] = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        raise training_runs.DivergedError("")
+
+    monkeypatch.setattr(training_runs, "train", diverge)
+    plan = dataclasses.replace(PLAN, forms=())
+    train_all(random_images(), plan, Request(out=tmp_path, seed=5))
+    first = dict(initial)
+    train_all(random_images(), plan, Request(out=tmp_path, seed=5))
+    assert list(first) == [5, 6]
+    assert not torch.equal(first[5], first[6])
+    assert torch.equal(first[5], initial[5])
+
+
 def test_the_plans_compare_models_of_about_the_same_size() -> None:
     for plan, size, channels in ((plans.FASHION_PLAN, 28, 1), (plans.PETS_PLAN, 64, 3)):
         images = torch.zeros(3, channels, size, size, dtype=torch.uint8)

@@ -1,6 +1,8 @@
-"""Put bugs into the operators one at a time, and report which of them the tests kill.
+"""Put bugs into the package one at a time, and report which of them the tests kill.
 
     python tests/faults/inject.py [--only NAME ...] [--jobs 2]
+
+--only takes the first letters of names: `--only swap:` plants every bug whose name begins with "swap:".
 
 Each fault is one replacement in a copy of the package, on which the tests named with it run until the first failure.
 Exit code 1 if a fault survives. A command of its own, not a part of `make test`: it runs the tests once per fault.
@@ -28,6 +30,7 @@ from operator_faults import OPERATOR_FAULTS
 from pursuit_faults import PURSUIT_FAULTS
 from rate_claim_faults import RATE_CLAIM_FAULTS
 from rate_faults import RATE_FAULTS
+from report_faults import REPORT_FAULTS
 from scaled_faults import SCALED_FAULTS
 from stored_faults import STORED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
@@ -48,6 +51,7 @@ FAULTS = (
     + INTERFACE_FAULTS
     + EXPERIMENT_FAULTS
     + STORED_FAULTS
+    + REPORT_FAULTS
 )
 
 
@@ -71,7 +75,7 @@ def inject(fault: Fault) -> Outcome:
             )
         file.write_text(text.replace(fault.right, fault.wrong))
         environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        if file.suffix != ".py":
+        if "kernels" in file.parts and file.suffix != ".py":
             subprocess.run(
                 [sys.executable, "-m", "clearhead.kernels.build"],
                 cwd=copy,
@@ -94,7 +98,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    chosen = [fault for fault in FAULTS if not options.only or fault.name in options.only]
+    chosen = [fault for fault in FAULTS if not options.only or fault.name.startswith(tuple(options.only))]
     with ThreadPoolExecutor(options.jobs) as pool:
         outcomes = []
         for outcome in pool.map(inject, chosen):

@@ -1,0 +1,91 @@
+"""Commands in this process, without a model: what they pass on of their options, and what they print."""
+
+import sys
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from clearhead.cli import audit_command
+from clearhead.cli.audit_command import BASELINE_DRAWS, AuditRequest, run_audit
+from clearhead.cli.failure import CommandError
+from clearhead.cli.main import Baseline
+from clearhead.cli.reproduce_command import print_outcome, run_experiment
+from clearhead.data.text import default_passages
+from clearhead.experiments.experiment import Outcome
+from clearhead.models.loading import LoadedModel
+
+OPTIONS: dict[str, Any] = {
+    "model": "folder", "text": None, "batches": None, "layers": None, "theories": (), "inputs": None,
+    "max_tokens": 16, "batch_size": 2, "seed": 7, "describe": None, "allow_unseen": False,
+    "baseline": Baseline.AUTO, "loss": None,
+}  # fmt: skip
+BAR: Any = SimpleNamespace(update=lambda *args: None, notice=lambda line: None)
+
+
+class StopBeforeAuditError(Exception):
+    """Ends the command where the audit would begin."""
+
+
+@pytest.fixture
+def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that runs the command with some options and returns the arguments of its audit."""
+    arguments: dict[str, Any] = {}
+
+    def audit(model: nn.Module, batches: Any, **options: Any) -> None:
+        arguments.update(options, batches=batches)
+        raise StopBeforeAuditError
+
+    loaded = LoadedModel(
+        model=nn.Identity(),
+        name="small",
+        encode=lambda passages: {"passages": list(passages)},
+        draw_baseline=lambda seed: seed,  # type: ignore[arg-type, return-value]
+    )
+    monkeypatch.setattr(audit_command, "audit", audit)
+    monkeypatch.setattr(audit_command, "load_model", lambda name, max_tokens: loaded)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(**options: Any) -> dict[str, Any]:
+        with pytest.raises(StopBeforeAuditError):
+            run_audit(AuditRequest(**OPTIONS | {"out": tmp_path / "report"} | options), BAR)
+        return arguments
+
+    return run
+
+
+def test_layers_are_numbers_and_ranges(audited) -> None:
+    assert audited()["layers"] is None
+    assert audited(layers="2")["layers"] == {2}
+    assert audited(layers="0, 3-6,11")["layers"] == {0, 3, 4, 5, 6, 11}
+
+
+@pytest.mark.parametrize("inputs", [None, 3])
+def test_the_first_passages_are_read_in_batches(audited, tmp_path: Path, inputs: int | None) -> None:
+    batches = [batch["passages"] for batch in audited(inputs=inputs)["batches"]]
+    assert {len(batch) for batch in batches[:-1]} == {2}
+    assert list(chain.from_iterable(batches)) == default_passages()[:inputs]
+    text = tmp_path / "text.txt"
+    text.write_text("one\ntwo\nthree\nfour\n")
+    batches = [batch["passages"] for batch in audited(inputs=inputs, text=text)["batches"]]
+    assert list(chain.from_iterable(batches)) == ["one", "two", "three", "four"][:inputs]
+
+
+def test_every_model_of_the_baseline_has_another_seed(audited) -> None:
+    assert list(audited()["baseline"]) == list(range(7, 7 + BASELINE_DRAWS))
+    assert audited(baseline=Baseline.NONE)["baseline"] is None
+
+
+def test_an_outcome_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_outcome("x", Outcome(headline="won\x1b[2J\n", remarks=("a\x07b",), files=(Path("c\x1bd"),)))
+    assert capsys.readouterr().out == "a?b\nx: won?[2J \nc?d\n"
+
+
+def test_options_that_an_experiment_does_not_take_are_refused(tmp_path: Path) -> None:
+    options = {"data": None, "epochs": 2, "fetch": True, "seeds": None}
+    with pytest.raises(CommandError, match="vit/digits does not take --fetch; it takes --epochs, --seed and --out"):
+        run_experiment("vit/digits", out=tmp_path, seed=0, options=options, bar=BAR)
+    assert list(tmp_path.iterdir()) == []

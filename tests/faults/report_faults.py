@@ -1,0 +1,39 @@
+"""Bugs that the tests must find in the report and the command line: wrong columns, units, escapes and exit codes."""
+
+from fault import Fault
+
+TERMINAL, HTML, DATA = (f"tests/report/test_{name}.py" for name in ("terminal", "html", "page_data"))
+JSON, HEADLINES, CHART = (f"tests/report/test_{name}.py" for name in ("json_file", "headlines", "value_chart"))
+COMMANDS, FAILURE = "tests/cli/test_commands.py", "tests/as_shipped/test_failure.py"
+SHIPPED = "tests/as_shipped/test_command_line.py"
+
+REPORT_FAULTS = (
+    Fault("json: p-values are not adjusted", "report/json_file.py", '"p_value_adjusted": _plain(finding.adjusted_p_value)', '"p_value_adjusted": _plain(finding.p_value)', (JSON,)),
+    Fault("json: the interval of the agreement is that of the value", "report/json_file.py", '"agreement_interval": _plain(finding.agreement_interval)', '"agreement_interval": _plain(finding.interval)', (JSON,)),
+    Fault("page: p-values are not adjusted in the table", "report/html.py", '"adjusted": number(finding.adjusted_p_value)', '"adjusted": number(finding.p_value)', (HTML,)),
+    Fault("page: p-values are not adjusted in the data", "report/page_data.py", "number(cell.finding.adjusted_p_value)", "number(cell.finding.p_value)", (DATA,)),
+    Fault("page: the interval of the agreement in the data is that of the value", "report/page_data.py", "high(f.agreement_interval)", "high(f.interval)", (DATA,)),
+    Fault("page: strings are not escaped", "report/html.py", "autoescape=True", "autoescape=False", (HTML,)),
+    Fault("page: the data can end its element", "report/page_data.py", '.replace("<", "\\\\u003c")', "", (DATA,)),
+    Fault("chart: the controls have the interval of the median", "report/value_chart.py", '(("control", name, value, grid.control_range(name))', '(("control", name, value, summary.interval)', (CHART,)),
+    Fault("counts: supported heads count twice", "report/grid.py", "return summary.verdicts.get(Verdict.SUPPORTED, 0) +", "return 2 * summary.verdicts.get(Verdict.SUPPORTED, 0) +", (TERMINAL,)),
+    Fault("counts: partly supported heads are not beyond the controls", "report/grid.py", "+ summary.verdicts.get(Verdict.PARTLY_SUPPORTED, 0)", "+ 0", (TERMINAL,)),
+    Fault("counts: theorems that were not checked fail", "report/wording.py", "{len(theorems) - hold - unchecked} do not hold", "{len(theorems) - hold} do not hold", (TERMINAL,)),
+    Fault("headline: a share of all heads", "report/wording.py", "judged = summary.measured\n", "judged = summary.heads\n", (HEADLINES,)),
+    Fault("headline: shares instead of percentages", "report/wording.py", "number(100 * value, digits=digits)", "number(value, digits=digits)", (HEADLINES,)),
+    Fault("units: megabytes of 2^20 bytes", "report/wording.py", "{size / 1e6:.0f} MB", "{size / 2**20:.0f} MB", (TERMINAL,)),
+    Fault("units: a minute of seconds is lost", "report/wording.py", "if seconds < 120:", "if seconds < 60:", (TERMINAL,)),
+    Fault("terminal: the closest control has the range of the median", "report/claim_tables.py", "_with_interval(_control(g.summary), _range(g))", "_with_interval(_control(g.summary), g.summary.interval)", (TERMINAL,)),
+    Fault("terminal: control characters in tables", "report/columns.py", "Text(clean(cell)) for cell in cells", "Text(cell) for cell in cells", (TERMINAL,)),
+    Fault("terminal: control characters in headlines", "report/wording.py", "subject = clean(claim.theory if claim.role is Role.PRIMARY else", "subject = (claim.theory if claim.role is Role.PRIMARY else", (TERMINAL,)),
+    Fault("terminal: single precision has the tolerance of double", "report/theorem_table.py", "({short(theorem.tolerance_single)})", "({short(theorem.tolerance)})", (TERMINAL,)),
+    Fault("terminal: the residual of the control is that of the theorem", "report/theorem_table.py", '[short(t.control_residual) for t in theorems]', '[short(t.residual) for t in theorems]', (TERMINAL,)),
+    Fault("command: exit code 0 for bad input", "cli/failure.py", "    except ClearheadError as error:\n        _print_line(str(error))\n        return 2", "    except ClearheadError as error:\n        _print_line(str(error))\n        return 0", (FAILURE,)),
+    Fault("command: exit code 0 for a defect", "cli/failure.py", '"with the command and the lines above"\n    )\n    return 1', '"with the command and the lines above"\n    )\n    return 0', (FAILURE,)),
+    Fault("command: exit code 0 if a theorem does not hold", "cli/main.py", "        raise typer.Exit(1)", "        raise typer.Exit(0)", (f"{SHIPPED}::test_verify_exits_with_one_if_a_theorem_fails",)),
+    Fault("command: a range of layers is its two ends", "cli/audit_command.py", "layers.update(range(first, last + 1))", "layers.update((first, last))", (COMMANDS,)),
+    Fault("command: all passages are read", "cli/audit_command.py", "(default_passages() if passages is None else passages)[: request.inputs]", "(default_passages() if passages is None else passages)", (COMMANDS,)),
+    Fault("command: the same baseline is drawn again", "cli/audit_command.py", "draw(request.seed + index) for index in", "draw(request.seed) for index in", (COMMANDS,)),
+    Fault("command: control characters of an experiment", "cli/reproduce_command.py", "Text(clean(remark))", "Text(remark)", (COMMANDS,)),
+    Fault("command: options that the experiment does not take", "cli/reproduce_command.py", "    if unknown:\n", "    if False:\n", (COMMANDS,)),
+)  # fmt: skip
