@@ -11,7 +11,7 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import summarise
 from clearhead.report import render_html
 from clearhead.report.folder import write_report
-from clearhead.report.wording import number
+from clearhead.report.wording import number, span
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Dispute, Position, Role
 from tests.once import once
@@ -186,6 +186,21 @@ def test_the_map_and_the_table_need_no_script(record):
     table = page[page.index('<details class="findings">') : page.index("</main>")]
     assert table.count("<tr>") == len(record.findings) + 1
     assert "hidden" not in re.search(r'<div class="map"[^>]*>', page).group()
+
+
+def test_the_table_has_every_number_of_a_head_in_its_column(record):
+    page = render_html(record)
+    table = page[page.index('<details class="findings">') : page.index("</main>")]
+    titles = re.findall(r"<th>(.*?)</th>", table)
+    rows = [dict(zip(titles, re.findall(r"<td>(.*?)</td>", row), strict=True)) for row in table.split("<tr>")[2:]]
+    for row, f in zip(rows, record.findings, strict=True):
+        control = f.closest_control
+        expected = (f.value, control.value, f.predicted, f.agreement, f.p_value, f.adjusted_p_value)
+        columns = ("Value", "Control value", "Predicted", "Agreement", "p", "p adjusted")
+        assert [row[column] for column in columns] == [number(value) for value in expected]
+        assert (row["Layer"], row["Head"], row["Verdict"]) == (str(f.layer), str(f.head), str(f.verdict))
+        assert (row["95% interval"], row["95% of draws"]) == (span(f.interval), span(control.range))
+    assert any(row["p"] != row["p adjusted"] for row in rows)
 
 
 def test_the_first_screen_shows_what_was_audited_and_the_verdicts(record):

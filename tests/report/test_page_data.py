@@ -30,6 +30,13 @@ def test_the_data_block_has_every_number_of_every_claim(disputed):
         assert {len(column) for column in columns.values()} == {len(findings)}
         assert columns["value"] == [number(f.value) for f in findings]
         assert columns["p"] == [number(f.p_value) for f in findings]
+        assert columns["adjusted"] == [number(f.adjusted_p_value) for f in findings]
+        for name, intervals in (
+            ("", [f.interval for f in findings]),
+            ("agreement_", [f.agreement_interval for f in findings]),
+        ):
+            assert columns[f"{name}low"] == [number(min(i.low, i.high)) for i in intervals]
+            assert columns[f"{name}high"] == [number(max(i.low, i.high)) for i in intervals]
         assert [facts["verdicts"][int(v)]["words"] for v in columns["verdict"]] == [str(f.verdict) for f in findings]
         assert [facts["controls"][int(c)] for c in columns["closest"]] == [f.closest_control.name for f in findings]
         assert entry["role"] == str(claim.role)

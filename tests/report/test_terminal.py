@@ -10,7 +10,15 @@ from clearhead.audit.judging import judge, summarise
 from clearhead.audit.record import AuditRecord
 from clearhead.cli.verify_command import print_checks
 from clearhead.report import print_audit, print_theorems, render_html
-from clearhead.report.wording import agreement, closest_control, control_draws, duration, number, short
+from clearhead.report.wording import (
+    agreement,
+    amount_of_memory,
+    closest_control,
+    control_draws,
+    duration,
+    number,
+    short,
+)
 from clearhead.theories.reason import Reason, ReasonKind
 from tests.report.synthetic import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of
 
@@ -166,6 +174,20 @@ def test_names_cannot_control_the_terminal():
     assert "\x07" not in text
 
 
+@pytest.mark.parametrize("claim", [KERNEL_PCA, OVERLAP, dataclasses.replace(LOSS, predicted=0.8)])
+def test_texts_of_theories_cannot_control_the_terminal(claim):
+    hostile = {name: f"{getattr(claim, name)}\x1b[31m\x07" for name in ("theory", "statistic", "statement", "note")}
+    record = record_of([2], KERNEL_PCA, dataclasses.replace(claim, **hostile))
+    findings = tuple(
+        dataclasses.replace(f, controls=tuple(dataclasses.replace(c, name=f"{c.name}\x1b[2J") for c in f.controls))
+        for f in record.findings
+    )
+    text = printed(lambda c: print_audit(dataclasses.replace(record, findings=findings), c), 200)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert text.count("?[31m?") > 2
+
+
 def test_an_audit_without_findings_prints(record):
     text = printed(lambda c: print_audit(dataclasses.replace(record, findings=()), c), 80)
     assert "fidelity" in text
@@ -186,6 +208,7 @@ def test_theorems_show_everything_at_every_width(theorems, width):
     assert words.count("Attention outputs are projections of the queries onto the principal axes of the keys") == 8
     assert words.count("3e-15 (1e-12)") == 7
     assert words.count("2e-6 (1e-4)") == 8
+    assert words.count(".83") == 8
     assert len(re.findall(r"\bNO\b", text)) == 1
     assert len(re.findall(r"\byes\b", text)) == 7
     assert text.splitlines()[-1] == "7 hold, 1 do not hold"
@@ -297,6 +320,7 @@ def test_numbers_in_figures():
     ]
     assert [short(x) for x in (0.008, -0.12, 2e-7, 31.4)] == [".0080", "-.12", "2e-7", "31"]
     assert [duration(x) for x in (0.42, 74.2, 725.0)] == ["0.42 s", "74 s", "12 min 5 s"]
+    assert [amount_of_memory(x) for x in (812_000_000, 1_940_000_000, None)] == ["812 MB", "1.9 GB", "unknown"]
 
 
 def test_a_claim_that_is_true_by_construction_needs_no_table(record: AuditRecord) -> None:

@@ -34,7 +34,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
     return {
         "format": AUDIT_FORMAT,
         **{name: _plain(getattr(record, name)) for name in _SCALARS},
-        "claims": [_claim(grid.claim) for grid in grids],
+        "claims": [_plain(grid.claim) for grid in grids],
         "disputes": _plain(record.disputes),
         "summaries": [_summary(grid) for grid in grids],
         "fidelity": _plain(record.fidelity),
@@ -48,10 +48,6 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
 
 
 _SCALARS = ("model", "data", "version", "created", "seed", "inputs", "tokens")
-
-
-def _claim(claim: Claim) -> dict[str, Any]:
-    return {"predicted" if name == "exact" else name: value for name, value in _plain(claim).items()}
 
 
 def _claim_name(claim: Claim) -> dict[str, Any]:
