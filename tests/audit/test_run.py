@@ -170,6 +170,20 @@ def test_the_baseline_is_one_more_control(record: AuditRecord) -> None:
         audit(model, Once(), baseline=untrained, theories="symmetry")
 
 
+def test_the_baseline_is_measured_without_dropout() -> None:
+    class Dropping(Projecting):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(functional.dropout(x, 0.5, self.training))
+
+    baseline, batches = Dropping().double(), list(_batches(1))
+    options: dict[str, Any] = {"theories": "kernel-pca", "layers": {0}}
+    compared = audit(drawn_large(Dropping()).double(), batches, baseline=baseline, **options)
+    alone = audit(baseline, batches, **options)
+    values = [(f.controls[-1].value, before.value) for f, before in zip(compared.findings, alone.findings, strict=True)]
+    assert values
+    assert all(value == pytest.approx(before, rel=1e-9, nan_ok=True) for value, before in values)
+
+
 def test_training_mode_and_gradients_are_restored() -> None:
     model = drawn_large(Projecting()).double()
     model.train()

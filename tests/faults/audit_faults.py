@@ -4,7 +4,7 @@ from fault import Fault
 
 ENGINE = ("tests/audit/test_engine.py",)
 JUDGED = ("tests/audit/test_judging.py", "tests/audit/test_one_sided.py", "tests/audit/test_findings.py")
-RUN = ("tests/audit/test_run.py",)
+RUN = "tests/audit/test_run.py"
 RECORD = ("tests/audit/test_record.py",)
 LOADED = ("tests/theories/test_catalogue.py",)
 SINKS = ("tests/theories/test_attention_sinks.py",)
@@ -38,10 +38,11 @@ AUDIT_FAULTS = (
     Fault("judging: the adjusted p-value is not kept", "audit/judging.py", "adjusted_p_value=float(p))", "adjusted_p_value=findings[i].p_value)", JUDGED),
     Fault("findings: controls that do not decide count", "audit/findings.py", "if control.decisive and not math.isnan(control.value)]", "if not math.isnan(control.value)]", JUDGED),
     Fault("findings: the easiest control is the null", "theories/theory.py", "return min(known, key=lambda name: abs(predicted - known[name]))", "return max(known, key=lambda name: abs(predicted - known[name]))", JUDGED),
-    Fault("baseline: in training mode", "audit/baseline.py", "with evaluation_mode(model), torch.no_grad():", "with torch.no_grad():", RUN),
-    Fault("baseline: all theories are judged by it", "audit/run.py", "decisive = [theory.title for theory in compared if Need.BASELINE in theory.needs]", "decisive = [theory.title for theory in compared]", RUN),
+    Fault("baseline: in training mode", "audit/baseline.py", "with evaluation_mode(model), torch.no_grad():", "with torch.no_grad():", (f"{RUN}::test_the_baseline_is_measured_without_dropout",)),
+    Fault("baseline: no theory is judged by it", "audit/run.py", "decisive = [theory.title for theory in compared if Need.BASELINE in theory.needs]", "decisive = [theory.title for theory in ()]", (f"{RUN}::test_a_theory_that_needs_the_baseline_has_it_among_its_controls",)),
+    Fault("baseline: one model decides", "audit/baseline.py", "in decisive and len(starts) > 1", "in decisive", (f"{RUN}::test_a_theory_that_needs_the_baseline_has_it_among_its_controls",)),
     Fault("baseline: the deviation is the error", "audit/baseline.py", "_deviation(finding) / math.sqrt(finding.inputs) if", "_deviation(finding) if", JUDGED),
-    Fault("run: too short is any reason", "audit/run.py", "if reason.kind is ReasonKind.TOO_SHORT]", "]", RUN),
+    Fault("run: too short is any reason", "audit/run.py", "if reason.kind is ReasonKind.TOO_SHORT]", "]", (f"{RUN}::test_a_model_that_the_theory_does_not_cover_gets_a_table_and_no_error",)),
     Fault("record: heads of every layer", "audit/finding_table.py", "if entry == value))", "))", RECORD),
     Fault("plug-ins: another package's theory wins", "theories/catalogue.py", "_package(e) != OWN_PACKAGE, ", "", LOADED),
     Fault("plug-ins: a broken one ends the audit", "theories/catalogue.py", "            if keys:\n                raise\n", "            raise\n", LOADED),

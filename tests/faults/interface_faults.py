@@ -6,6 +6,7 @@ CALLS = ("tests/interfaces/test_calls.py",)
 SEVERAL = ("tests/capture/test_several.py",)
 NUMBERS = ("tests/swap/test_layer_numbers.py",)
 LAYERS = ("tests/interfaces/test_layers.py",)
+EVIDENCE = ("tests/interfaces/test_layers.py::test_the_fidelity_check_requires_every_measurement",)
 FAMILIES = ("tests/interfaces/test_families.py",)
 SDPA = ("tests/interfaces/test_sdpa.py", "tests/interfaces/test_calls.py")
 TORCH = ("tests/interfaces/test_torch_mha.py", "tests/capture/test_several.py")
@@ -74,9 +75,9 @@ INTERFACE_FAULTS = (
     Fault("swap: a layer that never runs", "_swap/layers.py", "        if missed:\n", "        if False:\n", ("tests/swap/test_watched.py",)),
     Fault("swap: an operator's child stays", "_swap/swaps.py", "            module._modules.pop(CHILD_NAME, None)\n", "", SWAP),
     Fault("swap: put over another swap", "_swap/swaps.py", "if isinstance(handler, OperatorHandler):", "if False:", SWAP),
-    Fault("fidelity: changed outputs pass", "audit/fidelity.py", "if fidelity.output_difference != 0:", "if fidelity.output_difference > 1:", LAYERS),
-    Fault("fidelity: attention that does not matter passes", "audit/fidelity.py", "if not fidelity.control_change > fidelity.swap_error:", "if False:", LAYERS),
-    Fault("fidelity: NaN among outputs lost", "audit/fidelity.py", "return math.nan if any(math.isnan(value) for value in values) else max(values)", "return max(values)", LAYERS),
-    Fault("fidelity: calls that were not replaced", "audit/fidelity.py", "if replaced_calls != len(fidelity.layers):", "if False:", LAYERS),
+    Fault("fidelity: changed outputs pass", "audit/fidelity.py", "if fidelity.output_difference != 0:", "if fidelity.output_difference > 1:", EVIDENCE),
+    Fault("fidelity: attention that does not matter passes", "audit/fidelity.py", "if not fidelity.control_change > fidelity.swap_error:", "if False:", EVIDENCE),
+    Fault("fidelity: NaN among outputs lost", "audit/fidelity.py", "return math.nan if any(math.isnan(value) for value in values) else max(values)", "return max(values)", ("tests/interfaces/test_layers.py::test_a_nan_among_outputs_fails_the_fidelity_check",)),
+    Fault("fidelity: calls that were not replaced", "audit/fidelity.py", "if replaced_calls != len(fidelity.layers):", "if False:", EVIDENCE),
     Fault("fidelity: rows without keys count", "audit/fidelity.py", "difference = torch.where(heads.rows, difference, 0)", "pass", FAMILIES),
 )  # fmt: skip

@@ -2,9 +2,10 @@
 
 from fault import Fault
 
-STORAGE, LOOP = ("tests/test_storage.py",), ("tests/training/test_loop.py",)
-LOADING, NATIVE = ("tests/models/test_loading.py",), ("tests/models/test_vit.py",)
-FAILURE, CURRENT = ("tests/as_shipped/test_failure.py",), ("tests/as_shipped/test_current_folder.py",)
+STORAGE, LOOP = ("tests/test_storage.py",), "tests/training/test_loop.py"
+LOADING = "tests/models/test_loading.py"
+NATIVE = ("tests/models/test_vit.py::test_damaged_folders_raise_a_one_line_error",)
+FAILURE, CURRENT = ("tests/as_shipped/test_failure.py",), "tests/as_shipped/test_current_folder.py"
 CHECKS, PATHS = "models/folder_checks.py", "cli/import_path.py"
 
 STORED_FAULTS = (
@@ -12,29 +13,29 @@ STORED_FAULTS = (
     Fault("storage: lines without their checksum", "storage.py", "if content != lines + _hash_line(lines):", "if False:", STORAGE),
     Fault("storage: only the first file of a folder is checked", "storage.py", "        if not intact:\n            raise DamagedFileError(\n", "        return True\n        if not intact:\n            raise DamagedFileError(\n", STORAGE),
     Fault("storage: a file outside the folder is read", "storage.py", "if not (folder / name).resolve().is_relative_to(folder.resolve()):", "if False:", STORAGE),
-    Fault("storage: a file is rewritten in place", "storage.py", "        temporary.replace(path)\n", "        path.write_bytes(content)\n        temporary.unlink()\n", STORAGE + LOOP),
+    Fault("storage: a file is rewritten in place", "storage.py", "        temporary.replace(path)\n", "        path.write_bytes(content)\n        temporary.unlink()\n", STORAGE),
     Fault("storage: pipes are read", "storage.py", "if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):", "if False:", STORAGE),
     Fault("storage: a limit that is none", "storage.py", "if max_bytes is not None and len(content) > max_bytes:", "if False:", STORAGE),
     Fault("storage: a lock that is shared", "storage.py", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB", STORAGE),
-    Fault("training: the checkpoint before is not kept", "training/checkpoint.py", "metadata=metadata, previous=_previous(path))", "metadata=metadata)", LOOP),
-    Fault("training: a damaged checkpoint replaces the one before", "training/checkpoint.py", "        _previous(path).replace(path)", "        pass", LOOP),
-    Fault("training: no lock", "training/loop.py", "    with lock_folder(folder):\n", "    if folder.mkdir(parents=True, exist_ok=True) is None:\n", LOOP),
-    Fault("training: accuracies of any size", "training/loop.py", "not 0 <= value <= 1", "not 0 <= value", LOOP),
-    Fault("training: an epoch may be missing", "training/loop.py", 'if entry.get("epoch") != number:', "if False:", LOOP),
-    Fault("training: a lost log is not missed", "training/loop.py", "    if len(log) < epochs:\n", "    if False:\n", LOOP),
-    Fault("training: epochs after the checkpoint stay in the log", "training/loop.py", "    if len(stored) > epochs:\n", "    if False:\n", LOOP),
+    Fault("training: the checkpoint before is not kept", "training/checkpoint.py", "metadata=metadata, previous=_previous(path))", "metadata=metadata)", (f"{LOOP}::test_a_damaged_checkpoint_is_replaced_by_the_one_before_it",)),
+    Fault("training: a damaged checkpoint replaces the one before", "training/checkpoint.py", "        _previous(path).replace(path)", "        pass", (f"{LOOP}::test_a_damaged_checkpoint_is_replaced_by_the_one_before_it",)),
+    Fault("training: no lock", "training/loop.py", "    with lock_folder(folder):\n", "    if folder.mkdir(parents=True, exist_ok=True) is None:\n", (f"{LOOP}::test_two_trainings_do_not_share_a_folder",)),
+    Fault("training: accuracies of any size", "training/loop.py", "not 0 <= value <= 1", "not 0 <= value", (f"{LOOP}::test_a_log_that_cannot_be_true_is_refused",)),
+    Fault("training: an epoch may be missing", "training/loop.py", 'if entry.get("epoch") != number:', "if False:", (f"{LOOP}::test_a_log_that_cannot_be_true_is_refused",)),
+    Fault("training: a lost log is not missed", "training/loop.py", "    if len(log) < epochs:\n", "    if False:\n", (f"{LOOP}::test_a_checkpoint_without_its_log_is_refused",)),
+    Fault("training: epochs after the checkpoint stay in the log", "training/loop.py", "    if len(stored) > epochs:\n", "    if False:\n", (f"{LOOP}::test_what_is_logged_after_the_checkpoint_is_logged_again",)),
     Fault("native: more layers than tensors", "models/native.py", "if isinstance(layers, int) and layers > tensors:", "if False:", NATIVE),
-    Fault("folders: checksums are not compared", "models/huggingface.py", "    check_checksums(folder)\n", "", LOADING),
-    Fault("folders: sizes are not compared", "models/huggingface.py", "            check_size(folder, copy.deepcopy(config), weights, transformers.AutoModel.from_config)\n", "", LOADING),
-    Fault("folders: weights anywhere", CHECKS, "    for index in folder.glob(\"*.index.json\"):\n", "    for index in ():\n", LOADING),
-    Fault("folders: weights of any dtype", CHECKS, "if dtype not in _FLOATING and", "if False and", LOADING),
-    Fault("folders: deep JSON", CHECKS, "if depth > MAX_DEPTH:", "if False:", LOADING),
-    Fault("folders: any attention backend", CHECKS, "if not isinstance(backend, str | None) or backend not in SAFE_ATTENTION:", "if False:", LOADING),
-    Fault("folders: text of any length", "models/encoding.py", "passage[: CHARACTERS_PER_TOKEN * limit]", "passage", LOADING),
-    Fault("folders: replacements that expand", CHECKS, "if expansion > MAX_EXPANSION:", "if False:", LOADING),
-    Fault("command: the current folder is searched", "__main__.py", '    remove_from_import_path("")\n', '    import sys\n\n    sys.path.append("")\n', CURRENT),
-    Fault("command: code of the model's folder", PATHS, "if folder.is_dir() and current.is_relative_to(folder):", "if False:", CURRENT),
-    Fault("command: the current folder comes first", PATHS, "sys.path.append(str(current))", "sys.path.insert(0, str(current))", CURRENT),
+    Fault("folders: checksums are not compared", "models/huggingface.py", "    check_checksums(folder)\n", "", (f"{LOADING}::test_a_folder_with_checksums_is_checked",)),
+    Fault("folders: sizes are not compared", "models/huggingface.py", "            check_size(folder, copy.deepcopy(config), weights, transformers.AutoModel.from_config)\n", "", (f"{LOADING}::test_a_hostile_folder_is_refused_in_one_line",)),
+    Fault("folders: weights anywhere", CHECKS, "    for index in folder.glob(\"*.index.json\"):\n", "    for index in ():\n", (f"{LOADING}::test_a_hostile_folder_is_refused_in_one_line",)),
+    Fault("folders: weights of any dtype", CHECKS, "if dtype not in _FLOATING and", "if False and", (f"{LOADING}::test_a_hostile_folder_is_refused_in_one_line",)),
+    Fault("folders: deep JSON", CHECKS, "if depth > MAX_DEPTH:", "if False:", (f"{LOADING}::test_a_hostile_folder_is_refused_in_one_line",)),
+    Fault("folders: any attention backend", CHECKS, "if not isinstance(backend, str | None) or backend not in SAFE_ATTENTION:", "if False:", (f"{LOADING}::test_an_attention_backend_named_by_a_file_is_refused",)),
+    Fault("folders: text of any length", "models/encoding.py", "passage[: CHARACTERS_PER_TOKEN * limit]", "passage", (f"{LOADING}::test_long_passages_are_cut_before_they_are_tokenized",)),
+    Fault("folders: replacements that expand", CHECKS, "if expansion > MAX_EXPANSION:", "if False:", (f"{LOADING}::test_a_hostile_tokenizer_is_refused_in_one_line",)),
+    Fault("command: the current folder is searched", "__main__.py", '    remove_from_import_path("")\n', '    import sys\n\n    sys.path.append("")\n', (f"{CURRENT}::test_no_module_of_the_current_folder_is_imported",)),
+    Fault("command: code of the model's folder", PATHS, "if folder.is_dir() and current.is_relative_to(folder):", "if False:", (f"{CURRENT}::test_the_current_folder_comes_last_and_never_if_it_is_the_model",)),
+    Fault("command: the current folder comes first", PATHS, "sys.path.append(str(current))", "sys.path.insert(0, str(current))", (f"{CURRENT}::test_the_current_folder_comes_last_and_never_if_it_is_the_model",)),
     Fault("command: a defect looks like an error of the input", "cli/failure.py", "except ClearheadError as error:", "except (ClearheadError, ValueError) as error:", FAILURE),
     Fault("command: control characters reach the terminal", "cli/failure.py", "char if char.isprintable() else", "char if True else", FAILURE),
     Fault("command: signals leave files", "cli/failure.py", "    _exit_on_signals()\n", "", FAILURE),

@@ -39,6 +39,10 @@ def test_names_are_unique(inject: ModuleType) -> None:
 def test_the_tests_of_each_bug_exist(inject: ModuleType) -> None:
     paths = {path.partition("::")[0] for fault in inject.FAULTS for path in fault.tests}
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    named = {path for fault in inject.FAULTS for path in fault.tests if "::" in path}
+    functions = {path: path.split("::")[1].partition("[")[0] for path in named}
+    texts = {path: (ROOT / path.partition("::")[0]).read_text() for path in named}
+    assert [path for path in sorted(named) if f"def {functions[path]}(" not in texts[path]] == []
     assert [fault.name for fault in inject.FAULTS if not fault.tests] == []
 
 
