@@ -18,9 +18,11 @@ from pathlib import Path
 from clearhead.kernels import build as building
 from clearhead.kernels.build import SOURCES
 
-__all__ = ["LANES", "SANITIZERS", "compile_driver", "compile_object", "link", "run"]
+__all__ = ["LANES", "SANITIZERS", "compile_driver", "compile_object", "instructions", "link", "run"]
 
-LANES = (4, 8, 16)
+VARIANTS = {4: "generic", 8: "avx2", 16: "avx512"}
+"""The variant of the kernel whose vectors have this many lanes."""
+LANES = tuple(VARIANTS)
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1")
 DRIVER = Path(__file__).parent / "stress.cpp"
 
@@ -28,8 +30,7 @@ DRIVER = Path(__file__).parent / "stress.cpp"
 def compile_object(source: Path, target: Path, *, lanes: int, flags: Sequence[str]) -> Path:
     """One file of the kernel or the driver, for vectors of this width and whatever the processor here has for them."""
     defined = (f"-DCLEARHEAD_LANES={lanes}", "-DCLEARHEAD_VARIANT=generic", f"-I{source.parent}", f"-I{SOURCES}")
-    instructions = building._VARIANTS["avx2"] if lanes == 8 and _has_avx2() else ()
-    _compile(*flags, *instructions, *defined, "-c", source, "-o", target)
+    _compile(*flags, *instructions(lanes), *defined, "-c", source, "-o", target)
     return target
 
 
@@ -59,9 +60,12 @@ def _compile(*arguments: str | Path) -> None:
         raise building.BuildError(done.stderr)
 
 
-def _has_avx2() -> bool:
+def instructions(lanes: int) -> tuple[str, ...]:
+    """Return the flags of the kernel's variant of this width; none if the processor here could not run it."""
+    flags = building._VARIANTS[VARIANTS[lanes]]
     cpus = Path("/proc/cpuinfo")
-    return cpus.exists() and {"avx2", "fma"} <= set(cpus.read_text().split())
+    available = set(cpus.read_text().split()) if cpus.exists() else set()
+    return flags if {flag.removeprefix("-m") for flag in flags} <= available else ()
 
 
 def main() -> int:
@@ -78,7 +82,9 @@ def main() -> int:
             began = time.monotonic()
             done = run(program, asked.shapes, asked.seed)
             found |= done.returncode != 0
-            print(f"{done.stdout}{done.stderr}".rstrip(), f"({time.monotonic() - began:.0f} s)", flush=True)
+            used = VARIANTS[lanes] if instructions(lanes) else "generic"
+            outcome = f"{done.stdout}{done.stderr}".rstrip()
+            print(f"{outcome} ({used} instructions, {time.monotonic() - began:.0f} s)", flush=True)
     return int(found)
 
 

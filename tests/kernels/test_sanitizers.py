@@ -50,6 +50,17 @@ def test_sanitizers_report_nothing(driver: Path) -> None:
     assert all(int(count) for count in counts.groups())
 
 
+@pytest.mark.parametrize(("lanes", "macro"), [(8, "__AVX2__"), (16, "__AVX512F__")])
+def test_each_width_is_compiled_with_its_instructions(tmp_path: Path, lanes: int, macro: str) -> None:
+    if not sanitize.instructions(lanes):
+        pytest.skip(f"the processor here has no instructions for {lanes} lanes")
+    source = tmp_path / "source.cpp"
+    source.write_text(f"#if !defined({macro}) || CLEARHEAD_LANES != {lanes}\n#error without them\n#endif\n")
+    assert sanitize.compile_object(source, tmp_path / "source.o", lanes=lanes, flags=()).exists()
+    with pytest.raises(BuildError, match="without them"):
+        sanitize.compile_object(source, tmp_path / "other.o", lanes=4, flags=())
+
+
 def test_control_an_output_one_float_too_short_is_reported(driver: Path) -> None:
     done = sanitize.run(driver, 211, 1, 0, "short")
     assert done.returncode != 0
