@@ -23,7 +23,7 @@ from clearhead.operators.kernel_pca import (
     kernel_pca,
     kernel_pca_spectrum,
 )
-from clearhead.operators.kernel_pca_solvers import choose_solver
+from clearhead.operators.kernel_pca_solvers import Solver, choose_solver
 from clearhead.shapes import ShapeError
 from tests.numerics.test_partial import on_threads
 
@@ -363,3 +363,11 @@ def test_an_invalid_number_of_axes_raises_an_error(axes: object, typechecked: bo
         pytest.skip("the annotation refuses it first")
     with pytest.raises(ValueError, match="expected axes as a whole number"):
         kernel_pca(torch.randn(11, 3), axes=axes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("solver", [None, "dense", "partial", "matrix_free"])
+def test_a_batch_without_inputs_has_no_axes(solver: Solver | None) -> None:
+    pca = kernel_pca(torch.zeros(0, 7, 3), axes=2, solver=solver)
+    assert pca.values.shape == (0, 7, 2)
+    assert pca.energy.shape == pca.residual.shape == (0, 2)
+    assert pca.rank.shape == pca.log_scale.shape == (0,)

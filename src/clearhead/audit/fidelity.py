@@ -20,7 +20,16 @@ from clearhead.interfaces.whole_model import attached
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.softmax import softmax_attention
 
-__all__ = ["FidelityError", "Replacement", "check_fidelity", "recompute_error", "recomputed", "replaced", "tensors"]
+__all__ = [
+    "FidelityError",
+    "Replacement",
+    "check_fidelity",
+    "recompute_error",
+    "recomputed",
+    "replaced",
+    "require_tokens",
+    "tensors",
+]
 
 
 class FidelityError(AttentionNotSeenError):
@@ -41,6 +50,13 @@ def recomputed(heads: Heads) -> Tensor:
     )
 
 
+def require_tokens(heads: Heads) -> None:
+    """Raise FidelityError if a call has no inputs, no queries or no keys."""
+    if heads.out.numel() == 0 or heads.k.numel() == 0:
+        shapes = f"queries {tuple(heads.q.shape)}, keys {tuple(heads.k.shape)}"
+        raise FidelityError(f"{heads.name} attends over nothing ({shapes}): a batch is empty; leave it out")
+
+
 def recompute_error(heads: Heads) -> float:
     """Return the largest difference of recomputed attention to the layer's own output, relative to the largest value.
 
@@ -48,6 +64,7 @@ def recompute_error(heads: Heads) -> float:
     """
     if heads.dropout:
         raise FidelityError(f"{heads.name}: weights are dropped at random in training; call model.eval() first")
+    require_tokens(heads)
     difference = (recomputed(heads) - heads.out).abs()
     if heads.rows is not None:
         difference = torch.where(heads.rows, difference, 0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clearhead._capture import Capture, GradientCapture, capture, capture_gradients
 from clearhead.audit.engine import Measurement
-from clearhead.audit.fidelity import tensors
+from clearhead.audit.fidelity import require_tokens, tensors
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
@@ -120,6 +120,7 @@ class _Observer:
                 f"{heads.name} runs on a later batch and not on the first, so it was never checked; "
                 "begin with a batch on which every layer runs"
             )
+        require_tokens(heads)
         if heads.layer == 0:
             self.attended = _visible_keys(heads)
         if self._layers is not None and heads.layer not in self._layers:

@@ -170,7 +170,7 @@ def _value(module: nn.Module, where: str | float | int) -> Any:
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     """Return (b, n, h * d) as (b, h, n, d)."""
-    return x if x.ndim == 4 else x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2)
+    return x if x.ndim == 4 else x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
 def _four_axes(x: Tensor | None) -> Tensor | None:

@@ -137,7 +137,7 @@ def _attend(
     def compute() -> tuple[Tensor, Tensor]:
         result = function(module, *args, **kwargs)
         results.append(result)
-        return result[0].view(*call.q.transpose(1, 2).shape[:3], -1).transpose(1, 2), result[0]
+        return result[0].view(*call.q.transpose(1, 2).shape[:3], call.v.shape[-1]).transpose(1, 2), result[0]
 
     arguments = _arguments(function, module, args, kwargs)
     call = read_call(

@@ -1,5 +1,6 @@
 """Layouts of attention calls: which axes are inputs, windows and heads."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -80,9 +81,9 @@ class Layout:
     def four_axes(self, x: Tensor) -> Tensor:
         """Return x as (b, h, n, d), with the windows of an input next to each other in b."""
         if self.folded > 1:
-            return x.reshape(-1, self.folded, *x.shape[1:])
+            return x.reshape(len(x) // self.folded, self.folded, *x.shape[1:])
         if self.axis is None:
-            return x.reshape(-1, 1, *x.shape[-2:])
+            return x.reshape(math.prod(x.shape[:-2]), 1, *x.shape[-2:])
         return x.movedim(self.axis, -3).flatten(0, -4)
 
     def restore(self, x: Tensor, like: Tensor) -> Tensor:

@@ -170,6 +170,8 @@ class TorchCall:
 
     def check(self, name: str, call: Call, out: Tensor, output: Tensor) -> None:
         """Raise if the attention output does not lead to the module's, on rows with a visible key."""
+        if out.numel() == 0:
+            return
         module = self.module
         if output.is_nested:
             output = output.to_padded_tensor(0.0, (out.shape[0], out.shape[2], module.embed_dim))
@@ -188,7 +190,7 @@ class TorchCall:
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
-    return x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
 def _same(query: Tensor, key: Tensor) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics import lapack
-from clearhead.numerics.eigenpairs import Eigenpairs
+from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs
 from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Float, check_finite
 
@@ -42,6 +42,8 @@ def leading_eigenpairs(
     check_finite("matrices", matrix.detach())
     if not 1 <= count < matrix.shape[-1]:
         raise InputError(f"expected a count of at least 1 and below n = {matrix.shape[-1]}; got {count}")
+    if not len(matrix):
+        return dense_eigenpairs(matrix.detach().double(), count, differentiable=False)
     stacked: Array = matrix.detach().cpu().double().numpy()
     groups = _groups(stacked, max(1, LANES // count))
     parts = one_thread_each(lambda group: _group(group, count, precision), groups)
