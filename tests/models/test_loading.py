@@ -491,7 +491,7 @@ def _shards(file: str) -> Callable[[Path], None]:
 
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "1e9 layers": (lambda f: _edit_config(f, num_hidden_layers=10**9), "num_hidden_layers of 1000000000, but the"),
-    "1e5 layers": (lambda f: _edit_config(f, num_hidden_layers=10**5), "num_hidden_layers of 100000, but the"),
+    "1001 layers": (lambda f: _edit_config(f, num_hidden_layers=1001), "num_hidden_layers of 1001, but the"),
     "a large vocabulary": (
         lambda f: _edit_config(f, vocab_size=250_000, hidden_size=8192), r"a model of 2,\d+,\d+,\d+ parameters, but",
     ),
