@@ -5,18 +5,18 @@ from fault import Fault
 ENGINE = ("tests/audit/test_engine.py",)
 JUDGED = ("tests/audit/test_judging.py", "tests/audit/test_one_sided.py", "tests/audit/test_findings.py")
 RUN = "tests/audit/test_run.py"
+EXAMPLES = ("tests/audit/test_examples.py",)
 RECORD = ("tests/audit/test_record.py",)
 LOADED = ("tests/theories/test_catalogue.py",)
 SINKS = ("tests/theories/test_attention_sinks.py",)
 GROUPS = ("tests/theories/max_margin/test_measurement.py",)
-CURVES = ("tests/theories/coding_rate/test_depth.py",)
 
 AUDIT_FAULTS = (
     Fault("engine: the same draws in every layer", "audit/examples.py", "entropy = (seed, heads.layer, first + index + 1)", "entropy = (seed, 0, first + index + 1)", ENGINE),
     Fault("engine: the same draws on every input", "audit/examples.py", "entropy = (seed, heads.layer, first + index + 1)", "entropy = (seed, heads.layer, 1)", ENGINE),
     Fault("engine: the same draws in every window", "audit/examples.py", "Random(*entropy, window))", "Random(*entropy, 0))", ENGINE),
-    Fault("engine: another input's mask", "audit/examples.py", "added[entry if added.shape[0] > 1 else 0]", "added[0]", ("tests/theories/kernel_pca/test_claims.py",)),
-    Fault("engine: another input's residual stream", "audit/examples.py", "row = slice(index, index + 1)", "row = slice(0, 1)", CURVES),
+    Fault("engine: another input's mask", "audit/examples.py", "added[entry if added.shape[0] > 1 else 0]", "added[0]", EXAMPLES),
+    Fault("engine: another input's residual stream", "audit/examples.py", "row = slice(index, index + 1)", "row = slice(0, 1)", EXAMPLES),
     Fault("engine: inputs that do not apply are measured", "audit/engine.py", "if reason is None else dict.fromkeys", "if True else dict.fromkeys", SINKS),
     Fault("engine: the sum of windows", "audit/engine.py", "sums.add(samples[0] if len(windows) == 1 else average(samples))", "sums.add(samples[0])", ENGINE),
     Fault("engine: groups overlap", "audit/engine.py", "layer.groups + 1, layer.waiting, []", "layer.groups + 1, layer.waiting, layer.waiting[1:]", GROUPS),
