@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Heads", "LayerRecord", "LinearMap", "ResidualStream"]
+__all__ = ["Heads", "LayerNorm", "LayerRecord", "LinearMap", "ResidualStream"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +23,30 @@ class LinearMap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorm:
+    """A layer norm over the features of each token; without weight and bias where they are None."""
+
+    weight: Float[Tensor, "c"] | None
+    bias: Float[Tensor, "c"] | None
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResidualStream:
     """The tokens that a model carries past a block of attention and past what follows it, one entry for each input.
 
     In a block without norms, between = before + attention(before) and after = between + mlp(between). Where a norm
-    follows each sum, as in BERT, `between` and `after` include it: they are what the next output is added to.
+    follows each sum, as in BERT, `between` and `after` include it: they are what the next output is added to. `total`
+    is the sum before + attention(before) itself; without a norm after it, it equals `between`.
     """
 
     before: Float[Tensor, "i t c"]
+    total: Float[Tensor, "i t c"]
     between: Float[Tensor, "i t c"]
     after: Float[Tensor, "i t c"] | None = None
     """None where nothing follows that can be distinguished from the next block."""
+    norm: LayerNorm | None = None
+    """The layer norm that makes `between` of `total`; None without one, and for other norms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,9 @@ class Heads:
     """The linear map of the values."""
     out_gradient: Float[Tensor, "b h n e"] | None = None
     """Gradient of the caller's loss at `out`; None without a loss, and where `out` does not reach it."""
+    output_weight: Float[Tensor, "h e c"] | None = None
+    """W_O: `residual_stream.total` is the sum over heads of out[h] output_weight[h], plus terms independent of `out`.
+    None without a residual stream, with several windows, and where the dependence is not linear."""
     residual_stream: ResidualStream | None = None
     """The tokens around the block, if requested, or None."""
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clearhead._capture import capture, capture_gradients
 from clearhead.heads import Heads, ResidualStream
+from clearhead.numerics.precision import tolerance
 from tests.capture.models import loss_of
 from tests.capture.stream_truth import CASES, IN, Case, recorded
 from tests.interfaces.zoo import FAMILIES, _size, _text, _transformers
@@ -62,12 +63,36 @@ def test_the_residual_stream_is_what_each_family_adds_to(name: str) -> None:
             assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
         assert not any(x.requires_grad for x in (call.residual_stream.before, call.residual_stream.between))
         _assert_controls(call.residual_stream)
+        _assert_sum(name, call)
 
 
 def _assert_controls(stream: ResidualStream) -> None:
     """The parts differ, so that none could be mistaken for another."""
     assert not torch.equal(stream.before, stream.between)
     assert stream.after is None or not torch.equal(stream.after, stream.between)
+
+
+POST_NORM = {"bert", "roberta", "albert", "mpnet", "distilbert", "bart"}
+NOT_LINEAR = {"gemma2", "olmo2", "swin", "timm swin"}
+"""A norm between the output projection and the sum, or windows."""
+SHRINK = 0.3
+
+
+def _assert_sum(name: str, call: Heads) -> None:
+    """The sum is the tokens before plus the heads' outputs by their weights, and a constant; the norm follows it."""
+    stream = call.residual_stream
+    assert (not torch.equal(stream.total, stream.between)) is (name in POST_NORM) is (stream.norm is not None)
+    if stream.norm is not None:
+        norm = stream.norm
+        expected = nn.functional.layer_norm(stream.total, stream.total.shape[-1:], norm.weight, norm.bias, norm.eps)
+        assert torch.equal(stream.between, expected)
+    assert (call.output_weight is None) is (name in NOT_LINEAR)
+    if call.output_weight is None:
+        return
+    added = torch.einsum("bhne,hec->bnc", call.out.double(), call.output_weight.double())
+    constant = stream.total.double() - (1 - SHRINK if name == "crate, paper" else 1) * stream.before.double() - added
+    error = (constant - constant[:1, :1]).abs().max() / stream.total.abs().max()
+    assert error < tolerance(torch.float32, terms=call.out.shape[1] * call.out.shape[3])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -96,6 +121,7 @@ def test_gradient_captures_have_the_residual_stream_too(name: str) -> None:
             for part, theirs in zip(PARTS, truth, strict=True):
                 assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
             assert not call.residual_stream.between.requires_grad
+            _assert_sum(name, call)
         else:
             assert call.residual_stream is None
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -146,6 +172,7 @@ def test_half_precision_and_inference_mode() -> None:
     for call, truth in zip(tape.heads, _truth(CASES["llama"], tape.heads, seen), strict=True):
         for part, theirs in zip(PARTS, truth, strict=True):
             assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
+        assert call.output_weight.dtype == torch.bfloat16
 
 
 def test_generation_with_a_cache_records_the_residual_stream_of_new_tokens() -> None:

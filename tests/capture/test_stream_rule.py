@@ -41,6 +41,52 @@ def test_the_residual_stream_is_found_in_every_way_to_write_a_block(step: Step, 
     assert_carried(heads, model.carried)
 
 
+@pytest.mark.parametrize("step", SERIAL)
+def test_replacing_the_output_of_attention_changes_the_sum_by_the_output_weight(step: Step) -> None:
+    """Compared with the model itself, with values twice as large."""
+    first, doubled = captured(made(step, 1), tokens())[0], made(step, 1)
+    if step in (toys.values_added, toys.attention_alone_with_sums):
+        assert first.output_weight is None  # Something is added before the projection.
+        return
+    with torch.no_grad():
+        for parameter in doubled.blocks[0].attention.project.parameters():
+            parameter[2 * WIDTH :] *= 2
+    second = captured(doubled, tokens())[0]
+    added = torch.einsum("bhne,hec->bnc", first.out, first.output_weight)
+    change = second.residual_stream.total - first.residual_stream.total
+    assert torch.allclose(change, added, atol=tolerance(torch.float32, terms=WIDTH))
+    assert not torch.allclose(change, 0 * added, atol=1e-2)
+
+
+def _scaled_by_feature(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    between = x + block.norm.weight * (block.attention(x) / 3)
+    return between, (x, between, None)
+
+
+def _gated(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    attended = block.attention(x)
+    between = x + attended.mean(dim=(0, 1)) * attended
+    return between, (x, between, None)
+
+
+def _features_first(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    """The projection reads the first feature of every head, then the second."""
+    q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in block.attention.project(x).chunk(3, dim=-1))
+    attended = nn.functional.scaled_dot_product_attention(q, k, v)
+    between = x + block.attention.out(attended.permute(0, 2, 3, 1).flatten(2))
+    return between, (x, between, None)
+
+
+def test_the_output_weight_has_scales_of_features_but_no_gates_and_no_other_order() -> None:
+    model = made(_scaled_by_feature, 1)
+    scale, projection = model.blocks[0].norm.weight, model.blocks[0].attention.out
+    nn.init.normal_(scale)
+    weight = captured(model, tokens())[0].output_weight
+    assert torch.allclose(weight.flatten(0, 1), projection.weight.mT * scale / 3, atol=tolerance(torch.float32))
+    for step in (_gated, _features_first):
+        assert captured(made(step, 1), tokens())[0].output_weight is None
+
+
 def test_modules_before_and_after_attention_are_handled() -> None:
     """What the next attention is added to comes after both, the norm and its own half step."""
     model = made(toys.macaron)

@@ -4,6 +4,7 @@ from fault import Fault
 
 CALLS = ("tests/interfaces/test_calls.py",)
 SEVERAL = ("tests/capture/test_several.py",)
+RULE = ("tests/capture/test_stream_rule.py",)
 NUMBERS = ("tests/swap/test_layer_numbers.py",)
 LAYERS = ("tests/interfaces/test_layers.py",)
 EVIDENCE = ("tests/interfaces/test_layers.py::test_the_fidelity_check_requires_every_measurement",)
@@ -79,5 +80,9 @@ INTERFACE_FAULTS = (
     Fault("fidelity: attention that does not matter passes", "audit/fidelity.py", "if not fidelity.control_change > fidelity.swap_error:", "if False:", EVIDENCE),
     Fault("fidelity: NaN among outputs lost", "audit/fidelity.py", "return math.nan if any(math.isnan(value) for value in values) else max(values)", "return max(values)", ("tests/interfaces/test_layers.py::test_a_nan_among_outputs_fails_the_fidelity_check",)),
     Fault("fidelity: calls that were not replaced", "audit/fidelity.py", "if replaced_calls != len(fidelity.layers):", "if False:", EVIDENCE),
+    Fault("output weight: sign of a difference lost", "_capture/output_maps.py", '* (-1 if "sub" in name else 1)', "", RULE),
+    Fault("output weight: a gate as a constant", "_capture/output_maps.py", "if depends(nodes[1 - at]) or factor.numel()", "if factor.numel()", RULE),
+    Fault("output weight: features in another order", "_capture/output_maps.py", "weight.ndim == 2 and self._is_output(x):", "weight.ndim == 2:", RULE),
+    Fault("residual stream: the normed sum as the sum", "_capture/blocks.py", '("total", "total")', '("total", between)', ("tests/capture/test_stream.py",)),
     Fault("fidelity: rows without keys count", "audit/fidelity.py", "difference = torch.where(heads.rows, difference, 0)", "pass", FAMILIES),
 )  # fmt: skip

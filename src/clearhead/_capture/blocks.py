@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._capture.dataflow import storage_of
-from clearhead.heads import Heads, LinearMap, ResidualStream
+from clearhead._capture.output_maps import OutputMap
+from clearhead.heads import Heads, LayerNorm, LinearMap, ResidualStream
 
 __all__ = ["Axes", "Block", "BlockCall"]
 
@@ -63,6 +64,8 @@ class Block:
     between_node: node of what the next part was added to, None before there is one
     sums: nodes of the sums after that
     norm: operations from the first sum to that, if they are only a norm
+    layer_norms: layer norms of the first sum, by the node of their output
+    layer_norm: the one that made the tokens between, if any
     norm_from: number of operations before the last sum after the first
     norm_again: whether the norm ran again after it
     tensors: candidates for the residual stream, by their role in the rule
@@ -74,14 +77,20 @@ class Block:
     between_node: int | None = None
     sums: list[int] = field(default_factory=list)
     norm: list[str] = field(default_factory=list)
+    layer_norms: dict[int, LayerNorm] = field(default_factory=dict)
+    layer_norm: LayerNorm | None = None
     norm_from: int = 0
     norm_again: bool = False
     parallel: bool = False
     settled: bool = False
 
-    def settle(self, *, between: str, after: str | None) -> None:
+    def settle(self, *, between: str, between_node: int | None, after: str | None) -> None:
         """Choose the tensors of the residual stream and drop the others."""
-        chosen = {"before": self.tensors["before"], "between": self.tensors[between]}
+        chosen = {
+            name: self.tensors[role] for name, role in (("before", "before"), ("total", "total"), ("between", between))
+        }
+        if between_node is not None:
+            self.layer_norm = self.layer_norms.get(between_node)
         if after is not None:
             chosen["after"] = self.tensors[after]
         self.tensors, self.settled = chosen, True
@@ -100,15 +109,19 @@ class BlockCall:
     sides: nodes of what was combined with its output besides the tokens
     heads: the call, held until its residual stream is known
     lost: whether it has no residual stream
+    output_map: tensors that depend on its output linearly
+    output_weight: weight of each head's output in the sum
     """
 
     node: int
     operands: tuple[int, int]
     axes: Axes
+    output_map: OutputMap
     sides: list[int] = field(default_factory=list)
     heads: Heads | None = None
     block: Block | None = None
     lost: bool = False
+    output_weight: Tensor | None = None
 
     @property
     def settled(self) -> bool:
@@ -116,16 +129,27 @@ class BlockCall:
         return self.lost if self.block is None else self.block.settled
 
     @property
+    def around(self) -> dict[str, Any]:
+        """The fields of `Heads` on the block around the call."""
+        stream = self.residual_stream
+        has_weight = stream is not None and self.axes.windows == 1
+        return {"residual_stream": stream, "output_weight": self.output_weight if has_weight else None}
+
+    @property
     def residual_stream(self) -> ResidualStream | None:
         """The tokens around the block, or None."""
         if self.lost or self.block is None or self.block.parallel:
             return None
         tensors = {name: self.axes.laid_out(x) for name, x in self.block.tensors.items()}
-        before, between, after = tensors["before"], tensors["between"], tensors.get("after")
-        if before is None or between is None or before.shape != between.shape:
+        before, total, between, after = (tensors.get(name) for name in ("before", "total", "between", "after"))
+        if before is None or total is None or between is None or not before.shape == total.shape == between.shape:
             return None
         return ResidualStream(
-            before=before, between=between, after=after if after is not None and after.shape == before.shape else None
+            before=before,
+            total=total,
+            between=between,
+            after=after if after is not None and after.shape == before.shape else None,
+            norm=self.block.layer_norm,
         )
 
     def unshare(self, storage: int) -> None:

@@ -108,6 +108,10 @@ class Dataflow:
         """Return whether `later` was computed from `earlier` or equals it."""
         return later >= earlier and earlier in self.path(later, earlier)
 
+    def parents(self, node: int) -> tuple[int, ...]:
+        """Return the nodes of the tensors that the operation read, in order."""
+        return self._parents[node]
+
     def name(self, node: int) -> str:
         """Return the operation's name, empty for earlier tensors."""
         return self._names[node]

@@ -125,7 +125,7 @@ class _Waiting:
         return dataclasses.replace(
             self.heads,
             out_gradient=self.layout.four_axes(gradient) if gradient is not None and depends else None,
-            residual_stream=None if self.block_call is None else self.block_call.residual_stream,
+            **({} if self.block_call is None else self.block_call.around),
         )
 
 

@@ -10,16 +10,15 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._capture.blocks import BlockCall
+from clearhead._capture.output_maps import COPIES, SCALES, SUMS, coefficient
 from clearhead._capture.residual import Residuals
 from clearhead.heads import Heads
 from clearhead.private_names import DispatchMode, current_dispatch_mode, pop_dispatch_mode
 
 __all__ = ["StreamTrace"]
 
-_SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_"}
 _JOINS = "aten::cat"
-_COPIES = {"aten::clone", "aten::_to_copy", "aten::to", "aten::contiguous", "aten::reshape"}
-_SCALES = {"aten::mul", "aten::div"}
+_LAYER_NORMS = {"aten::layer_norm", "aten::native_layer_norm"}
 
 
 class StreamTrace:
@@ -90,7 +89,7 @@ class StreamTrace:
         while calls and calls[0].settled:
             call = calls.popleft()
             if call.heads is not None:
-                yield dataclasses.replace(call.heads, residual_stream=call.residual_stream)
+                yield dataclasses.replace(call.heads, **call.around)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +144,8 @@ class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
             kind = self._kinds[func] = _Kind.of(func)
         rule = self._residuals
         residual_sum = None
-        if kind.name in _SUMS and _are_tokens(args):
-            either = kind.name in ("aten::add", "aten::add_") and kwargs.get("alpha", 1) == 1
-            residual_sum = rule.classify_sum(args[0], args[1], either=either)
+        if kind.name in SUMS and _are_tokens(args):
+            residual_sum = rule.classify_sum(args[0], args[1], coefficient=coefficient(kind.name, kwargs))
         elif kind.name == _JOINS:
             rule.note_concatenation(args[0])
         written = kind.written(args, kwargs) if kind.writes else []
@@ -161,12 +159,15 @@ class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
         node = rule.flow.add(kind.name, reads, outputs + written, writes=bool(written))
         if node is None:
             return out
-        if kind.name in _COPIES and len(reads) == 1:
+        if kind.name in COPIES and len(reads) == 1:
             rule.flow.note_copy(node, reads[0], scaled=False)
-        elif kind.name in _SCALES:
+        elif kind.name in SCALES:
             self._note_multiple(node, reads, outputs[0])
+        rule.follow_outputs(kind.name, args, kwargs, node)
         if residual_sum is not None:
             rule.apply_sum(residual_sum, out)
+        elif kind.name in _LAYER_NORMS:
+            rule.note_layer_norm(args, node)
         if outputs:
             rule.note_step(outputs[0])
         return out

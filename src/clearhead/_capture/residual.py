@@ -5,7 +5,7 @@ computed from the other. A sum x + f(x) in which f passes through an attention c
 block: x is what the model carries past it. A later sum y + g(y), with y computed from the first sum and no attention in
 g, is what follows the attention, for example its MLP. One rule serves all models:
 
-- `before` is x;
+- `before` is x, and `total` the first sum;
 - `between` is y if y is the first sum itself (pre-norm), or if the operations that made y of the first sum are those
   that follow the second (post-norm: a norm after each sum); otherwise it is the first sum, as in CRATE, where no sum
   follows that carries it on;
@@ -21,12 +21,15 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from clearhead._capture.blocks import Axes, Block, BlockCall
 from clearhead._capture.dataflow import Dataflow, storage_of
-from clearhead.heads import Heads
+from clearhead._capture.output_maps import OutputMap
+from clearhead.heads import Heads, LayerNorm
 
 __all__ = ["Residuals", "Sum"]
 
@@ -38,10 +41,15 @@ _MAP = re.compile(r"mm|linear|conv|einsum|matmul|attention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """A sum x + f(x): the residual operand x, its node, the calls whose block it closes, and the block it follows."""
+    """A sum x + c f(x): the residual operand x, its node, the calls whose block it closes, and the block it follows.
+
+    branch, coefficient: the node of f(x), and c
+    """
 
     carried: Tensor
     node: int
+    branch: int
+    coefficient: float
     closes: list[BlockCall]
     follows: Block | None
 
@@ -67,16 +75,13 @@ class Residuals:
                 call.lost = True
                 self._open.remove(call)
         node = flow.join(ATTENTION, [heads.q, heads.k, heads.v], [output])
-        call = BlockCall(node=node, operands=operands, axes=Axes.of(heads))
+        call = BlockCall(node=node, operands=operands, axes=Axes.of(heads), output_map=OutputMap(heads.out, node))
         self.calls.append(call)
         self._open.append(call)
         return call
 
-    def classify_sum(self, x: Tensor, y: Tensor, *, either: bool) -> Sum | None:
-        """Return the role of x + y in a block, None if it has none.
-
-        either: whether y may be the residual operand too
-        """
+    def classify_sum(self, x: Tensor, y: Tensor, *, coefficient: float) -> Sum | None:
+        """Return the role of x + coefficient * y in a block, None if it has none."""
         if not self._open and self._waiting is None:
             return None
         flow = self.flow
@@ -88,18 +93,18 @@ class Residuals:
         second, node, carried = operand
         branch = flow.node(x if second else y)
         path = flow.path(branch, node)
-        if carried is None or (second and not either):
+        if carried is None or (second and coefficient != 1):
             for call in [call for call in self._open if call.node in path]:
                 self._lose(call)
             return None
         # What has other tokens is a sum within the attention, of its values say.
         closes = [call for call in self._open if call.node in path and call.axes.laid_out(carried) is not None]
         if closes:
-            return Sum(carried=carried, node=node, closes=closes, follows=None)
+            return Sum(carried=carried, node=node, branch=branch, coefficient=coefficient, closes=closes, follows=None)
         block = self._waiting
         if block is None or not self._without_attention(node, branch) or not flow.reaches(block.node, node):
             return None
-        return Sum(carried=carried, node=node, closes=[], follows=block)
+        return Sum(carried=carried, node=node, branch=branch, coefficient=coefficient, closes=[], follows=block)
 
     def _carried(self, x: Tensor, y: Tensor) -> tuple[bool, int, Tensor | None] | None:
         """Find the residual operand of `x + y`: the one the other was computed from.
@@ -153,6 +158,7 @@ class Residuals:
         for call in residual_sum.closes:
             self._open.remove(call)
             call.block = block
+            call.output_weight = call.output_map.weight(residual_sum.branch, residual_sum.coefficient)
             call.lost = not all(flow.reaches(residual_sum.node, node) for node in call.operands)
             block.parallel |= any(self._without_attention(residual_sum.node, side) for side in call.sides)
         self._waiting = block
@@ -201,6 +207,24 @@ class Residuals:
         carries_on = block.between_node == block.node or block.norm_again
         return "between" if block.between_node is not None and carries_on else "total"
 
+    def follow_outputs(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], node: int) -> None:
+        """Follow the outputs of attention calls through one operation, up to the sum."""
+        flow = self.flow
+        for call in self._open:
+            call.output_map.follow(
+                name, args, kwargs, nodes=flow.parents(node), result=node, depends=partial(flow.reaches, call.node)
+            )
+
+    def note_layer_norm(self, args: tuple[Any, ...], node: int) -> None:
+        """Note a layer norm of the waiting block's sum."""
+        block = self._waiting
+        if block is None or self.flow.parents(node)[0] != block.node:
+            return
+        x, shape, weight, bias, eps = args[:5]
+        if list(shape) == [x.shape[-1]]:
+            weight, bias = (None if part is None else part.detach() for part in (weight, bias))
+            block.layer_norms[node] = LayerNorm(weight=weight, bias=bias, eps=eps)
+
     def _settle(self, residual_sum: Sum) -> None:
         """Settle the waiting block, now that the tokens of the next one are known."""
         block, flow = self._waiting, self.flow
@@ -215,9 +239,12 @@ class Residuals:
         followed = any(flow.reaches(node, residual_sum.node) for node in block.sums)
         if followed or self._maps(residual_sum.node, block.node):
             self._paths.append(flow.steps[flow.position(block.node) : flow.position(residual_sum.node)])
-            block.settle(between=self._between(block), after="next")
+            between = self._between(block)
+            block.settle(
+                between=between, between_node=block.between_node if between == "between" else None, after="next"
+            )
         else:
-            block.settle(between="next", after=None)
+            block.settle(between="next", between_node=residual_sum.node, after=None)
 
     def _end(self) -> None:
         """Settle the waiting block; no other follows it."""
@@ -228,7 +255,7 @@ class Residuals:
         last = "again" if "again" in block.tensors else "normed" if "normed" in block.tensors else None
         if last is None and block.between_node == block.node:
             last = "last"
-        block.settle(between=between, after=last)
+        block.settle(between=between, between_node=block.between_node if between == "between" else None, after=last)
 
     def finish(self) -> None:
         """End the pass."""

@@ -41,6 +41,7 @@ def make_examples(
             keys_from=_map(heads.keys_from, entry),
             values_from=_map(heads.values_from, entry),
             out_gradient=None if heads.out_gradient is None else heads.out_gradient[entry],
+            output_weight=heads.output_weight,
             stream=_stream(heads, index),
             controls=controls,
             per_call=per_call,
@@ -77,6 +78,8 @@ def _stream(heads: Heads, index: int) -> ResidualStream | None:
     row = slice(index, index + 1)
     return ResidualStream(
         before=stream.before[row],
+        total=stream.total[row],
         between=stream.between[row],
         after=None if stream.after is None else stream.after[row],
+        norm=stream.norm,
     )

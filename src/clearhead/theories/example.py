@@ -85,6 +85,7 @@ class Example:
     keys_from: LinearMap | None = None
     values_from: LinearMap | None = None
     out_gradient: Float[Tensor, "h n e"] | None = None
+    output_weight: Float[Tensor, "h e c"] | None = None
     stream: ResidualStream | None = None
     controls: bool = True
     per_call: Cache = field(default_factory=Cache)

@@ -56,7 +56,7 @@ def heads_of(
         queries_from=shared,
         keys_from=shared,
         values_from=of_values if values else None,
-        residual_stream=ResidualStream(before=before, between=between, after=after) if stream else None,
+        residual_stream=ResidualStream(before=before, total=between, between=between, after=after) if stream else None,
     )
 
 
