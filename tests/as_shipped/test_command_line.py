@@ -34,6 +34,12 @@ def _model(seed=0):
 def model():
     return _model()
 
+def swapped():
+    import clearhead as ch
+    made = _model()
+    ch.swap(made, lambda q, k, v, *, mask, scale: v.mean(dim=-2, keepdim=True).expand_as(q))
+    return made
+
 def with_nan():
     made = _model()
     made.encoder.layer[1].attention.self.key.weight.data[0, 0] = float("nan")
@@ -194,8 +200,9 @@ def test_the_baseline_is_measured_for_the_chosen_theories(here: Path, warm: Warm
         ("--baseline", "all"): {"coding rate", "kernel PCA"},
         ("--baseline", "none"): set(),
     }
-    unknown = warm(*SMALL_AUDIT, "--theory", "coding-rate", here=here)
-    assert "note       coding rate: not compared with a baseline" in unknown.stdout
+    swapped = warm("audit", "small:swapped", "--batches", "small:batches", "--theory", "coding-rate", here=here)
+    assert "note       coding rate: undecided without a baseline" in swapped.stdout
+    assert "Coding rate is undecided in all 8 heads" in swapped.stdout
 
 
 def test_equal_seeds_give_equal_findings(here: Path, warm: WarmCommand) -> None:
@@ -323,8 +330,9 @@ BAD = {
     "no epochs to time": (
         ("reproduce", "rpc/step-time", "--epochs", "3"), {}, "does not take --epochs; it takes --seed and --out",
     ),
-    "baseline of an object": (
-        (*SMALL_AUDIT, "--baseline", "all"), {}, "--baseline all needs a model folder; Clearhead cannot draw fresh",
+    "baseline of a swapped model": (
+        ("audit", "small:swapped", "--batches", "small:batches", "--baseline", "all"), {},
+        "cannot draw fresh random weights for BertModel; give the models before training",
     ),
     "no such baseline": ((*SMALL_AUDIT, "--baseline", "some"), {}, "Invalid value for '--baseline'"),
     "unknown option": (("audit", "--colour"), {}, "No such option"),

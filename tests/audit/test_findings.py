@@ -27,7 +27,7 @@ def test_the_interval_of_the_agreement_is_scaled_like_the_value() -> None:
         finding(0.15, half=0.03, claim=LOWER).agreement_interval,
     )
     assert (upward.low, upward.high) == pytest.approx((0.4, 0.6))
-    assert (downward.low, downward.high) == pytest.approx((0.6, 0.4))
+    assert (downward.low, downward.high) == pytest.approx((0.4, 0.6))
 
 
 def test_agreement_is_undefined_where_the_null_equals_the_prediction() -> None:

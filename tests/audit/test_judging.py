@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 
 from clearhead.audit.baseline import BASELINE, with_baseline
-from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
 from clearhead.audit.judging import SUPPORT, judge, summarise
 from clearhead.numerics.moments import Interval, RunningMoments
 from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.theory import Direction, Role
 from tests.audit.made_findings import CLAIM, LOWER, control, finding
 
 
@@ -89,7 +90,12 @@ def test_support_needs_the_whole_interval() -> None:
 def test_judging_changes_nothing_but_the_verdict_and_keeps_the_order() -> None:
     given = [finding(0.1 * i, head=i, claim=(CLAIM, LOWER)[i % 2]) for i in range(7)]
     judged = judge(iter(given))
-    plain = [dataclasses.replace(f, verdict=Verdict.UNDECIDED, adjusted_p_value=math.nan) for f in judged]
+    plain = [
+        dataclasses.replace(
+            f, verdict=Verdict.UNDECIDED, adjusted_p_value=math.nan, no_evidence=None, detectable=math.nan
+        )
+        for f in judged
+    ]
     assert repr(plain) == repr(given)
     assert all(f.verdict is not Verdict.UNDECIDED for f in judged)
 
@@ -159,7 +165,7 @@ def test_a_head_that_the_theory_does_not_cover_keeps_its_value_and_is_not_tested
     assert math.isnan(judged[1].p_value)
     [summary] = summarise(judged)
     assert (summary.measured, summary.verdict) == (1, f"{Verdict.PARTLY_SUPPORTED} in the only head judged")
-    assert summary.median == pytest.approx((0.6 + 0.99) / 2)
+    assert summary.median == 0.6, "the median is over the heads that the claim applies to"
     # The control: were it tested, it would be judged, and it would not raise the bar for the other.
     assert judge([dataclasses.replace(silent, applies=True)])[0].verdict is Verdict.SUPPORTED
 
@@ -197,9 +203,10 @@ def test_there_is_no_median_without_measured_heads() -> None:
 
 
 def test_a_summary_counts_the_heads_of_its_verdict() -> None:
-    above, below, gone = finding(0.5), finding(0.2), finding(math.nan, inputs=0)
-    assert summarise(judge([above, above, gone]))[0].verdict == str(Verdict.PARTLY_SUPPORTED)
-    assert summarise(judge([above, above, below, gone]))[0].verdict == f"{Verdict.PARTLY_SUPPORTED} in 2 of 3 heads"
+    above = [finding(0.5), finding(0.5, head=1)]
+    below, gone = finding(0.2, head=2), finding(math.nan, inputs=0, head=3)
+    assert summarise(judge([*above, gone]))[0].verdict == str(Verdict.PARTLY_SUPPORTED)
+    assert summarise(judge([*above, below, gone]))[0].verdict == f"{Verdict.PARTLY_SUPPORTED} in 2 of 3 heads"
 
 
 @pytest.mark.parametrize("heads", [6, 7, 23])
@@ -335,3 +342,86 @@ def test_a_value_that_can_exceed_the_prediction_must_stay_close_to_it(
         controls=tuple(dataclasses.replace(chance, name=str(c), value=float(c), p_value=1e-9) for c in controls),
     )
     assert verdict(made) is expected
+
+
+def measured_control(value: float, error: float, *, of: float, name: str = "drawn") -> ControlResult:
+    """Return a control with the p-value that a head of the value `of` has by Student's test."""
+    p = 2 * float(stats.t.sf(abs(of - value) / error, 28))
+    return dataclasses.replace(control(value, p, name=name), error=error, freedom=28)
+
+
+def test_statistics_as_published_are_not_judged() -> None:
+    published = dataclasses.replace(CLAIM, role=Role.PUBLISHED)
+    assert verdict(finding(0.99, claim=published)) is Verdict.NOT_JUDGED
+    assert verdict(finding(0.99)) is Verdict.SUPPORTED
+
+
+def test_a_claim_without_its_baseline_is_undecided() -> None:
+    reason = Reason(ReasonKind.NO_BASELINE, "no baseline")
+    assert verdict(dataclasses.replace(finding(0.99), reasons=(reason,))) is Verdict.UNDECIDED
+    other = Reason(ReasonKind.TOO_SHORT, "some inputs were too short")
+    assert verdict(dataclasses.replace(finding(0.99), reasons=(other,))) is Verdict.SUPPORTED
+
+
+def test_heads_that_share_a_number_are_tested_once() -> None:
+    """One lucky key head of four query heads among 11 key heads: as four tests of 44 it would seem significant."""
+    p_values = [0.01, *np.linspace(0.5, 0.9, 10)]
+    shared = [
+        dataclasses.replace(finding(p=p, head=4 * number + query), shared=4)
+        for number, p in enumerate(p_values)
+        for query in range(4)
+    ]
+    judged = judge(shared)
+    expected = np.repeat(stats.false_discovery_control(p_values), 4)
+    assert [f.adjusted_p_value for f in judged] == pytest.approx(list(expected))
+    assert judged[0].verdict is Verdict.NO_EVIDENCE
+    several = [dataclasses.replace(f, shared=1) for f in shared[:12]]
+    once = judge([dataclasses.replace(f, shared=4) for f in several])
+    assert judge(several)[0].adjusted_p_value == pytest.approx(once[0].adjusted_p_value)
+
+
+def test_the_prediction_of_each_input_is_subtracted_from_its_value() -> None:
+    """Values that equal predictions which vary between inputs agree exactly, although both have wide intervals."""
+    claim = dataclasses.replace(CLAIM, predicted=None)
+    exact = dataclasses.replace(finding(0.7, half=0.3, claim=claim, predicted=0.7), deviation=Interval(-1e-11, 1e-11))
+    assert exact.agreement_interval.low == pytest.approx(1)
+    assert verdict(exact) is Verdict.SUPPORTED
+    assert verdict(dataclasses.replace(exact, deviation=None)) is Verdict.PARTLY_SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("value", "controls", "kind"),
+    [
+        (0.31, [(0.3, 0.02)], NoEvidence.EQUIVALENT),
+        (0.31, [(0.3, 0.3)], NoEvidence.TOO_LITTLE_POWER),
+        (0.4, [(0.3, 0.01), (0.5, 0.01)], NoEvidence.BETWEEN),
+        (0.4, [(0.3, 0.01), (0.405, 0.01)], NoEvidence.EQUIVALENT),
+    ],
+)
+def test_kinds_of_no_evidence(value: float, controls: list[tuple[float, float]], kind: NoEvidence) -> None:
+    made = tuple(
+        measured_control(level, error, of=value, name=f"control {index}")
+        for index, (level, error) in enumerate(controls)
+    )
+    (judged,) = judge([finding(value, controls=made)])
+    assert (judged.verdict, judged.no_evidence) == (Verdict.NO_EVIDENCE, kind)
+    (summary,) = summarise([judged])
+    assert summary.no_evidence == {kind: 1}
+
+
+@pytest.mark.parametrize("direction", [None, Direction.HIGHER])
+def test_the_detectable_strength_is_where_the_verdict_changes(direction: Direction | None) -> None:
+    claim = CLAIM if direction is None else dataclasses.replace(CLAIM, predicted=None, direction=direction)
+    span = 0.6 if direction is None else 1.0
+
+    def judged(value: float, heads: int = 3) -> Finding:
+        controls = (measured_control(0.4, 0.05, of=value), measured_control(0.1, 0.2, of=value, name="wide"))
+        first = dataclasses.replace(finding(value, claim=claim, predicted=1.0, controls=controls))
+        others = [finding(0.3, p=0.9, head=h, claim=claim, predicted=1.0) for h in range(1, heads)]
+        return judge([first, *others])[0]
+
+    least = judged(0.5).detectable
+    assert 0 < least < 1
+    assert judged(0.4 + span * (least - 0.001)).verdict is Verdict.NO_EVIDENCE
+    assert judged(0.4 + span * (least + 0.001)).verdict is not Verdict.NO_EVIDENCE
+    assert judged(0.5, heads=1).detectable < least, "fewer heads need less"

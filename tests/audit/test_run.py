@@ -20,6 +20,7 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
+from clearhead.models.loading import baseline_draw
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.report.folder import write_report
 from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin
@@ -383,16 +384,20 @@ def test_a_theory_that_needs_the_baseline_has_it_among_its_controls(encoder_pair
     model, untrained = encoder_pair
     batches = [FAMILIES["bert"].inputs()] * 2
     options: dict[str, Any] = {"theories": ("coding-rate", "symmetry")}
-    alone = audit(model, batches, **options)
+    alone = audit(model, batches, baseline=None, **options)
     compared = audit(model, batches, baseline=iter([untrained] * 2), baseline_for="coding-rate", **options)
     one = audit(model, batches, baseline=untrained, baseline_for=["coding-rate"], **options)
     nobody = audit(model, batches, baseline=untrained, baseline_for=[], **options)
-    itself = audit(untrained, batches, theories="coding-rate")
+    itself = audit(untrained, batches, baseline=None, theories="coding-rate")
     assert (
-        alone.notes == nobody.notes == ("coding rate: not compared with a baseline; an untrained model may do as well",)
+        alone.notes == nobody.notes == ("coding rate: undecided without a baseline; an untrained model may do as well",)
     )
     assert not compared.notes
-    assert one.notes == ("coding rate: one baseline model is shown and does not decide; several draws would",)
+    assert one.notes == ("coding rate: one baseline model is shown and does not decide; give several",)
+    for record in (alone, one, nobody):
+        verdicts = {f.verdict for f in record.findings if f.claim.theory == "coding rate" and f.inputs}
+        assert verdicts <= {Verdict.UNDECIDED, Verdict.NOT_APPLICABLE}
+    assert not all(f.verdict is Verdict.UNDECIDED for f in compared.findings)
     assert not any(c.decisive for f in one.findings for c in f.controls if c.name == BASELINE)
     for finding in compared.findings:
         last = finding.controls[-1] if finding.controls else None
@@ -485,8 +490,40 @@ def test_only_theories_that_need_the_stream_have_it_captured(
 
     monkeypatch.setattr(model_runs, "capture", noted)
     for theory in ("kernel-pca", "coding-rate"):
-        audit(encoder_pair[0], [FAMILIES["bert"].inputs()], theories=theory)
+        audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=None, theories=theory)
     assert asked == [False, True]
+
+
+def test_the_baseline_is_drawn_where_a_theory_needs_it(encoder_pair: Any) -> None:
+    """Five models by the seeds after the audit's own, as the command line draws them, and only for that theory."""
+    model, batches = encoder_pair[0], [FAMILIES["bert"].inputs()] * 2
+    record = audit(model, batches, theories=("coding-rate", "symmetry"), seed=3)
+    draw = baseline_draw(model, "bert")
+    assert draw is not None
+    given = audit(
+        model, batches, theories=("coding-rate", "symmetry"), seed=3, baseline=[draw(seed) for seed in range(3, 8)],
+        baseline_for="coding-rate",
+    )  # fmt: skip
+    assert repr(record.findings) == repr(given.findings)
+    assert record.manifest is not None
+    assert record.manifest.seeds["baseline"] == [3, 4, 5, 6, 7]
+    assert {c.draws for f in record.findings for c in f.controls if c.name == BASELINE} == {5}
+
+
+def test_what_has_no_baseline_is_undecided(encoder_pair: Any) -> None:
+    batches = [FAMILIES["bert"].inputs()] * 2
+    wrapped = nn.Sequential()
+    wrapped.forward = encoder_pair[0].forward  # a model that is not of transformers
+    wrapped.add_module("inner", encoder_pair[0])
+    for record in (
+        audit(encoder_pair[0], iter(batches), theories="coding-rate"),
+        audit(wrapped, batches, theories="coding-rate"),
+    ):
+        assert {f.verdict for f in record.findings if f.inputs} <= {Verdict.UNDECIDED, Verdict.NOT_APPLICABLE}
+    with pytest.raises(AuditError, match="cannot draw fresh random weights for Sequential"):
+        audit(wrapped, batches, theories="coding-rate", baseline="all")
+    with pytest.raises(AuditError, match='the baseline is "auto", "all", None'):
+        audit(encoder_pair[0], batches, theories="coding-rate", baseline="some")  # type: ignore[arg-type]
 
 
 def test_unknown_theories_are_not_compared(encoder_pair: Any) -> None:

@@ -145,7 +145,7 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "judging: the untrained model never decides",
         "audit/baseline.py",
-        "judged = finding.claim.theory in decisive and len(starts) > 1",
+        "judged = finding.claim.theory in decisive",
         "judged = False",
         JUDGED,
     ),

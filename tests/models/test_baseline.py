@@ -108,7 +108,7 @@ def test_a_model_that_cannot_be_initialised_raises_an_error(tmp_path: Path, monk
     def fails(*_: object, **__: object) -> object:
         raise OSError("no such backbone\nand more")
 
-    monkeypatch.setattr(transformers.AutoModel, "from_config", fails)
+    monkeypatch.setattr(transformers.BertModel, "__init__", fails)
     state = torch.get_rng_state()
     with pytest.raises(LoadError, match=r"cannot draw fresh weights for .*: no such backbone$"):
         _drawn(loaded, 0)

@@ -38,7 +38,7 @@ def with_counts(summary: Summary, **counts: int) -> Summary:
     [
         ({"not_applicable": 7}, "Kernel PCA applies to none of the 7 heads."),
         ({"certain": 7}, "Kernel PCA is true by construction in all 7 heads."),
-        ({"undecided": 5, "not_applicable": 2}, "Kernel PCA is undecided in all 5 heads judged: too few inputs."),
+        ({"undecided": 5, "not_applicable": 2}, "Kernel PCA is undecided in all 5 heads judged."),
         ({"supported": 7, "not_applicable": 3}, "Kernel PCA is supported in all 7 heads judged."),
         ({"supported": 1}, "Kernel PCA is supported in the only head."),
         ({"none": 72}, "No evidence for kernel PCA in any of 72 heads."),

@@ -14,7 +14,7 @@ import numpy as np
 from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.record import DepthCurve, DepthLine
 from clearhead.errors import InputError
-from clearhead.numerics.moments import Array, Interval, RunningMoments, prediction_p_value
+from clearhead.numerics.moments import Array, Interval, RunningMoments, prediction_error, prediction_p_value
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Sample, Samples, Unit
 
@@ -42,6 +42,8 @@ class ClaimSums:
     def __init__(self, heads: int) -> None:
         self.value = RunningMoments((heads,))
         self.predicted = RunningMoments((heads,))
+        self.deviation = RunningMoments((heads,))
+        self.shared = 1
         self.controls: dict[Control, _ControlSums] = {}
         self.examples = 0
         self.values: list[tuple[int, Array]] = []
@@ -58,6 +60,9 @@ class ClaimSums:
         self.value.add(sample.value)
         if sample.predicted is not None:
             self.predicted.add(np.where(defined, sample.predicted, np.nan))
+            with np.errstate(invalid="ignore"):
+                self.deviation.add(np.where(defined, sample.value - sample.predicted, np.nan))
+        self.shared = max(self.shared, sample.shared)
         for control, draws in sample.controls.items():
             sums = self.controls.setdefault(
                 control, _ControlSums(RunningMoments(draws.shape), RunningMoments(sample.value.shape))
@@ -83,6 +88,8 @@ class ClaimSums:
         """Add the sums of other examples of the same claim and layer."""
         self.value.merge(other.value)
         self.predicted.merge(other.predicted)
+        self.deviation.merge(other.deviation)
+        self.shared = max(self.shared, other.shared)
         for control, sums in other.controls.items():
             if control in self.controls:
                 self.controls[control].value.merge(sums.value)
@@ -109,6 +116,8 @@ class ClaimSums:
         return {
             "value": self.value.state(),
             "predicted": self.predicted.state(),
+            "deviation": self.deviation.state(),
+            "shared": self.shared,
             "controls": [
                 {"name": c.name, "fixed": c.fixed, "value": s.value.state(), "difference": s.difference.state()}
                 for c, s in self.controls.items()
@@ -128,7 +137,10 @@ class ClaimSums:
     def from_state(cls, state: Mapping[str, Any]) -> "ClaimSums":
         """Return the sums that `state` was taken of."""
         sums = cls(0)
-        sums.value, sums.predicted = (RunningMoments.from_state(state[name]) for name in ("value", "predicted"))
+        sums.value, sums.predicted, sums.deviation = (
+            RunningMoments.from_state(state[name]) for name in ("value", "predicted", "deviation")
+        )
+        sums.shared = state["shared"]
         for entry in state["controls"]:
             sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = _ControlSums(
                 RunningMoments.from_state(entry["value"]), RunningMoments.from_state(entry["difference"])
@@ -143,7 +155,7 @@ class ClaimSums:
     def findings(self, claim: Claim, layer: int, name: str, seed: int) -> Iterator[Finding]:
         """Yield the finding of every head, without a verdict unless the claim holds by construction."""
         low, high = self.value.interval()
-        p_values = {control: sums.difference.p_value() for control, sums in self.controls.items() if not control.fixed}
+        low_deviation, high_deviation = self.deviation.interval()
         undefined = [Reason(ReasonKind.UNDEFINED, claim.undefined)] if self.undefined else []
         for head in range(len(self.value.count)):
             count = int(self.value.count[head])
@@ -156,22 +168,34 @@ class ClaimSums:
                 value=float(self.value.mean[head]) if count else np.nan,
                 interval=Interval(float(low[head]), float(high[head])),
                 predicted=predicted if claim.predicted is None else claim.predicted,
-                controls=tuple(
-                    self._control(control, head, seed, p_values[control][head] if control in p_values else np.nan)
-                    for control in self.controls
-                ),
+                controls=tuple(self._control(control, head, seed) for control in self.controls),
                 inputs=count,
                 skipped=self.examples - count,
                 reasons=(*self.reasons, *undefined) if self.examples > count else (),
                 verdict=Verdict.TRUE_BY_CONSTRUCTION if self.by_construction and count else Verdict.UNDECIDED,
+                deviation=Interval(float(low_deviation[head]), float(high_deviation[head]))
+                if self.deviation.count[head]
+                else None,
+                shared=self.shared,
             )
 
-    def _control(self, control: Control, head: int, seed: int, p_value: float) -> ControlResult:
+    def _control(self, control: Control, head: int, seed: int) -> ControlResult:
+        """Return the test of one head against one control.
+
+        Draws made for each input are compared with the head input by input. Fixed draws are a sample of what the head
+        might have been: the head must lie outside their spread, widened by its own error over inputs. That error is the
+        smaller of the value's and of the difference's, because head and draws often vary together.
+        """
         sums = self.controls[control]
         draws = sums.value.mean[:, head][sums.value.count[:, head] > 0]
         draws = draws if draws.size else np.array([np.nan])
         low, high = np.quantile(draws, [0.025, 0.975])
-        p = prediction_p_value(float(self.value.mean[head]), draws) if control.fixed else float(p_value)
+        error, freedom = float(sums.difference.standard_error()[head]), int(sums.difference.count[head]) - 1
+        p = float(sums.difference.p_value()[head])
+        if control.fixed:
+            error = min(error, float(self.value.standard_error()[head]))
+            p = prediction_p_value(float(self.value.mean[head]), draws, error=error)
+            error, freedom = prediction_error(draws, error=error), len(draws) - 1
         return ControlResult(
             name=control.name,
             value=float(draws.mean()),
@@ -179,6 +203,8 @@ class ClaimSums:
             draws=len(draws),
             seed=seed,
             p_value=p if self.value.count[head] > 1 else np.nan,
+            error=error,
+            freedom=max(freedom, 0),
         )
 
 

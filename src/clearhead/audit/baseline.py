@@ -1,9 +1,10 @@
 """The baseline: the same model before training, drawn once or several times and measured on the same inputs."""
 
 import dataclasses
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +13,25 @@ import torch
 from scipy import stats
 from torch import nn
 
+from clearhead._swap.notes import find_swaps
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.model_runs import AuditError, Coverage, evaluation_mode
 from clearhead.audit.record import DepthCurve
-from clearhead.numerics.moments import Interval, prediction_p_value
+from clearhead.models.loading import baseline_draw
+from clearhead.models.objects import LoadError
+from clearhead.numerics.moments import Interval, prediction_error, prediction_p_value
+from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Need, Theory, Unit
 
-__all__ = ["BASELINE", "Baseline", "measure_baseline", "with_baseline"]
+__all__ = ["BASELINE", "Baseline", "baseline_seeds", "draw_baselines", "measure_baseline", "with_baseline"]
 
 BASELINE = "the same head before training"
+DRAWS = 5
+"""Number of models with fresh random weights that form the baseline."""
+NO_BASELINE = Reason(
+    ReasonKind.NO_BASELINE, "not compared with several draws of the model before training, which may do as well"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,28 @@ class Baseline:
     def curves_like(self, curve: DepthCurve) -> list[DepthCurve]:
         """Return the same curve of every model."""
         return [other for other in self.curves if (other.theory, other.title) == (curve.theory, curve.title)]
+
+
+def baseline_seeds(seed: int) -> list[int]:
+    """Return the seeds of the baseline models of an audit."""
+    return [seed + index for index in range(DRAWS)]
+
+
+def draw_baselines(model: nn.Module, seed: int) -> Iterator[nn.Module] | None:
+    """Return the model with fresh random weights, drawn several times, each when it is needed.
+
+    Return None if Clearhead cannot draw them: for models that are neither of transformers nor its own, and for models
+    with a swapped operator, which a fresh model would not have.
+    """
+    draw = None if find_swaps(model) else baseline_draw(model, type(model).__name__)
+    if draw is None:
+        return None
+    first, *others = baseline_seeds(seed)
+    try:
+        model = draw(first)
+    except LoadError:
+        return None
+    return itertools.chain([model], (draw(other) for other in others))
 
 
 def measure_baseline(
@@ -107,7 +139,8 @@ def with_baseline(
     `baseline` are the findings of one model or of several, one after the other. The control is shown and not judged by,
     with Welch's test over inputs against the first model: its head has other keys, on which the same number may have
     another meaning. If the claim's theory is among the `decisive` and there are several models, the head must lie
-    outside the spread of one more draw; a single model says nothing about that spread.
+    outside the spread of one more draw; a single model says nothing about that spread. A finding of such a theory
+    without several models gets the reason `NO_BASELINE`, and cannot be decided.
     """
     at_start: dict[tuple[Claim, int, int], list[Finding]] = defaultdict(list)
     for start in (start for start in baseline if start.inputs):
@@ -115,10 +148,15 @@ def with_baseline(
 
     def compared(finding: Finding) -> Finding:
         starts = at_start.get((finding.claim, finding.layer, finding.head), [])
-        if not starts or not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
+        if not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
             return finding
-        judged = finding.claim.theory in decisive and len(starts) > 1
-        result = _against_all(finding, starts, seed) if judged else _against_first(finding, starts[0], seed)
+        judged = finding.claim.theory in decisive
+        if judged and len(starts) < 2:
+            finding = dataclasses.replace(finding, reasons=(*finding.reasons, NO_BASELINE))
+        if not starts:
+            return finding
+        several = judged and len(starts) > 1
+        result = _against_all(finding, starts, seed) if several else _against_first(finding, starts[0], seed)
         return dataclasses.replace(finding, controls=(*finding.controls, result))
 
     return [compared(finding) for finding in findings]
@@ -133,8 +171,8 @@ def _against_first(finding: Finding, start: Finding, seed: int) -> ControlResult
     test = stats.ttest_ind_from_stats(
         finding.value, spread, finding.inputs, start.value, spread_at_start, start.inputs, equal_var=False
     )
-    # Numbers without spread decide at once, as they do in RunningMoments.
-    p = float(test.pvalue) if spread or spread_at_start else float(finding.value == start.value)
+    # Numbers without spread have no test, as in RunningMoments.
+    p = float(test.pvalue) if spread or spread_at_start else 1.0 if finding.value == start.value else math.nan
     return ControlResult(
         name=_control_name(finding),
         value=start.value,
@@ -158,6 +196,8 @@ def _against_all(finding: Finding, starts: Sequence[Finding], seed: int) -> Cont
         draws=len(values),
         seed=seed,
         p_value=prediction_p_value(finding.value, values, error=error),
+        error=prediction_error(values, error=error),
+        freedom=len(values) - 1,
     )
 
 

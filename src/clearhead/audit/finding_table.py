@@ -70,6 +70,8 @@ class FindingTable:
                 "skipped": f.skipped,
                 "reason": f.reason,
                 "verdict": str(f.verdict),
+                "no_evidence": None if f.no_evidence is None else str(f.no_evidence),
+                "detectable": f.detectable,
             }
             for f in self.findings
         ]

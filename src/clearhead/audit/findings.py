@@ -8,7 +8,7 @@ from clearhead.numerics.moments import Interval
 from clearhead.theories.reason import Reason
 from clearhead.theories.theory import Claim
 
-__all__ = ["NO_CONTROL", "ControlResult", "Finding", "Verdict"]
+__all__ = ["NO_CONTROL", "ControlResult", "Finding", "NoEvidence", "Verdict"]
 
 
 class Verdict(StrEnum):
@@ -23,8 +23,21 @@ class Verdict(StrEnum):
     """Beyond every control on the side away from the theory."""
     NOT_APPLICABLE = "not applicable"
     UNDECIDED = "undecided"
-    """Too few inputs for a test."""
+    """No test: too few inputs, no spread, or no baseline where the theory needs one."""
     TRUE_BY_CONSTRUCTION = "true by construction"
+    NOT_JUDGED = "not judged"
+    """A statistic as published, shown with its value on random models."""
+
+
+class NoEvidence(StrEnum):
+    """The kind of "no evidence"."""
+
+    EQUIVALENT = "equivalent to the controls"
+    """A head that follows the theory by half would have been detected."""
+    BETWEEN = "between controls"
+    """Significantly above one control and below another."""
+    TOO_LITTLE_POWER = "too little power"
+    """A head that follows the theory by half would not have been detected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +47,8 @@ class ControlResult:
     `value` and `range` are the mean and the middle 95 % of the draws, each averaged over inputs. `p_value` is that of
     the two-sided test that head and control do not differ. A control that is not `decisive` is shown and not judged by:
     it was measured on other keys, where the same number may have another meaning.
+
+    error: standard error of the difference between head and control, with `freedom` degrees of freedom
     """
 
     name: str
@@ -43,6 +58,8 @@ class ControlResult:
     seed: int
     p_value: float
     decisive: bool = True
+    error: float = math.nan
+    freedom: int = 0
 
 
 NO_CONTROL = ControlResult(
@@ -59,6 +76,12 @@ class Finding:
     not be measured, for the `reasons`.
 
     applies: whether the theory covers this head; if not, the value is shown and not tested, for the `reasons`
+    deviation: Student's 95 % interval of value minus prediction, input by input; None where one number is predicted
+    shared: how many neighbouring heads share this number, as query heads that share keys and values do; they are
+        tested once
+    no_evidence: the kind, if the verdict is "no evidence"
+    detectable: smallest agreement that would have been called, or smallest difference from the closest control where
+        the theory predicts only a direction; NaN until judged
     adjusted_p_value: `p_value`, adjusted among the heads of the claim for the false discovery rate; NaN until judged
     """
 
@@ -76,6 +99,10 @@ class Finding:
     verdict: Verdict = Verdict.UNDECIDED
     applies: bool = True
     adjusted_p_value: float = math.nan
+    deviation: Interval | None = None
+    shared: int = 1
+    no_evidence: NoEvidence | None = None
+    detectable: float = math.nan
 
     @property
     def reason(self) -> str:
@@ -114,8 +141,10 @@ class Finding:
 
     @property
     def agreement_interval(self) -> Interval:
-        """The interval of the value on the scale of `agreement`."""
-        return Interval(self._on_scale(self.interval.low), self._on_scale(self.interval.high))
+        """The interval of value minus prediction on the scale of `agreement`."""
+        deviation = self.deviation or Interval(self.interval.low - self.predicted, self.interval.high - self.predicted)
+        ends = [self._on_scale(self.predicted + end) for end in (deviation.low, deviation.high)]
+        return Interval(*sorted(ends)) if not any(map(math.isnan, ends)) else Interval(*ends)
 
     def _on_scale(self, value: float) -> float:
         null = self.closest_control.value

@@ -7,39 +7,86 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
-from clearhead.audit.findings import ControlResult, Finding, Verdict
+from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
 from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval
-from clearhead.theories.theory import Claim, Direction
+from clearhead.theories.reason import ReasonKind
+from clearhead.theories.theory import Claim, Direction, Role
 
-__all__ = ["SUPPORT", "Summary", "judge", "summarise"]
+__all__ = ["HALF", "SMALL", "SUPPORT", "Summary", "judge", "summarise"]
 
 SUPPORT = 0.9
 """Least agreement, over its whole interval, of a head that supports a theory."""
+HALF = 0.5
+"""Agreement that must be detectable for "no evidence" to mean that the head is equivalent to the controls."""
+SMALL = 0.05
+"""The same for claims that predict only a direction, as a difference: they are shares and relative changes."""
 
 
 def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
     """Give every finding its verdict, with false discoveries held to `rate` among the heads of each claim.
 
     - not applicable: nothing could be measured, or the theory makes no statement about the head
-    - undecided: fewer than two inputs
+    - not judged: the claim is a statistic as published
+    - undecided: fewer than two inputs, a difference without spread, or no baseline where the theory is judged by it
     - no evidence: the head does not lie on one side of every decisive control with an adjusted p-value of at most
-      `rate`; or the predicted value itself lies among the controls
+      `rate`; or the predicted value itself lies among the controls. `Finding.no_evidence` has the kind
     - contradicted: the head lies beyond every decisive control on the side away from the theory
     - supported: it lies on the theory's side, and the whole interval of its agreement is at least 0.9 (and at most 1.1
       where a value can exceed the predicted one). A claim with a direction only needs no more than that side.
     - partly supported: it lies on the theory's side, and the interval reaches outside of these limits
+
+    Heads that share a number, as query heads that share keys and values do, are tested once.
     """
     findings = list(findings)
     families: dict[Claim, list[int]] = defaultdict(list)
     for i, finding in enumerate(findings):
         families[finding.claim].append(i)
     for members in families.values():
-        adjusted = false_discovery_rate(np.array([findings[i].p_value for i in members], dtype=np.float64))
-        for i, p in zip(members, adjusted, strict=True):
-            verdict = _verdict(findings[i], float(p), rate)
-            findings[i] = dataclasses.replace(findings[i], verdict=verdict, adjusted_p_value=float(p))
+        keys = [(findings[i].layer, findings[i].head // findings[i].shared) for i in members]
+        p_values = {key: findings[i].p_value for key, i in zip(keys, members, strict=True)}
+        adjusted = false_discovery_rate(np.array([*p_values.values()], dtype=np.float64))
+        by_key = dict(zip(p_values, adjusted, strict=True))
+        for key, i in zip(keys, members, strict=True):
+            findings[i] = _judged(findings[i], float(by_key[key]), rate, tests=len(p_values))
     return findings
+
+
+def _judged(finding: Finding, p: float, rate: float, *, tests: int) -> Finding:
+    verdict = _verdict(finding, p, rate)
+    detectable = _detectable(finding, rate / tests) if math.isfinite(p) else math.nan
+    kind = _no_evidence(finding, detectable, rate) if verdict is Verdict.NO_EVIDENCE else None
+    return dataclasses.replace(finding, verdict=verdict, adjusted_p_value=p, detectable=detectable, no_evidence=kind)
+
+
+def _detectable(finding: Finding, rate: float) -> float:
+    """Return the smallest agreement at which a head would lie beyond every decisive control at this rate.
+
+    For a claim that predicts only a direction: the smallest difference from the closest control.
+    """
+    null = finding.closest_control.value
+    if finding.claim.direction is None:
+        span = finding.predicted - null
+    else:
+        span = -1.0 if finding.claim.direction is Direction.LOWER else 1.0
+    if not math.isfinite(span) or abs(span) < 1e-9:
+        return math.nan
+    side = math.copysign(1.0, span)
+    known = [control for control in finding.controls if control.decisive and math.isfinite(control.value)]
+    needed = [
+        (control.value - null + side * control.error * float(stats.t.isf(rate / 2, max(control.freedom, 1)))) / span
+        for control in known
+    ]
+    return max(needed, default=math.nan) if not any(map(math.isnan, needed)) else math.nan
+
+
+def _no_evidence(finding: Finding, detectable: float, rate: float) -> NoEvidence:
+    significant = [c for c in finding.controls if c.decisive and math.isfinite(c.value) and c.p_value <= rate]
+    if any(finding.value > c.value for c in significant) and any(finding.value < c.value for c in significant):
+        return NoEvidence.BETWEEN
+    enough = HALF if finding.claim.direction is None else SMALL
+    return NoEvidence.EQUIVALENT if detectable <= enough else NoEvidence.TOO_LITTLE_POWER
 
 
 def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
@@ -47,7 +94,9 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
         return finding.verdict
     if not finding.applies or finding.inputs == 0 or not math.isfinite(finding.value):
         return Verdict.NOT_APPLICABLE
-    if not math.isfinite(p):
+    if finding.claim.role is Role.PUBLISHED:
+        return Verdict.NOT_JUDGED
+    if not math.isfinite(p) or any(reason.kind is ReasonKind.NO_BASELINE for reason in finding.reasons):
         return Verdict.UNDECIDED
     if p > rate:
         return Verdict.NO_EVIDENCE
@@ -71,9 +120,10 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One claim over all heads: medians over the measured heads, and how many heads have each verdict.
+    """One claim over all heads: medians over the heads that it applies to, and how many heads have each verdict.
 
-    `controls` has the median of each control by name; `decisive` names the controls that are judged by.
+    `controls` has the median of each control by name; `decisive` names the controls that are judged by; `no_evidence`
+    counts the kinds of "no evidence".
     """
 
     claim: Claim
@@ -84,6 +134,7 @@ class Summary:
     controls: dict[str, float]
     decisive: tuple[str, ...]
     verdicts: dict[Verdict, int]
+    no_evidence: dict[NoEvidence, int] = dataclasses.field(default_factory=dict)
 
     @property
     def measured(self) -> int:
@@ -111,7 +162,7 @@ def summarise(findings: Iterable[Finding]) -> list[Summary]:
 
 
 def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
-    measured = [f for f in family if f.inputs > 0 and math.isfinite(f.value)]
+    measured = [f for f in family if f.verdict is not Verdict.NOT_APPLICABLE and math.isfinite(f.value)]
     values = np.array([f.value for f in measured])
     by_control: dict[str, list[ControlResult]] = defaultdict(list)
     for control in (control for f in measured for control in f.controls):
@@ -125,6 +176,7 @@ def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
         controls={name: _median([c.value for c in results]) for name, results in by_control.items()},
         decisive=tuple(dict.fromkeys(control.name for f in measured for control in f.controls if control.decisive)),
         verdicts=dict(Counter(f.verdict for f in family)),
+        no_evidence=dict(Counter(f.no_evidence for f in family if f.no_evidence is not None)),
     )
 
 

@@ -95,7 +95,9 @@ class Manifest:
 _LABELS = {"dtype": "tensors of ", "seeds": "seed of the ", "plugins": "theory ", "swaps": "operator at "}
 
 
-def make_manifest(model: nn.Module, *, data: str, seed: int, theories: Sequence[TheorySource]) -> Manifest:
+def make_manifest(
+    model: nn.Module, *, data: str, seeds: Mapping[str, Any], theories: Sequence[TheorySource]
+) -> Manifest:
     """Return the manifest of a model's audit; `data` is the checksum of the batches."""
     tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
     return Manifest(
@@ -113,7 +115,7 @@ def make_manifest(model: nn.Module, *, data: str, seed: int, theories: Sequence[
             "kernel instructions": _kernel(),
             "threads": torch.get_num_threads(),
         },
-        seeds={"controls": seed},
+        seeds=seeds,
         plugins={source.key: f"{source.package} {source.version}".strip() for source in theories},
         swaps={layer.path: repr(swap.operator) for swap in find_swaps(model) for layer in swap.layers},
     )

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from clearhead import __version__
-from clearhead.audit.baseline import measure_baseline, with_baseline
+from clearhead.audit.baseline import baseline_seeds, draw_baselines, measure_baseline, with_baseline
 from clearhead.audit.checksums import BatchChecksum
 from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import check_fidelity
@@ -41,7 +41,7 @@ def audit(
     seed: int = 0,
     describe: Sequence[AttentionSpec] = (),
     allow_unseen: bool = False,
-    baseline: nn.Module | Iterable[nn.Module] | None = None,
+    baseline: nn.Module | Iterable[nn.Module] | Literal["auto", "all"] | None = "auto",
     baseline_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
     name: str = "",
@@ -59,8 +59,12 @@ def audit(
     layers: numbers of layers in forward-pass order, from 0; all by default
     baseline: the same model before training, drawn once or several times. Each of its heads becomes one more control
         for the same head of the model. The batches are iterated over again for it, so they must not be an iterator.
-        Theories that are judged by the baseline need several draws; one is shown and does not decide
-    baseline_for: keys of the theories that are compared with the baseline; all by default
+        Theories that are judged by the baseline need several draws; without them their claims are undecided. "auto"
+        draws five for the theories that are judged by it, if Clearhead can: for models of transformers and its own,
+        without a swapped operator, and batches that are not an iterator. "all" compares all theories, and raises if it
+        cannot draw. None compares none
+    baseline_for: keys of the theories that are compared with the baseline; by default all, with "auto" those judged by
+        it
     loss: a function of the model's output and the batch that returns one number. Every batch is then differentiated,
         and theories get the gradients at each layer's output
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
@@ -69,10 +73,18 @@ def audit(
         raise AuditError("layers is empty, so there is nothing to measure; leave it out for all layers")
     if not 0 <= seed <= LARGEST_SEED:
         raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
-    if baseline is not None and iter(batches) is batches:
+    once = iter(batches) is batches
+    if baseline not in (None, "auto") and once:
         raise AuditError("a baseline is measured after the model, on the same inputs: give the batches as a list")
     loaded = load_theories([theories] if isinstance(theories, str) else theories)
     chosen = loaded.theories
+    judged_by_it = [theory for theory in chosen if Need.BASELINE in theory.needs]
+    seeds: dict[str, Any] = {"controls": seed}
+    if isinstance(baseline, str):
+        if baseline_for is None and baseline == "auto":
+            baseline_for = [theory.key for theory in judged_by_it]
+        baseline = _draw(model, baseline, seed) if not once and (baseline == "all" or judged_by_it) else None
+        seeds |= {} if baseline is None else {"baseline": baseline_seeds(seed)}
     compared = _compared(chosen, baseline, baseline_for)
     measurements = [Measurement(theory, seed=seed) for theory in chosen]
     checksum = BatchChecksum()
@@ -119,16 +131,16 @@ def audit(
         )
     findings = [finding for measurement in measurements for finding in measurement.findings()]
     curves, baselines = [curve for measurement in measurements for curve in measurement.curves()], 0
+    models = [baseline] if isinstance(baseline, nn.Module) else baseline or ()
+    before = measure_baseline(models, compared, findings, covered, measure_model, batches, report_progress, seed)
+    decisive = [theory.title for theory in judged_by_it]
+    findings = with_baseline(findings, before.findings, seed=seed, decisive=decisive)
     if compared:
-        models = [baseline] if isinstance(baseline, nn.Module) else baseline or ()
-        before = measure_baseline(models, compared, findings, covered, measure_model, batches, report_progress, seed)
-        decisive = [theory.title for theory in compared if Need.BASELINE in theory.needs]
-        findings = with_baseline(findings, before.findings, seed=seed, decisive=decisive)
         curves = [curve.with_line(before.curves_like(curve), name=BASELINE_LINE) for curve in curves]
         baselines = before.models
     findings = judge(findings)
     _require_length(findings)
-    manifest = make_manifest(model, data=checksum.hexdigest(), seed=seed, theories=loaded.sources)
+    manifest = make_manifest(model, data=checksum.hexdigest(), seeds=seeds, theories=loaded.sources)
     ended = time.perf_counter()
     return AuditRecord(
         model=name or type(model).__name__,
@@ -161,6 +173,18 @@ def audit(
     )
 
 
+def _draw(model: nn.Module, baseline: str, seed: int) -> Iterable[nn.Module] | None:
+    if baseline not in ("auto", "all"):
+        raise AuditError(f'the baseline is "auto", "all", None, a model or several models, not {baseline!r}')
+    models = draw_baselines(model, seed)
+    if models is None and baseline == "all":
+        raise AuditError(
+            f"cannot draw fresh random weights for {type(model).__name__}; give the models before training, or leave "
+            "the baseline out"
+        )
+    return models
+
+
 def _compared(
     chosen: Sequence[Theory],
     baseline: nn.Module | Iterable[nn.Module] | None,
@@ -177,9 +201,9 @@ def _compared(
 def _baseline_notes(chosen: Sequence[Theory], compared: Sequence[Theory], baselines: int) -> Iterator[str]:
     for theory in chosen:
         if Need.BASELINE in theory.needs and (theory not in compared or not baselines):
-            yield f"{theory.title}: not compared with a baseline; an untrained model may do as well"
+            yield f"{theory.title}: undecided without a baseline; an untrained model may do as well"
         elif Need.BASELINE in theory.needs and baselines == 1:
-            yield f"{theory.title}: one baseline model is shown and does not decide; several draws would"
+            yield f"{theory.title}: one baseline model is shown and does not decide; give several"
 
 
 def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:

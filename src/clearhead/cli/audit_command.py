@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from clearhead.audit.checksums import text_checksum
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
@@ -22,18 +20,14 @@ from clearhead.interfaces import read_descriptions
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.huggingface import tokenizer_files
 from clearhead.models.loading import DEMOS, LoadedModel, load_model
-from clearhead.models.objects import LoadError, is_object_path, load_batches, load_function
+from clearhead.models.objects import is_object_path, load_batches, load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
 from clearhead.storage import sha256_of_file
 from clearhead.theories.catalogue import find_theories
-from clearhead.theories.theory import Need
 
 __all__ = ["AuditRequest", "AuditResult", "print_result", "run_audit"]
-
-BASELINE_DRAWS = 5
-"""Number of models with fresh random weights that form the baseline."""
 
 _PHASES = {"check": "checking the capture", "measure": "measuring", "baseline": "measuring the baseline"}
 
@@ -112,8 +106,7 @@ class _Inputs:
 def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
     """Run the audit and write its report. Bad options are refused before the model is loaded."""
     layers = None if request.layers is None else _layer_numbers(request.layers)
-    theories = find_theories(request.theories)
-    compared = [t.key for t in theories if Need.BASELINE in t.needs or request.baseline is Baseline.ALL]
+    find_theories(request.theories)
     describe = [] if request.describe is None else read_descriptions(request.describe)
     if request.text is not None and request.batches is not None:
         raise CommandError("--text and --batches are two ways to give inputs; choose one")
@@ -124,7 +117,6 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
             bar.update("loading the model", 0, None)
             loaded = _load(request)
             inputs = _inputs(request, loaded, passages)
-            baseline = _baseline(request, loaded) if compared else None
             record = audit(
                 loaded.model,
                 inputs.batches,
@@ -133,14 +125,13 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
                 seed=request.seed,
                 describe=describe,
                 allow_unseen=request.allow_unseen,
-                baseline=baseline,
-                baseline_for=compared,
+                baseline=None if request.baseline is Baseline.NONE else request.baseline.value,
                 loss=None if request.loss is None else load_function(request.loss),
                 name=loaded.name,
                 data=inputs.name,
                 progress=lambda phase, done: bar.update(_PHASES[phase], done, inputs.count),
             )
-            record = _with_command(record, request, loaded, inputs, drawn=baseline is not None)
+            record = _with_command(record, request, loaded, inputs)
             return AuditResult(record=record, report=folder.write(record))
     except KeyboardInterrupt:
         complete = folder is not None and folder.complete
@@ -169,48 +160,23 @@ def _load(request: AuditRequest) -> LoadedModel:
     else:
         remove_from_import_path(request.model)
     loaded = load_model(request.model, max_tokens=request.max_tokens)
-    if request.baseline is Baseline.ALL and loaded.draw_baseline is None:
-        raise CommandError(
-            f"--baseline all needs a model folder; Clearhead cannot draw fresh weights for {request.model}"
-        )
     if objects := [path for path in (request.batches, request.loss) if path is not None]:
         allow_current_folder(request.model, objects)
     return loaded
 
 
-def _baseline(request: AuditRequest, loaded: LoadedModel) -> Iterable[nn.Module] | None:
-    """Return models with fresh random weights, each drawn when it is needed.
-
-    Return None for --baseline none, and for --baseline auto if weights cannot be drawn.
-    """
-    draw = loaded.draw_baseline
-    if request.baseline is Baseline.NONE or draw is None:
-        return None
-    try:
-        first = draw(request.seed)
-    except LoadError:
-        if request.baseline is Baseline.ALL:
-            raise
-        return None
-    return itertools.chain([first], (draw(request.seed + index) for index in range(1, BASELINE_DRAWS)))
-
-
-def _with_command(
-    record: AuditRecord, request: AuditRequest, loaded: LoadedModel, inputs: _Inputs, *, drawn: bool
-) -> AuditRecord:
-    """Add to the manifest what only the command knows: its options, the text, the tokenizer and the baseline's seeds.
+def _with_command(record: AuditRecord, request: AuditRequest, loaded: LoadedModel, inputs: _Inputs) -> AuditRecord:
+    """Add to the manifest what only the command knows: its options, the text and the tokenizer.
 
     The theories are named, so that a theory installed later is not part of a rerun.
     """
     assert record.manifest is not None
     files = [] if loaded.folder is None or loaded.encode is None else tokenizer_files(loaded.folder)
     request = dataclasses.replace(request, theories=tuple(source.key for source in record.theories))
-    seeds = {"baseline": [request.seed + index for index in range(BASELINE_DRAWS)]} if drawn else {}
     manifest = dataclasses.replace(
         record.manifest,
         tokenizer=text_checksum(f"{file.name} {sha256_of_file(file)}" for file in files) if files else None,
         text=inputs.text,
-        seeds={**record.manifest.seeds, **seeds},
         command={"name": "audit", "options": request.to_dict()},
     )
     return dataclasses.replace(record, manifest=manifest)

@@ -89,20 +89,17 @@ def baseline_of(model: nn.Module, name: str) -> Draw:
     Each drawn model has the architecture, the attention implementation and the dtype of the model and is in evaluation
     mode. Equal seeds give equal weights. The global random state and the model's configuration do not change.
     """
-    config = copy.deepcopy(model.config)
-    attention = config._attn_implementation  # type: ignore[union-attr]
+    config, kind, dtype = copy.deepcopy(model.config), type(model), next(model.parameters()).dtype
 
     def draw(seed: int) -> nn.Module:
         transformers: Any = importlib.import_module("transformers")
         with _offline(), _quiet(transformers), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
-                drawn: nn.Module = transformers.AutoModel.from_config(
-                    copy.deepcopy(config), attn_implementation=attention, trust_remote_code=False
-                )
+                drawn: nn.Module = kind(copy.deepcopy(config))
             except Exception as error:
                 raise LoadError(f"cannot draw fresh weights for {name}: {first_line(error)}") from error
-        return drawn.eval()
+        return drawn.to(dtype).eval()
 
     return draw
 

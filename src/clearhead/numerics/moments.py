@@ -17,6 +17,7 @@ __all__ = [
     "RunningMoments",
     "false_discovery_rate",
     "median_interval",
+    "prediction_error",
     "prediction_p_value",
     "wilson_interval",
 ]
@@ -89,12 +90,12 @@ class RunningMoments:
     def p_value(self) -> Array:
         """Return the two-sided p-value of Student's test that the mean is zero; NaN for fewer than two samples.
 
-        Without variance it is 1 if the mean is zero, and 0 if not.
+        Without variance it is 1 if the mean is zero and NaN if not: it is unknown what another sample would be.
         """
         error = self.standard_error()
         with np.errstate(invalid="ignore", divide="ignore"):
             p = 2 * stats.t.sf(np.abs(self.mean / error), np.maximum(self.count - 1, 1))
-        p = np.where(error == 0, np.where(self.mean == 0, 1.0, 0.0), p)
+        p = np.where(error == 0, np.where(self.mean == 0, 1.0, np.nan), p)
         return np.where(self.count > 1, p, np.nan)
 
 
@@ -114,16 +115,25 @@ def prediction_p_value(value: float, samples: Array, *, error: float = 0.0) -> f
 
     error: standard error of the value itself, added to the spread of the samples
 
-    NaN for fewer than two samples.
+    NaN for fewer than two samples. Without any spread it is 1 if the value equals the samples and NaN if not.
+    """
+    spread = prediction_error(samples, error=error)
+    if math.isnan(spread):
+        return math.nan
+    distance = abs(value - float(samples.mean()))
+    if spread == 0:
+        return 1.0 if distance == 0 else math.nan
+    return float(2 * stats.t.sf(distance / spread, len(samples) - 1))
+
+
+def prediction_error(samples: Array, *, error: float = 0.0) -> float:
+    """Return the standard error of a value that is one more of the samples, minus their mean; NaN for fewer than two.
+
+    error: standard error of the value itself
     """
     if len(samples) < 2:
         return math.nan
-    variance = float(samples.var(ddof=1)) * (1 + 1 / len(samples))
-    spread = math.sqrt(variance + error**2)
-    distance = abs(value - float(samples.mean()))
-    if spread == 0:
-        return float(distance == 0)
-    return float(2 * stats.t.sf(distance / spread, len(samples) - 1))
+    return math.sqrt(float(samples.var(ddof=1)) * (1 + 1 / len(samples)) + error**2)
 
 
 def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> Interval:

@@ -17,7 +17,7 @@ __all__ = ["print_head_table"]
 
 LABEL = "layer"
 GAP = 2
-DIM = (Verdict.NO_EVIDENCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED)
+DIM = (Verdict.NO_EVIDENCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED, Verdict.NOT_JUDGED)
 
 
 def print_head_table(grid: ClaimGrid, console: Console) -> None:

@@ -63,6 +63,7 @@ def _summary(grid: ClaimGrid) -> dict[str, Any]:
         "evidence": evidence(summary),
         "verdict": summary.verdict,
         "verdicts": _plain(summary.verdicts),
+        "no_evidence": _plain(summary.no_evidence),
         "heads": summary.heads,
         "measured": summary.measured,
         "beyond_controls": beyond_controls(summary),
@@ -97,11 +98,15 @@ def _finding(cell: Cell) -> dict[str, Any]:
         "skipped": finding.skipped,
         "reason": finding.reason,
         "verdict": str(finding.verdict),
+        "no_evidence": None if finding.no_evidence is None else str(finding.no_evidence),
+        "detectable": _plain(finding.detectable),
     }
 
 
 def _control(control: ControlResult) -> dict[str, Any]:
-    return {name: value for name, value in _plain(control).items() if name not in ("name", "decisive")}
+    return {
+        name: value for name, value in _plain(control).items() if name not in ("name", "decisive", "error", "freedom")
+    }
 
 
 def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from clearhead.audit.findings import Finding, Verdict
-from clearhead.audit.judging import SUPPORT, Summary
+from clearhead.audit.judging import SMALL, SUPPORT, Summary
 from clearhead.numerics.memory import format_bytes
 from clearhead.numerics.moments import Interval
 from clearhead.theories.theory import Claim, Role, TheoremCheck, Unit
@@ -39,6 +39,7 @@ MARKS = {
     Verdict.NOT_APPLICABLE: "",
     Verdict.UNDECIDED: "?",
     Verdict.TRUE_BY_CONSTRUCTION: "=",
+    Verdict.NOT_JUDGED: "",
 }
 """One character next to a head's number, so that no verdict is shown by colour alone."""
 
@@ -55,13 +56,17 @@ RULES = {
     f"interval of the agreement reaches below {SUPPORT} (or above {2 - SUPPORT} where a value can exceed the "
     "prediction).",
     Verdict.NO_EVIDENCE: f"{_ADJUSTED}above 5%: the head cannot be distinguished from at least one control. Or the "
-    "predicted value itself lies among the controls.",
+    "predicted value itself lies among the controls. Three kinds: equivalent to the controls, if a head that follows "
+    f"the theory by half would have been detected (a difference of {SMALL} where only a direction is predicted); "
+    "between controls, if it lies significantly above one and below another; too little power otherwise.",
     Verdict.CONTRADICTED: f"{_SIGNIFICANT}, but the value lies on the side of the controls away from the theory.",
     Verdict.NOT_APPLICABLE: "The theory makes no statement about this head, or the statistic could not be measured: "
     "no input was usable, or a value is not finite.",
-    Verdict.UNDECIDED: "There is a value but no p-value: a test needs at least two inputs.",
+    Verdict.UNDECIDED: "There is a value but no test: it needs two inputs, a spread, and a baseline where the theory "
+    "is judged by the model before training.",
     Verdict.TRUE_BY_CONSTRUCTION: "The statement holds for every head because of how it is computed, so it is not "
     "tested.",
+    Verdict.NOT_JUDGED: "A statistic as published. It is shown with its value for random values and not tested.",
 }
 """The rule of `clearhead.audit.judging.judge` that leads to each verdict, in words."""
 
@@ -70,8 +75,9 @@ _HEADLINES = {
     Verdict.PARTLY_SUPPORTED: "{subject} is partly supported {where}",
     Verdict.NO_EVIDENCE: "no evidence for {subject} {where}",
     Verdict.CONTRADICTED: "{subject} is contradicted {where}",
-    Verdict.UNDECIDED: "{subject} is undecided {where}: too few inputs",
+    Verdict.UNDECIDED: "{subject} is undecided {where}",
     Verdict.TRUE_BY_CONSTRUCTION: "{subject} is true by construction {where}",
+    Verdict.NOT_JUDGED: "{subject} is not judged {where}",
 }
 
 

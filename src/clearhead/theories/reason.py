@@ -17,6 +17,8 @@ class ReasonKind(StrEnum):
     NOT_FOUND = "not found"
     """The capture did not provide a tensor that the theory needs."""
     NOT_FINITE = "not finite"
+    NO_BASELINE = "no baseline"
+    """The theory is judged by the model before training, of which there are not several draws."""
     UNDEFINED = "undefined"
     """The statistic has no value, as in a division by zero."""
 

@@ -30,6 +30,7 @@ def repeat(samples: Mapping[Claim, Sample], groups: int) -> dict[Claim, Sample]:
             value=np.repeat(sample.value, groups),
             controls={control: np.repeat(draws, groups, axis=-1) for control, draws in sample.controls.items()},
             predicted=None if sample.predicted is None else np.repeat(sample.predicted, groups),
+            shared=groups,
         )
         for claim, sample in samples.items()
     }
@@ -60,12 +61,18 @@ def _concatenate(samples: Sequence[Sample]) -> Sample:
 
 
 def _combined(
-    samples: Sequence[Sample], *, value: Array, controls: Mapping[Control, Array], predicted: Array | None
+    samples: Sequence[Sample],
+    *,
+    value: Array,
+    controls: Mapping[Control, Array],
+    predicted: Array | None,
+    shared: int | None = None,
 ) -> Sample:
     return Sample(
         value=value,
         controls=controls,
         predicted=predicted,
+        shared=max(sample.shared for sample in samples) if shared is None else shared,
         by_construction=all(sample.by_construction for sample in samples),
         caveat=next((sample.caveat for sample in samples if sample.caveat is not None), None),
     )

@@ -139,6 +139,7 @@ class Sample:
 
     value: by head, of size 1 for claims on layers; controls: by draw and head
     predicted: by head, the value if the theory held exactly, where the claim does not say
+    shared: how many neighbouring heads share each number, as query heads that share keys and values do
     by_construction: whether the claim holds on this example whatever the head computes
     caveat: what to know of the example before trusting the number
     """
@@ -146,6 +147,7 @@ class Sample:
     value: Array
     controls: Mapping[Control, Array]
     predicted: Array | None = None
+    shared: int = 1
     by_construction: bool = False
     caveat: Reason | None = None
 

@@ -18,7 +18,7 @@ from clearhead.theories.kernel_pca.conditions import (
     mean_of_weighted_values,
     participation,
 )
-from clearhead.theories.kernel_pca.controls import RANDOM_VALUES
+from clearhead.theories.kernel_pca.controls import PERMUTED, RANDOM_VALUES
 from clearhead.theories.kernel_pca.loss import Queries, explained_fraction, log_output_square, log_true_loss
 from clearhead.theories.kernel_pca.published import (
     gammas,
@@ -38,6 +38,9 @@ Statistics = Mapping[Claim, Tensor]
 LOG_10 = math.log(10)
 BY_QUERY = {c.EXPLAINED, c.TRUE_LOSS, c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT}
 """Claims that depend on queries, so that they differ between query heads that share keys."""
+
+INVARIANT = {(c.LOCALISATION, PERMUTED)}
+"""Statistics that a control cannot change: the order of the tokens does not enter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +81,20 @@ class Entry:
                     controls={
                         control: _array(numbers_of_control)
                         for control, numbers_of_control in zip(wanted_controls, rest, strict=True)
+                        if (claim, control) not in INVARIANT
                     },
                     predicted=_array(self._by_head(claim, predicted[claim]())) if claim in predicted else None,
+                    shared=1 if claim in BY_QUERY else self._group_size,
                 )
         return samples
 
     def _by_head(self, claim: Claim, numbers: Tensor) -> Tensor:
         """Return numbers by query head; heads that share keys share numbers that do not depend on queries."""
-        group_size = self.queries.log_square.shape[-2]
-        return numbers.flatten(-2) if claim in BY_QUERY else numbers.repeat_interleave(group_size, dim=-1)
+        return numbers.flatten(-2) if claim in BY_QUERY else numbers.repeat_interleave(self._group_size, dim=-1)
+
+    @property
+    def _group_size(self) -> int:
+        return self.queries.log_square.shape[-2]
 
     def _predictions(self) -> dict[Claim, Callable[[], Tensor]]:
         queries, principal = self.queries, self.principal
