@@ -28,7 +28,7 @@ def weight_checksums(model: nn.Module) -> dict[str, str]:
 
 def config_checksum(model: nn.Module) -> str | None:
     """Return the checksum of the model's configuration; None for a model without one."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         plain = dataclasses.asdict(config)
     elif hasattr(config, "to_dict"):

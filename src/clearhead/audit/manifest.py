@@ -66,7 +66,7 @@ class Manifest:
                 f"expected a manifest of the format {MANIFEST_FORMAT}; got {values.get('format')!r}. "
                 "Give the manifest.json that this version of clearhead audit wrote"
             )
-        types = {"config": str | None, "tokenizer": str | None, "text": str | None, "data": str}
+        types: dict[str, Any] = {"config": str | None, "tokenizer": str | None, "text": str | None, "data": str}
         types["command"] = Mapping | None
         for name in (entry.name for entry in fields(cls)):
             if name not in values or not isinstance(values[name], types.get(name, Mapping)):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clearhead.audit.checksums import text_checksum
 from clearhead.audit.record import AuditRecord
@@ -29,6 +29,11 @@ from clearhead.theories.catalogue import find_theories
 
 __all__ = ["AuditRequest", "AuditResult", "print_result", "run_audit"]
 
+_BASELINES: dict[Baseline, Literal["auto", "all"] | None] = {
+    Baseline.AUTO: "auto",
+    Baseline.ALL: "all",
+    Baseline.NONE: None,
+}
 _PHASES = {"check": "checking the capture", "measure": "measuring", "baseline": "measuring the baseline"}
 
 
@@ -125,7 +130,7 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
                 seed=request.seed,
                 describe=describe,
                 allow_unseen=request.allow_unseen,
-                baseline=None if request.baseline is Baseline.NONE else request.baseline.value,
+                baseline=_BASELINES[request.baseline],
                 loss=None if request.loss is None else load_function(request.loss),
                 name=loaded.name,
                 data=inputs.name,

@@ -11,6 +11,7 @@ Difference from the source: it has no masks. Here the mask also applies to S, se
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -171,7 +172,7 @@ def _product(matrix: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         task="a matrix S under a mask of its own for each input",
         remedy="pass fewer inputs or tokens at once",
         device=v.device,
-        needed=bytes_of_matrices(torch.broadcast_shapes(mask.shape, matrix.shape), matrix.dtype, count=1),
+        needed=bytes_of_matrices(np.broadcast_shapes(mask.shape, matrix.shape), matrix.dtype, count=1),
     )
 
 
