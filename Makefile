@@ -1,6 +1,7 @@
 # make audit   set everything up, audit the default model on the default text, write clearhead-report/
 # make test    set everything up, run every check
 # make test-cpus  the tests once for each instruction set of this processor; not part of make test
+# make faults  attacks on what Clearhead reads, writes and computes, about 15 minutes: docs/faults.md
 # make sanitize  the kernel on 10,000 drawn shapes under sanitizers, for each width of vectors
 # Both work on a fresh machine with python3, pip and make, and do not install again unless pyproject.toml or the kernel
 # changes. A C++ compiler is used if there is one: see clearhead doctor.
@@ -32,12 +33,10 @@ test: lint types contracts browser tests-typed tests-shipped tests-without-kerne
 sanitize: $(VENV)/.ready-to-test
 	$(BIN)/python tests/kernels/sanitize.py $(ARGS)
 
-# Attacks on what Clearhead reads and writes: counts, and a command for each fault. `make test` runs a sample.
+# Counts, and a command for each fault. `make test` runs a sample. PYTHONPATH may hold another source tree.
+FAULTS := current_folder hostile_folders stored_damage degenerate_numbers interruptions
 faults: $(VENV)/.ready-to-test
-	PYTHONPATH=. $(BIN)/python tests/faults/current_folder.py
-	PYTHONPATH=. $(BIN)/python tests/faults/hostile_folders.py
-	PYTHONPATH=. $(BIN)/python tests/faults/stored_damage.py
-	PYTHONPATH=. $(BIN)/python tests/faults/interruptions.py
+	@for name in $(FAULTS); do echo "$$name"; PYTHONPATH=.:$$PYTHONPATH $(BIN)/python tests/faults/$$name.py || exit 1; done
 
 lint: $(VENV)/.ready-to-test
 	$(BIN)/ruff check .

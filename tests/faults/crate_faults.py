@@ -52,7 +52,7 @@ CRATE_FAULTS = (
         "ISTA: no threshold, many tokens", SPARSE, "z.new_full((d,), -step * penalty)", "z.new_full((d,), 0.0)", STEPS
     ),
     Fault("ISTA: largest step from another norm", SPARSE, "ord=2))", 'ord="fro"))', STEPS),
-    Fault("ODL: one step instead of two", SPARSE, "torch.relu(first + drive - step", "torch.relu(drive - step", STEPS),
+    Fault("ODL: one step instead of two", SPARSE, "_relu(first + drive - step", "_relu(drive - step", STEPS),
     Fault(
         "ISTA: no warning for a step that is too long",
         "modules/sparse_coding.py",

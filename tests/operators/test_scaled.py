@@ -205,6 +205,12 @@ def test_the_resized_mean_is_the_mean(before: int, after: int) -> None:
     assert (got - 1 / after).abs().max() <= tolerance(torch.float64) / after
 
 
+def test_only_floating_matrices_are_resized() -> None:
+    for dtype in (torch.long, torch.complex64):
+        with pytest.raises(ValueError, match="expected a matrix of a floating dtype; got torch"):
+            resize_matrix(torch.eye(3).to(dtype), 5)
+
+
 def test_resizing_up_and_down_known_numbers() -> None:
     """Two tokens become four at the middles of half cells, and four become two again by pairs."""
     up = resize_matrix(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 4)

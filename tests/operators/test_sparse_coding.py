@@ -195,3 +195,22 @@ def test_dictionaries_that_do_not_fit_each_other(step, typechecked: bool) -> Non
 def test_no_tokens_give_an_empty_output() -> None:
     assert ista_step(drawn(2, 0, 5), drawn(5, 5)).shape == (2, 0, 5)
     assert overcomplete_step(drawn(2, 0, 5), drawn(5, 11), drawn(5, 11)).shape == (2, 0, 5)
+
+
+@pytest.mark.parametrize("tokens", [2, 37])  # the three products, and one product for many tokens
+def test_an_overflow_is_not_cut_to_zero(tokens: int) -> None:
+    z = torch.full((tokens, 3), 3e38)
+    dictionary = torch.tensor([[2.0, 1.0, 1.0], [1.0, 2.0, 1.0], [1.0, 1.0, 2.0]])
+    for out in (ista_step(z, dictionary, step=1.0), overcomplete_step(z, dictionary, dictionary, step=1.0)):
+        assert not bool(out.isfinite().any())
+    assert torch.equal(
+        ista_step(-torch.ones_like(z), torch.eye(3)), torch.zeros_like(z)
+    )  # the control: numbers below 0
+
+
+def test_the_largest_step_needs_a_matrix_of_numbers() -> None:
+    with pytest.raises(ShapeError, match=r"expected a dictionary \(d, atoms\); got \(3,\)"):
+        largest_step(torch.ones(3))
+    with pytest.raises(ValueError, match="expected finite dictionary entries; got NaN or infinity"):
+        largest_step(torch.tensor([[1.0, torch.nan]]))
+    assert largest_step(torch.ones(3, 0)) == torch.inf

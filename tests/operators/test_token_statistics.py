@@ -247,3 +247,18 @@ def test_invalid_eps_and_temperatures_raise_an_error() -> None:
         variational_rate(z, bases, torch.full((2, 5), 0.5), eps=0.0)
     with pytest.raises(ValueError, match="temperature above zero"):
         token_statistics_step(z, bases, length=0.1, temperature=0.0)
+
+
+@pytest.mark.parametrize("wrong", [lambda pi: pi[:, :1], lambda pi: pi.double(), lambda pi: pi[..., :1]])
+def test_memberships_that_do_not_fit(wrong) -> None:
+    z, bases = torch.ones(2, 5, 4), torch.ones(3, 4, 2)
+    pi = torch.full((2, 3, 5), 1 / 3)
+    assert torch.isfinite(variational_rate(z, bases, pi)).all()
+    for call in (
+        lambda pi: variational_rate(z, bases, pi),
+        lambda pi: token_statistics_step(z, bases, length=0.1, memberships=pi),
+    ):
+        with pytest.raises(
+            ShapeError, match=r"expected memberships \(..., k, n\) = \(2, 3, 5\) of dtype torch.float32"
+        ):
+            call(wrong(pi))

@@ -37,6 +37,8 @@ def resize_matrix(
     """
     if matrix.ndim < 2 or matrix.shape[-2] != matrix.shape[-1]:
         raise ShapeError(f"expected a matrix (..., n, n); got {tuple(matrix.shape)}")
+    if not matrix.is_floating_point():
+        raise InputError(f"expected a matrix of a floating dtype; got {matrix.dtype}")
     before = matrix.shape[-1]
     if layout not in ("line", "grid"):
         raise InputError(f'expected a layout "line" or "grid"; got {layout!r}')

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.shapes import Float, ShapeError
+from clearhead.shapes import Float, ShapeError, check_finite
 
 __all__ = [
     "StepSizeWarning",
@@ -36,7 +36,10 @@ class StepSizeWarning(UserWarning):
 
 def largest_step(dictionary: Float[Tensor, "d m"]) -> float:
     r"""Return the largest step size that lowers the objective from any point: :math:`1 / \lVert D \rVert_2^2`."""
-    norm = float(torch.linalg.matrix_norm(dictionary.detach().double(), ord=2))
+    if dictionary.ndim != 2:
+        raise ShapeError(f"expected a dictionary (d, atoms); got {tuple(dictionary.shape)}")
+    check_finite("dictionary entries", dictionary.detach())
+    norm = float(torch.linalg.matrix_norm(dictionary.detach().double(), ord=2)) if dictionary.numel() else 0.0
     return float("inf") if norm == 0 else norm**-2
 
 
@@ -67,11 +70,16 @@ def ista_step(
     check_dictionary(z, dictionary, square=True)
     d = dictionary.shape[0]
     if z.numel() < 2 * d * d:
-        return torch.relu(z + step * ((z - z @ dictionary.mT) @ dictionary) - step * penalty)
+        return _relu(z + step * ((z - z @ dictionary.mT) @ dictionary) - step * penalty)
     matrix = torch.eye(d, dtype=z.dtype, device=z.device) + step * (dictionary - dictionary.mT @ dictionary)
     shift = z.new_full((d,), -step * penalty)
     flat = torch.addmm(shift, z.reshape(-1, d), matrix)
-    return torch.relu(flat).reshape(z.shape)
+    return _relu(flat).reshape(z.shape)
+
+
+def _relu(x: Tensor) -> Tensor:
+    """Return max(x, 0), and NaN where x is infinite: minus infinity is an overflow, and a zero would hide it."""
+    return torch.relu(x) + 0 * x
 
 
 def overcomplete_step(
@@ -90,8 +98,8 @@ def overcomplete_step(
     """
     check_dictionaries(z, dictionary, decoder)
     drive = step * (z @ dictionary) - step * penalty
-    first = torch.relu(drive)
-    second = torch.relu(first + drive - step * ((first @ dictionary.mT) @ dictionary))
+    first = _relu(drive)
+    second = _relu(first + drive - step * ((first @ dictionary.mT) @ dictionary))
     return second @ decoder.mT
 
 

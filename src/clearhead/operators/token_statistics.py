@@ -50,6 +50,7 @@ def variational_rate(
     """
     check_bases(z, bases)
     check_eps(eps)
+    _check_memberships(z, bases, memberships)
     counts, moments = _moments(projected(z, bases), memberships)
     shares = counts / z.shape[-2]
     return (shares * torch.log1p(z.shape[-1] / eps**2 * moments).sum(dim=-1)).sum(dim=-1) / 2
@@ -78,6 +79,8 @@ def token_statistics_step(
     check_eps(eps)
     if not temperature > 0:
         raise InputError(f"expected a temperature above zero; got {temperature}")
+    if memberships is not None:
+        _check_memberships(z, bases, memberships)
     v = projected(z, bases)
     pi = torch.softmax(v.square().sum(dim=-1) / (2 * temperature), dim=-2) if memberships is None else memberships
     _, moments = _moments(v, pi)
@@ -159,6 +162,13 @@ def _prepared(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) -> t
 
 def _members(pi: Tensor, key_mask: Tensor | None) -> Tensor:
     return pi if key_mask is None else torch.where(key_mask.unsqueeze(-2), pi, 0)
+
+
+def _check_memberships(z: Tensor, bases: Tensor, memberships: Tensor) -> None:
+    wanted = (*z.shape[:-2], len(bases), z.shape[-2])
+    if tuple(memberships.shape) != wanted or memberships.dtype != z.dtype:
+        got = f"{tuple(memberships.shape)} {memberships.dtype}"
+        raise ShapeError(f"expected memberships (..., k, n) = {wanted} of dtype {z.dtype}; got {got}")
 
 
 def check_heads(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) -> None:

@@ -240,6 +240,7 @@ def test_other_reasons_why_a_claim_is_not_measured() -> None:
         (dataclasses.replace(heads, residual_stream=heads_of(Z[:3], Z[:3]).residual_stream), "not found"),
         (heads_of(Z[:, :3], Z[:, :3]), "fewer than 4 tokens"),
         (heads_of(holes, Z), "not finite"),
+        (heads_of(torch.zeros_like(Z), Z), "all tokens before this block are zero"),
     ):
         assert all(words in f.reason for f in found(broken)[COMPRESSION])
     assert "nothing between the attention" in found(heads)[DENSITY][0].reason

@@ -53,4 +53,6 @@ def tokens_of(example: Example) -> Tokens | Reason:
         return Reason(ReasonKind.NOT_FINITE, "the residual stream around this block is not finite")
     assert before is not None
     assert between is not None
+    if not bool(before.any()):
+        return Reason(ReasonKind.UNDEFINED, "all tokens before this block are zero, and have no size to compare with")
     return Tokens(before=before, between=between, after=after)
