@@ -34,11 +34,13 @@ def _model(seed=0):
 def model():
     return _model()
 
-def swapped():
-    import clearhead as ch
-    made = _model()
-    ch.swap(made, lambda q, k, v, *, mask, scale: v.mean(dim=-2, keepdim=True).expand_as(q))
-    return made
+class Wrapped(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = _model()
+
+    def forward(self, input_ids):
+        return self.inner(input_ids).last_hidden_state
 
 def with_nan():
     made = _model()
@@ -200,9 +202,9 @@ def test_the_baseline_is_measured_for_the_chosen_theories(here: Path, warm: Warm
         ("--baseline", "all"): {"coding rate", "kernel PCA"},
         ("--baseline", "none"): set(),
     }
-    swapped = warm("audit", "small:swapped", "--batches", "small:batches", "--theory", "coding-rate", here=here)
-    assert "note       coding rate: undecided without a baseline" in swapped.stdout
-    assert "Coding rate is undecided in all 8 heads" in swapped.stdout
+    wrapped = warm("audit", "small:Wrapped", "--batches", "small:batches", "--theory", "coding-rate", here=here)
+    assert "note       coding rate: undecided without a baseline" in wrapped.stdout
+    assert "Coding rate is undecided in all 8 heads" in wrapped.stdout
 
 
 def test_equal_seeds_give_equal_findings(here: Path, warm: WarmCommand) -> None:
@@ -330,9 +332,9 @@ BAD = {
     "no epochs to time": (
         ("reproduce", "rpc/step-time", "--epochs", "3"), {}, "does not take --epochs; it takes --seed and --out",
     ),
-    "baseline of a swapped model": (
-        ("audit", "small:swapped", "--batches", "small:batches", "--baseline", "all"), {},
-        "cannot draw fresh random weights for BertModel; give the models before training",
+    "baseline of a model of unknown kind": (
+        ("audit", "small:Wrapped", "--batches", "small:batches", "--baseline", "all"), {},
+        "cannot draw fresh random weights for Wrapped; give the models before training",
     ),
     "no such baseline": ((*SMALL_AUDIT, "--baseline", "some"), {}, "Invalid value for '--baseline'"),
     "unknown option": (("audit", "--colour"), {}, "No such option"),
