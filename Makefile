@@ -36,7 +36,7 @@ sanitize: $(VENV)/.ready-to-test
 # Counts, and a command for each fault. `make test` runs a sample. PYTHONPATH may hold another source tree.
 FAULTS := current_folder hostile_folders stored_damage degenerate_numbers interruptions
 faults: $(VENV)/.ready-to-test
-	@for name in $(FAULTS); do echo "$$name"; PYTHONPATH=.:$$PYTHONPATH $(BIN)/python tests/faults/$$name.py || exit 1; done
+	@for name in $(FAULTS); do echo "$$name"; PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/faults/$$name.py || exit 1; done
 
 lint: $(VENV)/.ready-to-test
 	$(BIN)/ruff check .

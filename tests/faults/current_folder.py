@@ -88,19 +88,25 @@ def main() -> int:
     """Try everything; return 1 if a module ran or a command failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="order of the names, so which are packages")
-    names = random.Random(parser.parse_args().seed).sample(NAMES, len(NAMES))
+    parser.add_argument("--command", nargs="+", choices=COMMANDS, default=COMMANDS)
+    parser.add_argument("--start", nargs="+", choices=STARTS, default=STARTS)
+    options = parser.parse_args()
+    names = random.Random(options.seed).sample(NAMES, len(NAMES))
     faults = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         folder.mkdir()
         make_model_folder(folder)
         poison(folder, names)
-        for command in COMMANDS:
-            for start in STARTS:
+        for command in options.command:
+            for start in options.start:
                 ran, code = imported_names(folder, command, start)
                 faults += len(ran) + (code != 0)
-                print(f"{command:10} {start:28} exit {code}, {len(ran)} of {len(names)} names ran {sorted(ran) or ''}")
-    print(f"{len(names)} names x {len(COMMANDS) * len(STARTS)} starts: {faults} faults")
+                if ran or code:
+                    repeat = f'--command {command} --start "{start}" --seed {options.seed}'
+                    print(f"fault: {repeat}: exit {code}, ran {sorted(ran)}")
+    starts = len(options.command) * len(options.start)
+    print(f"{len(names)} names, {starts} starts of commands, seed {options.seed}: {faults} faults")
     return int(faults > 0)
 
 

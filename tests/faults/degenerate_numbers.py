@@ -159,7 +159,8 @@ def main() -> int:
                         result = "faults"
                     results[result] += 1
     print(
-        f"{len(options.function)} functions and modules, {len(options.kind)} kinds, {results.total()} calls: "
+        f"{len(options.function)} functions and modules, {len(options.kind)} kinds, {results.total()} calls, "
+        f"seeds {' '.join(map(str, options.seeds))}: "
         + ", ".join(f"{number} {result}" for result, number in sorted(results.items()))
     )
     return int(results["faults"] > 0 or bool(missing))

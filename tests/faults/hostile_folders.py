@@ -120,7 +120,10 @@ def main() -> int:
                 result = "faults"
             results[result] += 1
             shutil.rmtree(folder)
-    print(f"{arguments.count} folders: " + ", ".join(f"{number} {name}" for name, number in sorted(results.items())))
+    print(
+        f"{arguments.count} folders, seeds from {arguments.first}: "
+        + ", ".join(f"{number} {name}" for name, number in sorted(results.items()))
+    )
     return int(results["faults"] > 0)
 
 

@@ -105,7 +105,9 @@ def main() -> int:
     """Try everything; return 1 if a run ended in another state."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=60)
-    count = parser.parse_args().count
+    parser.add_argument("--first", type=int, default=0, help="seed of the first")
+    options = parser.parse_args()
+    count, seeds = options.count, range(options.first, options.first + options.count)
     torch.set_num_threads(1)
     results = Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
@@ -115,12 +117,12 @@ def main() -> int:
         before = time.perf_counter()
         exit_code(start_training(root / "timed"))
         seconds = time.perf_counter() - before
-        for seed in range(count):
+        for seed in seeds:
             kind, folder = KINDS[seed % len(KINDS)], root / str(seed)
             results[f"interrupted by {kind}"] += interrupt_until_done(folder, kind, seed, seconds=seconds)
             same = final_state(folder) == expected
             if not same:
-                print(f"fault: {kind}, seed {seed}: the run ended in another state")
+                print(f"fault: --first {seed} --count 1: {kind}: the run ended in another state")
             results["same" if same else "different"] += 1
         for seed in range(count // 4):
             folder = root / f"shared {seed}"
@@ -131,7 +133,9 @@ def main() -> int:
             results["same" if final_state(folder) == expected else "different"] += 1
         with lock_folder(root / "held"):
             assert exit_code(start_training(root / "held")) == REFUSED
-    print(", ".join(f"{number} {name}" for name, number in sorted(results.items())))
+    counts = ", ".join(f"{number} {name}" for name, number in sorted(results.items()))
+    print(f"{count} trainings, each interrupted three times, and {count // 4} pairs in one folder, "
+          f"seeds from {options.first}: {counts}")  # fmt: skip
     return int(results["different"] > 0)
 
 

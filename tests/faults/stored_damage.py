@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,9 @@ STATES: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
 """State: how to write it into a folder, and how to read it. Saved swaps have their own test."""
 
 
-def outcomes(state: str, folder: Path, *, count: int) -> Counter[str]:
+def outcomes(
+    state: str, folder: Path, *, count: int, first: int = 0, kinds: Iterable[str] = tuple(DAMAGES)
+) -> Counter[str]:
     """Damage each file of the state `count` times in each way. Return how often reading was refused or not."""
     write, read = STATES[state]
     folder.mkdir()
@@ -97,8 +99,8 @@ def outcomes(state: str, folder: Path, *, count: int) -> Counter[str]:
     for path in intact:
         if path.name.startswith("previous-"):  # it is read only if another file is damaged
             continue
-        for kind in DAMAGES:
-            for seed in range(count):
+        for kind in kinds:
+            for seed in range(first, first + count):
                 damage(path, kind, seed)
                 try:
                     outcome = "unchanged" if read(folder) == expected else "silent"
@@ -107,7 +109,8 @@ def outcomes(state: str, folder: Path, *, count: int) -> Counter[str]:
                 except ClearheadError:
                     outcome = "refused"
                 if outcome == "silent":
-                    print(f"silent: {state}, {path.name}, {kind}, seed {seed}", file=sys.stderr)
+                    repeat = f'--state "{state}" --kind "{kind}" --first {seed} --count 1'
+                    print(f"fault: {repeat}: silent damage of {path.name}", flush=True)
                 results[outcome] += 1
                 for name, content in intact.items():
                     name.write_bytes(content)
@@ -119,14 +122,19 @@ def main() -> int:
     """Try everything; return 1 if damage was silent."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200, help="damages of each kind for each file")
-    count = parser.parse_args().count
+    parser.add_argument("--first", type=int, default=0, help="seed of the first damage")
+    parser.add_argument("--state", nargs="+", choices=STATES, default=STATES)
+    parser.add_argument("--kind", nargs="+", choices=DAMAGES, default=tuple(DAMAGES))
+    options = parser.parse_args()
     silent = 0
     with tempfile.TemporaryDirectory() as temporary:
-        for state in STATES:
-            results = outcomes(state, Path(temporary) / "state", count=count)
+        for state in options.state:
+            settings = {"count": options.count, "first": options.first, "kinds": options.kind}
+            results = outcomes(state, Path(temporary) / "state", **settings)
             silent += results["silent"]
-            print(f"{state:28} " + ", ".join(f"{number} {outcome}" for outcome, number in sorted(results.items())))
-    print(f"{silent} silent")
+            counts = ", ".join(f"{number} {outcome}" for outcome, number in sorted(results.items()))
+            print(f"{state}: {results.total()} damages: {counts}", flush=True)
+    print(f"{len(options.kind)} kinds x {options.count}, seeds from {options.first}: {silent} silent")
     return int(silent > 0)
 
 
