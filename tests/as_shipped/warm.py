@@ -1,4 +1,4 @@
-"""The command in a forked process, without the seconds for its imports.
+"""The command in a forked process, which skips the imports.
 
 A run has an exit code, a folder, an environment, streams and modules of its own, as if it had been started; it only
 spends no seconds on importing torch and transformers. What a start does by itself, such as a warning of an import or
@@ -20,13 +20,13 @@ SECONDS = 300
 
 
 def environment(columns: int) -> dict[str, str]:
-    """Of a run of the command, warm or not."""
+    """The result of a run of the command, forked or not."""
     source = str(Path(clearhead.__file__).parents[1])
     return os.environ | {"COLUMNS": str(columns), "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
 class WarmCommand:
-    """Each call is a run of `clearhead`, forked from one process in which nothing runs but imports."""
+    """Runs of `clearhead`, each forked from a process that has only finished its imports."""
 
     def __init__(self, folder: Path) -> None:
         self._streams = {"out": folder / "out", "err": folder / "err"}
@@ -38,7 +38,7 @@ class WarmCommand:
     def __call__(
         self, *arguments: str, here: Path, columns: int = 100, out: Path | None = None, **settings: str | None
     ) -> subprocess.CompletedProcess[str]:
-        """Run it in a folder, with settings of the environment, of which those that are None are not there."""
+        """Run the command in a folder with these environment variables; None removes a variable."""
         wanted = {name: value for name, value in (environment(columns) | settings).items() if value is not None}
         streams = [str(out or self._streams["out"]), str(self._streams["err"])]
         request = {"arguments": arguments, "here": str(here), "settings": wanted, "streams": streams}
@@ -48,7 +48,7 @@ class WarmCommand:
         return subprocess.CompletedProcess(arguments, code, printed, self._streams["err"].read_text())
 
     def close(self) -> None:
-        """End the process that all runs were copies of."""
+        """End the process that all runs are forked from."""
         self._server.communicate(timeout=SECONDS)
 
 

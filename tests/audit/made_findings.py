@@ -1,4 +1,4 @@
-"""Findings made up by their numbers, with as many controls as are asked for."""
+"""Synthetic findings with given numbers and controls."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def finding(
     predicted: float | None = None,
     controls: tuple[ControlResult, ...] | None = None,
 ) -> Finding:
-    """One control with this chance and p-value, unless the controls are given."""
+    """Return a finding with one control of this null value and p-value, unless controls are given."""
     known = claim.predicted if predicted is None else predicted
     assert known is not None
     return Finding(

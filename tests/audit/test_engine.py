@@ -1,4 +1,4 @@
-"""The engine: sums over inputs, two ways of comparing a head with its controls, merging and saving."""
+"""The engine: sums over inputs, two kinds of controls, merging and saving."""
 
 import dataclasses
 import json
@@ -32,12 +32,12 @@ HEADS, DRAWS = 3, 5
 
 
 def _stream(values: Array, anew: Array, kept: Array, *, batch: int = 1, windows: int = 1) -> list[Finding]:
-    """Findings on inputs whose samples are given: values (n, h), draws (n, t, h)."""
+    """Return findings for given samples of each input: values (n, h), draws (n, t, h)."""
     return _measured(values, anew, kept, batch=batch, windows=windows).findings()
 
 
 def _theory(values: Array, anew: Array, kept: Array) -> Theory:
-    """A theory whose sample of an input is looked up by the number that the input holds."""
+    """A theory that looks up the sample of an input by a number in the input."""
 
     def measure(example: Example, rng: Random) -> Samples:
         i = int(example.q[0, 0, 0])
@@ -65,12 +65,12 @@ def _measured(
     return measurement
 
 
-def _drawn(*shape: int, seed: int = 0) -> Array:
+def _normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=shape)
 
 
 def test_draws_of_each_input_are_compared_input_by_input() -> None:
-    values, anew, kept = _drawn(11, HEADS), _drawn(11, DRAWS, HEADS, seed=1), _drawn(11, DRAWS, HEADS, seed=2)
+    values, anew, kept = _normal(11, HEADS), _normal(11, DRAWS, HEADS, seed=1), _normal(11, DRAWS, HEADS, seed=2)
     for h, finding in enumerate(_stream(values, anew, kept)[:HEADS]):
         expected = stats.ttest_1samp(values[:, h] - anew[:, :, h].mean(axis=1), 0).pvalue
         assert finding.value == pytest.approx(values[:, h].mean())
@@ -80,12 +80,12 @@ def test_draws_of_each_input_are_compared_input_by_input() -> None:
 
 
 def test_a_head_must_lie_outside_the_spread_of_fixed_draws() -> None:
-    """A head that differs from the mean of the draws on every input, as each draw does, is one of them."""
+    """A head that differs from the draws' mean as much as single draws do is not significant."""
     level = np.array([-1.0, -0.5, 0.2, 0.6, 1.0])
-    kept = level[None, :, None] + 0.001 * _drawn(11, DRAWS, HEADS)
-    values = np.array([0.8, 0.26, 30.0]) + 0.001 * _drawn(11, HEADS, seed=1)
-    found = _stream(values, kept, kept)[:HEADS]
-    inside, middle, outside = ({chance.name: chance.p_value for chance in finding.controls} for finding in found)
+    kept = level[None, :, None] + 0.001 * _normal(11, DRAWS, HEADS)
+    values = np.array([0.8, 0.26, 30.0]) + 0.001 * _normal(11, HEADS, seed=1)
+    result = _stream(values, kept, kept)[:HEADS]
+    inside, middle, outside = ({control.name: control.p_value for control in finding.controls} for finding in result)
     assert inside["anew"] < 1e-6 < 0.2 < inside["kept"]
     assert middle["kept"] > 0.5
     assert outside["kept"] < 1e-3
@@ -93,7 +93,7 @@ def test_a_head_must_lie_outside_the_spread_of_fixed_draws() -> None:
 
 def test_one_more_fixed_draw_is_significant_at_the_nominal_rate() -> None:
     heads = 2000
-    levels = _drawn(DRAWS + 1, heads)
+    levels = _normal(DRAWS + 1, heads)
     values, kept = np.repeat(levels[None, 0], 2, axis=0), np.repeat(levels[None, 1:], 2, axis=0)
     from clearhead.numerics.moments import prediction_p_value
 
@@ -104,15 +104,15 @@ def test_one_more_fixed_draw_is_significant_at_the_nominal_rate() -> None:
 
 
 def test_the_predicted_value_is_the_claims_or_the_mean_over_inputs() -> None:
-    values = _drawn(7, HEADS)
-    found = _stream(values, _drawn(7, DRAWS, HEADS), _drawn(7, DRAWS, HEADS))
-    assert [f.predicted for f in found[:HEADS]] == [1.0] * HEADS
-    assert [f.predicted for f in found[HEADS:]] == pytest.approx(list(2 * values.mean(axis=0)))
-    assert all(f.controls == () for f in found[HEADS:])
+    values = _normal(7, HEADS)
+    result = _stream(values, _normal(7, DRAWS, HEADS), _normal(7, DRAWS, HEADS))
+    assert [f.predicted for f in result[:HEADS]] == [1.0] * HEADS
+    assert [f.predicted for f in result[HEADS:]] == pytest.approx(list(2 * values.mean(axis=0)))
+    assert all(f.controls == () for f in result[HEADS:])
 
 
 def test_batches_and_windows() -> None:
-    parts = _drawn(12, HEADS), _drawn(12, DRAWS, HEADS, seed=1), _drawn(12, DRAWS, HEADS, seed=2)
+    parts = _normal(12, HEADS), _normal(12, DRAWS, HEADS, seed=1), _normal(12, DRAWS, HEADS, seed=2)
     one, many = _stream(*parts), _stream(*parts, batch=4)
     for a, b in zip(one, many, strict=True):
         assert (a.value, a.inputs) == pytest.approx((b.value, b.inputs))
@@ -126,39 +126,39 @@ def test_batches_and_windows() -> None:
 
 
 def test_nan_values_are_not_counted() -> None:
-    values, draws = _drawn(7, HEADS), _drawn(7, DRAWS, HEADS, seed=1)
+    values, draws = _normal(7, HEADS), _normal(7, DRAWS, HEADS, seed=1)
     values[2, 1] = np.nan
-    found, without = (
+    result, without = (
         _stream(values, draws, draws)[1],
         _stream(*(np.delete(x, 2, axis=0) for x in (values, draws, draws)))[1],
     )
-    assert (found.inputs, found.skipped, found.reason) == (6, 1, "no first")
-    assert found.value == pytest.approx(without.value)
-    assert [c.value for c in found.controls] == pytest.approx([c.value for c in without.controls])
+    assert (result.inputs, result.skipped, result.reason) == (6, 1, "no first")
+    assert result.value == pytest.approx(without.value)
+    assert [c.value for c in result.controls] == pytest.approx([c.value for c in without.controls])
 
 
 def test_a_window_without_a_value_does_not_remove_the_others() -> None:
-    values, draws = _drawn(8, HEADS), _drawn(8, DRAWS, HEADS, seed=1)
+    values, draws = _normal(8, HEADS), _normal(8, DRAWS, HEADS, seed=1)
     values[2] = np.nan
-    found = _stream(values, draws, draws, batch=4, windows=2)[0]
-    assert found.inputs == 4
-    assert found.value == pytest.approx(
+    result = _stream(values, draws, draws, batch=4, windows=2)[0]
+    assert result.inputs == 4
+    assert result.value == pytest.approx(
         np.mean([values[:2, 0].mean(), values[3, 0], *values[4:, 0].reshape(2, 2).mean(1)])
     )
 
 
 def test_infinite_values_are_not_counted(recwarn: pytest.WarningsRecorder) -> None:
-    values, draws = _drawn(7, HEADS), _drawn(7, DRAWS, HEADS, seed=1)
+    values, draws = _normal(7, HEADS), _normal(7, DRAWS, HEADS, seed=1)
     values[2, 1], draws[2, :, 1] = np.inf, np.inf
-    found = _stream(values, draws, draws)[1]
-    assert (found.inputs, found.skipped, found.reason) == (6, 1, "no first")
+    result = _stream(values, draws, draws)[1]
+    assert (result.inputs, result.skipped, result.reason) == (6, 1, "no first")
     assert not recwarn.list
 
 
 def test_one_input_gives_no_p_value() -> None:
-    found = _stream(_drawn(1, HEADS), _drawn(1, DRAWS, HEADS), _drawn(1, DRAWS, HEADS))[0]
-    assert all(math.isnan(chance.p_value) for chance in found.controls)
-    assert math.isnan(found.p_value)
+    result = _stream(_normal(1, HEADS), _normal(1, DRAWS, HEADS), _normal(1, DRAWS, HEADS))[0]
+    assert all(math.isnan(control.p_value) for control in result.controls)
+    assert math.isnan(result.p_value)
 
 
 def test_heads_with_different_tokens_are_concatenated() -> None:
@@ -176,7 +176,7 @@ def test_heads_with_different_tokens_are_concatenated() -> None:
 
 
 def test_merged_halves_equal_the_whole() -> None:
-    parts = _drawn(13, HEADS), _drawn(13, DRAWS, HEADS, seed=1), _drawn(13, DRAWS, HEADS, seed=2)
+    parts = _normal(13, HEADS), _normal(13, DRAWS, HEADS, seed=1), _normal(13, DRAWS, HEADS, seed=2)
     parts[0][5, 1] = np.nan
     whole = _measured(*parts, batch=3)
     first, second = _measured(*parts, inputs=range(6)), _measured(*parts, inputs=range(6, 13))
@@ -193,7 +193,7 @@ def test_merged_halves_equal_the_whole() -> None:
 
 
 def test_samples_are_the_values_input_by_input_and_empty_where_nothing_was_measured() -> None:
-    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
     parts[0][2, 1] = np.nan
     measurement = Measurement(_theory(*parts))
     measurement.observe(_call([0, -1, 2]))
@@ -205,7 +205,7 @@ def test_samples_are_the_values_input_by_input_and_empty_where_nothing_was_measu
 
 
 def test_sums_are_saved_and_restored_exactly() -> None:
-    parts = _drawn(7, HEADS), _drawn(7, DRAWS, HEADS, seed=1), _drawn(7, DRAWS, HEADS, seed=2)
+    parts = _normal(7, HEADS), _normal(7, DRAWS, HEADS, seed=1), _normal(7, DRAWS, HEADS, seed=2)
     parts[0][2, 1] = np.nan
     measurement = _measured(*parts)
     measurement.observe(_call([-1]))
@@ -240,7 +240,7 @@ def test_halves_of_a_real_theory_merge_if_the_second_has_the_previous_group() ->
 
 
 def test_parts_of_different_audits_do_not_merge() -> None:
-    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
     first, theory = _measured(*parts), _theory(*parts)
     with pytest.raises(InputError, match="merge parts of one audit"):
         first.merge(Measurement(theory, seed=1))
@@ -255,7 +255,7 @@ def test_parts_of_different_audits_do_not_merge() -> None:
 
 
 def test_inputs_to_which_the_theory_does_not_apply_are_skipped_with_their_reason() -> None:
-    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
     measurement = Measurement(_theory(*parts))
     measurement.observe(_call([0, -1, 2]))
     for finding in measurement.findings():
@@ -290,7 +290,7 @@ def test_random_numbers_depend_only_on_seed_layer_number_and_window() -> None:
 
 
 def test_an_input_with_one_usable_window_is_measured_and_needs_no_reason() -> None:
-    parts = _drawn(4, HEADS), _drawn(4, DRAWS, HEADS, seed=1), _drawn(4, DRAWS, HEADS, seed=2)
+    parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
     measurement = Measurement(_theory(*parts))
     measurement.observe(_call([3, -1], windows=2))
     for finding in measurement.findings():

@@ -1,4 +1,4 @@
-"""What a finding says by itself: its hardest control, its p-value, its agreement; and when a theorem holds."""
+"""Properties of a finding: closest control, p-value, agreement; and when a theorem check holds."""
 
 import dataclasses
 import math
@@ -84,12 +84,12 @@ controls = st.lists(st.builds(control, values, p_values), min_size=1, max_size=5
 
 
 def above(finding: Finding) -> float:
-    """The largest one-sided p-value that the head lies above a control, control by control."""
+    """Return the largest one-sided p-value, over controls, that the head lies above a control."""
     return max(c.p_value / 2 if finding.value > c.value else 1 - c.p_value / 2 for c in finding.controls)
 
 
 def below(finding: Finding) -> float:
-    """The same for lying below."""
+    """Return the same for lying below."""
     return max(c.p_value / 2 if finding.value < c.value else 1 - c.p_value / 2 for c in finding.controls)
 
 

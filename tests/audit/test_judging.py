@@ -1,4 +1,4 @@
-"""From findings to verdicts, and to what all heads say together."""
+"""Verdicts of findings, and summaries over all heads."""
 
 import dataclasses
 import math
@@ -76,7 +76,7 @@ def test_one_control_that_does_not_differ_from_the_head_gives_no_evidence() -> N
 
 
 def test_agreement_is_relative_to_the_closest_control() -> None:
-    """0.93 is 0.91 of the way from 0.2 to the theory, and 0.83 of the way from 0.6."""
+    """The agreement of 0.93 is 0.91 relative to a control at 0.2, and 0.83 relative to one at 0.6."""
     assert verdict(finding(0.93, half=0.001, controls=(FAR,))) is Verdict.SUPPORTED
     assert verdict(finding(0.93, half=0.001, controls=(FAR, NEAR))) is Verdict.PARTLY_SUPPORTED
 
@@ -124,7 +124,7 @@ def test_heads_without_a_value_do_not_count_in_the_adjustment() -> None:
 
 
 def measured(rng: np.random.Generator, *, heads: int, real: int, inputs: int = 17) -> list[Finding]:
-    """Findings as a theory makes them, from drawn differences to chance; the first `real` heads do differ."""
+    """Return findings with random differences from the null; the first `real` heads have an effect."""
     moments = RunningMoments((heads,))
     shift = np.where(np.arange(heads) < real, 0.2, 0.0)
     for _ in range(inputs):
@@ -145,11 +145,11 @@ def test_the_false_discovery_rate_is_controlled_only_with_adjustment() -> None:
     shares, crude = [], []
     for _ in range(97):
         judged = judge(measured(rng, heads=47, real=5))
-        found = [f.head for f in judged if f.verdict is not Verdict.NO_EVIDENCE]
+        result = [f.head for f in judged if f.verdict is not Verdict.NO_EVIDENCE]
         naive = [f.head for f in judged if f.p_value <= 0.05]
-        shares.append(sum(h >= 5 for h in found) / max(len(found), 1))
+        shares.append(sum(h >= 5 for h in result) / max(len(result), 1))
         crude.append(sum(h >= 5 for h in naive) / max(len(naive), 1))
-        assert set(range(5)) <= set(found)
+        assert set(range(5)) <= set(result)
     assert np.mean(shares) < 0.06
     assert np.mean(crude) > 0.15
 
@@ -166,7 +166,7 @@ def test_a_head_that_the_theory_does_not_cover_keeps_its_value_and_is_not_tested
     [summary] = summarise(judged)
     assert (summary.measured, summary.verdict) == (1, f"{Verdict.PARTLY_SUPPORTED} in the only head judged")
     assert summary.median == 0.6, "the median is over the heads that the claim applies to"
-    # The control: were it tested, it would be judged, and it would not raise the bar for the other.
+    # Control: if it were tested, it would be judged and would not change the other p-value.
     assert judge([dataclasses.replace(silent, applies=True)])[0].verdict is Verdict.SUPPORTED
 
 
@@ -211,7 +211,7 @@ def test_a_summary_counts_the_heads_of_its_verdict() -> None:
 
 @pytest.mark.parametrize("heads", [6, 7, 23])
 def test_the_interval_of_the_median_has_its_nominal_coverage(heads: int) -> None:
-    """Of a skewed law; the interval one order statistic narrower on either side is the control."""
+    """Coverage for a skewed distribution; the next narrower interval is the control."""
     draws, true = 499, math.log(2)
     ordered = np.sort(np.random.default_rng(heads).standard_exponential((draws, heads)), axis=1)
     intervals = [summarise([finding(v) for v in row])[0].interval for row in ordered.tolist()]
@@ -224,7 +224,7 @@ def test_the_interval_of_the_median_has_its_nominal_coverage(heads: int) -> None
 
 @pytest.mark.parametrize("heads", [1, 5])
 def test_too_few_heads_have_no_interval_of_the_median(heads: int) -> None:
-    """The range of five values misses the median in 2 of 2^5 cases, more than 5 %."""
+    """The range of five values misses the median in 2 of 2^5 cases, which is more than 5 %."""
     (summary,) = summarise([finding(0.1 * i, head=i) for i in range(heads)])
     assert math.isfinite(summary.median)
     assert math.isnan(summary.interval.low)
@@ -232,7 +232,7 @@ def test_too_few_heads_have_no_interval_of_the_median(heads: int) -> None:
 
 
 def over_inputs(sample: np.ndarray) -> Finding:
-    """A finding with the mean and Student's interval of a sample over inputs."""
+    """Return a finding with the mean and Student's interval of a sample over inputs."""
     moments = RunningMoments((1,))
     for entry in sample:
         moments.add(np.array([entry]))
@@ -244,9 +244,9 @@ def over_inputs(sample: np.ndarray) -> Finding:
 def test_the_baseline_head_is_compared_by_welchs_test() -> None:
     rng = np.random.default_rng(3)
     trained, before = rng.normal(0.5, 0.1, 23), rng.normal(0.45, 0.3, 17)
-    (beside,) = with_baseline([over_inputs(trained)], [over_inputs(before)], seed=7)
-    assert [c.name for c in beside.controls] == ["drawn", BASELINE]
-    added = beside.controls[-1]
+    (compared,) = with_baseline([over_inputs(trained)], [over_inputs(before)], seed=7)
+    assert [c.name for c in compared.controls] == ["drawn", BASELINE]
+    added = compared.controls[-1]
     assert added.value == pytest.approx(before.mean())
     assert added.p_value == pytest.approx(stats.ttest_ind(trained, before, equal_var=False).pvalue)
     assert added.p_value != pytest.approx(stats.ttest_ind(trained, before, equal_var=True).pvalue, rel=0.01)
@@ -258,22 +258,22 @@ def test_a_difference_from_the_baseline_shows_in_its_p_value_and_decides_nothing
     rng = np.random.default_rng(5)
     same, changed, before = (over_inputs(rng.normal(mean, 0.05, 29)) for mean in (0.5, 0.7, 0.5))
     for head, moved in ((same, False), (changed, True)):
-        (beside,) = with_baseline([head], [before], seed=0)
-        assert (beside.controls[-1].p_value < 0.01) is moved
-        assert verdict(beside) is verdict(head) is Verdict.PARTLY_SUPPORTED
-        assert beside.closest_control == head.closest_control
-        assert beside.p_value == head.p_value
-        (summary,) = summarise([beside])
-        assert summary.decisive == tuple(chance.name for chance in head.controls)
+        (compared,) = with_baseline([head], [before], seed=0)
+        assert (compared.controls[-1].p_value < 0.01) is moved
+        assert verdict(compared) is verdict(head) is Verdict.PARTLY_SUPPORTED
+        assert compared.closest_control == head.closest_control
+        assert compared.p_value == head.p_value
+        (summary,) = summarise([compared])
+        assert summary.decisive == tuple(control_result.name for control_result in head.controls)
         assert BASELINE in summary.controls
 
 
 def test_baseline_heads_are_matched_by_head_and_claim() -> None:
     heads = [finding(0.5, head=h, claim=claim) for claim in (CLAIM, LOWER) for h in range(3)]
     before = [dataclasses.replace(f, value=0.1 + 0.01 * i) for i, f in enumerate(heads)]
-    beside = with_baseline(heads, reversed(before), seed=0)
-    assert [f.controls[-1].value for f in beside] == [f.value for f in before]
-    assert [f.head for f in beside] == [f.head for f in heads]
+    compared = with_baseline(heads, reversed(before), seed=0)
+    assert [f.controls[-1].value for f in compared] == [f.value for f in before]
+    assert [f.head for f in compared] == [f.head for f in heads]
 
 
 def test_heads_without_a_counterpart_or_true_by_construction_get_no_baseline() -> None:
@@ -284,8 +284,8 @@ def test_heads_without_a_counterpart_or_true_by_construction_get_no_baseline() -
 
 def test_a_baseline_head_without_a_value_is_ignored() -> None:
     nothing = dataclasses.replace(finding(math.nan, inputs=0), interval=Interval(math.nan, math.nan))
-    (beside,) = with_baseline([finding(p=0.02)], [nothing], seed=0)
-    assert beside.p_value == pytest.approx(0.02)
+    (compared,) = with_baseline([finding(p=0.02)], [nothing], seed=0)
+    assert compared.p_value == pytest.approx(0.02)
 
 
 def test_a_summary_has_the_median_of_each_control_and_of_the_predicted_values() -> None:
@@ -335,11 +335,13 @@ def test_a_value_that_can_exceed_the_prediction_must_stay_close_to_it(
 ) -> None:
     claim = dataclasses.replace(CLAIM, predicted=None)
     base = finding(float(value), claim=claim, predicted=float(exact))
-    (chance,) = base.controls[:1]
+    (control_result,) = base.controls[:1]
     made = dataclasses.replace(
         base,
         interval=Interval(value - 1e-3, value + 1e-3),
-        controls=tuple(dataclasses.replace(chance, name=str(c), value=float(c), p_value=1e-9) for c in controls),
+        controls=tuple(
+            dataclasses.replace(control_result, name=str(c), value=float(c), p_value=1e-9) for c in controls
+        ),
     )
     assert verdict(made) is expected
 

@@ -1,4 +1,4 @@
-"""An audit with a loss: measurements see gradients, and nothing else changes."""
+"""An audit with a loss: measurements receive gradients, and nothing else changes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,8 +28,8 @@ def _batches(count: int = 3) -> Iterator[Tensor]:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
-    """What the theory is shown."""
+def captured_heads(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
+    """A theory that records its examples."""
     shown: list[Heads] = []
     observe = Measurement.observe
 
@@ -41,19 +41,19 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
     return shown
 
 
-def test_measurements_receive_the_gradients_of_every_batch(seen: list[Heads]) -> None:
+def test_measurements_receive_the_gradients_of_every_batch(captured_heads: list[Heads]) -> None:
     model = layers(2)
     audit(model, _batches(), theories="kernel-pca", loss=_loss)
-    with capture_gradients(model) as tape:
+    with capture_gradients(model) as captured:
         for batch in _batches():
-            tape.differentiate(_loss(model(batch), batch))
-    assert [(heads.layer, heads.name) for heads in seen] == [(0, "0"), (1, "1")] * 3
-    for ours, theirs in zip(seen, tape.heads, strict=True):
+            captured.differentiate(_loss(model(batch), batch))
+    assert [(heads.layer, heads.name) for heads in captured_heads] == [(0, "0"), (1, "1")] * 3
+    for ours, theirs in zip(captured_heads, captured.heads, strict=True):
         assert torch.equal(ours.out_gradient, theirs.out_gradient)
         assert ours.queries_from is not None
-    seen.clear()
+    captured_heads.clear()
     audit(model, _batches(), theories="kernel-pca")
-    assert all(heads.out_gradient is None for heads in seen)
+    assert all(heads.out_gradient is None for heads in captured_heads)
 
 
 @pytest.mark.parametrize("name", ["bert", "torch encoder, padded", "own vision transformer"])
@@ -62,10 +62,10 @@ def test_findings_are_the_same_to_rounding(name: str) -> None:
     model = _Run(case)
     plain, with_loss = (audit(model, [torch.zeros(3, 1)], layers=[1], loss=loss) for loss in (None, _loss))
     # One claim needs a loss to be measured at all.
-    found = [finding for finding in with_loss.findings if finding.claim.statistic != LOCAL.statistic]
-    assert len(plain.findings) == len(found) > 0
-    assert len(with_loss.findings) > len(found)
-    for ours, theirs in zip(found, plain.findings, strict=True):
+    result = [finding for finding in with_loss.findings if finding.claim.statistic != LOCAL.statistic]
+    assert len(plain.findings) == len(result) > 0
+    assert len(with_loss.findings) > len(result)
+    for ours, theirs in zip(result, plain.findings, strict=True):
         assert (ours.claim, ours.layer, ours.head, ours.inputs) == (
             theirs.claim, theirs.layer, theirs.head, theirs.inputs,
         )  # fmt: skip
@@ -74,7 +74,7 @@ def test_findings_are_the_same_to_rounding(name: str) -> None:
 
 
 class _Run(nn.Module):
-    """A model on its own inputs, whatever it is called with."""
+    """A model that ignores its arguments and uses its own inputs."""
 
     def __init__(self, case: Any) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class _Run(nn.Module):
 
 
 def test_the_loss_receives_the_original_batch() -> None:
-    """So it may carry what the model does not take, such as labels."""
+    """So a batch may contain entries that the model does not accept, such as labels."""
     given = []
 
     def batches() -> Iterator[Tensor]:
@@ -101,10 +101,10 @@ def test_the_loss_receives_the_original_batch() -> None:
     assert given == [0, 1, 2]
 
 
-def test_the_baseline_is_differentiated_too(seen: list[Heads]) -> None:
+def test_the_baseline_is_differentiated_too(captured_heads: list[Heads]) -> None:
     audit(layers(1), list(_batches()), theories="kernel-pca", loss=_loss, baseline=layers(1))
-    assert len(seen) == 6
-    assert all(heads.out_gradient is not None for heads in seen)
+    assert len(captured_heads) == 6
+    assert all(heads.out_gradient is not None for heads in captured_heads)
 
 
 def test_the_model_is_unchanged_afterwards() -> None:

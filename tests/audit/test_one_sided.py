@@ -1,4 +1,4 @@
-"""Claims that tell no value but only a direction from chance, and claims of whole layers, from verdicts to words."""
+"""Claims that predict only a direction, and claims on whole layers: verdicts and wording."""
 
 import dataclasses
 import io
@@ -77,25 +77,29 @@ def test_several_baselines_decide_if_the_theory_needs_them() -> None:
         ((LESS.theory,), several[:1], Verdict.UNDECIDED),  # one draw does not show how draws differ
         (("other",), several, Verdict.SUPPORTED),
     ):
-        (beside,) = judge(with_baseline([head], before, seed=0, decisive=decisive))
-        assert beside.controls[-1].name == BASELINE
-        assert beside.verdict is expected
+        (compared,) = judge(with_baseline([head], before, seed=0, decisive=decisive))
+        assert compared.controls[-1].name == BASELINE
+        assert compared.verdict is expected
 
 
 def test_a_head_must_lie_outside_the_prediction_interval_of_one_more_draw() -> None:
     draws = [-0.6, -0.4, -0.55, -0.35, -0.5]
     head = without_spread(-1.0)
-    (beside,) = with_baseline([head], map(without_spread, draws), seed=0, decisive=[LESS.theory])
-    chance = beside.controls[-1]
+    (compared,) = with_baseline([head], map(without_spread, draws), seed=0, decisive=[LESS.theory])
+    control_result = compared.controls[-1]
     apart = (-1.0 - np.mean(draws)) / (np.std(draws, ddof=1) * math.sqrt(1 + 1 / 5))
-    assert chance.p_value == pytest.approx(2 * stats.t.sf(abs(apart), 4))
-    assert (chance.value, chance.draws, chance.decisive) == (pytest.approx(np.mean(draws)), 5, True)
+    assert control_result.p_value == pytest.approx(2 * stats.t.sf(abs(apart), 4))
+    assert (control_result.value, control_result.draws, control_result.decisive) == (
+        pytest.approx(np.mean(draws)),
+        5,
+        True,
+    )
     # The standard error of the head's own mean is added, not the deviation over inputs.
     unsure = dataclasses.replace(head, interval=Interval(-1.4, -0.6))
-    (beside,) = with_baseline([unsure], map(without_spread, draws), seed=0, decisive=[LESS.theory])
+    (compared,) = with_baseline([unsure], map(without_spread, draws), seed=0, decisive=[LESS.theory])
     error = 0.4 / stats.t.ppf(0.975, head.inputs - 1)
     spread = math.hypot(np.std(draws, ddof=1) * math.sqrt(1 + 1 / 5), error)
-    assert beside.controls[-1].p_value == pytest.approx(2 * stats.t.sf(abs(-1.0 - np.mean(draws)) / spread, 4))
+    assert compared.controls[-1].p_value == pytest.approx(2 * stats.t.sf(abs(-1.0 - np.mean(draws)) / spread, 4))
 
 
 def test_one_more_draw_is_significant_at_the_nominal_rate() -> None:
@@ -103,15 +107,15 @@ def test_one_more_draw_is_significant_at_the_nominal_rate() -> None:
     called = 0
     for _ in range(400):
         value, *draws = generator.normal(size=6)
-        (beside,) = with_baseline([without_spread(value)], map(without_spread, draws), seed=0, decisive=[LESS.theory])
-        called += beside.controls[-1].p_value < 0.05
-    assert 8 <= called <= 34  # of 20 expected, four standard deviations below none and three above
+        (compared,) = with_baseline([without_spread(value)], map(without_spread, draws), seed=0, decisive=[LESS.theory])
+        called += compared.controls[-1].p_value < 0.05
+    assert 8 <= called <= 34  # 20 expected; the bounds are more than three standard deviations away
 
 
 def test_the_baseline_of_a_layer_claim_is_named_a_layer() -> None:
     layer = one_sided(-0.5, LOW, claim=BY_LAYER)
-    (beside,) = with_baseline([layer], [layer], seed=0)
-    assert beside.controls[-1].name == "the same layer before training"
+    (compared,) = with_baseline([layer], [layer], seed=0)
+    assert compared.controls[-1].name == "the same layer before training"
 
 
 def without_spread(value: float) -> Finding:
@@ -120,8 +124,8 @@ def without_spread(value: float) -> Finding:
 
 @pytest.mark.parametrize(("before", "p"), [(1.0, 1.0), (0.5, math.nan)])
 def test_p_values_of_numbers_without_variance(before: float, p: float) -> None:
-    (beside,) = with_baseline([without_spread(1.0)], [without_spread(before)], seed=0)
-    assert beside.controls[-1].p_value == pytest.approx(p, nan_ok=True)
+    (compared,) = with_baseline([without_spread(1.0)], [without_spread(before)], seed=0)
+    assert compared.controls[-1].p_value == pytest.approx(p, nan_ok=True)
 
 
 def test_headlines_name_the_direction_and_the_unit() -> None:

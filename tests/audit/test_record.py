@@ -1,4 +1,4 @@
-"""What a record gives to those who use it in Python."""
+"""The audit record in Python."""
 
 import sys
 
@@ -9,12 +9,12 @@ from clearhead.audit.run import audit
 from clearhead.errors import InputError
 from clearhead.report.json_file import audit_as_json
 from tests.audit.test_run import Projecting, _batches
-from tests.interfaces.zoo import drawn_large
+from tests.interfaces.zoo import with_large_weights
 
 
 @pytest.fixture(scope="module")
 def record() -> AuditRecord:
-    return audit(drawn_large(Projecting()).double(), _batches(1), theories=["kernel-pca", "symmetry"])
+    return audit(with_large_weights(Projecting()).double(), _batches(1), theories=["kernel-pca", "symmetry"])
 
 
 def test_findings_are_indexed_by_theory_layer_head_and_statistic(record: AuditRecord) -> None:

@@ -1,4 +1,4 @@
-"""The whole corridor in Python: model and batches in, a record out."""
+"""The audit in Python: from a model and batches to a record."""
 
 import copy
 import dataclasses
@@ -26,7 +26,7 @@ from clearhead.report.folder import write_report
 from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin
 from clearhead.theories.kernel_pca.kernels import KERNEL
 from clearhead.theories.theory import Role
-from tests.interfaces.zoo import FAMILIES, drawn_large
+from tests.interfaces.zoo import FAMILIES, with_large_weights
 
 TOKENS, WIDTH, HEADS = 29, 12, 3
 
@@ -38,11 +38,11 @@ CLAIMS = (
     + 1
     + len(attention_sinks.THEORY.claims)
 )
-"""Of each head: one of max margin needs a loss, and symmetry has one. The coding rate has some of each layer too."""
+"""Number of claims on each head, without that of max margin which needs a loss."""
 
 
 class Projecting(nn.Module):
-    """Two layers of three heads. In the second layer, head 1 takes the values of the theorem instead of its own."""
+    """Two layers of three heads. In the second layer, head 1 uses the theorem's values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def _batches(count: int = 3, size: int = 4) -> Iterator[Tensor]:
 
 @pytest.fixture(scope="module")
 def record() -> AuditRecord:
-    return audit(drawn_large(Projecting()).double(), _batches(), name="planted", data="noise")
+    return audit(with_large_weights(Projecting()).double(), _batches(), name="planted", data="noise")
 
 
 def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditRecord) -> None:
@@ -74,9 +74,9 @@ def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditReco
     expected = (("kernel PCA", Verdict.SUPPORTED, [(1, 1)]), ("symmetry", Verdict.TRUE_BY_CONSTRUCTION, places))
     for theory, verdict, at in expected:
         primary = [f for f in record.findings if f.claim.theory == theory and f.claim.role is Role.PRIMARY]
-        found = {(f.layer, f.head): f.verdict for f in primary}
-        assert list(found) == places
-        assert [place for place, given in found.items() if given is verdict] == at
+        result = {(f.layer, f.head): f.verdict for f in primary}
+        assert list(result) == places
+        assert [place for place, given in result.items() if given is verdict] == at
     assert len(record.findings) == CLAIMS * len(places) + 2 * len(coding_rate.LAYER_CLAIMS)
     assert [dispute.theory for dispute in record.disputes] == ["kernel PCA"]
 
@@ -92,14 +92,14 @@ def test_the_record_holds_the_settings_of_the_audit(record: AuditRecord) -> None
 
 
 def test_the_same_seed_gives_the_same_findings(record: AuditRecord) -> None:
-    model = drawn_large(Projecting()).double()
-    # Not by ==, under which findings that hold NaN differ from themselves.
+    model = with_large_weights(Projecting()).double()
+    # Not by ==, because NaN differs from itself.
     assert repr(audit(model, _batches()).findings) == repr(record.findings)
     assert repr(audit(model, _batches(), seed=1).findings) != repr(record.findings)
 
 
 def test_only_the_selected_layers_are_measured(record: AuditRecord) -> None:
-    model = drawn_large(Projecting()).double()
+    model = with_large_weights(Projecting()).double()
     some = audit(model, _batches(), layers={1})
     assert repr([f.value for f in some.findings]) == repr([f.value for f in record.findings if f.layer == 1])
     with pytest.raises(AuditError, match="there is no layer 7; the model has layers 0 to 1"):
@@ -127,9 +127,9 @@ def test_batches_are_read_one_at_a_time_and_released() -> None:
             return self.inner(x.as_subclass(torch.Tensor))
 
     gc.collect()
-    gc.freeze()  # what was there before is not looked through
+    gc.freeze()  # earlier objects are not searched
     try:
-        audit(drawn_large(Plain()).double(), batches())
+        audit(with_large_weights(Plain()).double(), batches())
     finally:
         gc.unfreeze()
     assert len(alive) == 6
@@ -137,7 +137,7 @@ def test_batches_are_read_one_at_a_time_and_released() -> None:
 
 
 def test_the_baseline_is_one_more_control(record: AuditRecord) -> None:
-    model, untrained = drawn_large(Projecting()).double(), Projecting().double()
+    model, untrained = with_large_weights(Projecting()).double(), Projecting().double()
     compared = audit(model, list(_batches()), baseline=untrained)
     alone = audit(untrained, list(_batches()))
     assert untrained.training
@@ -154,7 +154,7 @@ def test_the_baseline_is_one_more_control(record: AuditRecord) -> None:
         assert last.value == pytest.approx(before.value, rel=1e-9, nan_ok=True)
         assert repr(finding.value) == repr(plain.value)
     planted = next(f for f in compared.findings if f.claim is kernel_pca.CAPTURED and (f.layer, f.head) == (1, 1))
-    # The untrained model has the planted head too; it is shown beside and does not decide.
+    # The baseline has the planted head too; it is shown and does not decide.
     assert planted.value == pytest.approx(planted.controls[-1].value)
     assert planted.verdict is Verdict.SUPPORTED
     assert [f.verdict for f in compared.findings] == [f.verdict for f in record.findings]
@@ -186,7 +186,7 @@ def test_the_baseline_is_measured_without_dropout() -> None:
 
 
 def test_training_mode_and_gradients_are_restored() -> None:
-    model = drawn_large(Projecting()).double()
+    model = with_large_weights(Projecting()).double()
     model.train()
     model.layers[0].eval()
     audit(model, _batches(1))
@@ -195,7 +195,7 @@ def test_training_mode_and_gradients_are_restored() -> None:
 
 
 def test_mappings_and_tuples_are_batches_too(record: AuditRecord) -> None:
-    model = drawn_large(Projecting()).double()
+    model = with_large_weights(Projecting()).double()
     expected = repr(tuple(f for f in record.findings if f.claim.theory == "symmetry"))
     for batches in (({"x": x} for x in _batches()), ((x,) for x in _batches())):
         assert repr(audit(model, batches, theories="symmetry").findings) == expected
@@ -204,12 +204,12 @@ def test_mappings_and_tuples_are_batches_too(record: AuditRecord) -> None:
 def test_text_models_count_their_tokens() -> None:
     family = FAMILIES["bert"]
     inputs = family.inputs()
-    # Heads of 6 values need more than 6 tokens: of the three passages, of 9, 5 and 13, two serve.
+    # Heads of width 6 need more than 6 tokens: of the three passages, of 9, 5 and 13 tokens, two are usable.
     record = audit(family.make(), [inputs, inputs])
     assert (record.inputs, record.tokens) == (6, 2 * 27)
     assert {(f.claim.theory, f.inputs, f.skipped) for f in record.findings} == {
         ("kernel PCA", 4, 2),
-        # Six inputs make one group, and with none before it nothing is held out.
+        # Six inputs make one group, and the first group has no held-out group.
         ("max margin", 1, 0),
         ("max margin", 0, 1),
         ("coding rate", 6, 0),
@@ -219,7 +219,7 @@ def test_text_models_count_their_tokens() -> None:
 
 
 class _Padded(nn.Module):
-    """One head over tensors, of which `lengths` says how many tokens are not padding."""
+    """One head on tensors; `lengths` is the number of tokens that are not padding."""
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         mask = (torch.arange(x.shape[-2]) < lengths[:, None])[:, None, None]
@@ -293,7 +293,7 @@ def test_inputs_of_one_token() -> None:
 
 
 def test_invalid_settings_raise_an_error() -> None:
-    model = drawn_large(Projecting()).double()
+    model = with_large_weights(Projecting()).double()
     with pytest.raises(AuditError, match=r"layers is empty, .*leave it out for all layers"):
         audit(model, _batches(), layers=[])
     for seed in (-1, 2**63):
@@ -303,12 +303,12 @@ def test_invalid_settings_raise_an_error() -> None:
 
 
 def test_one_theory_may_be_named_without_a_list() -> None:
-    record = audit(drawn_large(Projecting()).double(), _batches(1), theories="kernel-pca")
+    record = audit(with_large_weights(Projecting()).double(), _batches(1), theories="kernel-pca")
     assert {finding.claim.theory for finding in record.findings} == {"kernel PCA"}
 
 
 def test_an_error_on_a_later_batch_names_the_batch() -> None:
-    model = drawn_large(Projecting()).double()
+    model = with_large_weights(Projecting()).double()
     batches = [*_batches(2), torch.ones(4, TOKENS, WIDTH + 1, dtype=torch.float64)]
     with pytest.raises(AuditError, match=r"the model fails on the batch after 8 inputs: .*; do the inputs fit it\?"):
         audit(model, batches, theories="symmetry")
@@ -322,11 +322,11 @@ def test_an_error_on_a_single_input_names_the_input() -> None:
             return super().forward(x)
 
     with pytest.raises(AuditError, match="the model fails on one of its first inputs alone: 'company'"):
-        audit(drawn_large(NeedsCompany()).double(), _batches())
+        audit(with_large_weights(NeedsCompany()).double(), _batches())
 
 
 class Swallowing(Projecting):
-    """Catches whatever happens inside it."""
+    """A model that catches all exceptions of its layers."""
 
     def forward(self, x: Tensor) -> Tensor:
         try:
@@ -336,7 +336,7 @@ class Swallowing(Projecting):
 
 
 class Wrapping(Projecting):
-    """Says all errors in its own words."""
+    """A model that rephrases all errors."""
 
     def forward(self, x: Tensor) -> Tensor:
         try:
@@ -356,7 +356,7 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_model(
 
     monkeypatch.setattr(Measurement, "observe", fails)
     with pytest.raises(IndexError) as caught:
-        audit(drawn_large(make()).double(), _batches(), theories=["kernel-pca"])
+        audit(with_large_weights(make()).double(), _batches(), theories=["kernel-pca"])
     assert caught.value is defect
 
 
@@ -367,7 +367,7 @@ def test_a_layer_that_runs_only_on_later_batches_raises_an_error() -> None:
             return super().forward(x) if x.shape[1] > 20 else x
 
     batches = list(_batches())
-    model = drawn_large(Skips()).double()
+    model = with_large_weights(Skips()).double()
     assert len(audit(model, batches, theories="symmetry").findings) == 1 + HEADS + HEADS
     with pytest.raises(AttentionNotSeenError, match="runs on a later batch and not on the first"):
         audit(model, [batches[0][:, :13], *batches], theories="symmetry")
@@ -375,9 +375,9 @@ def test_a_layer_that_runs_only_on_later_batches_raises_an_error() -> None:
 
 @pytest.fixture(scope="module")
 def encoder_pair() -> tuple[nn.Module, nn.Module]:
-    """A tiny BERT with large weights, and the same as it is drawn."""
+    """Return a tiny BERT with large weights, and the same with initial weights."""
     family = FAMILIES["bert"]
-    return drawn_large(family.make()), family.make()
+    return with_large_weights(family.make()), family.make()
 
 
 def test_a_theory_that_needs_the_baseline_has_it_among_its_controls(encoder_pair: Any) -> None:
@@ -424,7 +424,7 @@ def test_a_baseline_without_finite_values_raises_an_error(encoder_pair: Any) -> 
 
 
 def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
-    """Heads whose attention is saturated have claims that the untrained heads have not."""
+    """Saturated heads have claims that the baseline's heads do not have."""
     model, untrained = copy.deepcopy(encoder_pair[0]), encoder_pair[1]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -433,7 +433,7 @@ def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path
     record = audit(model, [FAMILIES["bert"].inputs()] * 4, baseline=untrained)
     nuclear = [f for f in record.findings if f.claim.statistic == "cosine, nuclear" and f.inputs]
     assert nuclear
-    assert all(chance.decisive for f in nuclear for chance in f.controls), "the untrained head has no such number"
+    assert all(control.decisive for f in nuclear for control in f.controls), "the untrained head has no such number"
     written = write_report(record, tmp_path)
     stored = json.loads(written.findings.read_text())
     assert all(f["closest_control"] is None or f["closest_control"] in f["controls"] for f in stored["findings"])
@@ -442,13 +442,13 @@ def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path
 def test_a_finding_with_only_the_baseline_as_control_can_be_reported(encoder_pair: Any, tmp_path: Path) -> None:
     record = audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=encoder_pair[1], theories="kernel-pca")
     alone = [dataclasses.replace(f, controls=f.controls[-1:]) for f in record.findings]
-    assert not any(chance.decisive for f in alone for chance in f.controls)
+    assert not any(control.decisive for f in alone for control in f.controls)
     written = write_report(dataclasses.replace(record, findings=tuple(alone)), tmp_path)
     assert {f["closest_control"] for f in json.loads(written.findings.read_text())["findings"]} == {None}
 
 
 class Collapsing(nn.Module):
-    """Three layers without a residual stream, whose saturated heads give nearly the same vector to every token."""
+    """Three layers without a residual connection, whose saturated heads give nearly equal vectors for all tokens."""
 
     def __init__(self, width: int, seed: int) -> None:
         super().__init__()

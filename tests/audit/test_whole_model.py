@@ -12,13 +12,13 @@ from clearhead.audit.model_runs import run_whole_model
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.symmetry.whole_model import permutation_errors
 from clearhead.theories.theory import WholeModelErrors
-from tests.interfaces.zoo import FAMILIES, drawn_large
+from tests.interfaces.zoo import FAMILIES, with_large_weights
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
 
 
 class Encoder(nn.Module):
-    """Two layers without positions, or with a code added to the tokens, or with a causal mask in the second layer."""
+    """Two layers without positions, with position codes, or with a causal mask in the second layer."""
 
     def __init__(self, *, code: bool = False, causal: bool = False) -> None:
         super().__init__()
@@ -46,16 +46,16 @@ def _tokens() -> Tensor:
 
 
 def test_a_model_without_positions_is_equivariant() -> None:
-    found = _measured(drawn_large(Encoder()), _tokens())
-    assert max(*found.layers, found.whole) <= tolerance(torch.float32)
-    assert found.unrelated > 0.5
-    assert (found.inputs, found.draws, found.reason) == (BATCH, 2, "")
+    result = _measured(with_large_weights(Encoder()), _tokens())
+    assert max(*result.layers, result.whole) <= tolerance(torch.float32)
+    assert result.unrelated > 0.5
+    assert (result.inputs, result.draws, result.reason) == (BATCH, 2, "")
 
 
 def test_position_codes_break_every_layer_and_a_causal_mask_its_own_and_later_ones() -> None:
-    coded = _measured(drawn_large(Encoder(code=True)), _tokens())
+    coded = _measured(with_large_weights(Encoder(code=True)), _tokens())
     assert min(*coded.layers, coded.whole) > 0.1
-    masked = _measured(drawn_large(Encoder(causal=True)), _tokens())
+    masked = _measured(with_large_weights(Encoder(causal=True)), _tokens())
     assert masked.layers[0] <= tolerance(torch.float32)
     assert min(masked.layers[1], masked.whole) > 0.1
 
@@ -63,9 +63,9 @@ def test_position_codes_break_every_layer_and_a_causal_mask_its_own_and_later_on
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_text_models_are_broken_by_their_positions(name: str) -> None:
     family = FAMILIES[name]
-    found = _measured(family.make(), family.inputs())
-    assert len(found.layers) == 3
-    assert min(*found.layers, found.whole) > 0.05
+    result = _measured(family.make(), family.inputs())
+    assert len(result.layers) == 3
+    assert min(*result.layers, result.whole) > 0.05
 
 
 def test_padding_is_not_permuted() -> None:
@@ -94,10 +94,10 @@ def test_given_position_ids_are_not_permuted() -> None:
 )
 def test_models_without_a_single_sequence_are_not_measured(name: str, reason: str) -> None:
     family = FAMILIES[name]
-    found = _measured(family.make(), family.inputs())
-    assert reason in found.reason
-    assert np.isnan(found.whole)
-    assert found.layers == ()
+    result = _measured(family.make(), family.inputs())
+    assert reason in result.reason
+    assert np.isnan(result.whole)
+    assert result.layers == ()
 
 
 def test_layers_are_measured_if_the_output_is_not_by_token() -> None:
@@ -105,11 +105,11 @@ def test_layers_are_measured_if_the_output_is_not_by_token() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x).mean(dim=1)
 
-    found = _measured(drawn_large(Pooled()), _tokens())
-    assert max(found.layers) <= tolerance(torch.float32)
-    assert np.isnan(found.whole)
-    assert found.reason == "the model's output is not one vector per token"
+    result = _measured(with_large_weights(Pooled()), _tokens())
+    assert max(result.layers) <= tolerance(torch.float32)
+    assert np.isnan(result.whole)
+    assert result.reason == "the model's output is not one vector per token"
 
 
 def test_inputs_too_short_to_permute_are_skipped() -> None:
-    assert "fewer than 3 tokens" in _measured(drawn_large(Encoder()), _tokens()[:, :2]).reason
+    assert "fewer than 3 tokens" in _measured(with_large_weights(Encoder()), _tokens()[:, :2]).reason

@@ -1,4 +1,4 @@
-"""Small models in double precision whose attention has a gradient that can be found another way."""
+"""Small models in double precision whose attention gradients can be computed in another way."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def _torch(name: str) -> Case:
 
 
 class _Cast:
-    """Calls a model with every floating tensor in double precision."""
+    """A model called with every floating tensor in double precision."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -55,7 +55,7 @@ CASES = {
 
 
 class Layer(nn.Module):
-    """Attention by torch's function, and a map of its output."""
+    """Attention by torch's function, and an output map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def tokens(seed: int = 0) -> Tensor:
 
 
 def loss_of(output: Any) -> Tensor:
-    """A number to which every entry of the output matters, and matters differently."""
+    """Return a loss that depends on every entry of the output with a different weight."""
     parts = [output] if isinstance(output, Tensor) else [x for x in output.values() if isinstance(x, Tensor)]
     weighted = (torch.linspace(-1, 2, x.numel(), dtype=x.dtype).view(x.shape) * x for x in parts)
     return torch.stack([x.sin().mean() for x in weighted]).sum()

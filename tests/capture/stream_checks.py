@@ -1,4 +1,4 @@
-"""Whether what was captured is what a small transformer says that it carries."""
+"""Comparison of captured residual streams with those that a small transformer records."""
 
 import torch
 from torch import Tensor, nn
@@ -9,11 +9,11 @@ from tests.capture.stream_models import Carried
 
 
 def captured(model: nn.Module, x: Tensor) -> list[Heads]:
-    with torch.no_grad(), capture(model, residual_stream=True) as tape:
-        watched = model(x.clone())
+    with torch.no_grad(), capture(model, residual_stream=True) as recorded:
+        while_capturing = model(x.clone())
     with torch.no_grad():
-        assert torch.equal(model(x.clone()), watched)
-    return tape.heads
+        assert torch.equal(model(x.clone()), while_capturing)
+    return recorded.heads
 
 
 def assert_carried(heads: list[Heads], carried: list[Carried | None]) -> None:

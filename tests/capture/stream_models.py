@@ -1,4 +1,4 @@
-"""Small transformers that note what they carry past their attention, each written another way."""
+"""Small transformers that record their residual stream, each with a different block."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Carried = tuple[Tensor, Tensor, Tensor | None]
 
 
 class Attention(nn.Module):
-    """By torch's function, over tokens in the second axis from the end."""
+    """Attention by torch's function, with tokens on the second axis from the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
 
 class Parts(nn.Module):
-    """What a block is put together from."""
+    """The modules of a block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ Step = Callable[[Parts, Tensor], tuple[Tensor, Carried | None]]
 
 
 class Toy(nn.Module):
-    """Blocks that return what they carry too. `carried` has it of the last pass, copied; None where there is none."""
+    """Blocks that also return their residual stream. `carried` has copies from the last pass, or None."""
 
     def __init__(self, step: Step, blocks: int = BLOCKS) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Toy(nn.Module):
         return scores
 
 
-def made(step: Step, blocks: int = BLOCKS) -> Toy:
+def toy_model(step: Step, blocks: int = BLOCKS) -> Toy:
     torch.manual_seed(0)
     return Toy(step, blocks).eval()
 
@@ -84,7 +84,7 @@ def post_norm(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
 
 
 def post_norm_twice(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """Two parts after attention."""
+    """Two MLPs after attention."""
     between = block.norm(x + block.attention(x))
     first = block.mlp_norm(between + block.mlp(between))
     after = block.mlp_norm(first + block.inner(first))
@@ -120,7 +120,7 @@ def in_place(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
 
 
 def overwritten(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """What has been used is written over: what attention put out, and the tokens after each sum."""
+    """Used tensors are overwritten: the output of attention, and the tokens after each sum."""
     before = x.clone()
     total = x - block.attention(block.norm(x), overwrite=True)
     x.zero_()
@@ -131,14 +131,14 @@ def overwritten(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
 
 
 def values_added(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """A sum within the attention, of what it put out and the values."""
+    """A sum within the attention, of its output and the values."""
     between = x + block.attention(block.norm(x), add_values=True)
     after = between + block.mlp(block.mlp_norm(between))
     return after, (x, between, after)
 
 
 def flattened(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """The MLP's tokens are those of all inputs in one axis."""
+    """The MLP has the tokens of all inputs on one axis."""
     between = x + block.attention(block.norm(x))
     rows = between.reshape(-1, WIDTH)
     after = (rows + block.mlp(block.mlp_norm(rows))).view(x.shape)
@@ -152,7 +152,7 @@ def tokens_first(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
 
 
 def turned_for_attention(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """Attention wants tokens first, the model does not."""
+    """Attention has tokens first, the model has the batch first."""
     normed = block.norm(x).transpose(0, 1)
     between = x + block.torchs(normed, normed, normed, need_weights=False)[0].transpose(0, 1)
     after = between + block.mlp(block.mlp_norm(between))
@@ -167,7 +167,7 @@ def inner_residual(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
 
 
 def macaron(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """Half a step before attention and two parts after it, with a norm at the end, as in a conformer."""
+    """Half a step before attention and two modules after it, with a norm at the end, as in a conformer."""
     x = x + 0.5 * block.inner(block.norm(x))
     between = x + block.attention(block.norm(x))
     following = between + block.mlp(block.mlp_norm(between))
@@ -202,7 +202,7 @@ def attention_alone(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
 
 
 def attention_alone_with_sums(block: Parts, x: Tensor) -> tuple[Tensor, Carried]:
-    """Sums before and within the attention are no part that follows the one before."""
+    """Sums before and within the attention do not belong to the previous block."""
     normed = block.norm(x)
     hidden = block.inner(normed)
     between = x + block.attention(hidden + block.dictionary(hidden), add_values=True)
@@ -214,13 +214,13 @@ def no_residual(block: Parts, x: Tensor) -> tuple[Tensor, None]:
 
 
 def residual_elsewhere(block: Parts, x: Tensor) -> tuple[Tensor, None]:
-    """The MLP has a sum and attention has none."""
+    """The MLP has a residual connection, attention has none."""
     x = block.attention(x)
     return x + block.mlp(x), None
 
 
 def stream_taken_away(block: Parts, x: Tensor) -> tuple[Tensor, None]:
-    """The tokens are subtracted, so that they are not what is carried."""
+    """The tokens are subtracted, so they are not a residual stream."""
     x = block.attention(block.norm(x)) - x
     return x + block.mlp(block.mlp_norm(x)), None
 

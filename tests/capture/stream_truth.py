@@ -1,4 +1,4 @@
-"""Where the residual stream is in families whose code is known, and hooks that take it from there."""
+"""The position of the residual stream in families whose code is known, and hooks that record it there."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -19,9 +19,10 @@ IN, OUT = "in", "out"
 
 @dataclass(frozen=True)
 class Places:
-    """Of a block, whose path is that of its attention without `attention`: a part and whether its input or output.
+    """Positions of the residual stream in a block: a module, and whether its input or output.
 
-    The block's own input is what comes before. within: what the path must begin with
+    The block's path is that of its attention without `attention`. `before` is the block's input.
+    within: prefix of the path
     """
 
     attention: str
@@ -30,7 +31,7 @@ class Places:
     within: str = ""
 
     def of(self, name: str) -> list[tuple[str, str] | None]:
-        """The places of `before`, `between` and `after` around the attention of this name."""
+        """Return the positions of `before`, `between` and `after` around the attention of this name."""
         block = name.removesuffix(self.attention)
         given = (("", IN), self.between, self.after)
         return [None if place is None else (block + place[0], place[1]) for place in given]
@@ -38,14 +39,14 @@ class Places:
 
 @dataclass(frozen=True)
 class Case:
-    """A family, the places of its stream by what the path of its attention ends in, and which have none."""
+    """A family, the positions of its residual stream by the suffix of the attention's path, and layers without one."""
 
     family: Family
     places: tuple[Places, ...]
     none: tuple[str, ...] = ()
 
     def place(self, name: str) -> Places | None:
-        """The places around one attention; None if it has no stream."""
+        """Return the positions around one attention layer; None if it has no residual stream."""
         if any(name.endswith(end) for end in self.none):
             return None
         return next(x for x in self.places if name.startswith(x.within) and name.endswith(x.attention))
@@ -53,7 +54,7 @@ class Case:
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[dict[tuple[str, str], list[Tensor]]]:
-    """What goes into and comes out of every module, call by call, copied."""
+    """Record copies of the inputs and outputs of every module, call by call."""
     seen: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
 
     def into(path: str, _: nn.Module, args: Any, kwargs: Any) -> None:

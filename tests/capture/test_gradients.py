@@ -1,4 +1,4 @@
-"""Gradients at each layer's output: those of the loss, and without a trace in the model."""
+"""Gradients of a loss at each layer's output, recorded without side effects on the model."""
 
 import gc
 import weakref
@@ -24,19 +24,19 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 NORMS_IN_SINGLE = {"llama", "t5"}
-"""Families that compute their norms in single precision whatever the model's: differences drown in its roundings."""
+"""Families that compute norms in single precision in any model: finite differences are too inaccurate."""
 OUTPUT_MAPS = {
     "bert": (".self", ".output.dense"), "gpt2": ("", ".c_proj"), "llama": ("", ".o_proj"), "t5": ("", ".o"),
     "whisper": ("", ".out_proj"), "own vision transformer": ("", ".out"),
 }  # fmt: skip
-"""By family: how the path of a layer becomes that of the map after it."""
+"""By family: how to get the path of the output map from the path of a layer."""
 
 
 def _captured(model: nn.Module, *batches: Tensor) -> list[Heads]:
-    with capture_gradients(model) as tape:
+    with capture_gradients(model) as captured:
         for batch in batches or (tokens(),):
-            tape.differentiate(loss_of(model(batch)))
-    return tape.heads
+            captured.differentiate(loss_of(model(batch)))
+    return captured.heads
 
 
 def _relative(a: Tensor, b: Tensor) -> float:
@@ -44,12 +44,12 @@ def _relative(a: Tensor, b: Tensor) -> float:
 
 
 def test_gradients_equal_those_derived_by_hand() -> None:
-    """Of one layer, o W^T + b under the loss sum(c * .), the gradient at o is c W, whatever its attention."""
+    """For one layer o W^T + b with the loss sum(c * .), the gradient at o is c W, for any attention."""
     model = layers(1)
     weights = tokens(7)
-    with capture_gradients(model) as tape:
-        tape.differentiate((model(tokens()) * weights).sum())
-    (heads,) = tape.heads
+    with capture_gradients(model) as captured:
+        captured.differentiate((model(tokens()) * weights).sum())
+    (heads,) = captured.heads
     expected = (weights @ model[0].out.weight.detach()).unflatten(-1, (HEADS, -1)).transpose(1, 2)
     assert heads.out_gradient is not None
     assert not heads.out_gradient.requires_grad
@@ -73,15 +73,15 @@ def test_a_swapped_operator_has_gradients_too(name: str) -> None:
 
 
 def _assert_slopes(model: nn.Module, run: Callable[[nn.Module], Any]) -> None:
-    """Central differences along the gradient, one call moved at a time, are its length."""
-    with capture_gradients(model) as tape:
-        tape.differentiate(loss_of(run(model)))
-    assert len(tape.heads) == len(tape.layers) > 0
+    """Central differences along the gradient, one call at a time, equal its length."""
+    with capture_gradients(model) as captured:
+        captured.differentiate(loss_of(run(model)))
+    assert len(captured.heads) == len(captured.layers) > 0
     step = difference_step(torch.float64)
-    for number, heads in enumerate(tape.heads):
+    for number, heads in enumerate(captured.heads):
         assert heads.out_gradient is not None, heads.name
         assert heads.out_gradient.shape == heads.out.shape
-        # Queries that may look nowhere cannot be moved.
+        # Outputs of queries without visible keys cannot be changed.
         gradient = heads.out_gradient if heads.rows is None else torch.where(heads.rows, heads.out_gradient, 0)
         direction = gradient / gradient.norm()
         ends = []
@@ -92,7 +92,7 @@ def _assert_slopes(model: nn.Module, run: Callable[[nn.Module], Any]) -> None:
 
 
 def _moved(number: int, by: Tensor) -> Any:
-    """Adds to the output of one call of the pass."""
+    """A handler that adds to the output of one call of the pass."""
     calls = iter(range(1000))
     return lambda heads: heads.out + by if next(calls) == number else heads.out
 
@@ -101,23 +101,23 @@ def _moved(number: int, by: Tensor) -> Any:
 def test_gradients_equal_torchs_at_the_input_of_the_output_map(name: str) -> None:
     case = CASES[name]
     model = case.make()
-    with capture_gradients(model) as tape:
-        tape.differentiate(loss_of(case.run(model)))
+    with capture_gradients(model) as captured:
+        captured.differentiate(loss_of(case.run(model)))
     kept: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple[Tensor]) -> None:
         args[0].retain_grad()
         kept.append(args[0])
 
-    for heads in tape.heads:
+    for heads in captured.heads:
         end, other = OUTPUT_MAPS[name]
         model.get_submodule(heads.name.removesuffix(end) + other).register_forward_pre_hook(keep)
     loss_of(case.run(model)).backward()
-    for heads, joined in zip(tape.heads, kept, strict=True):
+    for heads, joined in zip(captured.heads, kept, strict=True):
         expected = joined.grad.unflatten(-1, (heads.q.shape[1], -1)).transpose(1, 2)
         assert _relative(heads.out_gradient, expected) <= tolerance(torch.float64)
-    # The control: it is not another layer's.
-    assert _relative(tape.heads[0].out_gradient, tape.heads[1].out_gradient) > 0.1
+    # Control: it differs from another layer's gradient.
+    assert _relative(captured.heads[0].out_gradient, captured.heads[1].out_gradient) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_other_fields_equal_those_of_a_capture(name: str) -> None:
     model = case.make()
     with capture(model) as plain:
         case.run(model)
-    with capture_gradients(model) as tape:
-        tape.differentiate(loss_of(case.run(model)))
-    assert tape.layers == plain.layers
-    for ours, theirs in zip(tape.heads, plain.heads, strict=True):
+    with capture_gradients(model) as captured:
+        captured.differentiate(loss_of(case.run(model)))
+    assert captured.layers == plain.layers
+    for ours, theirs in zip(captured.heads, plain.heads, strict=True):
         assert (ours.layer, ours.name, ours.scale, ours.interface) == (
             theirs.layer,
             theirs.name,
@@ -176,16 +176,16 @@ def test_batches_are_recorded_one_by_one_and_released() -> None:
         seen.append((heads.layer, heads.name))
         storages.extend(weakref.ref(x.untyped_storage()) for x in (heads.out, heads.out_gradient))
 
-    with capture_gradients(model, keep=keep) as tape:
+    with capture_gradients(model, keep=keep) as captured:
         for seed in range(3):
             output = model(tokens(seed))
             assert len(seen) == 2 * seed
-            tape.differentiate(loss_of(output))
+            captured.differentiate(loss_of(output))
             del output
             gc.collect()
             assert not any(storage() is not None for storage in storages)
     assert seen == [(0, "0"), (1, "1")] * 3
-    assert tape.heads == []
+    assert captured.heads == []
     alone = [_captured(model, tokens(seed)) for seed in range(2)]
     together = _captured(model, tokens(0), tokens(1))
     for ours, theirs in zip(together, [*alone[0], *alone[1]], strict=True):
@@ -194,18 +194,18 @@ def test_batches_are_recorded_one_by_one_and_released() -> None:
 
 def test_one_loss_can_use_several_passes() -> None:
     model = layers(1)
-    with capture_gradients(model) as tape:
-        tape.differentiate(loss_of(model(tokens())) * loss_of(model(tokens(1))))
-    assert [heads.layer for heads in tape.heads] == [0, 0]
+    with capture_gradients(model) as captured:
+        captured.differentiate(loss_of(model(tokens())) * loss_of(model(tokens(1))))
+    assert [heads.layer for heads in captured.heads] == [0, 0]
     first, second = (_captured(model, tokens(seed))[0] for seed in range(2))
     with torch.no_grad():
         size = [float(loss_of(model(tokens(seed)))) for seed in range(2)]
-    assert _relative(tape.heads[0].out_gradient, first.out_gradient * size[1]) <= tolerance(torch.float64)
-    assert _relative(tape.heads[1].out_gradient, second.out_gradient * size[0]) <= tolerance(torch.float64)
+    assert _relative(captured.heads[0].out_gradient, first.out_gradient * size[1]) <= tolerance(torch.float64)
+    assert _relative(captured.heads[1].out_gradient, second.out_gradient * size[0]) <= tolerance(torch.float64)
 
 
 class Branching(nn.Module):
-    """Three layers beside each other: one that counts, one that does not, and one that `how` is done to."""
+    """Three parallel layers: one that affects the loss, one that does not, and one changed by `how`."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -226,12 +226,12 @@ class Branching(nn.Module):
 
 @pytest.mark.parametrize("how", ["no_grad", "zero", "counts"])
 def test_a_layer_that_does_not_affect_the_loss_has_no_gradient(how: str) -> None:
-    found = {heads.name: heads.out_gradient is not None for heads in _captured(Branching(how))}
-    assert found == {"counts": True, "idle": False, "other": how == "counts"}
+    result = {heads.name: heads.out_gradient is not None for heads in _captured(Branching(how))}
+    assert result == {"counts": True, "idle": False, "other": how == "counts"}
 
 
 class Checkpointed(nn.Module):
-    """Two layers of attention and one without, of which `part` is checkpointed."""
+    """Two attention layers and one other layer, of which `part` is checkpointed."""
 
     def __init__(self, part: str, *, reentrant: bool) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ def test_checkpointing_without_a_graph_raises_an_error(part: str) -> None:
 
 
 def test_models_in_inference_mode_raise_an_error() -> None:
-    """Around the block it changes nothing; a model that was made in it, or runs in it, is refused."""
+    """Inference mode around the block is allowed; a model created or run in it raises an error."""
     expected = _captured(layers(1))[0].out_gradient
     x, model = tokens(), layers(1)
     with torch.inference_mode():
@@ -282,7 +282,7 @@ def test_models_in_inference_mode_raise_an_error() -> None:
 
 
 class Scribbling(nn.Module):
-    """Adds in place to the tokens that its frozen attention was given."""
+    """A model that adds in place to the inputs of its frozen attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -330,14 +330,14 @@ def test_invalid_losses_raise_an_error(case: str, typechecked: bool) -> None:
         pytest.skip("the annotations refuse it first")
     loss, message = LOSSES[case]
     model = layers(1)
-    with pytest.raises(ValueError, match=message), capture_gradients(model) as tape:
-        tape.differentiate(loss(model(tokens()), model))
+    with pytest.raises(ValueError, match=message), capture_gradients(model) as captured:
+        captured.differentiate(loss(model(tokens()), model))
 
 
 def test_a_loss_without_a_pass_and_a_pass_without_a_loss_raise_errors() -> None:
     model = layers(2)
-    with pytest.raises(ValueError, match="no attention ran since the last loss"), capture_gradients(model) as tape:
-        tape.differentiate(torch.ones((), requires_grad=True))
+    with pytest.raises(ValueError, match="no attention ran since the last loss"), capture_gradients(model) as captured:
+        captured.differentiate(torch.ones((), requires_grad=True))
     message = r"2 attention calls have no gradient: call differentiate"
     with pytest.raises(ValueError, match=message), capture_gradients(model):
         model(tokens())
@@ -352,6 +352,6 @@ def test_operators_called_by_a_measurement_are_not_recorded() -> None:
         model(tokens())
         seen.append(heads.name)
 
-    with capture_gradients(model, keep=keep) as tape:
-        tape.differentiate(loss_of(model(tokens())))
+    with capture_gradients(model, keep=keep) as captured:
+        captured.differentiate(loss_of(model(tokens())))
     assert seen == ["0"]

@@ -1,4 +1,4 @@
-"""Several captures, threads and copies at once: each records its own model's calls, and nothing stays behind."""
+"""Several captures, threads and copies at once: each records its own model's calls, without side effects."""
 
 import copy
 import pickle
@@ -127,7 +127,7 @@ def _together(*tasks: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "timm vit", "timm eva", "torch encoder", "own vision transformer", "mpnet"])
 def test_two_threads_capture_two_models_at_the_same_time(name: str) -> None:
-    # Made here: transformers imports its models lazily, and not for several threads at once.
+    # Created here, because transformers' lazy imports are not thread-safe.
     models = [IDENTITY[name].make() for _ in range(2)]
     inputs, calls = IDENTITY[name].inputs(), IDENTITY[name].calls
     with torch.no_grad(), capture(models[0]) as alone:
@@ -242,7 +242,7 @@ def test_torch_and_transformers_stay_untouched_inside_a_capture() -> None:
 
 
 class Encoders(nn.Module):
-    """torch's encoder, which nests padded inputs on its fused path, below a map."""
+    """torch's encoder, which uses nested tensors for padded inputs on its fused path, after a linear map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ def test_torchs_fused_path_is_taken_inside_a_capture_too(padded: bool, stream: b
 
     alone = counted("alone")
     with torch.no_grad(), capture(model, residual_stream=stream) as captured:
-        watched = counted("captured")
+        while_capturing = counted("captured")
     assert counts == {"alone": 3, "captured": 3}
-    assert same(alone, watched)
+    assert same(alone, while_capturing)
     assert [call.values_from is not None for call in captured.heads] == [True] * 3

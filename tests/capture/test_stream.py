@@ -1,4 +1,4 @@
-"""The residual stream around attention is what the code of each family carries, to the bit."""
+"""The captured residual stream is bit-identical to that in the code of each family."""
 
 from collections import Counter
 from typing import Any
@@ -19,27 +19,27 @@ PARTS = ("before", "between", "after")
 
 
 def _captured(model: nn.Module, inputs: dict[str, Any]) -> tuple[list[Heads], list[Tensor]]:
-    with torch.no_grad(), capture(model, residual_stream=True) as tape:
+    with torch.no_grad(), capture(model, residual_stream=True) as captured:
         output = model(**inputs)
-    return tape.heads, list(tensors(output))
+    return captured.heads, list(tensors(output))
 
 
 def _truth(case: Case, heads: list[Heads], seen: dict[tuple[str, str], list[Tensor]]) -> list[list[Tensor | None]]:
-    """Of each call, the three tensors that its model's code carries; none for calls that have no stream."""
+    """Return the three tensors of the residual stream of each call; an empty list for calls without one."""
     count: Counter[str] = Counter()
-    found: list[list[Tensor | None]] = []
+    result: list[list[Tensor | None]] = []
     for call in heads:
         path = call.name.split(", call ")[0]
         places = case.place(path)
-        found.append(
+        result.append(
             [] if places is None else [None if place is None else seen[place][count[path]] for place in places.of(path)]
         )
         count[path] += 1
-    return found
+    return result
 
 
 def _is(ours: Tensor | None, theirs: Tensor | None) -> bool:
-    """Whether two are equal, to the bit; rows and columns of an image are tokens in one row."""
+    """Return whether two are bit-identical; rows and columns of an image are tokens on one axis."""
     if ours is None or theirs is None:
         return ours is theirs
     return torch.equal(ours, theirs.reshape(ours.shape))
@@ -51,8 +51,8 @@ def test_the_residual_stream_is_what_each_family_adds_to(name: str) -> None:
     model, inputs = case.family.make(), case.family.inputs()
     with torch.no_grad(), recorded(model) as seen:
         alone = list(tensors(model(**inputs)))
-    heads, watched = _captured(model, inputs)
-    assert same(alone, watched)
+    heads, while_capturing = _captured(model, inputs)
+    assert same(alone, while_capturing)
     assert [call.layer for call in heads] == list(range(case.family.calls))
     for call, truth in zip(heads, _truth(case, heads, seen), strict=True):
         if not truth:
@@ -67,7 +67,7 @@ def test_the_residual_stream_is_what_each_family_adds_to(name: str) -> None:
 
 
 def _assert_controls(stream: ResidualStream) -> None:
-    """The parts differ, so that none could be mistaken for another."""
+    """The three tensors differ, so that none can be mistaken for another."""
     assert not torch.equal(stream.before, stream.between)
     assert stream.after is None or not torch.equal(stream.after, stream.between)
 
@@ -97,7 +97,7 @@ def _assert_sum(name: str, call: Heads) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_normalised_inputs_of_attention_are_not_the_residual_stream(name: str) -> None:
-    """The control: the same comparison sees a tensor of the same shape from the wrong side of a norm."""
+    """The control: the comparison fails for a tensor of the same shape on the other side of a norm."""
     case, norm = CASES[name], {"gpt2": "h.1.ln_1", "llama": "layers.1.input_layernorm"}[name]
     model, inputs = case.family.make(), case.family.inputs()
     with torch.no_grad(), recorded(model) as seen:
@@ -113,10 +113,10 @@ def test_gradient_captures_have_the_residual_stream_too(name: str) -> None:
     model, inputs = case.family.make(), case.family.inputs()
     with recorded(model) as seen:
         model(**inputs)
-    with capture_gradients(model, residual_stream=True) as tape:
-        tape.differentiate(loss_of(model(**inputs)))
-    assert all(call.out_gradient is not None for call in tape.heads)
-    for call, truth in zip(tape.heads, _truth(case, tape.heads, seen), strict=True):
+    with capture_gradients(model, residual_stream=True) as captured:
+        captured.differentiate(loss_of(model(**inputs)))
+    assert all(call.out_gradient is not None for call in captured.heads)
+    for call, truth in zip(captured.heads, _truth(case, captured.heads, seen), strict=True):
         if truth:
             for part, theirs in zip(PARTS, truth, strict=True):
                 assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
@@ -139,15 +139,15 @@ PARALLEL = {
 def test_attention_parallel_to_an_mlp_has_no_residual_stream(name: str) -> None:
     model_class, config, values = PARALLEL[name]
     model = _transformers(model_class, config, **values)()
-    heads, watched = _captured(model, _text())
+    heads, while_capturing = _captured(model, _text())
     with torch.no_grad():
-        assert same(list(tensors(model(**_text()))), watched)
+        assert same(list(tensors(model(**_text()))), while_capturing)
     assert len(heads) == 3
     assert all(call.residual_stream is None for call in heads)
 
 
 def test_the_sequential_form_of_the_same_family_has_a_residual_stream() -> None:
-    """The control: GPT-NeoX can be had with its MLP after its attention."""
+    """The control: GPT-NeoX can also be configured with its MLP after its attention."""
     heads, _ = _captured(
         _transformers("GPTNeoXModel", "GPTNeoXConfig", use_parallel_residual=False, **_size())(), _text()
     )
@@ -157,9 +157,9 @@ def test_the_sequential_form_of_the_same_family_has_a_residual_stream() -> None:
 def test_the_residual_stream_is_recorded_only_on_request() -> None:
     family = FAMILIES["bert"]
     model = family.make()
-    with torch.no_grad(), capture(model) as tape:
+    with torch.no_grad(), capture(model) as captured:
         model(**family.inputs())
-    assert all(call.residual_stream is None for call in tape.heads)
+    assert all(call.residual_stream is None for call in captured.heads)
 
 
 def test_half_precision_and_inference_mode() -> None:
@@ -167,9 +167,9 @@ def test_half_precision_and_inference_mode() -> None:
     model, inputs = family.make().to(torch.bfloat16), family.inputs()
     with torch.no_grad(), recorded(model) as seen:
         model(**inputs)
-    with torch.inference_mode(), capture(model, residual_stream=True) as tape:
+    with torch.inference_mode(), capture(model, residual_stream=True) as captured:
         model(**inputs)
-    for call, truth in zip(tape.heads, _truth(CASES["llama"], tape.heads, seen), strict=True):
+    for call, truth in zip(captured.heads, _truth(CASES["llama"], captured.heads, seen), strict=True):
         for part, theirs in zip(PARTS, truth, strict=True):
             assert _is(getattr(call.residual_stream, part), theirs), (call.name, part)
         assert call.output_weight.dtype == torch.bfloat16
@@ -184,6 +184,6 @@ def test_generation_with_a_cache_records_the_residual_stream_of_new_tokens() -> 
     )
     model = transformers.GPT2LMHeadModel(config).eval()
     prompt = torch.randint(5, 60, (2, 5))
-    with capture(model, residual_stream=True) as tape:
+    with capture(model, residual_stream=True) as captured:
         model.generate(prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False)
-    assert [tuple(call.residual_stream.before.shape) for call in tape.heads] == [(2, 5, 24)] * 2 + [(2, 1, 24)] * 4
+    assert [tuple(call.residual_stream.before.shape) for call in captured.heads] == [(2, 5, 24)] * 2 + [(2, 1, 24)] * 4

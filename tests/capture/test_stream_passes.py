@@ -1,4 +1,4 @@
-"""A pass with the stream: calls handed on in time, nothing written over, nothing left behind, others undisturbed."""
+"""Forward passes with the residual stream: timely calls, no overwritten tensors, no side effects."""
 
 import weakref
 
@@ -17,11 +17,11 @@ from clearhead.numerics.precision import tolerance
 from tests.capture import stream_models as toys
 from tests.capture.models import loss_of
 from tests.capture.stream_checks import assert_carried, captured
-from tests.capture.stream_models import BLOCKS, Carried, Toy, made, tokens
+from tests.capture.stream_models import BLOCKS, Carried, Toy, tokens, toy_model
 
 
 def test_calls_are_passed_on_as_soon_as_their_stream_is_known() -> None:
-    model = made(toys.pre_norm, 7)
+    model = toy_model(toys.pre_norm, 7)
     living: list[weakref.ref[Tensor]] = []
     most, order = 0, []
 
@@ -31,18 +31,18 @@ def test_calls_are_passed_on_as_soon_as_their_stream_is_known() -> None:
         living.append(weakref.ref(heads.residual_stream.between))
         most = max(most, sum(tensor() is not None for tensor in living))
 
-    with torch.no_grad(), capture(model, keep=look, residual_stream=True) as tape:
+    with torch.no_grad(), capture(model, keep=look, residual_stream=True) as recorded:
         model(tokens())
         assert order == list(range(7))
         model(tokens())
     assert order == [*range(7), *range(7)]
-    assert tape.heads == []
+    assert recorded.heads == []
     assert most <= 2
     assert not any(tensor() is not None for tensor in living)
 
 
 def test_attention_without_a_residual_stream_does_not_delay_others() -> None:
-    model = made(toys.pre_norm, 7)
+    model = toy_model(toys.pre_norm, 7)
     late = []
 
     def mixed(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
@@ -59,7 +59,7 @@ def test_attention_without_a_residual_stream_does_not_delay_others() -> None:
 
 
 def test_captured_tensors_are_copied_before_the_model_overwrites_them() -> None:
-    model = made(toys.overwritten)
+    model = toy_model(toys.overwritten)
     plain: list[Tensor] = []
     with torch.no_grad(), capture(model, keep=lambda heads: plain.append(heads.out.clone())):
         model(tokens())
@@ -70,7 +70,7 @@ def test_captured_tensors_are_copied_before_the_model_overwrites_them() -> None:
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_nothing_is_left_when_the_model_or_its_observer_raises(block: int) -> None:
-    model = made(toys.pre_norm)
+    model = toy_model(toys.pre_norm)
     before = [sorted(vars(module)) for module in model.modules()]
 
     def broken(*_: object) -> None:
@@ -88,31 +88,31 @@ def test_nothing_is_left_when_the_model_or_its_observer_raises(block: int) -> No
         model(tokens())
     assert _get_current_dispatch_mode() is None
     handle = model.blocks[block].mlp.register_forward_pre_hook(broken)
-    with torch.no_grad(), capture(model, residual_stream=True) as tape:
+    with torch.no_grad(), capture(model, residual_stream=True) as recorded:
         with pytest.raises(RuntimeError, match="broken"):
             model(tokens())
         assert _get_current_dispatch_mode() is None
         handle.remove()
-        tape.heads.clear()
+        recorded.heads.clear()
         model(tokens())
-    assert_carried(tape.heads, model.carried)
+    assert_carried(recorded.heads, model.carried)
     assert [sorted(vars(module)) for module in model.modules()] == before
 
 
 def test_other_dispatch_modes_still_see_all_operations() -> None:
-    """One around the capture counts what it counts alone, and one inside the model does not hide the stream."""
+    """A mode around the capture counts the same operations, and a mode inside the model does not hide the stream."""
 
     def counted(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried | None]:
         with FlopCounterMode(display=False):
             return toys.pre_norm(block, x)
 
-    model = made(counted)
+    model = toy_model(counted)
     with torch.no_grad(), FlopCounterMode(display=False) as alone:
         model(tokens())
-    with torch.no_grad(), FlopCounterMode(display=False) as outer, capture(model, residual_stream=True) as tape:
+    with torch.no_grad(), FlopCounterMode(display=False) as outer, capture(model, residual_stream=True) as recorded:
         model(tokens())
     assert outer.get_total_flops() >= alone.get_total_flops() > 0
-    assert_carried(tape.heads, model.carried)
+    assert_carried(recorded.heads, model.carried)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not use the queries")
@@ -121,13 +121,16 @@ def test_checkpointed_blocks_and_swapped_operators_have_a_residual_stream() -> N
         result: tuple[Tensor, Carried | None] = checkpoint(toys.post_norm, block, x, use_reentrant=False)
         return result
 
-    model = made(checkpointed)
-    with swap(model, "symmetric", layers="blocks.1.attention"), capture_gradients(model, residual_stream=True) as tape:
+    model = toy_model(checkpointed)
+    with (
+        swap(model, "symmetric", layers="blocks.1.attention"),
+        capture_gradients(model, residual_stream=True) as recorded,
+    ):
         output = model(tokens())
         carried = list(model.carried)
-        tape.differentiate(loss_of(output))
-    assert_carried(tape.heads, carried)
-    assert [recompute_error(call) > tolerance(torch.float32) for call in tape.heads] == [False, True, False]
+        recorded.differentiate(loss_of(output))
+    assert_carried(recorded.heads, carried)
+    assert [recompute_error(call) > tolerance(torch.float32) for call in recorded.heads] == [False, True, False]
 
 
 def test_a_nested_forward_pass_belongs_to_the_outer_one() -> None:
@@ -137,8 +140,8 @@ def test_a_nested_forward_pass_belongs_to_the_outer_one() -> None:
 
     torch.manual_seed(0)
     model = Twice(toys.pre_norm).eval()
-    with torch.no_grad(), capture(model, residual_stream=True) as tape:
-        watched = model(tokens())
-    assert torch.equal(watched, model(tokens()))
-    assert tape.passes == 1
-    assert [call.residual_stream is not None for call in tape.heads] == [True] * 2 * BLOCKS
+    with torch.no_grad(), capture(model, residual_stream=True) as recorded:
+        while_capturing = model(tokens())
+    assert torch.equal(while_capturing, model(tokens()))
+    assert recorded.passes == 1
+    assert [call.residual_stream is not None for call in recorded.heads] == [True] * 2 * BLOCKS

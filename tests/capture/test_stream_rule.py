@@ -1,4 +1,4 @@
-"""One rule finds the stream however a block is written, and does not where there is none."""
+"""One rule finds the residual stream in all kinds of blocks, and reports none where there is none."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from clearhead.numerics.precision import tolerance
 from tests.capture import stream_models as toys
 from tests.capture.models import loss_of
 from tests.capture.stream_checks import assert_carried, captured
-from tests.capture.stream_models import BATCH, BLOCKS, HEADS, TOKENS, WIDTH, Carried, Step, Toy, made, tokens
+from tests.capture.stream_models import BATCH, BLOCKS, HEADS, TOKENS, WIDTH, Carried, Step, Toy, tokens, toy_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True"
@@ -33,10 +33,10 @@ WITHOUT = [
 @pytest.mark.parametrize("step", [*SERIAL, *WITHOUT])
 @pytest.mark.parametrize("blocks", [1, 2, BLOCKS])
 def test_the_residual_stream_is_found_in_every_way_to_write_a_block(step: Step, blocks: int) -> None:
-    model = made(step, blocks)
+    model = toy_model(step, blocks)
     heads = captured(model, tokens())
     if blocks == 1 and step in (toys.crate, toys.crate_by_subtraction):
-        assert heads[0].residual_stream.after is None  # No block before has shown where one ends.
+        assert heads[0].residual_stream.after is None  # No earlier block shows where a block ends.
         model.carried = [(*model.carried[0][:2], None)]
     assert_carried(heads, model.carried)
 
@@ -88,8 +88,8 @@ def test_the_output_weight_has_scales_of_features_but_no_gates_and_no_other_orde
 
 
 def test_modules_before_and_after_attention_are_handled() -> None:
-    """What the next attention is added to comes after both, the norm and its own half step."""
-    model = made(toys.macaron)
+    """The next attention is added after both the norm and the half step."""
+    model = toy_model(toys.macaron)
     heads = captured(model, tokens())
     for call, following, truth in zip(heads, [*heads[1:], None], model.carried, strict=True):
         assert torch.equal(call.residual_stream.before, truth[0])
@@ -98,7 +98,7 @@ def test_modules_before_and_after_attention_are_handled() -> None:
 
 
 def test_attention_layers_that_are_added_together_share_a_residual_stream() -> None:
-    model = made(toys.two_in_one_sum)
+    model = toy_model(toys.two_in_one_sum)
     heads = captured(model, tokens())
     assert_carried(heads[::2], model.carried)
     assert_carried(heads[1::2], model.carried)
@@ -106,8 +106,8 @@ def test_attention_layers_that_are_added_together_share_a_residual_stream() -> N
 
 @pytest.mark.parametrize("inputs", [BATCH, TOKENS])
 def test_models_with_tokens_first(inputs: int) -> None:
-    """Also where there are as many as inputs, so that no length tells."""
-    model = made(toys.tokens_first)
+    """Also if there are as many tokens as inputs, so that sizes do not distinguish them."""
+    model = toy_model(toys.tokens_first)
     heads = captured(model, tokens(TOKENS, inputs))
     assert_carried(heads, model.carried)
     assert heads[0].residual_stream.before.shape == (inputs, TOKENS, WIDTH)
@@ -115,18 +115,18 @@ def test_models_with_tokens_first(inputs: int) -> None:
 
 @pytest.mark.parametrize("inputs", [BATCH, TOKENS])
 def test_attention_with_tokens_first_in_a_model_with_batch_first(inputs: int) -> None:
-    model = made(toys.turned_for_attention)
+    model = toy_model(toys.turned_for_attention)
     assert_carried(captured(model, tokens(inputs, TOKENS)), model.carried)
 
 
 def test_a_reused_storage_is_not_mistaken_for_the_old_tensor() -> None:
-    """Torch gives addresses of storages out again; while a pass is watched they stay with what they belonged to."""
+    """Torch reuses addresses of storages; during a traced pass they are not reused."""
     flow = Dataflow()
     assert [flow.node(torch.randn(7)) for _ in range(29)] == list(range(29))
 
 
 def test_only_tensors_with_the_calls_tokens_are_accepted() -> None:
-    """Images have rows, columns and a width at last, or they are left alone; what fits both ways is no one's."""
+    """Images must have rows, columns and channels last; ambiguous tensors are not accepted."""
     axes = Axes(inputs=3, tokens=35, windows=1, tokens_first=False)
     image = torch.randn(3, 5, 7, 11)
     assert torch.equal(axes.laid_out(image), image.reshape(3, 35, 11))
@@ -163,24 +163,24 @@ def test_training_mode_works_and_keeps_the_random_state() -> None:
         after = between + nn.functional.dropout(block.mlp(block.mlp_norm(between)), 0.3)
         return after, (x, between, after)
 
-    model = made(dropped).train()
+    model = toy_model(dropped).train()
     torch.manual_seed(5)
     alone = model(tokens())
     torch.manual_seed(5)
-    with capture(model, residual_stream=True) as tape:
-        watched = model(tokens())
-    assert torch.equal(alone, watched)
-    assert_carried(tape.heads, model.carried)
+    with capture(model, residual_stream=True) as recorded:
+        while_capturing = model(tokens())
+    assert torch.equal(alone, while_capturing)
+    assert_carried(recorded.heads, model.carried)
 
 
 @pytest.mark.parametrize("step", [toys.pre_norm, toys.post_norm, toys.crate, toys.beside])
 def test_gradient_captures_record_the_residual_stream(step: Step) -> None:
-    model = made(step)
-    with capture_gradients(model, residual_stream=True) as tape:
+    model = toy_model(step)
+    with capture_gradients(model, residual_stream=True) as recorded:
         for seed in range(2):
-            tape.differentiate(loss_of(model(tokens() + seed)))
-            assert_carried(tape.heads[-BLOCKS:], model.carried)
-    assert all(call.out_gradient is not None for call in tape.heads)
+            recorded.differentiate(loss_of(model(tokens() + seed)))
+            assert_carried(recorded.heads[-BLOCKS:], model.carried)
+    assert all(call.out_gradient is not None for call in recorded.heads)
 
 
 def _encoder(layers: int = 3, **options: Any) -> nn.TransformerEncoder:
@@ -193,15 +193,15 @@ def _encoder(layers: int = 3, **options: Any) -> nn.TransformerEncoder:
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize(("batch_first", "inputs"), [(True, BATCH), (False, BATCH), (False, TOKENS)])
 def test_the_residual_stream_of_torchs_encoder(batch_first: bool, inputs: int, norm_first: bool, fused: bool) -> None:
-    """On its fused path a second run is seen, whose tokens are the model's to rounding; those before are its own."""
+    """On the fused path a second run is recorded: its tokens equal the model's up to rounding."""
     model = _encoder(batch_first=batch_first, norm_first=norm_first)
     x = tokens(inputs, TOKENS) if batch_first else tokens(TOKENS, inputs)
-    with torch.set_grad_enabled(not fused), capture(model, residual_stream=True) as tape:
-        watched = model(x)
+    with torch.set_grad_enabled(not fused), capture(model, residual_stream=True) as recorded:
+        while_capturing = model(x)
     with torch.set_grad_enabled(not fused):
-        assert torch.equal(watched, model(x))
+        assert torch.equal(while_capturing, model(x))
     allowed = 4 * tolerance(torch.float32, terms=23) if fused else 0.0
-    for call, layer in zip(tape.heads, model.layers, strict=True):
+    for call, layer in zip(recorded.heads, model.layers, strict=True):
         with torch.enable_grad():
             attended = layer._sa_block(layer.norm1(x) if norm_first else x, None, None)
             between = x + attended if norm_first else layer.norm1(x + attended)
@@ -221,9 +221,11 @@ def test_the_residual_stream_of_a_padded_fused_encoder() -> None:
     padding[0, 7:] = True
     with torch.no_grad():
         alone = model(tokens(), src_key_padding_mask=padding)
-        with capture(model, residual_stream=True) as tape:
-            watched = model(tokens(), src_key_padding_mask=padding)
-    assert torch.equal(alone, watched)
-    assert torch.equal(tape.heads[0].residual_stream.before, tokens().masked_fill(padding.unsqueeze(-1), 0))
-    last = tape.heads[-1].residual_stream.after
-    assert float((last - watched)[~padding].abs().max()) <= 4 * tolerance(torch.float32, terms=23) * float(last.max())
+        with capture(model, residual_stream=True) as recorded:
+            while_capturing = model(tokens(), src_key_padding_mask=padding)
+    assert torch.equal(alone, while_capturing)
+    assert torch.equal(recorded.heads[0].residual_stream.before, tokens().masked_fill(padding.unsqueeze(-1), 0))
+    last = recorded.heads[-1].residual_stream.after
+    assert float((last - while_capturing)[~padding].abs().max()) <= 4 * tolerance(torch.float32, terms=23) * float(
+        last.max()
+    )

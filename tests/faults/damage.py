@@ -8,40 +8,40 @@ from pathlib import Path
 __all__ = ["DAMAGES", "damage"]
 
 
-def _flip_bit(content: bytearray, chance: random.Random) -> None:
-    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+def _flip_bit(content: bytearray, rng: random.Random) -> None:
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
 
 
-def _truncate(content: bytearray, chance: random.Random) -> None:
-    del content[chance.randrange(len(content)) :]
+def _truncate(content: bytearray, rng: random.Random) -> None:
+    del content[rng.randrange(len(content)) :]
 
 
-def _zero_block(content: bytearray, chance: random.Random) -> None:
-    start = chance.randrange(len(content))
-    end = min(len(content), start + chance.choice([1, 16, 512]))
+def _zero_block(content: bytearray, rng: random.Random) -> None:
+    start = rng.randrange(len(content))
+    end = min(len(content), start + rng.choice([1, 16, 512]))
     content[start:end] = bytes(end - start)
 
 
-def _swap_bytes(content: bytearray, chance: random.Random) -> None:
-    i, j = chance.sample(range(len(content)), 2)
+def _swap_bytes(content: bytearray, rng: random.Random) -> None:
+    i, j = rng.sample(range(len(content)), 2)
     content[i], content[j] = content[j], content[i]
 
 
-def _append_bytes(content: bytearray, chance: random.Random) -> None:
-    content += chance.choice([chance.randbytes(chance.randint(1, 64)), b"\n", b" "])
+def _append_bytes(content: bytearray, rng: random.Random) -> None:
+    content += rng.choice([rng.randbytes(rng.randint(1, 64)), b"\n", b" "])
 
 
-def _delete_line(content: bytearray, chance: random.Random) -> None:
+def _delete_line(content: bytearray, rng: random.Random) -> None:
     lines = bytes(content).splitlines(keepends=True)
-    del lines[chance.randrange(len(lines))]
+    del lines[rng.randrange(len(lines))]
     content[:] = b"".join(lines)
 
 
-def _edit_number(content: bytearray, chance: random.Random) -> None:
+def _edit_number(content: bytearray, rng: random.Random) -> None:
     """Change one digit. In a file without digits, change one byte."""
     digits = [match.start() for match in re.finditer(rb"\d", content)] or range(len(content))
-    index = chance.choice(digits)
-    content[index] = chance.choice([digit for digit in b"0123456789" if digit != content[index]])
+    index = rng.choice(digits)
+    content[index] = rng.choice([digit for digit in b"0123456789" if digit != content[index]])
 
 
 DAMAGES: dict[str, Callable[[bytearray, random.Random], None]] = {
@@ -58,8 +58,8 @@ DAMAGES: dict[str, Callable[[bytearray, random.Random], None]] = {
 def damage(path: Path, kind: str, seed: int) -> None:
     """Damage a file so that its content changes. The same seed does the same damage to the same content."""
     before = path.read_bytes()
-    chance = random.Random(f"{kind} {seed}")
+    rng = random.Random(f"{kind} {seed}")
     after = bytearray(before)
     while bytes(after) == before:
-        DAMAGES[kind](after, chance)
+        DAMAGES[kind](after, rng)
     path.write_bytes(after)

@@ -31,24 +31,24 @@ VALUES: tuple[Any, ...] = (
 TOKENIZER_KEYS = ("model_max_length", "pad_token", "tokenizer_class", "vocab_file", "do_lower_case", "padding_side")
 
 
-def _change_value(chance: random.Random, path: Path, *more: str) -> None:
+def _change_value(rng: random.Random, path: Path, *more: str) -> None:
     """Give one key of a JSON file a value that it should not have."""
     stored = json.loads(path.read_text()) if path.exists() else {}
-    stored[chance.choice([*stored, *more])] = chance.choice(VALUES)
+    stored[rng.choice([*stored, *more])] = rng.choice(VALUES)
     path.write_text(json.dumps(stored))
 
 
-def _damage_bytes(chance: random.Random, path: Path) -> None:
+def _damage_bytes(rng: random.Random, path: Path) -> None:
     content = bytearray(path.read_bytes())
-    for _ in range(chance.choice([1, 8, 64])):
-        content[chance.randrange(len(content))] = chance.randrange(256)
-    path.write_bytes(content[: chance.choice([len(content), len(content) // 2, 0])])
+    for _ in range(rng.choice([1, 8, 64])):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    path.write_bytes(content[: rng.choice([len(content), len(content) // 2, 0])])
 
 
-def _replace(chance: random.Random, path: Path) -> None:
+def _replace(rng: random.Random, path: Path) -> None:
     """Put something in the place of a file: a pipe, a device, a folder, a link to itself, deep or long JSON."""
     path.unlink(missing_ok=True)
-    kind = chance.randrange(6)
+    kind = rng.randrange(6)
     if kind == 0:
         os.mkfifo(path)
     elif kind in (1, 2):
@@ -60,14 +60,14 @@ def _replace(chance: random.Random, path: Path) -> None:
 
 
 ATTACKS: tuple[Callable[[random.Random, Path], None], ...] = (
-    lambda chance, folder: _change_value(chance, folder / "config.json", "attn_implementation", "auto_map", "backbone"),
-    lambda chance, folder: _change_value(chance, folder / "config.json"),
-    lambda chance, folder: _change_value(chance, folder / "tokenizer_config.json", *TOKENIZER_KEYS),
-    lambda chance, folder: _change_value(chance, folder / "tokenizer.json"),
-    lambda chance, folder: _change_value(chance, folder / "model.safetensors.index.json", "weight_map", "metadata"),
-    lambda chance, folder: _damage_bytes(chance, folder / chance.choice(["config.json", "tokenizer.json"])),
-    lambda chance, folder: _damage_bytes(chance, folder / "model.safetensors"),
-    lambda chance, folder: _replace(chance, chance.choice(sorted(folder.iterdir()))),
+    lambda rng, folder: _change_value(rng, folder / "config.json", "attn_implementation", "auto_map", "backbone"),
+    lambda rng, folder: _change_value(rng, folder / "config.json"),
+    lambda rng, folder: _change_value(rng, folder / "tokenizer_config.json", *TOKENIZER_KEYS),
+    lambda rng, folder: _change_value(rng, folder / "tokenizer.json"),
+    lambda rng, folder: _change_value(rng, folder / "model.safetensors.index.json", "weight_map", "metadata"),
+    lambda rng, folder: _damage_bytes(rng, folder / rng.choice(["config.json", "tokenizer.json"])),
+    lambda rng, folder: _damage_bytes(rng, folder / "model.safetensors"),
+    lambda rng, folder: _replace(rng, rng.choice(sorted(folder.iterdir()))),
 )
 
 
@@ -77,10 +77,10 @@ def _too_long(*_: object) -> None:
 
 def outcome(folder: Path, seed: int) -> str:
     """Change the folder by the seed and load it. Return "loaded", "refused", or a description of the fault."""
-    chance = random.Random(seed)
-    for _ in range(chance.choice([1, 1, 2])):
+    rng = random.Random(seed)
+    for _ in range(rng.choice([1, 1, 2])):
         try:
-            chance.choice(ATTACKS)(chance, folder)
+            rng.choice(ATTACKS)(rng, folder)
         except (OSError, ValueError, AttributeError, TypeError, IndexError):
             continue  # an earlier change left nothing to change
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""Put bugs into the package one at a time, and report which of them the tests kill.
+"""Plant bugs one at a time, and report which of them the tests detect.
 
     python tests/faults/inject.py [--only NAME ...] [--jobs 2]
 

@@ -41,9 +41,9 @@ def run_training(folder: Path) -> None:
     )  # fmt: skip
 
 
-def _fill_disk(chance: random.Random) -> None:
+def _fill_disk(rng: random.Random) -> None:
     """Let every write fail from a random one on, as on a full disk."""
-    remaining, real = chance.randrange(1, 40), os.fsync
+    remaining, real = rng.randrange(1, 40), os.fsync
 
     def fsync(descriptor: int) -> None:
         nonlocal remaining
@@ -88,11 +88,11 @@ def final_state(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def interrupt_until_done(folder: Path, kind: str, seed: int, *, seconds: float) -> int:
     """Interrupt a training three times and let it end. Return how often it was interrupted before its end."""
-    chance, interrupted = random.Random(f"{kind} {seed}"), 0
+    rng, interrupted = random.Random(f"{kind} {seed}"), 0
     for _ in range(3):
-        child = start_training(folder, disk=chance if kind == "full disk" else None)
+        child = start_training(folder, disk=rng if kind == "full disk" else None)
         if kind != "full disk":
-            time.sleep(chance.uniform(0, seconds))
+            time.sleep(rng.uniform(0, seconds))
             os.kill(child, getattr(signal, kind))
         code = exit_code(child)
         assert code in (0, REFUSED if kind == "full disk" else -getattr(signal, kind)), code

@@ -1,4 +1,4 @@
-"""Whether a map that was found makes what it is said to have made, in double precision."""
+"""Checks of captured linear maps: that x W + b gives queries, keys and values, in double precision."""
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ def made_of(heads: Heads, role: str) -> LinearMap | None:
 
 
 def identity_error(heads: Heads, role: str = "v") -> float:
-    """Largest difference of x W + b to what it made, relative to the largest of that."""
+    """Return the largest difference of x W + b from the operand, relative to its largest entry."""
     made, y = made_of(heads, role), getattr(heads, role)
     assert made is not None
     again = torch.einsum("btc,hcf->bhtf", made.x.double(), made.weight.double())
@@ -33,7 +33,7 @@ def assert_found(heads: Heads, role: str = "v", roundings: float = 0.0) -> None:
 
 
 def score_error(heads: Heads, queries: LinearMap | None, keys: LinearMap | None) -> float:
-    """Largest difference of the scores by W = [W_q; b_q] [W_k; b_k]^T, on the layer's own tokens, to q k^T."""
+    """Return the largest difference of the scores by W = [W_q; b_q] [W_k; b_k]^T from q k^T, on the layer's tokens."""
     assert heads.queries_from is not None
     assert heads.keys_from is not None
     x, y = (functional.pad(made.x.double(), (0, 1), value=1.0) for made in (heads.queries_from, heads.keys_from))
@@ -49,7 +49,7 @@ def _with_bias(made: LinearMap | None) -> Tensor:
 
 
 def assert_scores(heads: Heads) -> None:
-    """Queries and keys have maps, and these give the layer's scores."""
+    """Assert that queries and keys have maps, and that these give the layer's scores."""
     assert_found(heads, "q")
     assert_found(heads, "k")
     terms = heads.queries_from.x.shape[-1] + heads.keys_from.x.shape[-1]

@@ -1,4 +1,4 @@
-"""What an interface reads off a call, compared with what torch computes from the same arguments."""
+"""The call that an interface records, compared with torch's result for the same arguments."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ QUERIES, KEYS, WIDTH = 5, 11, 7
 
 
 class Direct(nn.Module):
-    """Passes its arguments to torch's function."""
+    """A module that passes its arguments to torch's function."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, **options)
@@ -38,7 +38,7 @@ def _operands(heads: int = 2, shared: int = 2, *, queries: int = QUERIES, keys: 
 
 @pytest.mark.parametrize(("queries", "keys"), [(QUERIES, KEYS), (KEYS, QUERIES), (KEYS, KEYS)])
 def test_causal_masks_are_aligned_at_the_first_key(queries: int, keys: int) -> None:
-    """torch's kernel aligns causality at the start, also where there are more keys than queries, or fewer."""
+    """torch's kernel aligns causal masks at the start, also if keys are more or fewer than queries."""
     model = Direct()
     with capture(model) as captured:
         model(*_operands(queries=queries, keys=keys), is_causal=True)
@@ -87,7 +87,7 @@ def test_grouped_heads_of_transformers_are_repeated_in_its_order() -> None:
 
 
 def test_dropout_of_transformers_is_recorded_in_training_only() -> None:
-    """Some models pass their dropout whatever the mode, and their attention functions apply it in training alone."""
+    """Some models always pass their dropout, and their attention functions apply it in training only."""
     q, k, v = _operands()
     given = {"query": q, "key": k, "value": v, "dropout": 0.3}
     module = nn.Identity()
@@ -160,7 +160,7 @@ def _attend(x: Tensor) -> Tensor:
 
 
 def test_a_model_that_calls_itself_is_recorded_once_per_call() -> None:
-    """Its attention is in a function, so it is only known when the model runs."""
+    """A model with attention in a function, which is found only when the model runs."""
 
     class Recursive(nn.Module):
         def forward(self, x: Tensor, depth: int = 2) -> Tensor:
@@ -175,7 +175,7 @@ def test_a_model_that_calls_itself_is_recorded_once_per_call() -> None:
 
 
 class Recording:
-    """A handler that notes its calls; it returns `change` of the layer's own output."""
+    """A handler that records its calls and applies `change` to the original output."""
 
     replaces = True
 

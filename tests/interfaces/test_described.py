@@ -1,4 +1,4 @@
-"""Layers that write their attention out, seen through a description; and what is said where there is none."""
+"""Described layers, and the error for layers without a description."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clearhead._capture import capture
 from clearhead.audit.fidelity import FidelityError, check_fidelity
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, read_descriptions
-from tests.interfaces.zoo import drawn_large
+from tests.interfaces.zoo import with_large_weights
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
 
@@ -53,20 +53,20 @@ def _inputs() -> tuple[Tensor, Tensor]:
 
 
 def test_without_a_description_the_error_lists_the_tried_interfaces() -> None:
-    model = drawn_large(Model())
+    model = with_large_weights(Model())
     message = r"layers\.0 \(WrittenOutAttention\), layers\.1.*Tried: the Hugging.*dot_product_attention.*Describe"
     with pytest.raises(AttentionNotSeenError, match=message), torch.no_grad(), capture(model):
         model(*_inputs())
 
 
 def test_a_correct_description_works() -> None:
-    model = drawn_large(Model())
+    model = with_large_weights(Model())
     with torch.no_grad():
         fidelity = check_fidelity(model, lambda: model(*_inputs()), describe=[SPEC])
-        with capture(model, describe=[SPEC]) as tape:
+        with capture(model, describe=[SPEC]) as captured:
             model(*_inputs())
     assert [layer.name for layer in fidelity.layers] == ["layers.0", "layers.1"]
-    assert torch.equal(tape.heads[1].mask, _inputs()[1])
+    assert torch.equal(captured.heads[1].mask, _inputs()[1])
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_correct_description_works() -> None:
 )
 def test_a_wrong_description_raises_an_error(wrong: dict[str, object], message: str) -> None:
     fields = {"module": "WrittenOutAttention", "q": "query", "k": "key", "v": "value", "out": "output", "mask": "mask"}
-    model = drawn_large(Model())
+    model = with_large_weights(Model())
     with pytest.raises((FidelityError, AttentionNotSeenError), match=message), torch.no_grad():
         check_fidelity(model, lambda: model(*_inputs()), describe=[AttentionSpec(**{**fields, **wrong})])
 
 
 def test_scores_that_do_not_follow_from_the_description_raise_an_error() -> None:
-    model = drawn_large(Model(temperature=1.3))
+    model = with_large_weights(Model(temperature=1.3))
     with pytest.raises(FidelityError, match="differs from the layer's own output"), torch.no_grad():
         check_fidelity(model, lambda: model(*_inputs()), describe=[SPEC])
     warm = AttentionSpec(
@@ -110,7 +110,7 @@ def test_unseen_modules_can_be_allowed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.unseen(self.seen(x, x, x)[0])
 
-    model = drawn_large(Mixed()).eval()
+    model = with_large_weights(Mixed()).eval()
     with pytest.raises(AttentionNotSeenError, match="1 attention modules ran unseen, unseen"), torch.no_grad():
         check_fidelity(model, lambda: model(_inputs()[0]))
     with torch.no_grad():
@@ -138,9 +138,9 @@ def test_a_model_without_attention_raises_an_error() -> None:
 
 
 def test_a_model_that_was_not_run_raises_no_error() -> None:
-    with capture(nn.Linear(5, 5)) as tape:
+    with capture(nn.Linear(5, 5)) as captured:
         pass
-    assert tape.heads == []
+    assert captured.heads == []
 
 
 def test_compiled_and_scripted_models_are_refused() -> None:

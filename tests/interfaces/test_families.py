@@ -1,4 +1,4 @@
-"""What is captured is what the model computes, for every family served."""
+"""Captured tensors reproduce the model's attention, for every supported family."""
 
 import pytest
 import torch
@@ -18,13 +18,13 @@ def _captured(family: Family, implementation: str | None) -> list[Heads]:
     model, inputs = family.make(), family.inputs()
     if implementation:
         model.set_attn_implementation(implementation)
-    with torch.no_grad(), capture(model) as tape:
+    with torch.no_grad(), capture(model) as captured:
         model(**inputs)
-    return tape.heads
+    return captured.heads
 
 
 def _slow_error(heads: Heads, **changed: object) -> float:
-    """Difference of the slow twin, from the captured tensors alone, to what the layer put out."""
+    """Return the difference between the reference on captured tensors and the layer's output."""
     given = {
         "mask": heads.mask,
         "bias": heads.bias,
@@ -53,7 +53,7 @@ def test_recomputed_attention_equals_the_layers_output(name: str, implementation
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_control_each_captured_field_affects_the_recomputed_output(name: str) -> None:
-    """Controls: leaving any captured part out must show, or the test above could not have seen it missing."""
+    """Control: the test above must fail if any captured field is left out."""
     parts = {"scale": 1.7, "mask": None, "bias": None, "softcap": None, "sinks": None}
     shown = dict.fromkeys(parts, False)
     present = dict.fromkeys(parts, False)
@@ -86,7 +86,7 @@ def test_the_models_output_is_bit_identical(name: str, implementation: str | Non
     with torch.no_grad():
         fidelity = check_fidelity(model, lambda: model(**inputs))
     assert fidelity.output_difference == 0.0
-    # The tolerance follows from the model; replacing its attention must change it far more than that.
+    # The tolerance comes from the model; replacing its attention must change the output far more.
     assert fidelity.swap_error <= fidelity.tolerance < fidelity.control_change / 30
 
 
@@ -121,12 +121,12 @@ def test_generation_with_a_cache_is_unchanged_and_captured() -> None:
     model = transformers.GPT2LMHeadModel(config).eval()
     prompt = torch.randint(5, 60, (2, 5))
     alone = model.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False)
-    with capture(model) as tape:
-        watched = model.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False)
-    assert torch.equal(alone, watched)
-    assert tape.passes == 4
-    assert [(heads.layer, heads.q.shape[-2]) for heads in tape.heads] == [(0, 5), (1, 5), *[(0, 1), (1, 1)] * 3]
-    assert max(recompute_error(heads) for heads in tape.heads) <= tolerance(torch.float32)
+    with capture(model) as captured:
+        while_capturing = model.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    assert torch.equal(alone, while_capturing)
+    assert captured.passes == 4
+    assert [(heads.layer, heads.q.shape[-2]) for heads in captured.heads] == [(0, 5), (1, 5), *[(0, 1), (1, 1)] * 3]
+    assert max(recompute_error(heads) for heads in captured.heads) <= tolerance(torch.float32)
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "timm vit", "diffusers dit"])

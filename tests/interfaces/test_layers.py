@@ -1,4 +1,4 @@
-"""Which layer a call belongs to, what are its heads and its inputs, and what happens when that cannot be told."""
+"""The layer, heads and inputs of a call, and the errors if they are ambiguous."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from clearhead.audit.fidelity import FidelityError, check_fidelity, replaced
 from clearhead.audit.record import Fidelity
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError
-from tests.interfaces.zoo import FAMILIES, drawn_large
+from tests.interfaces.zoo import FAMILIES, with_large_weights
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
 
@@ -24,7 +24,7 @@ def _x(batch: int = BATCH, tokens: int = TOKENS) -> Tensor:
 
 
 class Fused(nn.Module):
-    """Calls torch's fused attention with q, k, v laid out by `lay`."""
+    """A module that calls torch's fused attention with q, k, v in the layout `lay`."""
 
     def __init__(self, lay: Any = lambda x: x, heads: int = HEADS, **options: Any) -> None:
         super().__init__()
@@ -49,23 +49,23 @@ class Chain(nn.Module):
 
 def test_layer_numbers_do_not_depend_on_which_layers_run() -> None:
     model = Chain(first=Fused(heads=1), long=Fused(heads=1), last=Fused(heads=1))
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_x(tokens=5))
         model(_x(tokens=11))
         model(_x(tokens=5))
-    numbered = [(heads.layer, heads.name.split(".")[-1]) for heads in tape.heads]
+    numbered = [(heads.layer, heads.name.split(".")[-1]) for heads in captured.heads]
     assert numbered == [(0, "first"), (1, "last"), (0, "first"), (2, "long"), (1, "last"), (0, "first"), (1, "last")]
-    assert [layer.name for layer in tape.layers] == ["layers.first", "layers.last", "layers.long"]
+    assert [layer.name for layer in captured.layers] == ["layers.first", "layers.last", "layers.long"]
 
 
 def test_several_calls_of_one_module_have_different_numbers() -> None:
     shared = Fused(heads=1)
     model = nn.Sequential(shared, shared)
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_x())
         model(_x())
-    assert [heads.layer for heads in tape.heads] == [0, 1, 0, 1]
-    assert [layer.name for layer in tape.layers] == ["0", "0, call 2"]
+    assert [heads.layer for heads in captured.heads] == [0, 1, 0, 1]
+    assert [layer.name for layer in captured.layers] == ["0", "0, call 2"]
 
 
 def test_a_changing_number_of_heads_raises_an_error() -> None:
@@ -87,9 +87,9 @@ def _heads_first(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("lay", [_windows_first, _heads_first])
 def test_with_five_axes_the_heads_are_found_by_the_modules_head_count(lay: Any) -> None:
     model = Fused(lay)
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_x(tokens=12))
-    heads = tape.heads[0]
+    heads = captured.heads[0]
     assert tuple(heads.q.shape) == (BATCH * 2, HEADS, 6, 6)
     assert heads.windows == 2
     assert torch.equal(heads.q[1, 3], _heads_first(_x(tokens=12))[0, 3, 1])
@@ -106,9 +106,9 @@ def test_ambiguous_five_axes_raise_an_error() -> None:
 
 def test_a_batch_divisible_by_the_number_of_heads_stays_a_batch() -> None:
     model = Fused()
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_x(8))
-    assert tuple(tape.heads[0].q.shape) == (8, 1, TOKENS, WIDTH)
+    assert tuple(captured.heads[0].q.shape) == (8, 1, TOKENS, WIDTH)
 
 
 def test_models_with_different_numbers_of_texts_and_images() -> None:
@@ -116,9 +116,9 @@ def test_models_with_different_numbers_of_texts_and_images() -> None:
     inputs = family.inputs()
     inputs["input_ids"], inputs["attention_mask"] = inputs["input_ids"][:1], inputs["attention_mask"][:1]
     model = family.make()
-    with torch.no_grad(), capture(model) as tape:
+    with torch.no_grad(), capture(model) as captured:
         model(**inputs)
-    assert {(heads.q.shape[0], heads.windows) for heads in tape.heads} == {(1, 1), (BATCH, 1)}
+    assert {(heads.q.shape[0], heads.windows) for heads in captured.heads} == {(1, 1), (BATCH, 1)}
 
 
 class XCA(nn.Module):
@@ -148,10 +148,10 @@ def test_a_subclass_of_torchs_encoder_layer_is_captured_on_its_fused_path() -> N
         def forward(self, src: Tensor, **options: Any) -> Tensor:
             return super().forward(src, **options)
 
-    model = drawn_large(nn.Sequential(Fused(heads=1), Named(WIDTH, HEADS, 29, batch_first=True))).eval()
+    model = with_large_weights(nn.Sequential(Fused(heads=1), Named(WIDTH, HEADS, 29, batch_first=True))).eval()
     with torch.no_grad():
-        found = check_fidelity(model, lambda: model(_x()))
-    assert [layer.name for layer in found.layers] == ["0", "1.self_attn"]
+        result = check_fidelity(model, lambda: model(_x()))
+    assert [layer.name for layer in result.layers] == ["0", "1.self_attn"]
 
 
 def test_a_second_computation_for_gradients_is_not_a_layer() -> None:
@@ -162,9 +162,9 @@ def test_a_second_computation_for_gradients_is_not_a_layer() -> None:
             return x
 
     model = Checkpointed(first=Fused(heads=1), last=Fused(heads=1))
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_x().requires_grad_()).sum().backward()
-    assert [heads.layer for heads in tape.heads] == [0, 1]
+    assert [heads.layer for heads in captured.heads] == [0, 1]
 
 
 def test_calls_outside_forward_are_reported() -> None:
@@ -186,18 +186,18 @@ def test_large_negative_numbers_hide_keys(value: float) -> None:
     model = Fused(lambda x: x.unsqueeze(1), attn_mask=_masked(value))
     with torch.no_grad():
         check_fidelity(model, lambda: model(_x()))
-        with capture(model) as tape:
+        with capture(model) as captured:
             model(_x())
-    assert tape.heads[0].bias is None
-    assert torch.equal(tape.heads[0].mask, _masked(value) == 0)
+    assert captured.heads[0].bias is None
+    assert torch.equal(captured.heads[0].mask, _masked(value) == 0)
 
 
 def test_smaller_negative_numbers_are_a_bias() -> None:
     model = Fused(lambda x: x.unsqueeze(1), attn_mask=_masked(-100.0))
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_x())
-    assert tape.heads[0].mask is None
-    assert torch.equal(tape.heads[0].bias, _masked(-100.0))
+    assert captured.heads[0].mask is None
+    assert torch.equal(captured.heads[0].bias, _masked(-100.0))
 
 
 def test_masks_that_are_not_tensors_raise_an_error() -> None:
@@ -214,24 +214,24 @@ def test_keys_shared_by_all_heads_are_expanded() -> None:
 
     model = MultiQuery()
     q, k = torch.randn(2, 5, 7, 3), torch.randn(2, 1, 11, 3)
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(q, k)
-    assert torch.equal(tape.heads[0].k, k.expand(2, 5, 11, 3))
+    assert torch.equal(captured.heads[0].k, k.expand(2, 5, 11, 3))
 
 
 def test_dropout_is_recorded_in_training() -> None:
     model = Fused(lambda x: x.unsqueeze(1), dropout_p=0.25)
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_x())
-    assert tape.heads[0].dropout == 0.25
+    assert captured.heads[0].dropout == 0.25
     bert = FAMILIES["bert"].make().train()
-    with capture(bert) as tape:
+    with capture(bert) as captured:
         bert(**FAMILIES["bert"].inputs())
-    assert {heads.dropout for heads in tape.heads} == {0.1}
+    assert {heads.dropout for heads in captured.heads} == {0.1}
     mpnet = FAMILIES["mpnet"].make().train()
-    with capture(mpnet) as tape:
+    with capture(mpnet) as captured:
         mpnet(**FAMILIES["mpnet"].inputs())
-    assert {heads.dropout for heads in tape.heads} == {0.1}
+    assert {heads.dropout for heads in captured.heads} == {0.1}
 
 
 def test_masked_logits_may_be_infinite() -> None:
@@ -249,8 +249,8 @@ def test_masked_logits_may_be_infinite() -> None:
 
 @pytest.mark.parametrize("tokens", [5, TOKENS, 64])
 def test_nan_in_attention_raises_an_error_even_if_the_output_is_finite(tokens: int) -> None:
-    """torch's CPU kernel makes zeros of a row of NaN scores where keys are few, so the model's output is finite."""
-    model = drawn_large(nn.TransformerEncoderLayer(WIDTH, HEADS, 29, batch_first=True)).eval()
+    """torch's CPU kernel turns rows of NaN scores into zeros if keys are few, so the output is finite."""
+    model = with_large_weights(nn.TransformerEncoderLayer(WIDTH, HEADS, 29, batch_first=True)).eval()
     x = _x(tokens=tokens)
     assert check_fidelity(model, lambda: model(x)).swap_error < 1e-5
     with torch.no_grad():

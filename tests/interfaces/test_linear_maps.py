@@ -1,4 +1,4 @@
-"""What queries, keys and values were made from: found wherever they are a linear map's output, and nowhere else."""
+"""The linear maps of queries, keys and values: found if and only if they are a linear map's output."""
 
 import gc
 import weakref
@@ -25,7 +25,7 @@ def _x(seed: int = 0, batch: int = BATCH, tokens: int = TOKENS) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attention whose `role` is `lay(self, x)`, (b, h, t, f), made with a projection of `width` columns."""
+    """Attention whose `role` is `lay(self, x)`, (b, h, t, f), computed with a projection of `width` columns."""
 
     def __init__(
         self, lay: Callable[["Attention", Tensor], Tensor], width: int = 3 * HEADS * FEATURES, role: str = "v"
@@ -48,10 +48,10 @@ def _heads(x: Tensor) -> Tensor:
 
 
 def _captured(model: nn.Module, *batches: Tensor) -> list[Heads]:
-    with torch.no_grad(), capture(model) as tape:
+    with torch.no_grad(), capture(model) as captured:
         for batch in batches or (_x(),):
             model(batch)
-    return tape.heads
+    return captured.heads
 
 
 ALL = HEADS * FEATURES
@@ -147,7 +147,7 @@ NO_MAP: dict[str, Callable[[Attention, Tensor], Tensor]] = {
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("case", NO_MAP)
 def test_operands_that_are_not_linear_outputs_have_no_map(case: str, role: str) -> None:
-    """Controls. All heads and features but one may fit: the whole must. The other two keep their maps."""
+    """Controls: all heads and features must match, not all but one. The other two operands keep their maps."""
     for heads in _captured(Attention(NO_MAP[case], ALL, role), _x(), _x(1)):
         assert [made_of(heads, each) is None for each in ROLES] == [each == role for each in ROLES]
 
@@ -190,14 +190,14 @@ def test_zero_operands_are_not_matched_with_a_zero_factor() -> None:
 
 @pytest.mark.parametrize("case", NO_MAP)
 def test_cached_columns_are_checked_on_every_call(case: str) -> None:
-    """Columns that the first batch proved are not believed on the second."""
+    """Columns that match on the first batch are checked again on the second."""
 
     def lay(model: Attention, x: Tensor) -> Tensor:
         model.times = getattr(model, "times", 0) + 1
         return _heads(model.project(x)) if model.times == 1 else NO_MAP[case](model, x)
 
     first, second = _captured(Attention(lay, ALL), _x(), _x(1))
-    # A weight written into later is written into in what was kept of the first batch as well.
+    # Writing into a weight also changes the captured weight of the first batch.
     assert first.values_from is not None
     assert second.values_from is None
 
@@ -215,7 +215,7 @@ def test_either_of_two_equal_maps_is_accepted() -> None:
 
 
 def test_columns_that_differ_on_few_tokens_are_distinguished() -> None:
-    """Two outputs are alike on every token but one, which is neither long nor among those compared first."""
+    """Two outputs are equal on all tokens but one, which is neither long nor among those compared first."""
 
     def lay(model: Attention, x: Tensor) -> Tensor:
         return _heads(model.project(x)[..., 1:])
@@ -246,21 +246,21 @@ def test_dead_features_and_empty_tokens() -> None:
 def test_maps_are_found_in_generation_until_values_come_from_a_cache() -> None:
     model = FAMILIES["gpt2"].make()
     ids = FAMILIES["gpt2"].inputs()["input_ids"]
-    with torch.no_grad(), capture(model) as tape:
+    with torch.no_grad(), capture(model) as captured:
         cache = model(ids, use_cache=True).past_key_values
         model(ids[:, :1], past_key_values=cache)
-    assert [heads.values_from is not None for heads in tape.heads] == [True] * 3 + [False] * 3
-    assert [heads.keys_from is not None for heads in tape.heads] == [True] * 3 + [False] * 3
-    assert all(heads.queries_from is not None for heads in tape.heads)
+    assert [heads.values_from is not None for heads in captured.heads] == [True] * 3 + [False] * 3
+    assert [heads.keys_from is not None for heads in captured.heads] == [True] * 3 + [False] * 3
+    assert all(heads.queries_from is not None for heads in captured.heads)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "timm vit", "whisper"])
 def test_maps_are_found_in_half_precision(name: str) -> None:
     model = FAMILIES[name].make().to(torch.bfloat16)
     inputs = {k: x.bfloat16() if x.is_floating_point() else x for k, x in FAMILIES[name].inputs().items()}
-    with torch.no_grad(), capture(model) as tape:
+    with torch.no_grad(), capture(model) as captured:
         model(**inputs)
-    for heads in tape.heads:
+    for heads in captured.heads:
         for role in "v" if name == "llama" else ROLES:
             assert_found(heads, role, roundings=2 * machine_epsilon(torch.bfloat16))
 
@@ -268,25 +268,25 @@ def test_maps_are_found_in_half_precision(name: str) -> None:
 def test_maps_are_found_under_autocast_in_inference_mode_and_in_training() -> None:
     family = FAMILIES["bert"]
     model, inputs = family.make(), family.inputs()
-    with capture(model) as tape:
+    with capture(model) as captured:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             model(**inputs)
         with torch.inference_mode():
             model(**inputs)
         model.train()(**inputs).last_hidden_state.sum().backward()
-    assert tape.heads[0].v.dtype is torch.bfloat16
-    assert len(tape.heads) == 3 * family.calls
-    for heads in tape.heads:
+    assert captured.heads[0].v.dtype is torch.bfloat16
+    assert len(captured.heads) == 3 * family.calls
+    for heads in captured.heads:
         for role in ROLES:
             assert_found(heads, role, roundings=8 * machine_epsilon(heads.v.dtype))
 
 
 def test_overwritten_tensors_are_detected_in_inference_mode_too() -> None:
     for case in ("scaled in place", "one entry scaled in place", "input written into"):
-        with torch.inference_mode(), capture(model := Attention(NO_MAP[case], ALL)) as tape:
+        with torch.inference_mode(), capture(model := Attention(NO_MAP[case], ALL)) as captured:
             for seed in range(5):
                 model(_x(seed))
-        assert all(heads.values_from is None for heads in tape.heads)
+        assert all(heads.values_from is None for heads in captured.heads)
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -322,7 +322,7 @@ def test_a_swap_does_not_look_for_maps() -> None:
 
 
 def _outputs_alive(model: nn.Module) -> Callable[[], int]:
-    """How many outputs of the model's linear layers are still held by somebody, in whatever view."""
+    """Return the number of outputs of the model's linear layers that are still referenced, views included."""
     born: list[weakref.ref[torch.UntypedStorage]] = []
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
@@ -348,7 +348,7 @@ def test_no_tensor_is_held_after_a_pass() -> None:
     kept: list[Heads] = []
     with torch.no_grad(), capture(model, keep=kept.append):
         model(_x())
-        assert alive() > 0  # the control: what somebody keeps is there
+        assert alive() > 0  # control: a reference is counted
 
 
 def test_a_pass_with_many_maps_holds_only_the_last_ones() -> None:
@@ -373,4 +373,4 @@ def test_a_pass_with_many_maps_holds_only_the_last_ones() -> None:
     with torch.no_grad(), capture(model, keep=assert_found):
         model(_x())
     assert 1 < kept[0] <= 9
-    assert kept[1] == 2  # x and the output, which the model holds
+    assert kept[1] == 2  # x and the output, which the model references

@@ -1,4 +1,4 @@
-"""The socket of Clearhead's own modules: each is seen once, by the kernel or not, and no trace is left."""
+"""The interface of Clearhead's own modules: each call is captured once, with or without the kernel."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tests.operators.paths import PATHS, forced
 
 
 class Both(nn.Module):
-    """One module of each kind, the first of them twice."""
+    """One module of each kind; the first is called twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,11 +39,11 @@ def test_every_call_is_captured_once_and_outputs_are_bit_identical(path: str) ->
     seen = torch.arange(13) < torch.tensor([13, 7, 11, 3, 5])[:, None]
     with torch.no_grad(), forced(path):
         alone = model(x, key_mask=seen)
-        with capture(model) as tape:
+        with capture(model) as captured:
             assert torch.equal(model(x, key_mask=seen), alone)
-    assert [heads.name for heads in tape.heads] == ["first", "second", "first, call 2"]
-    assert [heads.q.shape[1] for heads in tape.heads] == [3, 2, 3]
-    for heads in tape.heads:
+    assert [heads.name for heads in captured.heads] == ["first", "second", "first, call 2"]
+    assert [heads.q.shape[1] for heads in captured.heads] == [3, 2, 3]
+    for heads in captured.heads:
         assert torch.equal(heads.q, heads.k)
         assert torch.equal(heads.v, heads.k) is heads.name.startswith("first")
         assert heads.mask is not None

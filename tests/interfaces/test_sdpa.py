@@ -1,4 +1,4 @@
-"""Any other model that calls torch's fused attention."""
+"""Other models that call torch's fused attention."""
 
 import sys
 import types
@@ -10,13 +10,13 @@ from torch.nn import functional
 
 from clearhead._capture import capture
 from clearhead.audit.fidelity import FidelityError, check_fidelity, replaced
-from tests.interfaces.zoo import drawn_large
+from tests.interfaces.zoo import with_large_weights
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 12, 24, 4
 
 
 class Own(nn.Module):
-    """Attention that nobody has a description of, with heads laid out in the way asked for."""
+    """Attention without a description, with heads in the given layout."""
 
     def __init__(self, layout: str) -> None:
         super().__init__()
@@ -56,19 +56,19 @@ def _x() -> Tensor:
     ],
 )
 def test_operands_of_two_to_five_axes_are_captured(layout: str, shape: tuple[int, ...]) -> None:
-    model = drawn_large(Own(layout))
+    model = with_large_weights(Own(layout))
     with torch.no_grad():
         check_fidelity(model, lambda: model(_x()))
-        with capture(model) as tape:
+        with capture(model) as captured:
             model(_x())
-    assert tuple(tape.heads[0].q.shape) == shape
-    assert tape.heads[0].windows == (2 if layout == "windows" else 1)
+    assert tuple(captured.heads[0].q.shape) == shape
+    assert captured.heads[0].windows == (2 if layout == "windows" else 1)
 
 
 @pytest.mark.parametrize("layout", ["heads in the batch", "four axes", "windows"])
 def test_a_replaced_output_has_the_layout_of_the_original(layout: str) -> None:
-    """Heads and windows are told apart: each gets its own constant, and finds it in its own place."""
-    model = drawn_large(Own(layout))
+    """Heads and windows are distinguished: each is multiplied by its own constant."""
+    model = with_large_weights(Own(layout))
     with torch.no_grad():
         original = model(_x())
         with replaced(model, lambda heads: heads.out * torch.arange(1, HEADS + 1).view(1, HEADS, 1, 1)):
@@ -85,9 +85,9 @@ def test_grouped_query_heads_are_repeated() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, h, n, 5, generator=generator) for h, n in ((6, 7), (2, 11), (2, 11)))
     model = Grouped()
-    with torch.no_grad(), capture(model) as tape:
+    with torch.no_grad(), capture(model) as captured:
         model(q, k, v)
-    heads = tape.heads[0]
+    heads = captured.heads[0]
     assert heads.groups == 3
     assert torch.equal(heads.k, k.repeat_interleave(3, dim=1))
 
@@ -111,11 +111,11 @@ def test_a_function_imported_by_name_is_captured() -> None:
 
 
 def test_calls_of_other_models_are_not_captured() -> None:
-    model, other = drawn_large(Own("four axes")), drawn_large(Own("four axes"))
-    with torch.no_grad(), capture(model) as tape:
+    model, other = with_large_weights(Own("four axes")), with_large_weights(Own("four axes"))
+    with torch.no_grad(), capture(model) as captured:
         other(_x())
         model(_x())
-    assert len(tape.heads) == 1
+    assert len(captured.heads) == 1
 
 
 def test_a_model_that_ignores_its_attention_raises_an_error() -> None:
@@ -130,7 +130,7 @@ def test_a_model_that_ignores_its_attention_raises_an_error() -> None:
 
 
 def test_running_another_model_raises_an_error() -> None:
-    model, other = drawn_large(Own("four axes")), drawn_large(Own("four axes"))
+    model, other = with_large_weights(Own("four axes")), with_large_weights(Own("four axes"))
     with pytest.raises(FidelityError, match="does not call the model"), torch.no_grad():
         check_fidelity(model, lambda: other(_x()))
 

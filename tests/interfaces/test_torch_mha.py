@@ -11,7 +11,7 @@ from clearhead.audit.fidelity import FidelityError, check_fidelity, recompute_er
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import reference
-from tests.interfaces.zoo import drawn_large
+from tests.interfaces.zoo import with_large_weights
 
 BATCH, TOKENS, MEMORY, WIDTH, HEADS = 3, 11, 5, 24, 4
 
@@ -33,11 +33,13 @@ def _padding(n: int = TOKENS) -> Tensor:
 
 def _encoder(*, norm_first: bool = False, batch_first: bool = True, dropout: float = 0.0) -> nn.Module:
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 29, dropout, batch_first=batch_first, norm_first=norm_first)
-    return drawn_large(nn.TransformerEncoder(layer, 2))
+    return with_large_weights(nn.TransformerEncoder(layer, 2))
 
 
 def _decoder() -> nn.Module:
-    return drawn_large(nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 29, 0.0, batch_first=True), 2))
+    return with_large_weights(
+        nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, HEADS, 29, 0.0, batch_first=True), 2)
+    )
 
 
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(TOKENS)
@@ -77,11 +79,11 @@ def test_torchs_encoder_and_decoder_are_captured(name: str, training: bool, grad
     model = make().train(training)
     with torch.set_grad_enabled(gradients):
         fidelity = check_fidelity(model, lambda: run(model))
-        with capture(model) as tape:
+        with capture(model) as captured:
             run(model)
     assert fidelity.output_difference == 0.0
-    assert len(fidelity.layers) == len(tape.heads) == calls
-    for heads in tape.heads:
+    assert len(fidelity.layers) == len(captured.heads) == calls
+    for heads in captured.heads:
         slow = reference.softmax_attention(
             heads.q, heads.k, heads.v, mask=heads.mask, bias=heads.bias, scale=heads.scale
         )
@@ -104,7 +106,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_of_torchs_module_is_captured(variant: str, weights: bool) -> None:
     options = VARIANTS[variant]
-    model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, **options)).eval()
+    model = with_large_weights(nn.MultiheadAttention(WIDTH, HEADS, **options)).eval()
     inputs = (_tokens(), _tokens(MEMORY, options.get("kdim", WIDTH)), _tokens(MEMORY, options.get("vdim", WIDTH)))
     if not options.get("batch_first", False):
         inputs = tuple(x.transpose(0, 1) for x in inputs)
@@ -115,48 +117,48 @@ def test_every_variant_of_torchs_module_is_captured(variant: str, weights: bool)
 
     with torch.no_grad():
         fidelity = check_fidelity(model, run)
-        with capture(model) as tape:
+        with capture(model) as captured:
             run()
     assert fidelity.output_difference == 0.0
-    assert tape.heads[0].k.shape == (BATCH, HEADS, MEMORY + extra, WIDTH // HEADS)
+    assert captured.heads[0].k.shape == (BATCH, HEADS, MEMORY + extra, WIDTH // HEADS)
 
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_self_attention_on_torchs_fused_path_is_captured(batched: bool) -> None:
-    model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)).eval()
+    model = with_large_weights(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)).eval()
     x = _tokens() if batched else _tokens()[0]
     with torch.no_grad():
         assert check_fidelity(model, lambda: model(x, x, x)).output_difference == 0.0
 
 
 def test_a_mask_per_head_is_captured() -> None:
-    model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)).eval()
+    model = with_large_weights(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)).eval()
     x = _tokens()
     hidden = torch.rand(BATCH * HEADS, TOKENS, TOKENS, generator=torch.Generator().manual_seed(8)) > 0.6
     hidden &= ~torch.eye(TOKENS, dtype=torch.bool)
     with torch.no_grad():
         check_fidelity(model, lambda: model(x, x, x, attn_mask=hidden))
-        with capture(model) as tape:
+        with capture(model) as captured:
             model(x, x, x, attn_mask=hidden)
-    assert torch.equal(tape.heads[0].mask, ~hidden.view(BATCH, HEADS, TOKENS, TOKENS))
+    assert torch.equal(captured.heads[0].mask, ~hidden.view(BATCH, HEADS, TOKENS, TOKENS))
 
 
 @pytest.mark.parametrize("weights", [False, True])
 def test_capturing_does_not_change_the_dropout_mask(weights: bool) -> None:
-    model = drawn_large(nn.MultiheadAttention(WIDTH, HEADS, dropout=0.3, batch_first=True)).train()
+    model = with_large_weights(nn.MultiheadAttention(WIDTH, HEADS, dropout=0.3, batch_first=True)).train()
     x = _tokens()
     torch.manual_seed(0)
     alone, after_alone = model(x, x, x, need_weights=weights)[0], torch.rand(3)
     torch.manual_seed(0)
-    with capture(model) as tape:
-        watched = model(x, x, x, need_weights=weights)[0]
-    assert torch.equal(alone, watched)
+    with capture(model) as captured:
+        while_capturing = model(x, x, x, need_weights=weights)[0]
+    assert torch.equal(alone, while_capturing)
     assert torch.equal(torch.rand(3), after_alone)
-    assert tape.heads[0].dropout == 0.3
-    joined = model.out_proj(tape.heads[0].out.transpose(1, 2).flatten(2))
+    assert captured.heads[0].dropout == 0.3
+    joined = model.out_proj(captured.heads[0].out.transpose(1, 2).flatten(2))
     assert torch.allclose(joined, alone, atol=tolerance(torch.float32))
     with pytest.raises(FidelityError, match=r"model\.eval\(\)"):
-        recompute_error(tape.heads[0])
+        recompute_error(captured.heads[0])
 
 
 def test_a_subclass_that_changes_the_output_raises_an_error() -> None:
@@ -165,7 +167,7 @@ def test_a_subclass_that_changes_the_output_raises_an_error() -> None:
             output, weights = super().forward(*args, **kwargs)
             return 2 * output, weights
 
-    model, x = drawn_large(Doubled(WIDTH, HEADS, batch_first=True)).eval(), _tokens()
+    model, x = with_large_weights(Doubled(WIDTH, HEADS, batch_first=True)).eval(), _tokens()
     message = "attention computed again on torch's open path differs from its output"
     with pytest.raises(AttentionNotSeenError, match=message), torch.no_grad(), capture(model):
         model(query=x, key=x, value=x)

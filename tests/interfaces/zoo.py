@@ -1,6 +1,7 @@
-"""Tiny models of every family that Clearhead says it serves, drawn with a large range so that attention is not uniform.
+"""Tiny models of every supported family, initialised with a large range so that attention is not uniform.
 
-Sizes are distinct where the family allows it, texts are padded, and a missing scale, mask, cap, sink or bias shows.
+Sizes are distinct where the family allows it, and texts are padded, so that a missing scale, mask, cap, sink or bias
+changes the output.
 """
 
 from collections.abc import Callable
@@ -72,11 +73,11 @@ def _clip() -> nn.Module:
 
     torch.manual_seed(0)
     config = transformers.CLIPConfig(text_config=_size(), vision_config=_vision(), projection_dim=8)
-    return drawn_large(transformers.CLIPModel(config)).eval()
+    return with_large_weights(transformers.CLIPModel(config)).eval()
 
 
-def drawn_large(model: nn.Module, deviation: float = 0.4) -> nn.Module:
-    """Matrices of one deviation and small vectors, for models whose configuration has no such number."""
+def with_large_weights(model: nn.Module, deviation: float = 0.4) -> nn.Module:
+    """Set large matrices and small vectors, for models whose configuration has no initialiser range."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -92,7 +93,7 @@ def _timm(name: str, **values: Any) -> Callable[[], nn.Module]:
         import timm
 
         torch.manual_seed(0)
-        return drawn_large(timm.create_model(name, img_size=32, num_classes=5, **values)).eval()
+        return with_large_weights(timm.create_model(name, img_size=32, num_classes=5, **values)).eval()
 
     return make
 
@@ -237,7 +238,7 @@ FAMILIES = {
 }  # fmt: skip
 
 WRITES_ITS_ATTENTION_OUT = {"mpnet", "gemma2", "gpt-oss"}
-"""Families of transformers that have the eager implementation only."""
+"""Families of transformers with only the eager implementation."""
 EITHER_IMPLEMENTATION = [
     name for name in FAMILIES if not name.startswith(("timm", "diffusers")) and name not in WRITES_ITS_ATTENTION_OUT
 ]

@@ -5,8 +5,8 @@ from clearhead.kernels.library import Kernel, kernel, status
 
 @pytest.fixture
 def compiled() -> Kernel:
-    """The kernel of this process."""
-    found = kernel()
-    if found is None:
+    """Return the kernel of this process."""
+    result = kernel()
+    if result is None:
         pytest.skip(f"no compiled kernel: {status().reason}")
-    return found
+    return result

@@ -1,9 +1,9 @@
-"""Run the kernel on drawn shapes under AddressSanitizer and UndefinedBehaviorSanitizer: `make sanitize`.
+"""Run the kernel on random shapes under AddressSanitizer and UndefinedBehaviorSanitizer: `make sanitize`.
 
     python tests/kernels/sanitize.py --shapes 10000 --lanes 4 8 16
 
 compiles stress.cpp with the kernel's own sources, once for each width of vectors, and runs it. ThreadSanitizer is not
-used: it does not know libgomp's barriers and reports every one of them. What threads do is tested by their results.
+used: it does not understand libgomp's barriers and reports all of them. Threads are tested by their results.
 """
 
 import argparse
@@ -28,7 +28,7 @@ DRIVER = Path(__file__).parent / "stress.cpp"
 
 
 def compile_object(source: Path, target: Path, *, lanes: int, flags: Sequence[str]) -> Path:
-    """One file of the kernel or the driver, for vectors of this width and whatever the processor here has for them."""
+    """Compile one file of the kernel or the driver for vectors of this width."""
     defined = (f"-DCLEARHEAD_LANES={lanes}", "-DCLEARHEAD_VARIANT=generic", f"-I{source.parent}", f"-I{SOURCES}")
     _compile(*flags, *instructions(lanes), *defined, "-c", source, "-o", target)
     return target
@@ -40,14 +40,14 @@ def link(objects: Sequence[Path], target: Path, *, flags: Sequence[str]) -> Path
 
 
 def compile_driver(folder: Path, *, lanes: int, flags: Sequence[str]) -> Path:
-    """stress.cpp and the kernel, as a program."""
+    """Build the program from stress.cpp and the kernel."""
     sources = (DRIVER, SOURCES / "interface.cpp", SOURCES / "variant.cpp")
     made = [compile_object(path, folder / f"{path.stem}-{lanes}.o", lanes=lanes, flags=flags) for path in sources]
     return link(made, folder / f"stress-{lanes}", flags=flags)
 
 
 def run(program: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """What the driver printed; a sanitizer's report is in its stderr."""
+    """Run the driver and return its output; a sanitizer's report is in stderr."""
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "UBSAN_OPTIONS": "print_stacktrace=1"}
     command = [str(program), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -69,23 +69,23 @@ def instructions(lanes: int) -> tuple[str, ...]:
 
 
 def main() -> int:
-    """Print one line for each width; 1 if a sanitizer or the driver found something."""
+    """Print one line for each width; return 1 if a sanitizer or the driver reports an error."""
     parser = argparse.ArgumentParser(description="the kernel on drawn shapes, under sanitizers")
     parser.add_argument("--shapes", type=int, default=10_000, help="for each width")
     parser.add_argument("--lanes", type=int, nargs="+", choices=LANES, default=LANES)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    found = 0
+    result = 0
     with tempfile.TemporaryDirectory() as folder:
         for lanes in asked.lanes:
             program = compile_driver(Path(folder), lanes=lanes, flags=(*SANITIZERS, "-O2"))
             began = time.monotonic()
             done = run(program, asked.shapes, asked.seed)
-            found |= done.returncode != 0
+            result |= done.returncode != 0
             used = VARIANTS[lanes] if instructions(lanes) else "generic"
             outcome = f"{done.stdout}{done.stderr}".rstrip()
             print(f"{outcome} ({used} instructions, {time.monotonic() - began:.0f} s)", flush=True)
-    return int(found)
+    return int(result)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A library with the kernel's interface and next to no arithmetic: it compiles in a moment."""
+"""A small library with the kernel's interface that compiles quickly."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ _SWITCHES = """
 #define OPENMP 0
 #endif
 """
-# The same inline function in every variant: one copy is kept, and it must be the one that every processor can run.
+# The same inline function in every variant: the linker keeps one copy, which must run on every processor.
 SHARED = """
 inline __attribute__((noinline)) int shared_width() {
 #if defined(__AVX512F__)

@@ -1,9 +1,9 @@
-// Calls the kernel on drawn shapes, steps, masks and numbers, under sanitizers, and checks what it says.
-//   stress SHAPES [SEED [FIRST [short | other]]]: one line in the end, a line for each failure; exits with 1 if there was
-//   one. The last word is a control that must not pass.
-// Every head must be an average of what it sees and, where the head is small, as exact as rounding allows; what is not a
-// number must show; heads must be computed row by row where their numbers say so, and only there; two runs must agree to
-// the bit; nothing but rows may be written.
+// Calls the kernel on random shapes, strides, masks and numbers, under sanitizers, and checks its results.
+//   stress SHAPES [SEED [FIRST [short | other]]]: prints a summary and one line for each failure; exits with 1 if there
+//   is a failure. The last argument is a control that must fail.
+// Outputs must be averages of the visible values and, in small heads, accurate to rounding; NaN must propagate; exactly
+// the heads with widely spread scores must be computed row by row; two runs must be bit-identical; only rows may be
+// written.
 #include "stress_pursuit.h"
 #include "vector.h"
 
@@ -24,13 +24,13 @@ class Checked : Pursuits {
         const Floats divisors(totals.get(), totals.get() + rows);
         if (draw.one_in(3)) {
             called(clearhead_forward, forward);
-            if (a.by_row != Flags(by_row.get(), by_row.get() + heads)) fail("other heads row by row the second time");
-            if (!same_bits(a.out, out.dense())) fail("other bits the second time");
-            if (!same_bits(divisors, Floats(totals.get(), totals.get() + rows))) fail("other totals");
+            if (a.by_row != Flags(by_row.get(), by_row.get() + heads)) fail("the second run computed other heads row by row");
+            if (!same_bits(a.out, out.dense())) fail("the second run has other outputs");
+            if (!same_bits(divisors, Floats(totals.get(), totals.get() + rows))) fail("the second run has other totals");
         }
-        if (draw.one_in(3)) {  // nothing is kept
+        if (draw.one_in(3)) {  // nothing is stored for the gradient
             called(clearhead_forward, call_of<Forward>(nullptr, nullptr));
-            if (!same_bits(a.out, out.dense())) fail("other bits where nothing is kept");
+            if (!same_bits(a.out, out.dense())) fail("other outputs without stored totals");
         }
         Backward backward = call_of<Backward>(totals.get(), by_row.get());
         backward.out_gradient = gradient.view;
@@ -41,10 +41,10 @@ class Checked : Pursuits {
         a.to_v = v_gradient.dense();
         if (draw.one_in(3)) {
             called(clearhead_backward, backward);
-            if (!same_bits(a.to_k, k_gradient.dense())) fail("other bits for k");
-            if (!same_bits(a.to_v, v_gradient.dense())) fail("other bits for v");
+            if (!same_bits(a.to_k, k_gradient.dense())) fail("the second run has another gradient for k");
+            if (!same_bits(a.to_v, v_gradient.dense())) fail("the second run has another gradient for v");
         }
-        if (a.by_row != Flags(by_row.get(), by_row.get() + heads)) fail("the gradient wrote what it reads");
+        if (a.by_row != Flags(by_row.get(), by_row.get() + heads)) fail("the gradient overwrote its input");
         for (int64_t head = 0; head < heads; ++head) check_head(head, a);
         check_rows_only();
     }
@@ -59,7 +59,7 @@ class Checked : Pursuits {
         count(at, by_row);
         check_verdict("attention went row by row, or not", range.verdict, by_row);
         check_average("no average", result, v_at, range, head);
-        // Every term of the gradient for k, and each product in it, is at most this; beyond it is no matter of rounding.
+        // A bound on every term of the gradient for k and on each product in it; larger numbers may overflow.
         const double terms = largest(g_at) * largest(v_at) * (double)z.value_width * fmax(1, largest(k_at)) * fmax(1, head.scale);
         const bool bounded = range.all_fine && finite(v_at) && finite(g_at) && largest(g_at) <= 1e6 && terms < 1e30;
         if (bounded && !(finite(to_k) && finite(to_v))) fail("a gradient is not finite");
@@ -68,7 +68,7 @@ class Checked : Pursuits {
         const double relative = rounding(range.most);
         if (relative > 0.05) return;
         ++tally.checked;
-        tally.plain_checked += by_row;
+        tally.by_row_checked += by_row;
         if (!bounded) return;
         const Gradients gradients(head, forward, g_at, magnitudes(g_at), k_at, v_at);
         compare("gradient for k", to_k, gradients.k, gradients.k_size, relative, by_row);
@@ -94,7 +94,7 @@ int main(int count, char **arguments) {
     printf("%d lanes: %lld shapes, %lld calls, %lld heads, of them %lld row by row, %lld of these by several threads; %lld "
            "compared with double precision, %lld of these row by row; %lld tensors far apart; %lld failures\n",
            LANES, (long long)tally.shapes, (long long)tally.calls, (long long)tally.heads, (long long)tally.by_row,
-           (long long)tally.shared, (long long)tally.checked, (long long)tally.plain_checked, (long long)tally.far,
+           (long long)tally.shared, (long long)tally.checked, (long long)tally.by_row_checked, (long long)tally.far,
            (long long)tally.failures);
     return tally.failures ? 1 : 0;
 }

@@ -1,4 +1,4 @@
-// What the stress driver draws: numbers, sizes, and tensors in blocks that end where their last row ends.
+// Random numbers, sizes and tensors for the stress driver; tensors are in blocks that end with their last row.
 #pragma once
 
 #include <math.h>
@@ -12,12 +12,12 @@
 
 #include "interface.h"
 
-// What is made wrong on purpose: blocks that are one float too short, which the sanitizer must see, or a reference with
-// another scale, which the driver must see.
+// Controls: blocks that are one float too short, which the sanitizer must report, or a reference with another scale,
+// which the driver must report.
 enum class Control { NONE, SHORT, OTHER };
 inline Control control = Control::NONE;
 
-// splitmix64: the same draws everywhere.
+// splitmix64: the same numbers on every platform.
 struct Draw {
     uint64_t state;
     uint64_t bits() {
@@ -69,9 +69,9 @@ inline Sizes draw_sizes(Draw &draw) {
 
 enum class Role { INPUT, OUTPUT };
 
-// (batch, heads, tokens, width) with steps as they may come from torch.
+// (batch, heads, tokens, width) with strides like those of torch tensors.
 class Tensor {
-    static constexpr uint32_t UNTOUCHED = 0x7fc0beef;  // not a number, with a mark: reading between rows shows
+    static constexpr uint32_t UNTOUCHED = 0x7fc0beef;  // a marked NaN: reading between rows gives NaN
     Sizes z;
     int64_t width, floats = 0;
     float *block = nullptr;
@@ -96,7 +96,7 @@ class Tensor {
         int64_t step = width;
         for (int at = 0; at < 3; ++at) {
             if (gaps) step += draw.below(19);
-            if (far && at == 2) step += 3'000'000'000;  // more than 32 bits hold
+            if (far && at == 2) step += 3'000'000'000;  // more than fits into 32 bits
             if (far && at == 0) step += 1'000'003;
             *steps[order[at]] = step;
             step *= sizes[order[at]] > 0 ? sizes[order[at]] : 1;
@@ -112,9 +112,9 @@ class Tensor {
         const int64_t rows = z.batch * z.heads * z.tokens;
         bool far = draw.one_in(25) && rows <= 64 && width;
         draw_steps(draw, role, far);
-        if (!rows || !width) return;  // torch gives no address where there is no number
+        if (!rows || !width) return;  // torch gives no address for an empty tensor
         floats = (z.batch - 1) * view.batch_step + (z.heads - 1) * view.head_step + (z.tokens - 1) * view.token_step + width;
-        if (far) {  // pages that nobody touches cost nothing; after the last comes one that nobody may
+        if (far) {  // untouched pages cost nothing; the page after the last one must not be accessed
             const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = sizeof(float) * (size_t)floats;
             mapped = (bytes + page - 1) / page * page + page;
             void *got = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -145,11 +145,11 @@ class Tensor {
         for_rows([&](const float *from, int64_t at) { memcpy(&all[(size_t)at], from, sizeof(float) * (size_t)width); });
         return all;
     }
-    // Where steps are 0, the last row written stays.
+    // With strides of 0 the last row written remains.
     void write(const std::vector<float> &all) const {
         for_rows([&](float *to, int64_t at) { memcpy(to, &all[(size_t)at], sizeof(float) * (size_t)width); });
     }
-    // Rows are marked again; whether all between them always was.
+    // Marks all rows again; returns whether everything between them is still marked.
     bool only_rows_were_written() const {
         for_rows([&](float *to, int64_t) {
             for (int64_t d = 0; d < width; ++d) memcpy(to + d, &UNTOUCHED, sizeof UNTOUCHED);

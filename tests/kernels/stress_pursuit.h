@@ -1,9 +1,9 @@
-// What the stress driver checks of pursuits.
+// The stress driver's checks of pursuits.
 #pragma once
 
 #include "stress_shape.h"
 
-// As torch.clamp between -t and t has it: what is not a number stays so, a threshold too, and a negative one replaces all.
+// As torch.clamp between -t and t: NaN stays NaN, a NaN threshold gives NaN, and a negative threshold replaces everything.
 inline double clamped(double x, double t) { return x != x ? x : t != t ? t : fmin(t, fmax(-t, x)); }
 
 class Pursuits : protected Shape {
@@ -19,12 +19,12 @@ class Pursuits : protected Shape {
         Reference attention;
     };
 
-    // The iterations of a head, each from what the kernel says came before, so that errors do not add up.
+    // The iterations of a head, each computed from the kernel's previous iterate, so that errors do not add up.
     struct Path {
         std::vector<Iteration> done;  // if they are compared
         double relative = 0, edge = INFINITY;  // the smallest distance to the threshold, where the gradient jumps
         double q_most = 0;
-        bool fine = true, some_plain = false, all_plain = true;
+        bool fine = true, any_by_row = false, all_by_row = true;
     };
 
     Path check_path(int64_t at, const Pursued &p, const Numbers &k, const Numbers &v) {
@@ -50,8 +50,8 @@ class Pursuits : protected Shape {
             path.relative = fmax(path.relative, rounding(range.most));
             path.q_most = fmax(path.q_most, largest(q));
             path.fine = path.fine && range.all_fine;
-            path.some_plain = path.some_plain || by_row;
-            path.all_plain = path.all_plain && by_row;
+            path.any_by_row = path.any_by_row || by_row;
+            path.all_by_row = path.all_by_row && by_row;
             if (is_small() || !finite(v))
                 path.done.push_back({zs, q, check_attention("an iteration of pursuit", next, q, v, range, head, by_row)});
             for (size_t x = 0; x < l.size(); ++x) u[x] = c[x] + l[x] - next[x];
@@ -66,9 +66,9 @@ class Pursuits : protected Shape {
         const double t = p.thresholds[(size_t)at];
         const Numbers k_at = part(k_dense, at, size), v_at = part(v_dense, at, size);
         const Path path = check_path(at, p, k_at, v_at);
-        count(at, path.some_plain);
+        count(at, path.any_by_row);
         Numbers by_l = part(gradient_dense, at, size), by_l_size = magnitudes(by_l), by_u((size_t)size), by_u_size((size_t)size);
-        // What an iteration makes of a gradient, at most; beyond it is no matter of rounding.
+        // A bound on the gradient after an iteration; larger numbers may overflow.
         const double growth = 8 * (double)size * (1 + fmax(1, head.scale) * (1 + largest(v_at)) * (1 + path.q_most));
         const bool bounded = path.fine && finite(v_at) && finite(by_l) && largest(by_l) <= 1e6 &&
                              pow(growth, (double)p.iterations) < 1e24;
@@ -76,7 +76,7 @@ class Pursuits : protected Shape {
             fail("pursuit's gradient is not finite");
         if (path.done.empty() || !(path.relative <= 0.05)) return;
         ++tally.checked;
-        tally.plain_checked += path.some_plain;
+        tally.by_row_checked += path.any_by_row;
         if (!bounded || path.edge <= 0) return;
         Numbers to_k((size_t)size), to_k_size = to_k, to_v = to_k, to_v_size = to_k, to_t(1), to_t_size(1);
         for (int64_t i = p.iterations - 1; i >= 0; --i) {
@@ -94,7 +94,7 @@ class Pursuits : protected Shape {
                 to_k_size[x] += inside ? by_c_size : 0;
                 to_v[x] += gradients.v[x];
                 to_v_size[x] += gradients.v_size[x];
-                // As torch has it, a threshold of zero has the derivative from above on one side alone.
+                // As in torch, a threshold of zero has the derivative from above on one side only.
                 to_t[0] += inside ? 0 : step.z[x] > 0 || t < 0 ? by_c : t > 0 ? -by_c : 0;
                 to_t_size[0] += inside ? 0 : by_c_size;
                 by_l[x] = inside ? 0 : by_c;
@@ -104,9 +104,9 @@ class Pursuits : protected Shape {
             }
         }
         const double all = path.relative * (double)p.iterations;
-        compare("pursuit's gradient for k", part(p.to_k, at, size), to_k, to_k_size, all, path.all_plain);
-        compare("pursuit's gradient for v", part(p.to_v, at, size), to_v, to_v_size, all, path.all_plain);
-        compare("pursuit's gradient for its threshold", part(p.to_t, at, 1), to_t, to_t_size, all, path.all_plain);
+        compare("pursuit's gradient for k", part(p.to_k, at, size), to_k, to_k_size, all, path.all_by_row);
+        compare("pursuit's gradient for v", part(p.to_v, at, size), to_v, to_v_size, all, path.all_by_row);
+        compare("pursuit's gradient for its threshold", part(p.to_t, at, 1), to_t, to_t_size, all, path.all_by_row);
     }
 
   public:
@@ -130,12 +130,12 @@ class Pursuits : protected Shape {
         p.by_row = flags();
         p.out = out.dense();
         p.between = Floats(between.get(), between.get() + before);
-        if (draw.one_in(2)) {  // nothing is kept
+        if (draw.one_in(2)) {  // nothing is stored for the gradient
             Pursuit alone = forward;
             alone.between = alone.totals = nullptr;
             alone.by_row = nullptr;
             called(clearhead_pursuit, alone);
-            if (!same_bits(p.out, out.dense())) fail("other bits of pursuit");
+            if (!same_bits(p.out, out.dense())) fail("pursuit has other outputs in the second run");
         }
         PursuitBackward backward = {};
         (Pursuit &)backward = forward;
@@ -149,11 +149,11 @@ class Pursuits : protected Shape {
         p.to_t = Floats(to_t.get(), to_t.get() + heads);
         if (draw.one_in(3)) {
             called(clearhead_pursuit_backward, backward);
-            if (!same_bits(p.to_k, k_gradient.dense())) fail("other bits of pursuit for k");
-            if (!same_bits(p.to_v, v_gradient.dense())) fail("other bits of pursuit for v");
-            if (!same_bits(p.to_t, Floats(to_t.get(), to_t.get() + heads))) fail("other bits for thresholds");
+            if (!same_bits(p.to_k, k_gradient.dense())) fail("pursuit has another gradient for k in the second run");
+            if (!same_bits(p.to_v, v_gradient.dense())) fail("pursuit has another gradient for v in the second run");
+            if (!same_bits(p.to_t, Floats(to_t.get(), to_t.get() + heads))) fail("pursuit has another gradient for thresholds in the second run");
         }
-        if (p.by_row != flags()) fail("pursuit's gradient wrote what it reads");
+        if (p.by_row != flags()) fail("pursuit's gradient overwrote its input");
         for (int64_t head = 0; head < heads; ++head) check_pursuit(head, p);
         check_rows_only();
     }

@@ -1,4 +1,4 @@
-// Symmetric attention and its gradient in double precision, straight from the definition, with what bounds their rounding.
+// Symmetric attention and its gradient in double precision by their definition, with bounds on their rounding errors.
 #pragma once
 
 #include <math.h>
@@ -29,7 +29,7 @@ inline double absolute_dot(const double *a, const double *b, int64_t width) {
 }
 
 struct Reference {
-    Numbers weights, out, size;  // size: sum_j w_ij |v_j|; infinite where a value that is hidden is not a number
+    Numbers weights, out, size;  // size: sum_j w_ij |v_j|; infinite where a hidden value is NaN
 
     Reference(const Head &head, const Numbers &k, const Numbers &v)
         : weights((size_t)(head.n * head.n)), out((size_t)(head.n * head.e)), size(out.size()) {
@@ -52,7 +52,7 @@ struct Reference {
     }
 };
 
-// What the gradient is, and the sum of the absolute values of all that is added up for it.
+// The gradient, and the sum of the absolute values of all its terms.
 struct Gradients {
     Numbers k, v, k_size, v_size;
 
@@ -85,19 +85,19 @@ struct Gradients {
     }
 };
 
-// Whether a head must be computed row by row, must not be, or either is right.
-enum class Verdict { PLAIN, EITHER, SYMMETRIC };
+// Whether a head must be computed row by row, must not be, or may be.
+enum class Verdict { BY_ROW, EITHER, SYMMETRIC };
 
-// What single precision holds of a key: its score with itself, or that it is a number, or not even that.
+// What single precision can represent of a key: its squared length, only its entries, or neither.
 enum class Held { FINE, LARGE, STRANGE };
 
 struct Range {
     Verdict verdict = Verdict::SYMMETRIC;
-    double most = 0;  // of scale |k|^2 over the tokens whose keys are fine
+    double most = 0;  // of scale |k|^2 over the tokens with finite squared length
     std::vector<Held> held;
-    bool any_visible = false, all_fine = true, seen_fine = true;
+    bool any_visible = false, all_fine = true, visible_fine = true;
 
-    // sizes: of all that was added up for each number of k
+    // sizes: sums of absolute values of the terms of each entry of k
     Range(const Head &head, const Numbers &k, const Numbers &v, const Numbers &sizes) {
         const double bits = 1.4426950408889634 / 2;
         double low = INFINITY, high = -INFINITY;
@@ -113,7 +113,7 @@ struct Range {
             all_fine = all_fine && fine;
             if (!head.sees(i)) continue;
             any_visible = true;
-            seen_fine = seen_fine && fine;
+            visible_fine = visible_fine && fine;
             low = fmin(low, c * bits);
             high = numbers ? fmax(high, c * bits) : INFINITY;
         }
@@ -123,8 +123,8 @@ struct Range {
             largest = fmax(largest, fabs(x));
         }
         const double doubt = 0.01 + 1e-5 * most, spread = high - low;
-        if (any_visible && (high > 256 + doubt || spread > 108.2 + doubt || !small)) verdict = Verdict::PLAIN;
-        // A token that is not seen may lie so far from all that are that its row, and so all, cannot be held otherwise.
+        if (any_visible && (high > 256 + doubt || spread > 108.2 + doubt || !small)) verdict = Verdict::BY_ROW;
+        // A hidden token may lie so far from all visible ones that its head must be computed row by row.
         else if (!all_fine || !small || (largest > 0 && largest < 1e-10) || most > 1e4 || (any_visible && (high > 256 - doubt || spread > 108.2 - doubt || head.visible)))
             verdict = Verdict::EITHER;
     }

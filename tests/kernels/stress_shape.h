@@ -1,4 +1,4 @@
-// One drawn shape: its tensors, and what all checks have in common.
+// One random shape: its tensors, and the parts that all checks share.
 #pragma once
 
 #include <stdio.h>
@@ -14,13 +14,13 @@ int clearhead_pursuit_backward(const PursuitBackward *, int);
 }
 
 struct Tally {
-    int64_t shapes = 0, calls = 0, heads = 0, by_row = 0, shared = 0, checked = 0, plain_checked = 0, far = 0, failures = 0;
+    int64_t shapes = 0, calls = 0, heads = 0, by_row = 0, shared = 0, checked = 0, by_row_checked = 0, far = 0, failures = 0;
 };
 
 using Floats = std::vector<float>;
 using Flags = std::vector<uint8_t>;
 
-// A block of exactly so many elements, for the sanitizer to watch; null if there are none.
+// A block with exactly this number of elements, checked by the sanitizer; null if it is zero.
 template <typename T>
 class Block {
     T *data;
@@ -42,7 +42,7 @@ class Shape {
     const int threads = 1 + (int)draw.below(4);
     const float scale;
     Tensor k, v, out, gradient, k_gradient, v_gradient;
-    const double comparable = draw.one_in(8) ? 4e6 : 3e5;  // work that is repeated in double precision
+    const double comparable = draw.one_in(8) ? 4e6 : 3e5;  // largest amount of work that is repeated in double precision
     Block<uint8_t> visible;
     bool masked;
     Floats k_dense, v_dense, gradient_dense;
@@ -59,13 +59,13 @@ class Shape {
         return draw.one_in(3) ? draw.of(odd) : 1 / sqrtf((float)width);
     }
 
-    // Keys of one head are alike in length, or mixed, or spread as widely as the symmetric form takes, or more widely, those
-    // that are hidden most; at times all are close to one another, or one is not a number.
+    // Keys of one head have similar lengths, or mixed ones, or spread up to the limit of the symmetric form or beyond, most
+    // of all the hidden ones; sometimes all are nearly equal, or one is NaN.
     void draw_numbers() {
         static const float lengths[] = {1, 1, 1, 1, 1e-3f, 10, 100, 1e3f}, sizes[] = {1, 1, 1, 1e-3f, 1e3f, 1e9f};
         static const float strange[] = {NAN, INFINITY, -INFINITY, 3e38f, 1e20f}, wider[] = {1, 1, 1, 2, 10, 100};
         Floats to_k((size_t)(rows * z.key_width)), to_v((size_t)(rows * z.value_width)), to_g(to_v.size());
-        const int64_t kind = draw.below(4);  // none, few, half, all
+        const int64_t kind = draw.below(4);  // hidden tokens: none, few, half, all
         for (int64_t at = 0; masked && at < z.batch * z.tokens; ++at)
             visible.get()[at] = kind == 0 || (kind == 1 ? !draw.one_in(7) : kind == 2 && draw.one_in(2));
         for (int64_t head = 0; head < heads; ++head) {
@@ -130,9 +130,9 @@ class Shape {
     }
     bool is_small() const { return (double)(rows * z.tokens * (z.key_width + z.value_width)) <= comparable; }
 
-    // What is not a number must show; what is infinite in size may be anything. In the symmetric form weights below 2^-150
-    // are not told apart, and what others weigh is up to 2^108 of a row's own: hence the largest size. Row by row there is
-    // only what is too small for a float.
+    // NaN must propagate; entries of infinite size are not compared. In the symmetric form weights below 2^-150 are all
+    // equal, and other weights are up to 2^108 of the row's own: hence the largest size. Row by row only underflow is
+    // allowed.
     void compare(const char *what, const Numbers &got, const Numbers &expected, const Numbers &size, double relative,
                  bool by_row) {
         double worst = 0, most = 0;
@@ -146,7 +146,7 @@ class Shape {
         if (!(worst <= 1)) fail(what, worst);
     }
 
-    // Averages of what is seen, whatever the size of the head; a key that is not a number shows in its own row.
+    // Outputs are averages of visible values in heads of any size; a NaN key gives NaN in its row.
     void check_average(const char *what, const Numbers &result, const Numbers &values, const Range &range, const Head &head) {
         for (int64_t d = 0; d < head.e; ++d) {
             double low = INFINITY, high = -INFINITY;
@@ -156,19 +156,19 @@ class Shape {
                 numbers = numbers && isfinite(x);
                 if (head.sees(j)) low = fmin(low, x), high = fmax(high, x);
             }
-            if (low > high) low = high = 0;  // nothing is seen
-            const double room = 1e-4 * fmax(fabs(low), fabs(high));
+            if (low > high) low = high = 0;  // no token is visible
+            const double slack = 1e-4 * fmax(fabs(low), fabs(high));
             for (int64_t i = 0; i < head.n; ++i) {
                 const double x = result[(size_t)(i * head.e + d)];
                 const Held held = range.held[(size_t)i];
                 if (held == Held::STRANGE && range.any_visible && isfinite(x)) return fail(what, x);
-                if (held != Held::FINE || !range.seen_fine || !numbers) continue;
-                if (!(x >= low - room && x <= high + room)) return fail(what, x);
+                if (held != Held::FINE || !range.visible_fine || !numbers) continue;
+                if (!(x >= low - slack && x <= high + slack)) return fail(what, x);
             }
         }
     }
 
-    // One attention, by itself.
+    // Checks one call of attention.
     Reference check_attention(const char *what, const Numbers &result, const Numbers &keys, const Numbers &values,
                               const Range &range, const Head &head, bool by_row) {
         Reference reference(head, keys, values);
@@ -183,11 +183,11 @@ class Shape {
     }
 
     void check_verdict(const char *what, Verdict verdict, bool was_by_row) {
-        if (verdict == Verdict::PLAIN && !was_by_row) fail(what, 0);
+        if (verdict == Verdict::BY_ROW && !was_by_row) fail(what, 0);
         if (verdict == Verdict::SYMMETRIC && was_by_row) fail(what, 1);
     }
 
-    // Heads that are left over are worked on by all threads, if they are long enough.
+    // All threads share each remaining head if it is long enough.
     void count(int64_t head, bool by_row) {
         ++tally.heads;
         tally.by_row += by_row;

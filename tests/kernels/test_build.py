@@ -1,4 +1,4 @@
-"""The kernel is compiled from its sources, whole or not at all, and every failure is one line with a remedy."""
+"""Building the kernel: all or nothing, and every failure is one line with a remedy."""
 
 import ctypes
 import os
@@ -36,7 +36,7 @@ def program(path: Path, text: str) -> Path:
 
 
 def compiler_that(tmp_path: Path, *, refuses: str) -> str:
-    """The real compiler behind one that knows no argument like the given one."""
+    """Return a wrapper of the compiler that rejects arguments like the given one."""
     real = building._find_compiler()[0]
     text = f'for a in "$@"; do case "$a" in {refuses}) echo "x.cpp:1: error: no $a" >&2; exit 1;; esac; done'
     return str(program(tmp_path / "compiler", f'{text}\nexec {shutil.which(real)} "$@"'))
@@ -52,7 +52,7 @@ def test_the_build_writes_a_library_and_no_other_files(sources: Path, target: Pa
     assert library.clearhead_abi() == ABI
     assert not hasattr(library, "not_exported")
     before = path.stat().st_ino
-    assert build(target, sources=sources).stat().st_ino != before  # a process that has the old one keeps it whole
+    assert build(target, sources=sources).stat().st_ino != before  # a process that has loaded the old library keeps it
 
 
 @needs_compiler
@@ -80,7 +80,7 @@ def _machine() -> str:
     ("refuses", "variants", "openmp"),
     [
         ("-mavx512*", ("generic", "avx2"), True),
-        ("-mavx2", ("generic",), True),  # avx512 takes it too
+        ("-mavx2", ("generic",), True),  # the avx512 variant gets the flag too
         ("-fopenmp", ("generic", "avx2", "avx512"), False),
     ],
 )
@@ -192,15 +192,15 @@ def test_a_broken_compiler_raises_a_build_error(
 def test_a_compiler_that_hangs_is_killed_with_its_children(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = tmp_path / "child"
-    monkeypatch.setenv("CXX", str(program(tmp_path / "compiler", f"sleep 300 & echo $! > {noted}; wait")))
-    for seconds in (0.5, 5.0, 50.0):  # on a busy machine it may be ended before it has a child
+    recorded = tmp_path / "child"
+    monkeypatch.setenv("CXX", str(program(tmp_path / "compiler", f"sleep 300 & echo $! > {recorded}; wait")))
+    for seconds in (0.5, 5.0, 50.0):  # on a busy machine it may be killed before it has a child
         monkeypatch.setattr(building, "_SECONDS", seconds)
         with pytest.raises(BuildError, match="it took longer than"):
             build(target)
-        if noted.exists() and noted.read_text():
+        if recorded.exists() and recorded.read_text():
             break
-    child = int(noted.read_text())
+    child = int(recorded.read_text())
     for _ in range(100):
         if not _alive(child):
             return
@@ -227,7 +227,7 @@ def test_a_missing_folder_raises_a_build_error(sources: Path, tmp_path: Path) ->
 def test_the_build_command_prints_one_line(tmp_path: Path) -> None:
     folder = write_sources(tmp_path / "compiled")
     shutil.copy(SOURCES / "build.py", folder)
-    command = [sys.executable, "-I", "-S", str(folder / "build.py")]  # -S: without anything that is installed
+    command = [sys.executable, "-I", "-S", str(folder / "build.py")]  # -S: without site-packages
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"built {folder / LIBRARY} (generic")

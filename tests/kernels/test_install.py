@@ -1,4 +1,4 @@
-"""An installation always succeeds: with the kernel where it can be compiled, without it and one line that says so."""
+"""Installation always succeeds: with the kernel if it compiles, otherwise with a one-line notice."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ assert data == {"force_include": {}}
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The source tree of a small clearhead."""
+    """Return the source tree of a small clearhead."""
     tree = tmp_path / "tree"
     room = tree / "src" / PLACE
     room.parents[1].mkdir(parents=True)
@@ -45,7 +45,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def run(code: str, tree: Path, **environment: str) -> str:
-    """What the build says."""
+    """Return the output of the build."""
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tree, env=os.environ | environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,

@@ -1,4 +1,4 @@
-"""The kernel itself, where there is a compiler: an installation without it succeeds, so its sources need a test."""
+"""The kernel's sources compile. An installation without the kernel succeeds, so this needs its own test."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ def compiles(source: str | Path, *flags: str) -> subprocess.CompletedProcess[str
 
 
 def taken(*flags: str) -> bool:
-    """Whether the compiler here knows these flags."""
+    """Return whether the compiler accepts these flags."""
     return compiles(os.devnull, *flags).returncode == 0
 
 
@@ -57,8 +57,8 @@ def test_the_interface_compiles_without_a_warning_for_any_set_of_variants(has: t
 def test_this_installation_has_the_kernel() -> None:
     if os.environ.get("CLEARHEAD_NO_KERNEL"):
         pytest.skip("CLEARHEAD_NO_KERNEL is set")
-    found = load(SOURCES / LIBRARY)
-    assert found.kernel is not None, found.reason
+    result = load(SOURCES / LIBRARY)
+    assert result.kernel is not None, result.reason
 
 
 @needs_compiler
@@ -66,11 +66,11 @@ def test_this_installation_has_the_kernel() -> None:
     platform.machine() != "x86_64" or not Path("/proc/cpuinfo").exists(), reason="Linux tells what an x86 can do"
 )
 def test_the_kernel_uses_instructions_that_the_processor_has() -> None:
-    found = load(SOURCES / LIBRARY)
-    if found.kernel is None:
-        pytest.skip(f"the kernel is {found.reason}")
+    result = load(SOURCES / LIBRARY)
+    if result.kernel is None:
+        pytest.skip(f"the kernel is {result.reason}")
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     has = set(next(line for line in lines if line.startswith("flags")).split())
     expected = {name for name, needs in FEATURES.items() if needs <= has and taken(*building._VARIANTS[name])}
-    mask = found.kernel.handle.clearhead_instructions()
+    mask = result.kernel.handle.clearhead_instructions()
     assert {name for name, bit in INSTRUCTIONS.items() if mask & bit} == expected

@@ -1,4 +1,4 @@
-"""The kernel is loaded once, when asked for, never with instructions that are not there; and its absence has words."""
+"""Loading the kernel: once, on first use, only with supported instructions; if it is missing, with a reason."""
 
 import ctypes
 import re
@@ -22,7 +22,7 @@ from tests.once import once
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library whose processor has everything."""
+    """A stub library on a processor with all instructions."""
     return _built(tmp_path_factory.mktemp("whole"), INTERFACE.replace("1 | 2 * HAS2 | 4 * HAS4", "7"))
 
 
@@ -33,11 +33,11 @@ def _built(folder: Path, interface: str) -> Path:
 @needs_compiler
 @pytest.mark.parametrize(("wanted", "expected"), [("", "avx512"), *((name, name) for name in INSTRUCTIONS)])
 def test_the_best_or_the_requested_instructions_are_used(built: Path, wanted: str, expected: str) -> None:
-    found = load(built, wanted=wanted)
-    assert found.reason == ""
-    assert found.kernel is not None
-    assert (found.kernel.instructions, found.kernel.path) == (expected, built)
-    assert found.kernel.openmp == bool(found.kernel.handle.clearhead_openmp())
+    result = load(built, wanted=wanted)
+    assert result.reason == ""
+    assert result.kernel is not None
+    assert (result.kernel.instructions, result.kernel.path) == (expected, built)
+    assert result.kernel.openmp == bool(result.kernel.handle.clearhead_openmp())
 
 
 @needs_compiler
@@ -68,9 +68,9 @@ def test_a_library_that_the_loader_refuses_has_a_reason(tmp_path: Path) -> None:
     content = b"\x7fELF of another machine"
     (tmp_path / LIBRARY).write_bytes(content)
     (tmp_path / CHECKSUM).write_text(checksum_line(content))
-    found = load(tmp_path / LIBRARY)
-    assert found.kernel is None
-    assert re.fullmatch(r"built, but cannot be loaded here \(.+\); python -m \S+ builds it again", found.reason)
+    result = load(tmp_path / LIBRARY)
+    assert result.kernel is None
+    assert re.fullmatch(r"built, but cannot be loaded here \(.+\); python -m \S+ builds it again", result.reason)
 
 
 def _truncate(library: Path) -> None:
@@ -109,9 +109,9 @@ def test_a_damaged_library_is_not_loaded(
 @needs_compiler
 @pytest.mark.parametrize("change", [("VERSION", "VERSION + 1"), ("clearhead_abi", "clearhead_other")])
 def test_a_library_of_another_version_is_not_loaded(tmp_path: Path, change: tuple[str, str]) -> None:
-    found = load(_built(tmp_path, INTERFACE.replace(*change, 1)))
-    assert found.kernel is None
-    assert found.reason.startswith("built from the sources of another version; ")
+    result = load(_built(tmp_path, INTERFACE.replace(*change, 1)))
+    assert result.kernel is None
+    assert result.reason.startswith("built from the sources of another version; ")
 
 
 def test_sources_and_loader_have_the_same_version() -> None:
@@ -124,15 +124,15 @@ def test_the_library_is_loaded_once_even_from_several_threads(monkeypatch: pytes
 
     def slowly(path: Path, *, wanted: str) -> KernelStatus:
         calls.append(path)
-        time.sleep(0.1)  # for others to come meanwhile
+        time.sleep(0.1)  # gives the other threads time to arrive
         return load(path, wanted="off")
 
     monkeypatch.setattr(library, "_loaded", [])
     monkeypatch.setattr(library, "load", slowly)
     with ThreadPoolExecutor(7) as pool:
-        found = [*pool.map(lambda _: library.status(), range(23))]
+        result = [*pool.map(lambda _: library.status(), range(23))]
     assert calls == [SOURCES / LIBRARY]
-    assert all(status is found[0] for status in found)
+    assert all(status is result[0] for status in result)
     assert library.kernel() is None
 
 

@@ -1,4 +1,4 @@
-"""Threads and processes: the same bits whenever the number of threads is the same, and nothing left changed behind."""
+"""Threads and processes: bit-identical results for the same number of threads, and no side effects."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from clearhead.kernels.library import Kernel
 from clearhead.numerics.precision import tolerance
 from tests.once import once
 
-# Three heads on two threads: two are dealt out, and one, long enough for it, is worked on together.
+# Three heads on two threads: each thread takes one, and both share the third, which is long enough.
 HEADS, TOKENS, WIDTH = 3, 307, 11
 SCHEDULE = Schedule(iterations=3, pull=2.0, scale=0.3, visible=None)
 SECONDS = 60.0
@@ -44,7 +44,7 @@ def inputs(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def all_four(compiled: Kernel, seed: int) -> list[np.ndarray]:
-    """What the four calls give for drawn inputs. Arrays, for torch's own threads do not survive a fork either."""
+    """Return the results of the four calls on random inputs, as arrays, since torch's threads do not survive a fork."""
     k, v, gradient = inputs(seed)
     t = torch.full((1, HEADS), 0.7)
     attended = attend(compiled, k, v, visible=None, scale=0.3)
@@ -67,7 +67,7 @@ def test_results_are_bit_identical_for_the_same_number_of_threads(compiled: Kern
     with threads(number):
         first = all_four(compiled, 1)
         for _ in range(5):
-            all_four(compiled, 2)  # other numbers pass through the same memory
+            all_four(compiled, 2)  # other numbers use the same memory in between
             assert same_bits(all_four(compiled, 1), first)
 
 
@@ -77,7 +77,7 @@ def test_other_numbers_of_threads_differ_only_by_rounding(compiled: Kernel) -> N
         together = all_four(compiled, 1)
     for x, y in zip(alone, together, strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance(torch.float32, terms=TOKENS) * abs(x).max())
-    if compiled.openmp:  # one head was worked on by both
+    if compiled.openmp:  # one head was shared by both threads
         assert not same_bits(alone, together)
 
 
@@ -97,7 +97,7 @@ def test_several_threads_can_call_the_kernel_at_once(compiled: Kernel, number: i
 
 
 def in_a_fork(work: Callable[[], object], *, seconds: float = SECONDS) -> bool:
-    """Whether it was done in a fork, and in time. A fork that waits for ever is ended."""
+    """Return whether a fork finished the call in time. A fork that hangs is killed."""
     child = os.fork()
     if child == 0:
         try:
@@ -121,7 +121,7 @@ def test_a_fork_after_use_computes_on_one_thread(compiled: Kernel) -> None:
     with threads(2):
         before = all_four(compiled, 1)
         assert in_a_fork(lambda: same_bits(all_four(compiled, 1), alone))
-        assert same_bits(all_four(compiled, 1), before)  # the parent has its threads still
+        assert same_bits(all_four(compiled, 1), before)  # the parent still has its threads
     assert not in_a_fork(lambda: same_bits(all_four(compiled, 2), alone))
 
 
@@ -130,14 +130,14 @@ def test_a_fork_of_a_fork_computes_on_one_thread(compiled: Kernel) -> None:
     alone = all_four(compiled, 1)
     with threads(2):
         all_four(compiled, 1)
-        # The inner one ends first, or nobody would end it.
+        # The inner fork ends first, otherwise it would not be killed.
         assert in_a_fork(lambda: in_a_fork(lambda: same_bits(all_four(compiled, 1), alone), seconds=SECONDS / 2))
 
 
 @once
 @needs_fork
 def test_a_fork_can_load_the_kernel_after_its_parent_used_threads() -> None:
-    """In a process of its own: here the kernel is loaded."""
+    """Run in a new process, because the kernel is loaded in this one."""
     text = (
         "import torch; from clearhead.kernels import calls; from clearhead.kernels.library import kernel\n"
         "from tests.kernels.test_processes import all_four, in_a_fork\n"
@@ -157,7 +157,7 @@ def in_a_process(text: str) -> str:
 
 
 def small_products() -> int:
-    """How many of many products that are denormal numbers are not zero, computed on all of torch's threads."""
+    """Count the nonzero entries among many denormal products, computed on all of torch's threads."""
     return int((torch.full((200_003,), 1e-38) * 1e-2).count_nonzero())
 
 
@@ -175,7 +175,7 @@ def test_control_flushing_denormal_numbers_is_detected(compiled: Kernel) -> None
         pytest.skip("this processor does not lose them")
     try:
         all_four(compiled, 1)
-        assert small_products() == 0  # who asked for it has it still
+        assert small_products() == 0  # an explicit setting stays
     finally:
         torch.set_flush_denormal(False)
 

@@ -1,4 +1,4 @@
-"""Heads that the symmetric form cannot hold are computed row by row, and all are right, whatever the numbers."""
+"""Heads beyond the range of the symmetric form are computed row by row, and all outputs are accurate."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ BIT = math.log(2)
 
 
 def far_row(distance: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Keys of lengths 0 and sqrt(2 * 107), and a token that is not seen on the other side of them."""
+    """Keys of lengths 0 and sqrt(2 * 107), and a hidden token on the other side of them."""
     k = torch.zeros(1, 1, 3, 5)
     k[0, 0, 1, 0], k[0, 0, 2, 0] = math.sqrt(2 * 107), -distance
     return k, torch.tensor([[[[1.0], [2.0], [3.0]]]]), torch.tensor([[True, True, False]])
@@ -26,16 +26,16 @@ def far_row(distance: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_a_row_whose_keys_are_all_below_the_exponential_floor_is_exact(
     compiled: Kernel, distance: float, plain: bool
 ) -> None:
-    k, v, seen = far_row(distance)
-    attended = attend(compiled, k, v, visible=seen, scale=BIT)
+    k, v, visible = far_row(distance)
+    attended = attend(compiled, k, v, visible=visible, scale=BIT)
     assert attended.by_row.item() is plain
-    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=visible[:, None, None], scale=BIT)
     torch.testing.assert_close(attended.out.double(), exact, rtol=tolerance(torch.float32), atol=0)
 
 
 def test_control_weights_at_the_floor_prefer_the_longer_key() -> None:
-    k, v, seen = far_row(30.0)
-    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=seen[:, None, None], scale=BIT)
+    k, v, visible = far_row(30.0)
+    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=visible[:, None, None], scale=BIT)
     weights = torch.exp2(k.square().sum(-1) / 2)[0, 0, :2]
     at_floor = (weights * v[0, 0, :2, 0]).sum() / weights.sum()
     assert exact[0, 0, 2, 0].item() == pytest.approx(1)
@@ -71,13 +71,13 @@ def test_a_non_finite_key_shows_in_its_row_at_any_position(compiled: Kernel, at:
 @pytest.mark.parametrize("strange", [1.0, 1e9, 3e38, math.inf, math.nan])
 @pytest.mark.parametrize("where", ["k", "v"])
 def test_outputs_are_zero_if_no_token_is_visible(compiled: Kernel, where: str, strange: float) -> None:
-    k, v, seen = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 7, 3), torch.zeros(1, 7, dtype=torch.bool)
+    k, v, visible = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 7, 3), torch.zeros(1, 7, dtype=torch.bool)
     (k if where == "k" else v)[0, 1, 2, 1] = strange
-    attended = attend(compiled, k, v, visible=seen, scale=BIT)
+    attended = attend(compiled, k, v, visible=visible, scale=BIT)
     assert not attended.by_row.any()
     assert not attended.out.any()
     if math.isfinite(strange) and strange < 1e10:
-        to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, visible=seen, scale=BIT)
+        to_k, to_v = attend_backward(compiled, torch.randn_like(v), k, v, attended, visible=visible, scale=BIT)
         assert not to_k.any()
         assert not to_v.any()
 
@@ -103,7 +103,7 @@ def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel,
     pursued = pursue(compiled, k, v, thresholds, schedule, for_gradient=True)
     *_, to_threshold = pursue_backward(compiled, gradient, k, v, thresholds, schedule, pursued)
     assert t.grad is not None
-    # The terms of the sum may cancel, so their size counts and not the sum's.
+    # The terms of the sum may cancel, so the tolerance is relative to the terms.
     close = tolerance(torch.float32, terms=k.numel()) * float(gradient.norm() * v.norm() * abs(threshold) * BIT)
     torch.testing.assert_close(to_threshold.double(), t.grad, rtol=0, atol=close)
 

@@ -1,4 +1,4 @@
-"""Tokens with equal keys: their outputs are equal to the bit, so that a pursuit does not drive them apart."""
+"""Tokens with equal keys have bit-identical outputs, so that they stay equal in a pursuit."""
 
 import math
 
@@ -19,7 +19,7 @@ TOKENS, WIDTH = 228, 16
 
 @pytest.fixture(params=INSTRUCTIONS)
 def variant(request: pytest.FixtureRequest, compiled: Kernel, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The kernel with each set of instructions that this processor has, also where operators call it."""
+    """Return the kernel with each supported instruction set, also for calls by operators."""
     name: Instructions = request.param
     if not compiled.handle.clearhead_instructions() & INSTRUCTIONS[name]:
         pytest.skip(f"this processor or this build has no {name}")
@@ -111,10 +111,10 @@ def _pursued(
 def test_pursuit_with_repeated_keys_has_single_precision_accuracy(
     variant: Kernel, kind: str, width: int, size: float, iterations: int, seed: int
 ) -> None:
-    """Compare with double precision; allow a multiple of what rounded iterates or torch's kernel make of it.
+    """Compare with double precision; allow a multiple of the error of rounded iterates or of torch's kernel.
 
-    At 2 iterations that is up to 1e-3 of the largest value, where tokens that drift apart are off by half of it. At 4
-    iterations single precision has no digits left for keys that are nearly equal, whichever way it is computed.
+    At 2 iterations that is up to 1e-3 of the largest value; tokens that diverge have an error of half of it. At 4
+    iterations single precision cannot distinguish nearly equal keys in any order of computation.
     """
     (distinct, index), bound = _case(kind, width=width, size=size, seed=seed), 13 * size
     k, v = distinct[:, :, index], _distinct(TOKENS, size=30.0, width=width, seed=seed + 2)

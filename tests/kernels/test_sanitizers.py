@@ -1,4 +1,4 @@
-"""The kernel on some drawn shapes under sanitizers; `make sanitize` does the same for ten thousand."""
+"""The kernel under sanitizers on some random shapes; `make sanitize` uses ten thousand."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ LANES = 8
 
 
 def sanitizers_work(folder: Path) -> str:
-    """Why not, in a line; empty if they do."""
+    """Return why sanitizers do not work here, in one line; empty if they do."""
     probe = folder / "probe.cpp"
     probe.write_text("#include <omp.h>\nint main() { return omp_get_max_threads() < 1; }\n")
     try:
@@ -42,7 +42,7 @@ def test_sanitizers_report_nothing(driver: Path) -> None:
     assert "211 shapes" in done.stdout
     assert done.stdout.endswith(" 0 failures\n")
     assert done.stderr == ""
-    # Heads that go row by row are among those drawn, some by several threads, some compared with double precision.
+    # The random shapes include heads computed row by row, some by several threads, some compared with double precision.
     counts = re.search(
         r"(\d+) row by row, (\d+) of these by several threads; \d+ compared .*?, (\d+) of these", done.stdout
     )

@@ -1,11 +1,11 @@
-"""CRATE as its released code computes it, product by product, with the names that its files have."""
+"""CRATE as in its released code, with the parameter names of its files."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Released(nn.Module):
-    """Takes images that are already normalised."""
+    """A model of normalised images."""
 
     def __init__(self, *, size: int, patch: int, channels: int, classes: int, width: int, depth: int, heads: int):
         super().__init__()
@@ -66,8 +66,8 @@ def _dictionary(width: int) -> nn.Module:
     return part
 
 
-def drawn(model: nn.Module, *, seed: int = 0) -> nn.Module:
-    """The model with every parameter drawn, norms near one."""
+def randomised(model: nn.Module, *, seed: int = 0) -> nn.Module:
+    """Return the model with random parameters, norms near one."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""The baseline of a model: its architecture, with weights that depend on the seed alone."""
+"""The baseline of a model: its architecture, with weights that depend only on the seed."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: x for name, x in model.named_parameters() if x.ndim > 1}
 
 
-def _drawn(loaded: LoadedModel, seed: int) -> nn.Module:
+def _baseline(loaded: LoadedModel, seed: int) -> nn.Module:
     assert loaded.draw_baseline is not None
     return loaded.draw_baseline(seed)
 
@@ -45,7 +45,7 @@ def test_the_baseline_has_the_architecture_and_no_weight_of_the_model(family: st
     loaded = _loaded(family, tmp_path)
     before = {name: x.clone() for name, x in loaded.model.state_dict().items()}
     config = loaded.model.config.to_dict()
-    baseline = _drawn(loaded, 3)
+    baseline = _baseline(loaded, 3)
     assert type(baseline) is type(loaded.model)
     assert str(baseline) == str(loaded.model)
     shapes = [{name: (x.shape, x.dtype) for name, x in model.named_parameters()} for model in (baseline, loaded.model)]
@@ -58,10 +58,10 @@ def test_the_baseline_has_the_architecture_and_no_weight_of_the_model(family: st
         assert torch.isfinite(x).all(), name
         assert not torch.equal(x, theirs[name]), name
         assert x.std() > 0, name
-    # The model itself, and what it was made with, are as before.
+    # The model and its loader are unchanged.
     assert all(torch.equal(x, before[name]) for name, x in loaded.model.state_dict().items())
     assert loaded.model.config.to_dict() == config
-    assert len({id(model.config) for model in (baseline, _drawn(loaded, 3), loaded.model)}) == 3
+    assert len({id(model.config) for model in (baseline, _baseline(loaded, 3), loaded.model)}) == 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -69,10 +69,10 @@ def test_baseline_weights_depend_only_on_the_seed(family: str, tmp_path: Path) -
     loaded = _loaded(family, tmp_path)
     torch.manual_seed(11)
     state = torch.get_rng_state()
-    first = _weights(_drawn(loaded, 3))
+    first = _weights(_baseline(loaded, 3))
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(12)
-    again, other = _weights(_drawn(loaded, 3)), _weights(_drawn(loaded, 4))
+    again, other = _weights(_baseline(loaded, 3)), _weights(_baseline(loaded, 4))
     for name, x in first.items():
         assert torch.equal(x, again[name]), name
         assert not torch.equal(x, other[name]), name
@@ -81,7 +81,7 @@ def test_baseline_weights_depend_only_on_the_seed(family: str, tmp_path: Path) -
 def test_the_baseline_has_the_models_dtype(tmp_path: Path) -> None:
     loaded = _loaded("Bert", tmp_path, torch.bfloat16)
     assert {x.dtype for x in loaded.model.parameters()} == {torch.bfloat16}
-    assert {x.dtype for x in _drawn(loaded, 0).parameters()} == {torch.bfloat16}
+    assert {x.dtype for x in _baseline(loaded, 0).parameters()} == {torch.bfloat16}
 
 
 def test_the_baseline_of_the_demo_model_is_untrained() -> None:
@@ -89,7 +89,7 @@ def test_the_baseline_of_the_demo_model_is_untrained() -> None:
     assert loaded.encode is not None
     batch = loaded.encode(["A man plays a guitar.", "Stock prices fell."])
     with torch.no_grad():
-        trained, drawn = (model(**batch).last_hidden_state for model in (loaded.model, _drawn(loaded, 0)))
+        trained, drawn = (model(**batch).last_hidden_state for model in (loaded.model, _baseline(loaded, 0)))
     assert drawn.shape == trained.shape
     assert float((trained - drawn).abs().max()) > 0.1
 
@@ -111,5 +111,5 @@ def test_a_model_that_cannot_be_initialised_raises_an_error(tmp_path: Path, monk
     monkeypatch.setattr(transformers.BertModel, "__init__", fails)
     state = torch.get_rng_state()
     with pytest.raises(LoadError, match=r"cannot draw fresh weights for .*: no such backbone$"):
-        _drawn(loaded, 0)
+        _baseline(loaded, 0)
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,4 +1,4 @@
-"""CRATE: its published sizes, what it computes, its forms, its folder, and that it is watched, swapped and audited."""
+"""CRATE: published sizes, outputs, forms, saving, capture, swap and audit."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ from clearhead.operators.named import ClampedKeys
 from clearhead.shapes import ShapeError
 from clearhead.stored_json import read_json, write_json
 from tests.interfaces.made_from import ROLES, assert_found
-from tests.models.released_crate import Released, drawn
+from tests.models.released_crate import Released, randomised
 from tests.noise import largest_difference, weight_tolerance
 from tests.operators.paths import PATHS, forced
 from tests.swap.models import same, trace
@@ -57,7 +57,7 @@ def test_an_unpublished_size_raises_an_error() -> None:
 
 
 def _released_of(model: Crate) -> Released:
-    """The released formulation with the model's own numbers, given one by one."""
+    """Return the released formulation with the model's weights."""
     twin = Released(size=15, patch=3, channels=2, classes=7, width=22, depth=3, heads=2)
     pairs = [(model.class_token, twin.cls_token), (model.positions, twin.pos_embedding)]
     pairs += zip(model.embedding.parameters(), twin.to_patch_embedding.parameters(), strict=True)
@@ -83,8 +83,8 @@ def _normalised(images: Tensor) -> Tensor:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
 def test_outputs_equal_those_of_the_released_code(path: str, dtype: torch.dtype, within: float) -> None:
-    model, images = drawn(_model()).to(dtype), _images().to(dtype)
-    if dtype is torch.float64:  # buffers were made in single precision
+    model, images = randomised(_model()).to(dtype), _images().to(dtype)
+    if dtype is torch.float64:  # buffers are created in single precision
         model.pixels.mean, model.pixels.spread = (torch.tensor(x, dtype=dtype).view(2, 1, 1) for x in
                                                   (CONFIG.pixel_mean, CONFIG.pixel_spread))  # fmt: skip
     with torch.no_grad(), forced(path):
@@ -97,7 +97,7 @@ def test_outputs_equal_those_of_the_released_code(path: str, dtype: torch.dtype,
 
 def test_the_forms_differ_and_the_papers_default_shrinks_by_half() -> None:
     block_input = torch.randn(2, 7, 22, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    tied = drawn(_model(form=Form.TIED)).double().requires_grad_(False)
+    tied = randomised(_model(form=Form.TIED)).double().requires_grad_(False)
     outputs = {}
     for form in (Form.TIED, Form.NEGATED, Form.PAPER):
         model = _model(form=form).double().requires_grad_(False)
@@ -119,16 +119,16 @@ def test_the_forms_differ_and_the_papers_default_shrinks_by_half() -> None:
 
 
 def test_the_sparse_step_has_no_residual_connection() -> None:
-    block, x = drawn(_model()).blocks[0], torch.randn(2, 7, 22, generator=torch.Generator().manual_seed(3))
+    block, x = randomised(_model()).blocks[0], torch.randn(2, 7, 22, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         assert block(x).any()
         block.sparse_norm.weight.zero_()
         block.sparse_norm.bias.zero_()
-        assert not block(x).any()  # a step from zero stays there, whatever came in
+        assert not block(x).any()  # a step from zero stays at zero for any input
 
 
 def test_alpha_adds_the_decoded_codes_of_an_overcomplete_step() -> None:
-    block = drawn(_model(overcomplete=True)).double().blocks[0].requires_grad_(False)
+    block = randomised(_model(overcomplete=True)).double().blocks[0].requires_grad_(False)
     x = torch.randn(2, 7, 22, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     between = x + block.attention(block.attention_norm(x))
     z, D = block.sparse_norm(between), block.sparse.dictionary
@@ -136,7 +136,7 @@ def test_alpha_adds_the_decoded_codes_of_an_overcomplete_step() -> None:
     second = (first - 0.1 * (first @ D.mT - z) @ D - 0.01).clamp_min(0)
     want = between + second @ block.sparse.decoder.mT
     assert (block(x) - want).norm() / want.norm() <= tolerance(torch.float64)
-    assert (block(x) - want + between).norm() / want.norm() > 0.1  # without the path around it
+    assert (block(x) - want + between).norm() / want.norm() > 0.1  # without the residual connection
     assert block.attention.out.bias is None
     assert sum(p.numel() for p in block.parameters()) == 10 * 22**2 + 4 * 22
 
@@ -209,14 +209,14 @@ def test_initial_weights_depend_only_on_the_seed() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_layer_is_captured_and_the_output_is_unchanged(path: str) -> None:
-    model, images = drawn(_model()), _images()
+    model, images = randomised(_model()), _images()
     with torch.no_grad(), forced(path):
         alone = model(images)
-        with capture(model) as tape:
-            watched = model(images)
-    assert torch.equal(alone, watched)
-    assert [heads.name for heads in tape.heads] == [f"blocks.{i}.attention" for i in range(3)]
-    for heads, block in zip(tape.heads, model.blocks, strict=True):
+        with capture(model) as captured:
+            while_capturing = model(images)
+    assert torch.equal(alone, while_capturing)
+    assert [heads.name for heads in captured.heads] == [f"blocks.{i}.attention" for i in range(3)]
+    for heads, block in zip(captured.heads, model.blocks, strict=True):
         assert heads.q.shape == (5, 2, 26, 11)
         for role in ROLES:
             assert_found(heads, role)
@@ -225,10 +225,10 @@ def test_every_layer_is_captured_and_the_output_is_unchanged(path: str) -> None:
         assert (out - block.attention(heads.values_from.x)).abs().max() <= tolerance(torch.float32) * out.abs().max()
 
 
-@pytest.mark.filterwarnings("error::clearhead.SwapWarning")  # it has no W_Q that would fall silent
+@pytest.mark.filterwarnings("error::clearhead.SwapWarning")  # there is no W_Q that would become unused
 @pytest.mark.parametrize("path", ["kernel", "torch"])
 def test_another_operator_can_be_swapped_in_and_removed(path: str) -> None:
-    model, images = drawn(_model()), _images()
+    model, images = randomised(_model()), _images()
     with torch.no_grad(), forced(path):
         alone, before = model(images), trace(model)
         with swap(model, "softmax") as done:

@@ -1,4 +1,4 @@
-"""CRATE-MAE: its published sizes, what is hidden and what is guessed, its folder, and that it learns digits."""
+"""CRATE-MAE: published sizes, masks and reconstruction, saving, and learning digits."""
 
 import dataclasses
 from pathlib import Path
@@ -20,7 +20,7 @@ from clearhead.models.loading import load_model
 from clearhead.models.native import save_native
 from clearhead.numerics.precision import tolerance
 from clearhead.shapes import ShapeError
-from tests.models.released_crate import drawn
+from tests.models.released_crate import randomised
 from tests.once import once
 
 CONFIG = CrateAutoencoderConfig(
@@ -43,7 +43,7 @@ def _mask() -> Tensor:
 
 @pytest.mark.parametrize(("size", "published", "whole"), [("small", 25.4, 25_405_824), ("base", 44.6, 44_638_464)])
 def test_the_published_numbers_of_parameters_include_unused_ones(size: str, published: float, whole: int) -> None:
-    """A map between encoder and decoder that nothing calls, and two tables of fixed positions."""
+    """Unused parameters: a map between encoder and decoder, and two tables of fixed positions."""
     with torch.device("meta"):
         model = CrateAutoencoder(autoencoder_config(size))
     width, tokens = model.config.width, model.config.tokens
@@ -56,7 +56,7 @@ def test_the_published_numbers_of_parameters_include_unused_ones(size: str, publ
 
 
 def test_outputs_match_the_definition() -> None:
-    model, images, masked = drawn(_model()).double(), _images().double(), _mask()
+    model, images, masked = randomised(_model()).double(), _images().double(), _mask()
     with torch.no_grad():
         pixels = model.pixels(images)
         cut = [pixels[:, :, y : y + 3, x : x + 3].flatten(1) for y in range(0, 15, 3) for x in range(0, 15, 3)]
@@ -82,7 +82,7 @@ def test_outputs_match_the_definition() -> None:
 
 
 def test_outputs_depend_on_visible_pixels_only() -> None:
-    model, images, masked = drawn(_model()), _images(), _mask()
+    model, images, masked = randomised(_model()), _images(), _mask()
     region = masked.reshape(5, 1, 5, 5).repeat_interleave(3, dim=2).repeat_interleave(3, dim=3)
     with torch.no_grad():
         want = model(images, masked)
@@ -110,7 +110,7 @@ def test_position_codes_differ_and_have_equal_length() -> None:
     torch.testing.assert_close(codes[1:].square().sum(dim=1), torch.full((25,), 14.0).double())
     assert torch.cdist(codes, codes).fill_diagonal_(1).min() > 0.1
     down, right = codes[1 + 5] @ codes[1], codes[1 + 1] @ codes[1]
-    assert abs(down - right) < 1e-6  # one step is one step, whichever way
+    assert abs(down - right) < 1e-6  # steps in both directions have the same length
     far = codes[1 + 10] @ codes[1]
     assert far < down
 
@@ -128,12 +128,12 @@ def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path) -> None:
 
 def test_attention_is_captured_in_encoder_and_decoder() -> None:
     model = _model()
-    with torch.no_grad(), capture(model) as tape:
-        watched = model(_images())
+    with torch.no_grad(), capture(model) as captured:
+        while_capturing = model(_images())
     names = [f"blocks.{i}.attention" for i in range(3)] + [f"decoder.{i}.attention" for i in range(2)]
-    assert [heads.name for heads in tape.heads] == names
+    assert [heads.name for heads in captured.heads] == names
     with torch.no_grad():
-        assert torch.equal(model(_images()), watched)
+        assert torch.equal(model(_images()), while_capturing)
 
 
 @once
@@ -150,7 +150,7 @@ def test_training_learns_to_reconstruct_hidden_patches_of_digits() -> None:
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-    constant = float(model.targets(images).var())  # what the best guess of one number for all pixels costs
+    constant = float(model.targets(images).var())  # the loss of the best constant prediction
     assert losses[0] > constant
     assert sum(losses[-10:]) / 10 < 0.75 * constant
 

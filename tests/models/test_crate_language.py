@@ -1,4 +1,4 @@
-"""Causal CRATE: its size, that it looks back only, its folder, and that it learns text."""
+"""Causal CRATE: size, causality, saving, and learning text."""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +17,7 @@ from clearhead.models.loading import load_model
 from clearhead.models.native import save_native
 from clearhead.numerics.precision import tolerance
 from clearhead.shapes import ShapeError
-from tests.models.released_crate import drawn
+from tests.models.released_crate import randomised
 from tests.noise import largest_difference, weight_tolerance
 from tests.once import once
 
@@ -42,7 +42,7 @@ def test_the_published_size_has_sixty_million_parameters() -> None:
 
 
 def test_outputs_match_the_definition() -> None:
-    model, tokens = drawn(_model()).double(), _tokens()
+    model, tokens = randomised(_model()).double(), _tokens()
     with torch.no_grad():
         x = torch.stack([model.embedding.weight[row] for row in tokens]) + model.positions[:13]
         future = torch.ones(13, 13).triu(1).bool()
@@ -61,14 +61,14 @@ def test_outputs_match_the_definition() -> None:
 @pytest.mark.parametrize("overcomplete", [False, True])
 @pytest.mark.parametrize("form", [Form.RELEASED, Form.PAPER])
 def test_later_tokens_do_not_change_earlier_outputs(form: Form, overcomplete: bool) -> None:
-    model, tokens = drawn(_model(form=form, overcomplete=overcomplete)), _tokens()
+    model, tokens = randomised(_model(form=form, overcomplete=overcomplete)), _tokens()
     other = tokens.clone()
     other[:, 7:] = (other[:, 7:] + 3) % 29
     with torch.no_grad():
         assert torch.equal(model(other)[:, :7], model(tokens)[:, :7])
         assert not torch.equal(model(other)[:, 7], model(tokens)[:, 7])
         short = model(tokens[:, :7])
-        # Another length rounds otherwise.
+        # Another length changes rounding.
         close = weight_tolerance(model, lambda: model(tokens[:, :7]))
         assert largest_difference(short, model(tokens)[:, :7]) <= close
 
@@ -96,12 +96,12 @@ def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, overcomplete: boo
 
 
 def test_model_can_be_captured_and_audited() -> None:
-    model = drawn(_model())
-    with torch.no_grad(), capture(model) as tape:
-        watched = model(_tokens())
-        assert torch.equal(watched, model(_tokens()))
-    assert len(tape.heads) == 6
-    assert all(heads.mask is not None and torch.equal(heads.q, heads.v) for heads in tape.heads)
+    model = randomised(_model())
+    with torch.no_grad(), capture(model) as captured:
+        while_capturing = model(_tokens())
+        assert torch.equal(while_capturing, model(_tokens()))
+    assert len(captured.heads) == 6
+    assert all(heads.mask is not None and torch.equal(heads.q, heads.v) for heads in captured.heads)
     record = audit(_model(), [_tokens(), _tokens(seed=2)], theories=["symmetry"])
     assert record.fidelity.output_difference == 0
     assert {finding.layer for finding in record.findings} == {0, 1, 2}

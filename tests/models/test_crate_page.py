@@ -1,4 +1,4 @@
-"""The page on CRATE: its code runs, and its numbers are those of the models."""
+"""The page on CRATE: its code runs, and its numbers match the models."""
 
 import re
 from pathlib import Path

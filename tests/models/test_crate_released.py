@@ -1,4 +1,4 @@
-"""Weights as the authors' code names them: read into ours, written for theirs, and refused where they do not fit."""
+"""Weights with the names of the authors' code: reading, writing, and errors for wrong shapes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +18,12 @@ from clearhead.models.crate_released import (
     released_state,
 )
 from clearhead.models.objects import LoadError
-from tests.models.released_crate import Released, drawn
+from tests.models.released_crate import Released, randomised
 from tests.noise import weight_tolerance
 
 
 def _theirs(channels: int = 3) -> Released:
-    return drawn(Released(size=15, patch=5, channels=channels, classes=7, width=22, depth=3, heads=2))
+    return randomised(Released(size=15, patch=5, channels=channels, classes=7, width=22, depth=3, heads=2))
 
 
 def _images(channels: int = 3) -> Tensor:
@@ -35,12 +35,12 @@ def _normalised(images: Tensor) -> Tensor:
     return (images - mean) / spread
 
 
-def _apart(got: Tensor, want: Tensor) -> float:
+def _relative_error(got: Tensor, want: Tensor) -> float:
     return float((got - want).norm() / want.norm())
 
 
 def _rounding(model: nn.Module, images: Tensor) -> float:
-    return weight_tolerance(model, lambda: model(images), _apart)
+    return weight_tolerance(model, lambda: model(images), _relative_error)
 
 
 WRAPPED: dict[str, Callable[[dict[str, Tensor]], Any]] = {
@@ -56,8 +56,10 @@ def test_released_weights_give_the_released_outputs(wrapped: str) -> None:
     model = crate_from_released(WRAPPED[wrapped](theirs.state_dict()), heads=2)
     with torch.no_grad():
         want = theirs(_normalised(images))
-        assert _apart(model(images), want) <= _rounding(model, images)
-        assert _apart(model(_normalised(images)), want) > 1e-4  # inside, and once; the first norm hides most of it
+        assert _relative_error(model(images), want) <= _rounding(model, images)
+        assert (
+            _relative_error(model(_normalised(images)), want) > 1e-4
+        )  # applied inside the model, once; the first norm hides most of the difference
     assert not model.training
     assert model.config == CrateConfig(
         image_size=15, patch_size=5, channels=3, classes=7, width=22, layers=3, heads=2,
@@ -71,9 +73,11 @@ def test_settings_that_shapes_do_not_determine_are_arguments() -> None:
         theirs.state_dict(), heads=2, channels=1, pixel_mean=(0.0,), pixel_spread=(1.0,), penalty=0.1
     )
     with torch.no_grad():
-        assert _apart(model(images), theirs(images)) <= _rounding(model, images)
+        assert _relative_error(model(images), theirs(images)) <= _rounding(model, images)
         others = crate_from_released(theirs.state_dict(), heads=11, channels=1, pixel_mean=(0.0,), pixel_spread=(1.0,))
-        assert _apart(others(images), theirs(images)) > 1e-2  # as many parameters, another model
+        assert (
+            _relative_error(others(images), theirs(images)) > 1e-2
+        )  # the same number of parameters, but another model
 
 
 def test_both_kinds_of_files_are_read(tmp_path: Path) -> None:
@@ -83,17 +87,17 @@ def test_both_kinds_of_files_are_read(tmp_path: Path) -> None:
     with torch.no_grad():
         want, close = theirs(_normalised(_images())), _rounding(theirs, _normalised(_images()))
         for name in ("crate.safetensors", "crate.pth.tar"):
-            assert _apart(crate_from_released(tmp_path / name, heads=2)(_images()), want) <= close
-            assert _apart(crate_from_released(str(tmp_path / name), heads=2)(_images()), want) <= close
+            assert _relative_error(crate_from_released(tmp_path / name, heads=2)(_images()), want) <= close
+            assert _relative_error(crate_from_released(str(tmp_path / name), heads=2)(_images()), want) <= close
 
 
 def test_exported_weights_give_the_same_output_in_the_released_code() -> None:
     config = CrateConfig(image_size=15, patch_size=5, channels=3, classes=7, width=22, layers=3, heads=2)
-    model, theirs = drawn(Crate(config)), _theirs()
+    model, theirs = randomised(Crate(config)), _theirs()
     theirs.load_state_dict(released_state(model))  # strict
     with torch.no_grad():
         close = _rounding(model, _images())
-        assert _apart(theirs((_images() - 0.5) / 0.5), model(_images())) <= close
+        assert _relative_error(theirs((_images() - 0.5) / 0.5), model(_images())) <= close
     assert set(released_names(model)) == set(model.state_dict())
     assert list(released_names(model).values()) == list(released_state(model))
     again = crate_from_released(released_state(model), heads=2)
@@ -106,7 +110,7 @@ def test_the_heads_of_published_sizes_are_known(size: str) -> None:
         names = released_state(Crate(crate_config(size)))
     config = crate_config(size)
     assert len(names) == 2 + 6 + 4 + 8 * config.layers
-    if size == "tiny":  # the others would take memory
+    if size == "tiny":  # the larger sizes would need much memory
         state = {name: torch.zeros(x.shape) for name, x in names.items()}
         assert crate_from_released(state).config.heads == 6
 
@@ -164,6 +168,6 @@ def test_unreadable_files_raise_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"nonsense")
         with pytest.raises(LoadError, match=r"nonsense\."):
             crate_from_released(tmp_path / name)
-    torch.save({"state_dict": _theirs()}, tmp_path / "code.pth")  # a whole module, which is code
+    torch.save({"state_dict": _theirs()}, tmp_path / "code.pth")  # a pickled module, which can run code
     with pytest.raises(LoadError, match="contains more than tensors, and loading it could run code"):
         crate_from_released(tmp_path / "code.pth")

@@ -408,7 +408,7 @@ def test_a_backbone_named_by_a_folder_is_not_fetched(folder: Path, looked_up: li
         load_model(path, max_tokens=8)
     assert looked_up == []
     assert constants.HF_HUB_OFFLINE is False
-    # The control: transformers alone does look it up, in spite of local_files_only.
+    # Control: transformers alone does contact the hub despite local_files_only.
     with suppress(Exception):
         transformers.AutoConfig.from_pretrained(path, local_files_only=True)
     assert looked_up
@@ -569,7 +569,7 @@ def test_a_hostile_tokenizer_is_refused_in_one_line(folder: Path, case: str) -> 
 
 def test_a_tokenizer_that_panics_is_an_error(module: types.ModuleType) -> None:
     class PanicException(BaseException):
-        """As the tokenizers library raises."""
+        """An exception like those of the tokenizers library."""
 
     class Panics(Tokenizer):
         def __call__(self, *_: object, **__: object) -> dict[str, torch.Tensor]:

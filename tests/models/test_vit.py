@@ -1,4 +1,4 @@
-"""The vision transformer: what it computes, that it can be watched, and that its folder brings it back."""
+"""The vision transformer: outputs, capture, audit and saving."""
 
 import copy
 import dataclasses
@@ -73,16 +73,16 @@ def test_every_parameter_gets_a_gradient() -> None:
     model = _model().train()
     model(_images()).logsumexp(dim=1).sum().backward()
     silent = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
-    # A key's bias shifts all scores of a row alike, so softmax does not see it.
+    # A key bias shifts all scores of a row equally, so it has no effect in softmax.
     assert silent <= {f"blocks.{i}.attention.key.bias" for i in range(3)}
 
 
 def test_every_layer_is_captured() -> None:
     model = _model()
-    with capture(model) as tape:
+    with capture(model) as captured:
         model(_images())
-    assert [layer.name for layer in tape.layers] == [f"blocks.{i}.attention" for i in range(3)]
-    assert {tuple(heads.q.shape) for heads in tape.heads} == {(5, 2, 26, 11)}
+    assert [layer.name for layer in captured.layers] == [f"blocks.{i}.attention" for i in range(3)]
+    assert {tuple(heads.q.shape) for heads in captured.heads} == {(5, 2, 26, 11)}
 
 
 def test_model_can_be_audited() -> None:
@@ -130,7 +130,7 @@ def test_damaged_files_are_not_used(tmp_path: Path, file: str, kind: str) -> Non
             loaded = load_model(str(tmp_path), max_tokens=256).model
         except InputError:
             continue
-        # Only spaces of config.json changed.
+        # Only whitespace of config.json changed.
         assert file == "config.json"
         assert json.loads((tmp_path / file).read_text()) == json.loads(intact)
         assert loaded.config == CONFIG

@@ -1,4 +1,4 @@
-"""Drawn tensors and parameters for tests of modules, and how results are compared."""
+"""Random tensors and parameters for tests of modules, and comparisons of results."""
 
 from typing import TypeVar
 
@@ -16,14 +16,14 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
 
 
 def boolean(*shape: int, seed: int = 0, share: float = 0.6) -> Tensor:
-    """A mask that leaves every row a key."""
+    """Return a random mask with at least one visible key in every row."""
     drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
     first = torch.arange(shape[-1]) == 0
     return drawn | first
 
 
 def randomised(module: Module, *, seed: int = 0) -> Module:
-    """The module in double precision with every parameter drawn, biases among them, which torch starts at zero."""
+    """Return the module in double precision with random parameters, including biases, which torch sets to zero."""
     module = module.double()
     for index, parameter in enumerate(module.parameters()):
         width = parameter.shape[-1] if parameter.ndim > 1 else 1
@@ -36,6 +36,6 @@ def require_same(got: Tensor, want: Tensor, *, what: str = "output", size: float
 
 
 def differ(got: Tensor, want: Tensor) -> bool:
-    """Whether two results are far apart, as a control must be."""
+    """Return whether two results differ clearly, as a control must."""
     got, want = got.detach(), want.detach()
     return float((got - want).abs().max()) > 1e-3 * float(want.abs().max())

@@ -1,4 +1,4 @@
-"""What every module owes: the contract, what autocast makes of its dtype, refusals in words, and names that stay."""
+"""Every module: the contract, autocast, error messages, and pinned names."""
 
 import functools
 import inspect
@@ -108,7 +108,7 @@ def test_only_checks_that_do_not_apply_are_left_out(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_new_module_loads_the_state_dict(name: str) -> None:
-    """From its constructor, which may hold what a copy would share."""
+    """Build a new module by its constructor: a copy could share state."""
     module, other, (x, options) = randomised(MAKE[name]()), randomised(MAKE[name](), seed=1), inputs_of(name)
     assert differ(other(x, **options), module(x, **options))
     other.load_state_dict(module.state_dict())

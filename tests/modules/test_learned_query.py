@@ -1,4 +1,4 @@
-"""Attention with a learned query: the source's equation, its invariance, and pooling of images."""
+"""Attention with a learned query: the published equation, its invariance, and pooling of images."""
 
 import math
 

@@ -16,7 +16,7 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 def head_by_head(
     layer: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor, attn_bias: Tensor
 ) -> Tensor:
-    """sum_i W_o^(i) H_i + b, each head cut out of the parameters and written out; masks and biases (b, h, n, m)."""
+    """Compute sum_i W_o^(i) H_i + b head by head from the parameters; masks and biases are (b, h, n, m)."""
     heads, share = len(layer.head_dims), len(layer.head_dims) // layer.num_kv_heads
     out = torch.zeros(*query.shape[:-1], layer.out.out_features, dtype=query.dtype)
     for i in range(heads):
@@ -39,7 +39,7 @@ def head_by_head(
 
 @st.composite
 def widths(draw):
-    """Heads of any widths, in groups that share keys and values."""
+    """Draw heads of random widths, in groups that share keys and values."""
     key_heads, share = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     keys = [draw(st.sampled_from([2, 3, 5])) for _ in range(key_heads)]
     values = [draw(st.sampled_from([1, 2, 7])) for _ in range(key_heads)]
@@ -89,7 +89,7 @@ def test_grouped_keys_equal_repeated_keys() -> None:
     whole.load_state_dict(state)
     x, mask = normal(2, 5, 11), boolean(2, 6, 5, 5)
     require_same(shared(x, mask=mask), whole(x, mask=mask))
-    for name in ("key.weight", "value.weight"):  # the control: heads taken in turn, not in a row
+    for name in ("key.weight", "value.weight"):  # control: heads in interleaved order
         state[name] = state[name].unflatten(0, (2, 3, -1)).transpose(0, 1).flatten(0, 2)
     whole.load_state_dict(state)
     assert differ(shared(x, mask=mask), whole(x, mask=mask))

@@ -1,4 +1,4 @@
-"""What multi-head attention refuses, in words."""
+"""Errors of multi-head attention."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sets of different sizes in one batch get what each would get alone."""
+"""Sets of different sizes in one batch have the same outputs as on their own."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The MCR2 loss: the published formula, its arguments, and what it is minimised by."""
+"""The MCR2 loss: the published formula, its arguments, and training with it."""
 
 import math
 
@@ -14,7 +14,7 @@ Z, LABELS = normal(23, 5), torch.arange(23) % 3
 
 
 def published(z: Tensor, labels: Tensor, *, eps_squared: float, gamma1: float, gamma2: float) -> Tensor:
-    """As the paper says it, with features in columns."""
+    """Return the formula of the paper, with features in columns."""
     w = z.T
     d, n = w.shape
     one = torch.eye(d, dtype=z.dtype)
@@ -35,7 +35,7 @@ def test_loss_is_the_published_formula() -> None:
         torch.testing.assert_close(*(torch.autograd.grad(x, z)[0] for x in (loss, want)))
     default = published(z, LABELS, eps_squared=0.5, gamma1=1.0, gamma2=1.0)
     torch.testing.assert_close(RateReductionLoss()(z, LABELS), default)
-    assert (RateReductionLoss(eps=0.5)(z, LABELS) - default).abs() > 0.1  # epsilon is not its square
+    assert (RateReductionLoss(eps=0.5)(z, LABELS) - default).abs() > 0.1  # the argument is epsilon, not its square
 
 
 def test_memberships_can_replace_labels() -> None:
@@ -54,7 +54,7 @@ def test_features_are_normalised_on_request() -> None:
 
 
 def test_training_lowers_the_loss_and_separates_the_classes() -> None:
-    """A linear map of features that overlap, by the optimiser that the source uses."""
+    """Train a linear map of overlapping features with the published optimiser."""
     layer = torch.nn.Linear(5, 7, bias=False, dtype=torch.float64)
     with torch.no_grad():
         layer.weight.copy_(normal(7, 5, seed=1))

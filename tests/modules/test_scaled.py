@@ -1,4 +1,4 @@
-"""Scaled attention as a layer: plain attention at first, S that learns, its size, and a form that a file can hold."""
+"""Scaled attention as a layer: softmax attention at first, learning S, its size, and saving it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Self-attention of one head: the source's equation, its equivariance, its scale and masks."""
+"""Self-attention of one head: the published equation, equivariance, scale and masks."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.modules.drawing import boolean, differ, normal, randomised, require_s
 
 
 def equation_three(layer: SelfAttention, x: Tensor, *, scale: float = 1.0, query: str = "query") -> Tensor:
-    """W_v X softmax((W_k X)^T W_q X), tokens as columns as in the source, given and returned as rows."""
+    """Return W_v X softmax((W_k X)^T W_q X); tokens are rows here and columns in the formula."""
     X, W_q = x.mT, getattr(layer, query).weight
     W_k, W_v = layer.key.weight, layer.value.weight
     return (W_v @ X @ (scale * (W_k @ X).mT @ (W_q @ X)).softmax(dim=-2)).mT

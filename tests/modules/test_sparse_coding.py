@@ -1,4 +1,4 @@
-"""Sparse coding steps as layers: what they call, how they start, when they warn."""
+"""Sparse coding steps as layers: operators, initialisation, warnings."""
 
 import copy
 import warnings
@@ -27,7 +27,7 @@ def test_modules_pass_their_settings_to_the_operators() -> None:
 
 
 def test_the_published_step_size_is_stable_at_initialisation() -> None:
-    """Dictionaries drawn so have a square norm of about 8 at every width; a step of .1 is below 1/8."""
+    """Random dictionaries have a squared norm of about 8 at every width; a step of .1 is below 1/8."""
     torch.manual_seed(0)
     for width in (101, 307):
         assert 0.1 < largest_step(SparseCodingStep(width).dictionary) < 0.14

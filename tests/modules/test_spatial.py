@@ -1,4 +1,4 @@
-"""Spatial attention: its output image, up and down, against unfolding by hand and 1x1 convolutions."""
+"""Spatial attention: outputs of larger and smaller images, compared with unfolding and 1x1 convolutions."""
 
 import pytest
 import torch

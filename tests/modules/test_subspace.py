@@ -46,7 +46,7 @@ def test_output_is_symmetric_attention_with_one_map_for_keys_and_values() -> Non
 
 
 def test_the_tied_layer_is_the_derived_step_without_shrinking() -> None:
-    """`subspace_step` of length one has no tokens of its own left, and carries p / (n eps^2) in front."""
+    """`subspace_step` of length one has no residual term, and a factor of p / (n eps^2)."""
     layer = randomised(SubspaceAttention(11, num_heads=3, head_dim=5, tied=True, scale=1.0))
     x = normal(2, 7, 11)
     eps = (5 / 7) ** 0.5  # so that the factor is one

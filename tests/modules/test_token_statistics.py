@@ -1,4 +1,4 @@
-"""Token statistics attention as layers: their maps, their operator, what is learned, and that the causal one is."""
+"""Token statistics attention as layers: maps, operator, parameters, and causality."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""MultiHeadAttention is torch.nn.MultiheadAttention wherever that can be, forward and backward."""
+"""MultiHeadAttention agrees with torch.nn.MultiheadAttention, forward and backward."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ MASKS = ["none", "causal", "boolean", "per head", "additive", "additive per head
 
 @st.composite
 def layers(draw):
-    """A torch.nn.MultiheadAttention of drawn widths with drawn parameters, biases or none, kdim and vdim or none."""
+    """Draw a torch.nn.MultiheadAttention with random widths and parameters, with or without biases, kdim and vdim."""
     heads, width = draw(st.sampled_from([1, 2, 3, 5])), draw(st.sampled_from([1, 2, 3, 7]))
     layer = nn.MultiheadAttention(
         heads * width,
@@ -29,7 +29,7 @@ def layers(draw):
 
 
 def masks_for_both(kind: str, padded: bool, shape: tuple[int, int, int, int], seed: int) -> tuple[dict, dict]:
-    """The same masks for torch, True where hidden, and for us, True where visible."""
+    """Return the same masks for torch, True where hidden, and for Clearhead, True where visible."""
     b, h, n, m = shape
     theirs: dict[str, Tensor] = {}
     ours: dict[str, Tensor | bool] = {}
@@ -57,7 +57,7 @@ def masks_for_both(kind: str, padded: bool, shape: tuple[int, int, int, int], se
 
 
 def run(attend, inputs: list[Tensor], parameters: dict[str, Tensor]) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
-    """Output, gradients for the inputs, gradients for the parameters by name."""
+    """Return the output, the gradients of the inputs, and those of the parameters by name."""
     leaves = [x.clone().requires_grad_() for x in inputs]
     out = attend(*leaves)
     grads = torch.autograd.grad((out * normal(*out.shape, seed=7)).sum(), [*leaves, *parameters.values()])

@@ -1,4 +1,4 @@
-"""Coding rates: definitions, edge cases, gradients, and noise that is not signal."""
+"""Coding rates: definitions, edge cases, gradients, and rounding noise."""
 
 import math
 import warnings
@@ -46,13 +46,13 @@ def test_coding_rate_is_half_the_sum_of_logarithms(seed: int, size: tuple[int, i
 
 
 def test_eps_enters_squared() -> None:
-    """Of one token of length one in one dimension, R = log(1 + 1 / eps^2) / 2."""
+    """For one token of length one in one dimension, R = log(1 + 1 / eps^2) / 2."""
     assert float(coding_rate(torch.ones(1, 1), eps=0.5)) == pytest.approx(0.5 * math.log(5))
     assert float(coding_rate(torch.ones(1, 1), eps=math.sqrt(0.5))) == pytest.approx(0.5 * math.log(3))
 
 
 def test_repeating_tokens_keeps_the_rate() -> None:
-    """The rate is of a distribution: tokens twice do not change it, and a new direction does."""
+    """The rate depends on the distribution: repeating all tokens does not change it, a new direction does."""
     z = normal(5, 7)
     torch.testing.assert_close(coding_rate(torch.cat([z, z])), coding_rate(z))
     assert coding_rate(torch.cat([z, normal(5, 7, seed=1)])) > coding_rate(z) + 0.1
@@ -60,32 +60,32 @@ def test_repeating_tokens_keeps_the_rate() -> None:
 
 def test_subspace_rates_are_rates_of_projections() -> None:
     z, bases = normal(2, 3, 11, 7), orthonormal(5, 7, 3)
-    found = subspace_rates(z, bases, eps=0.3)
+    result = subspace_rates(z, bases, eps=0.3)
     want = torch.stack([coding_rate(z @ basis, eps=0.3) for basis in bases], dim=-1)
-    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(result, want)
     weighted = torch.stack([coding_rate(z @ basis, eps=0.3 * math.sqrt(3 / 7)) for basis in bases], dim=-1)
-    assert (found - weighted).abs().min() > 0.1  # d in place of p
+    assert (result - weighted).abs().min() > 0.1  # d in place of p
 
 
 def test_class_rates_by_labels_and_by_membership() -> None:
     z, labels = normal(17, 5), torch.arange(17) % 3
     labels[labels == 1] = 3  # classes 1 and, once, 2 of four
     labels[0] = 0
-    found = class_rates(z, labels=labels, eps=0.7)
+    result = class_rates(z, labels=labels, eps=0.7)
     sizes = torch.bincount(labels)
     want = [by_singular_values(z[labels == k], 0.7) if sizes[k] else 0.0 for k in range(4)]
-    assert found.rates.tolist() == pytest.approx(want, rel=EXACT)
-    assert found.weights.tolist() == pytest.approx((sizes / 17).tolist())
-    assert found.rates[1] == found.weights[1] == 0
+    assert result.rates.tolist() == pytest.approx(want, rel=EXACT)
+    assert result.weights.tolist() == pytest.approx((sizes / 17).tolist())
+    assert result.rates[1] == result.weights[1] == 0
     members = torch.nn.functional.one_hot(labels, 4).T.double()
-    torch.testing.assert_close(class_rates(z, membership=members, eps=0.7).rates, found.rates)
+    torch.testing.assert_close(class_rates(z, membership=members, eps=0.7).rates, result.rates)
 
 
 def test_soft_memberships_match_the_definition() -> None:
     z, eps = normal(17, 5), 0.7
     members = normal(3, 17, seed=1).softmax(dim=0)
-    found = class_rates(z, membership=members, eps=eps)
-    for rate, weight, own in zip(found.rates, found.weights, members, strict=True):
+    result = class_rates(z, membership=members, eps=eps)
+    for rate, weight, own in zip(result.rates, result.weights, members, strict=True):
         matrix = torch.eye(5) + 5 / (own.sum() * eps**2) * (z.T * own) @ z
         torch.testing.assert_close(rate, torch.logdet(matrix) / 2)
         torch.testing.assert_close(weight, own.sum() / 17)
@@ -95,9 +95,9 @@ def test_soft_memberships_match_the_definition() -> None:
 def test_rate_reduction_is_positive_only_if_classes_differ(seed: int) -> None:
     z = normal(23, 5, seed=seed)
     labels = torch.arange(23) % 3
-    found = rate_reduction(z, labels=labels)
-    torch.testing.assert_close(found.value, coding_rate(z) - class_rates(z, labels=labels).compression)
-    assert found.value > 0
+    result = rate_reduction(z, labels=labels)
+    torch.testing.assert_close(result.value, coding_rate(z) - class_rates(z, labels=labels).compression)
+    assert result.value > 0
     same = rate_reduction(z.repeat(3, 1), labels=torch.arange(3).repeat_interleave(23))
     assert abs(float(same.value)) < EXACT * float(same.expansion)
 
@@ -122,7 +122,7 @@ def test_gradients_are_those_of_autograd() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("eps", [0.01, 0.001])
 def test_rounding_adds_the_predicted_amount_and_warns(dtype: torch.dtype, eps: float) -> None:
-    """512 tokens of rank 8 in 64 dimensions, every entry of size one, as behind a norm."""
+    """512 tokens of rank 8 in 64 dimensions, every entry of size one, as after a norm layer."""
     z = low_rank(512, 64, 8) * math.sqrt(64)
     with pytest.warns(RoundingNoiseWarning, match=f"{str(dtype)[6:]} .* too high by about .* larger eps"):
         got = coding_rate(z.to(dtype), eps=eps)
@@ -138,7 +138,7 @@ def test_rounding_adds_the_predicted_amount_and_warns(dtype: torch.dtype, eps: f
 def test_no_warning_if_rounding_is_negligible() -> None:
     quiet = [
         (low_rank(512, 64, 8).bfloat16(), 0.5),
-        (normal(512, 61).bfloat16(), 0.1),  # noise beside a signal of full rank
+        (normal(512, 61).bfloat16(), 0.1),  # noise added to a signal of full rank
         (low_rank(512, 64, 8).float(), 1e-5),
         (low_rank(512, 64, 8), 1e-9),
     ]

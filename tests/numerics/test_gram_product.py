@@ -1,4 +1,4 @@
-"""Products with a Gram matrix that is not formed, against the one that is."""
+"""Products with a Gram matrix that is never formed, compared with the explicit matrix."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_product_is_that_of_the_centred_gram_matrix(
     monkeypatch.setattr(gram_product, "TILE", tile)
     k, x = (size * normal(139, 17)).to(dtype), normal(139, 5, seed=1).to(dtype)
     dense, tiled = centred_gram(k.double(), scale=0.25), tiled_gram(k, scale=0.25)
-    # A score of size |s| is rounded by eps |s|, and its exponential is wrong by as much.
+    # A score of size |s| has a rounding error of eps |s|, and so has its exponential.
     within = tolerance(dtype) * (1 + 0.25 * float(k.double().square().sum(dim=-1).max()))
     assert relative(tiled.product(x), dense.matrix @ x.double()) <= within
     for name in ("log_scale", "log_g", "column_mean", "trace"):
@@ -63,6 +63,6 @@ def test_results_are_bit_identical_for_any_number_of_threads(tile: int, monkeypa
     for count in (2, 5):
         for one, other in zip(alone, on_threads(count, found), strict=True):
             assert torch.equal(one, other)
-    # The order of a sum does change bits.
+    # Control: another order of summation changes bits.
     monkeypatch.setattr(gram_product, "SHARES", 1)
     assert torch.equal(alone[1], on_threads(1, found)[1]) == (tile == 2**20)

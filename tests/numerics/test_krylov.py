@@ -1,4 +1,4 @@
-"""Eigenpairs of an operator known by its products: right where it says so, and honest where it is not."""
+"""Eigenpairs of an operator given by its products: accurate if reported as converged, and not reported otherwise."""
 
 import pytest
 import torch
@@ -40,56 +40,56 @@ class Counted:
 def test_leading_eigenpairs_are_found(dtype: torch.dtype, power: float) -> None:
     values = decaying(power=power)
     matrix = operator(values)
-    found = krylov_eigenpairs(Counted(matrix.to(dtype)), normal(211, WIDTH).to(dtype), COUNT)
-    assert bool(found.converged)
-    assert float(((found.values - values[:COUNT]) / values[:COUNT]).abs().max()) <= 1e-6
-    assert float((found.vectors.mT @ found.vectors - torch.eye(COUNT)).abs().max()) <= tolerance(dtype)
-    actual = (matrix @ found.vectors - found.vectors * found.values).norm(dim=0)
-    assert float((actual - found.residual).abs().max()) <= tolerance(dtype)
-    assert found.values.dtype is found.vectors.dtype is torch.float64
+    result = krylov_eigenpairs(Counted(matrix.to(dtype)), normal(211, WIDTH).to(dtype), COUNT)
+    assert bool(result.converged)
+    assert float(((result.values - values[:COUNT]) / values[:COUNT]).abs().max()) <= 1e-6
+    assert float((result.vectors.mT @ result.vectors - torch.eye(COUNT)).abs().max()) <= tolerance(dtype)
+    actual = (matrix @ result.vectors - result.vectors * result.values).norm(dim=0)
+    assert float((actual - result.residual).abs().max()) <= tolerance(dtype)
+    assert result.values.dtype is result.vectors.dtype is torch.float64
 
 
 def test_a_slowly_decaying_spectrum_converges_with_restarts() -> None:
     values = decaying(power=0.1)
     product = Counted(operator(values))
-    found = krylov_eigenpairs(product, normal(211, WIDTH), COUNT, most_products=100)
+    result = krylov_eigenpairs(product, normal(211, WIDTH), COUNT, most_products=100)
     assert product.calls > BLOCKS
-    assert bool(found.converged)
-    assert float(((found.values - values[:COUNT]) / values[:COUNT]).abs().max()) <= 1e-6
+    assert bool(result.converged)
+    assert float(((result.values - values[:COUNT]) / values[:COUNT]).abs().max()) <= 1e-6
 
 
 def test_convergence_is_not_reported_too_early() -> None:
     values = decaying(power=0.1)
     matrix = operator(values)
     for products in (1, 2, 3):
-        found = krylov_eigenpairs(Counted(matrix), normal(211, WIDTH), COUNT, most_products=products)
-        wrong = float(((found.values - values[:COUNT]) / values[:COUNT]).abs().max())
+        result = krylov_eigenpairs(Counted(matrix), normal(211, WIDTH), COUNT, most_products=products)
+        wrong = float(((result.values - values[:COUNT]) / values[:COUNT]).abs().max())
         assert wrong > 1e-6
-        assert not bool(found.converged)
-        actual = (matrix @ found.vectors - found.vectors * found.values).norm(dim=0)
-        assert float((actual - found.residual).abs().max()) <= tolerance(torch.float64)
+        assert not bool(result.converged)
+        actual = (matrix @ result.vectors - result.vectors * result.values).norm(dim=0)
+        assert float((actual - result.residual).abs().max()) <= tolerance(torch.float64)
         assert float(actual.max()) > 1e-3
 
 
 def test_a_flat_spectrum_does_not_converge() -> None:
     matrix = operator(1 + 1e-3 * torch.rand(211, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
-    found = krylov_eigenpairs(Counted(matrix), normal(211, WIDTH), COUNT, most_products=9)
-    assert not bool(found.converged)
-    assert float(found.residual.max()) > 1e-6
+    result = krylov_eigenpairs(Counted(matrix), normal(211, WIDTH), COUNT, most_products=9)
+    assert not bool(result.converged)
+    assert float(result.residual.max()) > 1e-6
 
 
 def test_a_small_operator_is_solved_exactly() -> None:
     values = 1 + decaying(23)
-    found = krylov_eigenpairs(Counted(operator(values)), normal(23, WIDTH), COUNT)
-    assert bool(found.converged)
-    assert float((found.values - values[:COUNT]).abs().max()) <= tolerance(torch.float64, terms=211)
+    result = krylov_eigenpairs(Counted(operator(values)), normal(23, WIDTH), COUNT)
+    assert bool(result.converged)
+    assert float((result.values - values[:COUNT]).abs().max()) <= tolerance(torch.float64, terms=211)
 
 
 def test_low_rank_operators_converge() -> None:
     values = torch.cat([decaying(7), torch.zeros(204, dtype=torch.float64)])
-    found = krylov_eigenpairs(Counted(operator(values)), normal(211, WIDTH), COUNT)
-    assert bool(found.converged)
-    assert float((found.values - values[:COUNT]).abs().max()) <= tolerance(torch.float64, terms=211)
+    result = krylov_eigenpairs(Counted(operator(values)), normal(211, WIDTH), COUNT)
+    assert bool(result.converged)
+    assert float((result.values - values[:COUNT]).abs().max()) <= tolerance(torch.float64, terms=211)
 
 
 def test_a_good_guess_saves_products() -> None:

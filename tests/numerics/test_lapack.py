@@ -1,4 +1,4 @@
-"""LAPACK without the interpreter lock gives what scipy's wrappers give."""
+"""LAPACK calls without the interpreter lock give the results of scipy's wrappers."""
 
 import numpy as np
 import pytest
@@ -27,12 +27,12 @@ def within(matrix: Array) -> float:
 @pytest.mark.parametrize("n", [2, 3, 61, 131])
 def test_results_equal_those_of_scipys_wrappers(n: int, dtype: type) -> None:
     matrix, kind = symmetric(n, dtype), "s" if dtype is np.float32 else "d"
-    found = reduce(matrix)
+    result = reduce(matrix)
     want = getattr(wrapped, kind + "sytrd")(matrix.T, lower=1, lwork=16 * n)
-    assert np.abs(found.diagonal - want[1]).max() <= within(matrix)
-    assert np.abs(found.off_diagonal - want[2]).max() <= within(matrix)
-    assert np.abs(found.reflectors.T - want[0]).max() <= within(matrix)
-    values = eigenvalues_of_tridiagonal(found.diagonal, found.off_diagonal)
+    assert np.abs(result.diagonal - want[1]).max() <= within(matrix)
+    assert np.abs(result.off_diagonal - want[2]).max() <= within(matrix)
+    assert np.abs(result.reflectors.T - want[0]).max() <= within(matrix)
+    values = eigenvalues_of_tridiagonal(result.diagonal, result.off_diagonal)
     assert np.abs(values - getattr(wrapped, kind + "sterf")(want[1], want[2])[0]).max() <= within(matrix)
     vectors = normal(7, n, seed=1).numpy().astype(dtype)
     back = vectors.copy()
@@ -40,17 +40,17 @@ def test_results_equal_those_of_scipys_wrappers(n: int, dtype: type) -> None:
         "L", "N", want[0][1:, :-1], want[3], vectors[:, 1:].T, 64 * 72
     )
     assert info == 0
-    assert np.abs(rotate_back(found, vectors) - back).max() <= within(matrix)
-    assert found.diagonal.dtype == values.dtype == rotate_back(found, vectors).dtype == dtype
+    assert np.abs(rotate_back(result, vectors) - back).max() <= within(matrix)
+    assert result.diagonal.dtype == values.dtype == rotate_back(result, vectors).dtype == dtype
 
 
 @DTYPES
 def test_the_factors_reproduce_the_matrix_and_leave_it_unchanged(dtype: type) -> None:
     matrix = symmetric(61, dtype)
     given = matrix.copy()
-    found = reduce(matrix)
-    small = np.diag(found.diagonal) + np.diag(found.off_diagonal, 1) + np.diag(found.off_diagonal, -1)
-    turned = rotate_back(found, np.eye(61)).T
+    result = reduce(matrix)
+    small = np.diag(result.diagonal) + np.diag(result.off_diagonal, 1) + np.diag(result.off_diagonal, -1)
+    turned = rotate_back(result, np.eye(61)).T
     assert np.abs(turned @ small @ turned.T - matrix).max() <= within(matrix)
     assert np.abs(small - matrix).max() > within(matrix)
     assert np.array_equal(given, matrix)
@@ -59,11 +59,11 @@ def test_the_factors_reproduce_the_matrix_and_leave_it_unchanged(dtype: type) ->
 @DTYPES
 def test_scipys_wrappers_are_used_without_function_addresses(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, vectors = symmetric(61, dtype), normal(7, 61, seed=1).numpy().astype(dtype)
-    found = reduce(matrix)
-    values, back = eigenvalues_of_tridiagonal(found.diagonal, found.off_diagonal), rotate_back(found, vectors)
+    result = reduce(matrix)
+    values, back = eigenvalues_of_tridiagonal(result.diagonal, result.off_diagonal), rotate_back(result, vectors)
     monkeypatch.setattr(lapack, "_routine", lambda _: None)
     again = reduce(matrix)
-    assert np.abs(again.reflectors - found.reflectors).max() <= within(matrix)
+    assert np.abs(again.reflectors - result.reflectors).max() <= within(matrix)
     assert np.abs(eigenvalues_of_tridiagonal(again.diagonal, again.off_diagonal) - values).max() <= within(matrix)
     assert np.abs(rotate_back(again, vectors) - back).max() <= within(matrix)
 

@@ -1,4 +1,4 @@
-"""Least distances: the shortest vector that meets inequalities, or weights that prove that there is none."""
+"""Least distances: the shortest vector that satisfies inequalities, or weights that prove that no vector does."""
 
 import numpy as np
 import pytest
@@ -32,27 +32,27 @@ def separable(count: int, width: int, seed: int) -> Array:
 def test_the_shortest_vector_is_found(seed: int, size: tuple[int, int]) -> None:
     rows = separable(*size, seed)
     bound = np.random.default_rng(seed).exponential(size=size[0])
-    found = least_distance(StoredRows(rows), bound, guess=np.zeros(size[0]))
+    result = least_distance(StoredRows(rows), bound, guess=np.zeros(size[0]))
     best = nonnegative_qp(StoredRows(rows), bound)
-    assert found is not None
-    assert found.exists
+    assert result is not None
+    assert result.exists
     assert best.converged
-    assert (found.weights >= 0).all()
-    np.testing.assert_allclose(rows.T @ found.weights, best.w, rtol=1e-7, atol=1e-7 * np.linalg.norm(best.w))
+    assert (result.weights >= 0).all()
+    np.testing.assert_allclose(rows.T @ result.weights, best.w, rtol=1e-7, atol=1e-7 * np.linalg.norm(best.w))
 
 
 @given(seeds)
 def test_infeasible_bounds_are_proved_by_weights(seed: int) -> None:
     """Many more random rows than dimensions surround the origin."""
     rows = unit(np.random.default_rng(seed).standard_normal((61, 5)))
-    found = least_distance(StoredRows(rows), np.ones(61), guess=np.zeros(61))
-    assert found is not None
-    assert not found.exists
-    assert (found.weights >= 0).all()
-    assert np.linalg.norm(rows.T @ found.weights) < EXACT * found.weights.sum()
-    assert found.weights.sum() == pytest.approx(1, abs=EXACT)
-    # The combination is of independent vectors and the ones: without any of them it is none.
-    used = np.flatnonzero(found.weights)
+    result = least_distance(StoredRows(rows), np.ones(61), guess=np.zeros(61))
+    assert result is not None
+    assert not result.exists
+    assert (result.weights >= 0).all()
+    assert np.linalg.norm(rows.T @ result.weights) < EXACT * result.weights.sum()
+    assert result.weights.sum() == pytest.approx(1, abs=EXACT)
+    # The combination is minimal: removing any vector makes the rest independent.
+    used = np.flatnonzero(result.weights)
     assert np.linalg.matrix_rank(np.vstack([rows[used].T, np.ones(len(used))])) == len(used)
 
 
@@ -60,16 +60,16 @@ def test_infeasible_bounds_are_proved_by_weights(seed: int) -> None:
 def test_equality_rows_are_met_exactly(seed: int) -> None:
     rows = separable(13, 7, seed)
     free, bound = np.arange(13) < 3, np.where(np.arange(13) < 3, 0.0, 1.0)
-    found = least_distance(StoredRows(rows), bound, free=free, guess=np.zeros(13))
-    assert found is not None
-    total = rows.T @ found.weights
-    if found.exists:
+    result = least_distance(StoredRows(rows), bound, free=free, guess=np.zeros(13))
+    assert result is not None
+    total = rows.T @ result.weights
+    if result.exists:
         values = rows @ total
         assert np.abs(values[:3]).max() < 1e-8 * np.linalg.norm(total)
         assert values[3:].min() > 1 - 1e-8 * np.linalg.norm(total)
     else:
-        assert np.linalg.norm(total) < EXACT * np.abs(found.weights).sum()
-        assert (found.weights[3:] >= 0).all()
+        assert np.linalg.norm(total) < EXACT * np.abs(result.weights).sum()
+        assert (result.weights[3:] >= 0).all()
 
 
 def test_rows_are_added_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_rows_are_added_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole is not None
     assert by_parts is not None
     np.testing.assert_allclose(rows.T @ by_parts.weights, rows.T @ whole.weights, rtol=1e-9)
-    # With less asked it ends sooner, at a w that does not meet all.
+    # With a smaller fraction it stops earlier, at a w that does not satisfy all bounds.
     rough = least_distance(StoredRows(rows), bound, guess=np.zeros(101), fraction=0.0)
     assert rough is not None
     assert rough.exists

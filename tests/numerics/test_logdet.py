@@ -1,4 +1,4 @@
-"""log det(I + a X^T X) is right on every way that leads to it, and so is its gradient."""
+"""log det(I + a X^T X) and its gradient, for each method of computing them."""
 
 import mpmath
 import numpy as np
@@ -40,7 +40,7 @@ def test_value_and_gradient_match_the_definition(seed: int, size: tuple[int, int
 
 
 def test_control_the_trace_differs() -> None:
-    """The control of the test above: equal to first order in a, and no more."""
+    """The control of the test above: the trace equals log det only to first order in a."""
     x = normal(7, 5)
     trace = x.square().sum()
     assert abs(log_det(x, a=1e-9) / (1e-9 * trace) - 1) < 1e-6
@@ -49,7 +49,7 @@ def test_control_the_trace_differs() -> None:
 
 @DTYPES
 def test_items_of_a_batch_are_solved_independently(dtype: torch.dtype) -> None:
-    """In single precision the first is solved in it, the second in double, the last two by singular values."""
+    """The first item is solved in single precision, the second in double, the last two by singular values."""
     a = torch.tensor([0.1, 1e6, 1e26, 1e-20], dtype=torch.float64)
     x = torch.stack([normal(7, 5), *(low_rank(7, 5, 2, seed=seed) for seed in (3, 5, 7))]).to(dtype).requires_grad_()
     together = log_det(x, a=a.to(dtype))
@@ -112,7 +112,7 @@ def test_half_precision_is_widened_under_autocast_too(dtype: torch.dtype, rank: 
 
 @pytest.mark.parametrize("a", [0.3, 1e14])
 def test_gradients_match_finite_differences(a: float) -> None:
-    """By a factor, and by singular values."""
+    """Both methods: by a factor and by singular values."""
     x = torch.cat([low_rank(5, 7, 2), low_rank(3, 7, 1, seed=9)])
     step = difference_step(torch.float64) * 1e-3
     towards = normal(8, 7, seed=3)
@@ -123,7 +123,7 @@ def test_gradients_match_finite_differences(a: float) -> None:
 
 
 def test_a_failed_factorisation_leaves_other_gradients_finite() -> None:
-    """Equal columns, so long that one beside them is lost: the last pivot is zero to the bit."""
+    """Equal columns, so long that the added identity is lost: the last pivot is exactly zero."""
     x = torch.stack([torch.full((3, 2), 2.0**20), normal(3, 2).float()]).requires_grad_()
     (got,) = torch.autograd.grad(log_det(x).sum(), x)
     torch.testing.assert_close(got.double(), log_det_gradient(x.detach().double()), rtol=1e-5, atol=0)
@@ -156,7 +156,7 @@ def test_torch_func_transforms_work_or_raise_an_error() -> None:
 
 
 def near_rank(seed: int) -> Tensor:
-    """Tokens of some rank and a little beside, of uneven lengths, in single precision."""
+    """Tokens of low rank plus small noise, of uneven lengths, in single precision."""
     size = torch.rand(4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     n, d = (3, 7, 23, 41)[int(4 * size[0])], (2, 3, 5, 17)[int(4 * size[1])]
     lengths = 10 ** (3 * normal(n, 1, seed=seed) * (size[2] > 0.5))
@@ -167,21 +167,21 @@ def near_rank(seed: int) -> Tensor:
 
 
 def test_inaccurate_factors_are_rejected() -> None:
-    """A small pivot magnifies the errors of those after it, which then look sound."""
+    """A small pivot magnifies the errors of later pivots, which then look accurate."""
     wrong = passed = 0
     for seed in range(400):
         x, a = near_rank(seed), 10.0 ** (seed % 13)
         want = float(torch.log1p(a * torch.linalg.svdvals(x.double()).square()).sum())
         assert abs(float(log_det(x, a=a)) / want - 1) < 2 * LOST[torch.float32]
-        found = logdet._factorise(a * (x.mT @ x), torch.float32)
-        passed += bool(found.exact)
-        wrong += abs(float(found.value) / want - 1) > 2 * LOST[torch.float32]
+        result = logdet._factorise(a * (x.mT @ x), torch.float32)
+        passed += bool(result.exact)
+        wrong += abs(float(result.value) / want - 1) > 2 * LOST[torch.float32]
     assert passed > 100
     assert wrong > 20
 
 
 def test_scaling_by_a_does_not_round_tokens_again() -> None:
-    """Single precision of a low rank, so far beyond its rounding that the rate is that of the rounding."""
+    """Low-rank tokens in single precision with `a` so large that the rate is that of their rounding errors."""
     x = low_rank(7, 5, 2).float()
     for a in (1e13, 3e13, 7e17):
         want = torch.log1p(a * torch.linalg.svdvals(x.double()).square()).sum()
@@ -230,5 +230,7 @@ def test_autograd_and_explicit_gradients_agree_where_single_precision_fails() ->
 def test_small_tokens_have_second_derivatives() -> None:
     for x in (torch.zeros(5, 3), 1e-3 * normal(5, 3)):
         hessian = torch.autograd.functional.hessian(lambda y: log_det(y, a=0.5), x.double())
-        expected = torch.eye(15, dtype=torch.float64).reshape(5, 3, 5, 3)  # 2 a, up to the square of the tokens
+        expected = torch.eye(15, dtype=torch.float64).reshape(
+            5, 3, 5, 3
+        )  # the gradient is 2 a x, up to terms in the square of the tokens
         torch.testing.assert_close(hessian, expected, atol=1e-4, rtol=0)

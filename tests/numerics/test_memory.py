@@ -1,4 +1,4 @@
-"""What does not fit into memory is refused in one line with the bytes and the remedy; what fits is not refused."""
+"""Computations that do not fit into memory raise a one-line error with the bytes and the remedy; others run."""
 
 from collections.abc import Callable
 from pathlib import Path

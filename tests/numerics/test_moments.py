@@ -11,7 +11,7 @@ from clearhead.numerics.moments import RunningMoments, false_discovery_rate, med
 EPSILON = np.finfo(np.float64).eps
 
 
-def drawn(seed: int, samples: int, *, offset: float = 0.0, spread: float = 1.0) -> np.ndarray:
+def normal_samples(seed: int, samples: int, *, offset: float = 0.0, spread: float = 1.0) -> np.ndarray:
     return offset + spread * np.random.default_rng(seed).standard_normal((samples, 3, 5))
 
 
@@ -25,7 +25,7 @@ def moments_of(data: np.ndarray) -> RunningMoments:
 @settings(max_examples=50)
 @given(st.integers(0, 2**31), st.integers(2, 101), st.sampled_from([0.0, 1.0, 1e3]), st.sampled_from([1e-3, 1.0, 1e6]))
 def test_running_moments_equal_those_of_all_samples(seed: int, samples: int, offset: float, spread: float) -> None:
-    data = drawn(seed, samples, offset=offset, spread=spread)
+    data = normal_samples(seed, samples, offset=offset, spread=spread)
     moments = moments_of(data)
     size = offset + spread
     np.testing.assert_array_equal(moments.count, samples)
@@ -35,7 +35,7 @@ def test_running_moments_equal_those_of_all_samples(seed: int, samples: int, off
 
 
 def test_a_large_mean_does_not_hide_the_variance() -> None:
-    data = drawn(7, 53, offset=1e9)
+    data = normal_samples(7, 53, offset=1e9)
     naive = np.square(data).mean(axis=0) - np.square(data.mean(axis=0))
     want = data.var(axis=0)
     got = np.square(moments_of(data).standard_error()) * 52
@@ -46,7 +46,7 @@ def test_a_large_mean_does_not_hide_the_variance() -> None:
 @settings(max_examples=30)
 @given(st.integers(0, 2**31))
 def test_entries_that_are_not_finite_are_left_out(seed: int) -> None:
-    data = drawn(seed, 17)
+    data = normal_samples(seed, 17)
     holes = np.random.default_rng(seed + 1).choice([0, 1, 2, 3], p=[0.7, 0.1, 0.1, 0.1], size=data.shape)
     pierced = np.choose(
         holes, [data, np.full_like(data, np.nan), np.full_like(data, np.inf), np.full_like(data, -np.inf)]
@@ -62,17 +62,17 @@ def test_entries_that_are_not_finite_are_left_out(seed: int) -> None:
 
 @pytest.mark.parametrize("samples", [0, 1])
 def test_fewer_than_two_samples_have_no_interval(samples: int) -> None:
-    moments = moments_of(drawn(3, samples))
+    moments = moments_of(normal_samples(3, samples))
     low, high = moments.interval()
     for unknown in (moments.standard_error(), low, high, moments.p_value()):
         assert np.isnan(unknown).all()
-    assert np.isfinite(moments_of(drawn(3, 2)).p_value()).all()
+    assert np.isfinite(moments_of(normal_samples(3, 2)).p_value()).all()
 
 
 @pytest.mark.parametrize("level", [0.95, 0.5])
 @pytest.mark.parametrize("samples", [2, 3, 7])
 def test_the_interval_has_its_nominal_coverage(samples: int, level: float) -> None:
-    """The share of intervals with the true mean in them, over many draws, and that of a normal interval as control."""
+    """Coverage of the true mean over many draws, with the normal interval as a control."""
     draws = 20_011
     data = 7 + np.random.default_rng(samples).standard_normal((samples, draws))
     moments = moments_of(data)
@@ -84,7 +84,7 @@ def test_the_interval_has_its_nominal_coverage(samples: int, level: float) -> No
 
 
 def test_p_values_equal_those_of_the_t_test() -> None:
-    data = drawn(5, 13, offset=0.9)
+    data = normal_samples(5, 13, offset=0.9)
     np.testing.assert_allclose(moments_of(data).p_value(), stats.ttest_1samp(data, 0.0, axis=0).pvalue, rtol=1e-10)
     assert moments_of(data).p_value().min() < 0.05 < moments_of(data - data.mean(axis=0)).p_value().min()
 
@@ -114,7 +114,7 @@ def test_large_values_without_spread_have_none_after_merging() -> None:
 
 
 def benjamini_hochberg(p_values: list[float]) -> list[float]:
-    """Each p times the number of tests over its rank, and no more than that of any larger p."""
+    """Each p-value times the number of tests over its rank, at most that of any larger p-value."""
     total = len(p_values)
     ranked = sorted(range(total), key=lambda i: p_values[i])
     adjusted, least = [0.0] * total, 1.0
@@ -142,14 +142,14 @@ def test_adjusted_p_values_keep_their_shape() -> None:
 
 
 def test_the_false_discovery_rate_is_controlled_only_with_adjustment() -> None:
-    """Of 101 tests, 11 have something to find; averaged over many draws, the share of the others among the found."""
+    """Of 101 tests 11 have an effect; measure the mean share of false discoveries over many draws."""
     rng = np.random.default_rng(11)
     shift = np.where(np.arange(101) < 11, 4.0, 0.0)
     shares, crude = [], []
     for _ in range(997):
         p_values = 2 * stats.norm.sf(np.abs(rng.standard_normal(101) + shift))
-        for found, kept in ((false_discovery_rate(p_values) <= 0.05, shares), (p_values <= 0.05, crude)):
-            kept.append(np.sum(found & (shift == 0)) / max(found.sum(), 1))
+        for result, kept in ((false_discovery_rate(p_values) <= 0.05, shares), (p_values <= 0.05, crude)):
+            kept.append(np.sum(result & (shift == 0)) / max(result.sum(), 1))
     assert np.mean(shares) < 0.055
     assert np.mean(crude) > 0.2
 
@@ -158,13 +158,13 @@ def test_the_false_discovery_rate_is_controlled_only_with_adjustment() -> None:
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 8, 9, 37, 72, 500])
 def test_the_interval_of_the_median_is_a_pair_of_order_statistics(count: int, level: float) -> None:
     values = np.random.default_rng(count).normal(size=count)
-    found = median_interval(values, level=level)
+    result = median_interval(values, level=level)
     below = int(stats.binom.ppf((1 - level) / 2, count, 0.5)) if count else 0
     if below == 0:
-        assert math.isnan(found.low)
-        assert math.isnan(found.high)
+        assert math.isnan(result.low)
+        assert math.isnan(result.high)
         return
     ordered = np.sort(values)
-    assert (found.low, found.high) == (ordered[below - 1], ordered[count - below])
-    # One order statistic further in on both sides would hold the median less often than the level.
+    assert (result.low, result.high) == (ordered[below - 1], ordered[count - below])
+    # The next narrower pair of order statistics covers the median less often than the level.
     assert 1 - 2 * stats.binom.cdf(below - 1, count, 0.5) >= level > 1 - 2 * stats.binom.cdf(below, count, 0.5)

@@ -1,4 +1,4 @@
-"""Quadratic programs over multipliers: the conditions of optimality, computed here from the stored matrix."""
+"""Quadratic programs over multipliers: optimality conditions, computed here from the stored matrix."""
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ def unit(rows: Array) -> Array:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def drawn(count: int, width: int, seed: int, *, free: int = 0) -> tuple[Array, Array, np.ndarray]:
-    """Rows, and a linear term that some w meets, f.w >= b, and = for the first few: so there is a lowest value."""
+def random_program(count: int, width: int, seed: int, *, free: int = 0) -> tuple[Array, Array, np.ndarray]:
+    """Rows, and a linear term for which some w satisfies f.w >= b, = for the first few: the program is bounded."""
     generator = np.random.default_rng(seed)
     rows = unit(generator.standard_normal((count, width)))
     equal = np.arange(count) < free
@@ -31,7 +31,7 @@ def drawn(count: int, width: int, seed: int, *, free: int = 0) -> tuple[Array, A
 
 
 def violation(rows: Array, linear: Array, equal: np.ndarray, x: Array) -> float:
-    """By how much x, as a part of the largest number met, misses the conditions that only solutions meet."""
+    """Return the violation of the optimality conditions, relative to the largest number in them."""
     slope = rows @ (rows.T @ x) - linear
     missed = np.concatenate(
         [np.abs(slope[equal]), np.maximum(-x[~equal], 0), np.maximum(-slope[~equal], 0), np.abs(x * slope)[~equal]]
@@ -41,17 +41,17 @@ def violation(rows: Array, linear: Array, equal: np.ndarray, x: Array) -> float:
 
 @given(seeds, sizes, st.sampled_from([0, 1, 2]))
 def test_solutions_satisfy_the_optimality_conditions(seed: int, size: tuple[int, int], free: int) -> None:
-    rows, linear, equal = drawn(*size, seed, free=free)
-    found = nonnegative_qp(StoredRows(rows), linear, free=equal)
-    assert found.converged
-    assert violation(rows, linear, equal, found.x) < EXACT
-    np.testing.assert_allclose(found.w, rows.T @ found.x, atol=EXACT * (1 + np.abs(found.x).sum()))
+    rows, linear, equal = random_program(*size, seed, free=free)
+    result = nonnegative_qp(StoredRows(rows), linear, free=equal)
+    assert result.converged
+    assert violation(rows, linear, equal, result.x) < EXACT
+    np.testing.assert_allclose(result.w, rows.T @ result.x, atol=EXACT * (1 + np.abs(result.x).sum()))
 
 
 @given(seeds)
 def test_control_other_vectors_violate_the_optimality_conditions(seed: int) -> None:
     """The control of the test above."""
-    rows, linear, equal = drawn(13, 11, seed)
+    rows, linear, equal = random_program(13, 11, seed)
     x = nonnegative_qp(StoredRows(rows), linear).x
     generator = np.random.default_rng(seed)
     assert violation(rows, linear, equal, generator.exponential(size=13)) > 1e-6
@@ -61,7 +61,7 @@ def test_control_other_vectors_violate_the_optimality_conditions(seed: int) -> N
 
 @given(seeds, sizes)
 def test_repeated_rows_do_not_change_w(seed: int, size: tuple[int, int]) -> None:
-    rows, linear, _ = drawn(*size, seed)
+    rows, linear, _ = random_program(*size, seed)
     once = nonnegative_qp(StoredRows(rows), linear)
     again = nonnegative_qp(StoredRows(np.repeat(rows, 3, axis=0)), np.repeat(linear, 3))
     assert once.converged
@@ -72,69 +72,69 @@ def test_repeated_rows_do_not_change_w(seed: int, size: tuple[int, int]) -> None
 @given(seeds, sizes)
 @settings(max_examples=20)
 def test_an_unbounded_program_does_not_converge(seed: int, size: tuple[int, int]) -> None:
-    """Two rows that contradict each other: their multipliers can grow together for ever."""
-    rows, linear, _ = drawn(*size, seed)
+    """Two rows that contradict each other: their multipliers can grow without bound."""
+    rows, linear, _ = random_program(*size, seed)
     rows[1] = -rows[0]
     linear[:2] = 1.0
-    found = nonnegative_qp(StoredRows(rows), linear)
-    assert not found.converged
-    assert (found.x >= 0).all()
-    linear[:2] = -1.0, 1.0  # their control: these two agree, the others were met by one w before
+    result = nonnegative_qp(StoredRows(rows), linear)
+    assert not result.converged
+    assert (result.x >= 0).all()
+    linear[:2] = -1.0, 1.0  # control: without the contradiction the program converges
     assert nonnegative_qp(StoredRows(rows[:2]), linear[:2]).converged
 
 
 @given(seeds, seeds)
 @settings(max_examples=30)
 def test_the_starting_point_does_not_matter(seed: int, other: int) -> None:
-    rows, linear, equal = drawn(31, 7, seed, free=1)
+    rows, linear, equal = random_program(31, 7, seed, free=1)
     best = nonnegative_qp(StoredRows(rows), linear, free=equal)
     start = np.random.default_rng(other).standard_normal(31)
     for guess in (best.x, np.where(equal, start, np.maximum(start, 0))):
-        found = nonnegative_qp(StoredRows(rows), linear, free=equal, start=guess)
-        assert found.converged
-        np.testing.assert_allclose(found.w, best.w, atol=1e3 * EXACT * (1 + np.linalg.norm(best.w)))
+        result = nonnegative_qp(StoredRows(rows), linear, free=equal, start=guess)
+        assert result.converged
+        np.testing.assert_allclose(result.w, best.w, atol=1e3 * EXACT * (1 + np.linalg.norm(best.w)))
 
 
 def test_a_solver_can_be_reused_for_other_linear_terms() -> None:
-    """What is kept from one program must not show in the next."""
-    rows, first, equal = drawn(31, 11, 0, free=2)
+    """State from one program must not affect the next."""
+    rows, first, equal = random_program(31, 11, 0, free=2)
     solver = NonnegativeQP(StoredRows(rows), free=equal)
     start = None
     for seed in range(5):
         linear = first + rows @ np.random.default_rng(seed).standard_normal(11) * 0.1
-        found = solver.solve(linear, start=start)
-        assert violation(rows, linear, equal, found.x) < EXACT
-        start = found.x
+        result = solver.solve(linear, start=start)
+        assert violation(rows, linear, equal, result.x) < EXACT
+        start = result.x
 
 
 @pytest.mark.parametrize("angle", [1e-2, 1e-4, 1e-6])
 def test_nearly_parallel_rows_do_not_reduce_the_accuracy_of_w(angle: float) -> None:
-    """Rows that nearly contradict each other: multipliers are of the size 1 / angle^2, w of 1 / angle, and f.w is right
-    to the digits of w."""
+    """Rows that nearly contradict each other: multipliers grow as 1 / angle^2, w as 1 / angle, and f.w is accurate to
+    the precision of w."""
     signs = np.array([1.0, -1.0, 1.0, -1.0, 1.0])[:, None]
     rows = unit(signs * np.ones((5, 7)) + angle * np.random.default_rng(0).standard_normal((5, 7)))
     linear = np.array([1.0, 2.0, 1.0, 3.0, 1.0])
-    found = nonnegative_qp(StoredRows(rows), linear)
-    assert found.converged
-    assert found.x.max() > 0.01 / angle**2
-    missing = np.abs(linear - rows @ found.w)[found.x > 0].max()
-    assert missing < EXACT * np.linalg.norm(found.w)
-    if angle < 1e-3:  # the control: from the multipliers, w has lost these digits
-        assert np.abs(linear - rows @ (rows.T @ found.x))[found.x > 0].max() > 100 * missing
+    result = nonnegative_qp(StoredRows(rows), linear)
+    assert result.converged
+    assert result.x.max() > 0.01 / angle**2
+    missing = np.abs(linear - rows @ result.w)[result.x > 0].max()
+    assert missing < EXACT * np.linalg.norm(result.w)
+    if angle < 1e-3:  # control: w computed from the multipliers is less accurate
+        assert np.abs(linear - rows @ (rows.T @ result.x))[result.x > 0].max() > 100 * missing
 
 
 def test_too_many_multipliers_are_reported_as_not_converged(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, linear, _ = drawn(53, 29, 1)
+    rows, linear, _ = random_program(53, 29, 1)
     assert nonnegative_qp(StoredRows(rows), linear).converged
     monkeypatch.setattr(module, "LARGEST", 2)
-    found = nonnegative_qp(StoredRows(rows), linear)
-    assert not found.converged
-    assert (found.x >= 0).all()
-    np.testing.assert_allclose(found.w, rows.T @ found.x, atol=EXACT * np.abs(found.x).sum())
+    result = nonnegative_qp(StoredRows(rows), linear)
+    assert not result.converged
+    assert (result.x >= 0).all()
+    np.testing.assert_allclose(result.w, rows.T @ result.x, atol=EXACT * np.abs(result.x).sum())
 
 
 def test_stored_rows_are_unit_rows() -> None:
-    rows, _, _ = drawn(7, 5, 0)
+    rows, _, _ = random_program(7, 5, 0)
     stored, where = StoredRows(rows), np.array([4, 1])
     assert isinstance(stored, UnitRows)
     assert (stored.size, stored.rank) == (7, 5)
@@ -145,13 +145,13 @@ def test_stored_rows_are_unit_rows() -> None:
 
 
 def test_an_empty_program_is_solved() -> None:
-    found = nonnegative_qp(StoredRows(np.zeros((0, 3))), np.zeros(0))
-    assert found.converged
-    assert found.w.shape == (3,)
+    result = nonnegative_qp(StoredRows(np.zeros((0, 3))), np.zeros(0))
+    assert result.converged
+    assert result.w.shape == (3,)
 
 
 def test_a_w_too_long_for_float64_is_not_converged() -> None:
-    """Two rows that contradict each other but for an angle: w is two over the angle, and f.w has few digits left."""
-    for angle, found in ((1e-5, True), (1e-11, False)):
+    """Two rows that nearly contradict each other: |w| is two over the angle, and f.w loses its precision."""
+    for angle, result in ((1e-5, True), (1e-11, False)):
         rows = unit(np.array([[1.0, 0.0, 0.0], [-1.0, angle, 0.0]]))
-        assert nonnegative_qp(StoredRows(rows), np.ones(2)).converged is found
+        assert nonnegative_qp(StoredRows(rows), np.ones(2)).converged is result

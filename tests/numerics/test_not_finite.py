@@ -1,4 +1,4 @@
-"""Numbers at the edge: NaN, infinity, overflow and nothing at all are refused in words, or stay visible."""
+"""NaN, infinity, overflow and empty inputs raise a clear error or stay visible in the result."""
 
 import math
 from collections.abc import Callable
@@ -88,9 +88,9 @@ def test_empty_inputs() -> None:
     assert log_det(torch.zeros(3, 0, 4)).tolist() == [0, 0, 0]
     assert orthonormal_basis(nothing).shape == (0, 4)
     assert dense_eigenpairs(torch.zeros(2, 0, 0), 3).values.shape == (2, 0)
-    found = least_distance(_unit(nothing), np.zeros(0), guess=np.zeros(0))
-    assert found is not None
-    assert found.exists
+    result = least_distance(_unit(nothing), np.zeros(0), guess=np.zeros(0))
+    assert result is not None
+    assert result.exists
     for call in (
         lambda: coding_rate(nothing),
         lambda: predicted_excess(nothing, dtype=torch.float32, eps=0.5),

@@ -19,16 +19,16 @@ EXACT = tolerance(torch.float64, terms=4096)
 
 
 def require_pairs(matrix: Tensor, count: int, within: float, **options) -> None:
-    found, want = leading_eigenpairs(matrix, count, **options), dense_eigenpairs(matrix, count)
+    result, want = leading_eigenpairs(matrix, count, **options), dense_eigenpairs(matrix, count)
     size = float(want.values.max())
-    assert float((found.values - want.values).abs().max()) <= within * size
-    assert float((found.vectors.mT @ found.vectors - torch.eye(count)).abs().max()) <= max(
+    assert float((result.values - want.values).abs().max()) <= within * size
+    assert float((result.vectors.mT @ result.vectors - torch.eye(count)).abs().max()) <= max(
         within, partial.ORTHOGONAL[torch.float64]
     )
-    actual = (matrix @ found.vectors - found.vectors * found.values.unsqueeze(-2)).norm(dim=-2)
+    actual = (matrix @ result.vectors - result.vectors * result.values.unsqueeze(-2)).norm(dim=-2)
     assert float(actual.max()) <= within * size
-    assert float((actual - found.residual).abs().max()) <= EXACT * size
-    assert float((found.following - want.following).abs().max()) <= within * size
+    assert float((actual - result.residual).abs().max()) <= EXACT * size
+    assert float((result.following - want.following).abs().max()) <= within * size
 
 
 @settings(max_examples=30)
@@ -57,8 +57,8 @@ def test_clustered_and_graded_spectra_are_solved(case: str) -> None:
 
 def test_control_without_the_fallback_close_eigenvalues_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(partial.ORTHOGONAL, torch.float64, float("inf"))
-    found = leading_eigenpairs(operator(1 + 1e-12 * decaying(61))[None], 41)
-    assert not float((found.vectors.mT @ found.vectors - torch.eye(41)).abs().max()) <= 1e-3
+    result = leading_eigenpairs(operator(1 + 1e-12 * decaying(61))[None], 41)
+    assert not float((result.vectors.mT @ result.vectors - torch.eye(41)).abs().max()) <= 1e-3
 
 
 def test_groups_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def test_groups_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_single_precision_reduces_the_accuracy_of_vectors_only() -> None:
     matrices = torch.stack([operator(decaying(61), seed=seed) for seed in range(5)])
-    found, want = leading_eigenpairs(matrices, 7, precision=torch.float32), leading_eigenpairs(matrices, 7)
-    assert float((found.values - want.values).abs().max()) <= 1e-10
-    assert 1e-9 < float(found.residual.max()) <= tolerance(torch.float32)
+    result, want = leading_eigenpairs(matrices, 7, precision=torch.float32), leading_eigenpairs(matrices, 7)
+    assert float((result.values - want.values).abs().max()) <= 1e-10
+    assert 1e-9 < float(result.residual.max()) <= tolerance(torch.float32)
     assert float(want.residual.max()) <= EXACT
 
 

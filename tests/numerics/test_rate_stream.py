@@ -1,4 +1,4 @@
-"""Rates from sums are rates of all tokens, chunk by chunk, merged, and over processes."""
+"""Rates from running sums equal the rates of all tokens: in chunks, merged, and over processes."""
 
 import math
 import warnings
@@ -52,8 +52,8 @@ def test_merged_halves_equal_the_whole() -> None:
 
 
 def test_empty_classes_are_skipped_and_one_token_suffices() -> None:
-    found = filled(slice(None)).class_rates()
-    assert found.rates[3:].tolist() == found.weights[3:].tolist() == [0, 0]
+    result = filled(slice(None)).class_rates()
+    assert result.rates[3:].tolist() == result.weights[3:].tolist() == [0, 0]
     one = RateAccumulator(7)
     one.add(Z[:1])
     torch.testing.assert_close(one.coding_rate(), coding_rate(Z[:1]))
@@ -107,6 +107,6 @@ def half_of_it(rank: int, folder: str) -> None:
 
 @once
 def test_two_processes_agree_on_all_tokens(tmp_path: Path) -> None:
-    # Forked, as a new interpreter takes seconds to import torch.
+    # Fork, because a new interpreter takes seconds to import torch.
     torch.multiprocessing.start_processes(half_of_it, args=(str(tmp_path),), nprocs=2, start_method="fork")
     assert [Path(tmp_path, str(rank)).read_text() for rank in range(2)] == ["False True"] * 2

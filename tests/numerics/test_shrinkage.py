@@ -1,4 +1,4 @@
-"""Thresholding: each step minimises what it is the proximal step of."""
+"""Thresholding: each proximal step minimises its objective."""
 
 import torch
 from hypothesis import given
@@ -9,13 +9,13 @@ from clearhead.numerics.component_pursuit import hard_threshold, singular_value_
 seeds, thresholds = st.integers(0, 2**31), st.sampled_from([0.0, 0.3, 1.7, 40.0])
 
 
-def drawn(*shape: int, seed: int) -> torch.Tensor:
+def normal(*shape: int, seed: int) -> torch.Tensor:
     return 2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @given(seeds, thresholds)
 def test_soft_thresholding_removes_the_clamped_part(seed: int, t: float) -> None:
-    x = drawn(5, 7, seed=seed)
+    x = normal(5, 7, seed=seed)
     torch.testing.assert_close(x - soft_threshold(x, t), x.clamp(-t, t))
     by_row = torch.tensor([0.0, 0.3, 1.7, 2.0, 40.0], dtype=torch.float64)[:, None]
     torch.testing.assert_close(x - soft_threshold(x, by_row), x.clamp(-by_row, by_row))
@@ -23,8 +23,8 @@ def test_soft_thresholding_removes_the_clamped_part(seed: int, t: float) -> None
 
 @given(seeds, thresholds)
 def test_each_step_minimises_its_objective(seed: int, t: float) -> None:
-    """No point nearby, and not the point itself, costs less than what the step returns."""
-    x = drawn(5, 7, seed=seed)
+    """Neither the input nor any nearby point has a lower cost than the output of the step."""
+    x = normal(5, 7, seed=seed)
     costs = {
         soft_threshold: lambda y: t * y.abs().sum(),
         hard_threshold: lambda y: t**2 / 2 * (y != 0).sum(),
@@ -32,13 +32,13 @@ def test_each_step_minimises_its_objective(seed: int, t: float) -> None:
     }
     for step, cost in costs.items():
         best = step(x, t)
-        for other in (x, best + 1e-3 * drawn(5, 7, seed=seed + 1), 0.9 * best, torch.zeros_like(x)):
+        for other in (x, best + 1e-3 * normal(5, 7, seed=seed + 1), 0.9 * best, torch.zeros_like(x)):
             assert cost(best) + (best - x).square().sum() / 2 <= cost(other) + (other - x).square().sum() / 2 + 1e-9
 
 
 def test_control_half_the_threshold_does_not_minimise() -> None:
     """The control of the test above."""
-    x = drawn(5, 7, seed=0)
+    x = normal(5, 7, seed=0)
     cost = {
         y: 1.7 * y.abs().sum() + (y - x).square().sum() / 2 for y in (soft_threshold(x, 1.7), soft_threshold(x, 0.85))
     }
@@ -48,7 +48,7 @@ def test_control_half_the_threshold_does_not_minimise() -> None:
 
 @given(seeds, thresholds)
 def test_singular_values_are_thresholded_and_vectors_unchanged(seed: int, t: float) -> None:
-    x = drawn(2, 5, 3, seed=seed)
+    x = normal(2, 5, 3, seed=seed)
     got = singular_value_threshold(x, t)
     torch.testing.assert_close(torch.linalg.svdvals(got), (torch.linalg.svdvals(x) - t).clamp_min(0))
     each = torch.tensor([t, t / 2], dtype=torch.float64)

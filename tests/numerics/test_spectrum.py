@@ -23,7 +23,7 @@ def log_kernel_of(vectors: Tensor) -> Tensor:
 
 
 def log_errors(log_kernel: Tensor) -> Tensor:
-    """How far the inner products of the features are from the kernel, both over the product of the two lengths."""
+    """Return the distance of the features' inner products from the kernel, relative to the product of both lengths."""
     features = features_from_log_kernel(log_kernel)
     got = features.direction @ features.direction.mT
     want = (log_kernel - features.log_norm[..., :, None] - features.log_norm[..., None, :]).exp()
@@ -63,9 +63,9 @@ def test_features_are_exact_for_log_kernels_from_minus_to_plus_800() -> None:
 @pytest.mark.parametrize("noise", [0.0, 1e-15, 1e-12, 1e-9])
 @pytest.mark.parametrize("size", [1.0, 100.0, 800.0])
 def test_equal_and_nearly_equal_vectors_are_accepted(size: float, noise: float) -> None:
-    """Logarithms of size s are rounded by eps s, so the correlations of equal vectors are indefinite by as much.
+    """Logarithms of size s are rounded by eps s, so the correlations of equal vectors are indefinite by that amount.
 
-    Vectors that differ by less than can be told are taken for equal, which is wrong by what they differ.
+    Vectors that differ by less than rounding count as equal, with an error of their difference.
     """
     for seed in range(7):
         distinct = normal(seed, 7, 13)
@@ -77,12 +77,12 @@ def test_equal_and_nearly_equal_vectors_are_accepted(size: float, noise: float) 
 @pytest.mark.parametrize("tokens", [17, 64, 211])
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_low_rank_kernels_of_narrow_vectors(width: int, tokens: int) -> None:
-    """Rounding makes every pivot beyond the rank, and one of them taken for a pivot would spoil those after it."""
+    """Pivots beyond the rank are rounding errors; using one of them would spoil all later pivots."""
     for seed in range(5):
         for size in (0.1, 1.0, 3.0):
             log_kernel = log_kernel_of(size * normal(seed, tokens, width))
             features = features_from_log_kernel(log_kernel)
-            # A row that counts as done leaves at most the root of what is left of it, 4 eps (n + |s|), beside others.
+            # A row that counts as zero contributes an error of at most the root of its remainder, 4 eps (n + |s|).
             left = 4 * EXACT / 64 * (tokens + float(log_kernel.abs().max()))
             assert log_errors(log_kernel).max() <= 2 * left**0.5
             rows = features.direction.gather(-2, features.pivots.unsqueeze(-1).expand_as(features.direction))
@@ -111,13 +111,13 @@ def projector(basis: Tensor) -> Tensor:
 
 
 def projector_of(columns: Tensor, rank: int) -> Tensor:
-    """The projector on the column space by another route, the leading eigenvectors of the Gram matrix of the rows."""
+    """Return the projector on the column space, computed from the leading eigenvectors of the rows' Gram matrix."""
     vectors = torch.linalg.eigh(columns @ columns.mT).eigenvectors[..., columns.shape[-2] - rank :]
     return projector(vectors)
 
 
 def deficient(columns: Tensor, kind: str) -> tuple[Tensor, int]:
-    """The columns changed in a way that lowers the rank, and the rank."""
+    """Return the columns, changed so that their rank is lower, and that rank."""
     r, e = columns.shape[-2:]
     changed = columns.clone()
     match kind:
@@ -182,7 +182,7 @@ def test_column_sizes_do_not_matter() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_very_different_sizes_are_accurate(kind: str) -> None:
-    """The projector on the span of diag(size) C, by its definition in 400 digits."""
+    """Return the projector on the span of diag(size) C by its definition, in 400-digit arithmetic."""
     columns, rank = deficient(normal(7, 11, 5), kind)
     log_size = torch.linspace(150, -150, 11, dtype=torch.float64)
     others = {"zero column": [0, 2, 3, 4], "zero column first": [1, 2, 3, 4], "equal columns": [0, 1, 3, 4]}
@@ -192,7 +192,7 @@ def test_rows_of_very_different_sizes_are_accurate(kind: str) -> None:
         exact = scaled * (scaled.T * scaled) ** -1 * scaled.T
         want = torch.tensor([[float(exact[i, j]) for j in range(11)] for i in range(11)], dtype=torch.float64)
     got = projector(orthonormal_basis(columns, log_size))
-    # What a small row shares with a large one falls to e^-300, and every such number is right by itself.
+    # Entries between small and large rows fall to e^-300, and each has a small relative error.
     assert ((got - want) / want)[rank:, :rank].abs().max() <= 1e-9
     assert (got - want).abs().max() <= EXACT
 
@@ -270,7 +270,7 @@ def test_centred_rows_sum_to_zero() -> None:
 
 
 def captured_variance(keys: Tensor, values: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Share of the keys' variance on the axes of the values, in the feature space of exp(x.y) / (g(x) g(y))."""
+    """Return the share of the keys' variance on the values' axes, in the feature space of exp(x.y) / (g(x) g(y))."""
     keys, values = keys.to(dtype), values.to(dtype)
     log_kernel = log_kernel_of(keys)
     log_g = torch.logsumexp(log_kernel, dim=-1)
@@ -282,7 +282,7 @@ def captured_variance(keys: Tensor, values: Tensor, *, dtype: torch.dtype) -> Te
 
 
 def captured_variance_in_many_digits(keys: Tensor, values: Tensor) -> tuple[float, float]:
-    """The same by its definition, tr[(W'KW)^-1 W'K H KW] over the largest eigenvalues of HKH, and the spread of g."""
+    """Return it by its definition, tr[(W'KW)^-1 W'K H KW] over the largest eigenvalues of HKH, and the range of g."""
     with mpmath.workdps(60):
         k, v = mpmath.matrix(keys.tolist()), mpmath.matrix(values.tolist())
         n, e = v.rows, v.cols
@@ -303,7 +303,7 @@ def captured_variance_in_many_digits(keys: Tensor, values: Tensor) -> tuple[floa
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_widely_spread_kernel_agrees_with_60_digit_arithmetic(seed: int) -> None:
-    """On trained encoders g spreads by up to 1e14 over the tokens of one input. Half of the digits must be right."""
+    """In trained encoders g varies by up to 1e14 over the tokens of one input. Half of the digits must be correct."""
     keys = normal(seed, 7, 3)
     keys = keys / keys.norm(dim=-1, keepdim=True) * torch.linspace(0.3, 5.9, 7, dtype=torch.float64)[:, None]
     values = normal(seed + 100, 7, 2)

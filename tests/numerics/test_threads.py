@@ -1,4 +1,4 @@
-"""Work spread over threads gives what it gives on one."""
+"""Work on several threads gives the same results as on one."""
 
 import threading
 
@@ -25,7 +25,7 @@ def test_results_are_in_order_and_computed_on_one_thread() -> None:
 
     def work(item: int) -> int:
         if item < 2:
-            meeting.wait()  # two at a time, or never
+            meeting.wait()  # both threads must wait here at the same time
         seen.append((torch.get_num_threads(), torch.is_grad_enabled()))
         return item * item
 
@@ -65,14 +65,14 @@ def test_blas_uses_one_thread_inside_and_is_restored() -> None:
 
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        beside = threading.Thread(target=other)
+        compared = threading.Thread(target=other)
         with one_thread():
             assert set(blas_threads()) == {1}
-            beside.start()
+            compared.start()
             assert entered.wait(60)
         leave.set()
-        beside.join()
-        # Some packages bring a library that never has more than one.
+        compared.join()
+        # Some packages bundle a library that always uses one thread.
         assert 2 in before
         assert blas_threads() == before
         with one_thread(), one_thread():

@@ -1,4 +1,4 @@
-"""Running the checks of `clearhead.testing` on an operator, in the session where each belongs."""
+"""Running the checks of `clearhead.testing` on an operator, in the session where each check belongs."""
 
 import pytest
 

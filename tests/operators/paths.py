@@ -1,4 +1,4 @@
-"""Each way that symmetric attention may be computed, forced for the time of a test whatever the sizes are."""
+"""The methods of computing symmetric attention, each of which a test can force for any size."""
 
 import importlib
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PATHS = ("as chosen", "kernel", "tiles", "torch")
 
 @contextmanager
 def forced(path: str) -> Iterator[None]:
-    """Within it, symmetric attention takes this path wherever that is possible at all."""
+    """Return a context in which symmetric attention uses this method wherever possible."""
     if path == "as chosen":
         yield
         return

@@ -19,12 +19,12 @@ from clearhead.testing.operators import WIDTH
 WEIGHT = torch.linspace(-0.5, 0.7, 2 * WIDTH, dtype=torch.float64)
 
 
-def turned(x: Tensor) -> Tensor:
+def rotate(x: Tensor) -> Tensor:
     return 1.3 * x.roll(1, dims=-1).tanh()
 
 
 def laplacian() -> Similarity:
-    """exp(-|q - k|_1), a similarity that somebody else wrote: it has scores, but nothing for the fused kernel."""
+    """exp(-|q - k|_1), a similarity of a third party: it has scores, but no form for the fused kernel."""
     return Similarity(
         pair=lambda q, k: (-(q - k).abs().sum(dim=-1)).exp(),
         scores=lambda q, k: -(q.unsqueeze(-2) - k.unsqueeze(-3)).abs().sum(dim=-1),
@@ -35,7 +35,7 @@ def laplacian() -> Similarity:
 EXPONENTIAL = {
     "gaussian": gaussian(),
     "scaled gaussian": gaussian(scale=WIDTH**-0.5),
-    "embedded gaussian": embedded_gaussian(turned, torch.tanh, scale=0.7),
+    "embedded gaussian": embedded_gaussian(rotate, torch.tanh, scale=0.7),
     "gaussian distance": gaussian_distance(bandwidth=2.0),
     "laplacian": laplacian(),
 }
@@ -46,7 +46,7 @@ SIMILARITIES = EXPONENTIAL | COUNTED
 VALUES = {"identity": None, "linear": lambda v: 3 * v.flip(-1), "not linear": lambda v: v.square() - v.sum(-1, True)}
 
 
-def drawn(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+def random_operands(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     subject = OperatorSubject(operator=general_attention, reference=reference.general_attention, seed=seed)
     q, k, v = subject.draw(dtype=dtype).values()
     return q, k, v

@@ -1,4 +1,4 @@
-"""The bound of keys: what lambda and mu make of it, over which keys, and where it would overflow or leak."""
+"""The bound of clamped keys: lambda and mu, the keys it is computed from, overflow and causality."""
 
 import math
 
@@ -10,15 +10,15 @@ from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope, Threshold, 
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
 from clearhead.operators.rpc import rpc_attention, trace_pursuit
 from clearhead.shapes import ShapeError
-from tests.operators.test_symmetric import drawn
+from tests.operators.test_symmetric import normal
 
 CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
 MEAN_SIZE = math.sqrt(2 / math.pi)
-"""Of a standard normal number."""
+"""Mean absolute value of a standard normal number."""
 
 
 def test_mu_is_one_over_four_times_the_mean_absolute_entry() -> None:
-    k = drawn(2, 3, 13, 7, dtype=torch.float64)
+    k = normal(2, 3, 13, 7, dtype=torch.float64)
     mu = 13 * 7 / (4 * k.abs().sum(dim=(-2, -1), keepdim=True))
     torch.testing.assert_close(KeyBound(strength=3.0).compute(k), 3 / mu)
     torch.testing.assert_close(KeyBound(strength=3.0, threshold=Threshold.TIMES_MU).compute(k), 3 * mu)
@@ -32,8 +32,8 @@ def test_mu_is_one_over_four_times_the_mean_absolute_entry() -> None:
 
 @pytest.mark.parametrize("spread", [0.25, 1.0, 4.0])
 def test_presets_have_the_published_scale_behaviour(spread: float) -> None:
-    """Over the spread of keys: 12.8 under lambda / mu at any spread, and 3.8 over its square under lambda mu."""
-    k = spread * drawn(4, 3, 197, 64)
+    """Relative to the keys' deviation the bound is 12.8 under lambda / mu, and 3.8 over its square under lambda mu."""
+    k = spread * normal(4, 3, 197, 64)
     of = {name: float(preset.bound.compute(k).mean()) / spread for name, preset in PRESETS.items()}
     assert of["paper"] == pytest.approx(4 * 4 * MEAN_SIZE, rel=0.01)
     assert of["code-2024-10"] == pytest.approx(4 * 3 / (4 * MEAN_SIZE) / spread**2, rel=0.01)
@@ -45,8 +45,8 @@ def test_presets_have_the_published_scale_behaviour(spread: float) -> None:
 
 @pytest.mark.parametrize("threshold", [Threshold.OVER_MU, Threshold.TIMES_MU])
 def test_the_bound_of_a_token_uses_its_visible_keys(threshold: Threshold) -> None:
-    k = drawn(2, 3, 13, 7, dtype=torch.float64)
-    there = drawn(2, 1, 1, 13, seed=1) > -0.5
+    k = normal(2, 3, 13, 7, dtype=torch.float64)
+    there = normal(2, 1, 1, 13, seed=1) > -0.5
     bound = KeyBound(threshold=threshold)
     for mask in (CAUSAL, CAUSAL & there, (CAUSAL & there).expand(2, 3, 13, 13)):
         got = bound.compute(k, mask)
@@ -60,7 +60,7 @@ def test_the_bound_of_a_token_uses_its_visible_keys(threshold: Threshold) -> Non
 
 @pytest.mark.parametrize("scope", list(Scope))
 def test_without_a_causal_mask_one_bound_excludes_padding(scope: Scope) -> None:
-    k, there = drawn(2, 3, 13, 7, dtype=torch.float64), torch.arange(13) < 11
+    k, there = normal(2, 3, 13, 7, dtype=torch.float64), torch.arange(13) < 11
     bound = KeyBound(mu=KeyMu(scope=scope))
     got = bound.compute(k, there)
     assert got.shape == (2, 3, 1, 1)
@@ -70,7 +70,7 @@ def test_without_a_causal_mask_one_bound_excludes_padding(scope: Scope) -> None:
 
 
 def test_only_the_prefix_scope_is_causal() -> None:
-    k = drawn(2, 3, 13, 7, dtype=torch.float64)
+    k = normal(2, 3, 13, 7, dtype=torch.float64)
     later = torch.cat([k[..., :12, :], 9 * k[..., 12:, :]], dim=-2)
     for scope in Scope:
         bound = KeyBound(mu=KeyMu(scope=scope))
@@ -84,7 +84,7 @@ def test_only_the_prefix_scope_is_causal() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_long_keys_do_not_overflow(preset: str) -> None:
     bound = PRESETS[preset].bound
-    large = (8 * drawn(1, 2, 197, 64)).half()
+    large = (8 * normal(1, 2, 197, 64)).half()
     assert large.float().abs().sum(dim=(-2, -1)).amax() > torch.finfo(torch.float16).max  # their sum is not a half
     assert bound.compute(large).isfinite().all()
     for k in (torch.zeros(1, 2, 5, 3), torch.full((1, 2, 5, 3), 1e-30), torch.zeros(1, 2, 0, 3)):
@@ -92,14 +92,14 @@ def test_long_keys_do_not_overflow(preset: str) -> None:
         t = bound.compute(k)
         assert t.isfinite().all()
         assert torch.autograd.grad(t.sum(), k)[0].isfinite().all()
-    nobody = bound.compute(drawn(1, 2, 5, 3), torch.zeros(5, dtype=torch.bool))
+    nobody = bound.compute(normal(1, 2, 5, 3), torch.zeros(5, dtype=torch.bool))
     assert nobody.isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(331, 331), (2, 3, 331, 331)])
 def test_autocast_changes_neither_bound_nor_iterations(shape: tuple[int, ...]) -> None:
-    """mu under a causal mask is a product, which autocast would take in half precision."""
-    k, v = drawn(2, 3, 331, 7), drawn(2, 3, 331, 7, seed=1)
+    """mu under a causal mask is a matrix product, which autocast would compute in half precision."""
+    k, v = normal(2, 3, 331, 7), normal(2, 3, 331, 7, seed=1)
     mask = torch.ones(shape, dtype=torch.bool).tril()
     for pursuit in PRESETS.values():
 
@@ -120,7 +120,7 @@ def test_autocast_changes_neither_bound_nor_iterations(shape: tuple[int, ...]) -
 
 
 def test_gradients_reach_the_keys_unless_detached() -> None:
-    k = drawn(2, 3, 13, 7, dtype=torch.float64).requires_grad_()
+    k = normal(2, 3, 13, 7, dtype=torch.float64).requires_grad_()
     for mask in (None, CAUSAL):
         for threshold in Threshold:
             bound = KeyBound(threshold=threshold)
@@ -132,7 +132,7 @@ def test_gradients_reach_the_keys_unless_detached() -> None:
 
 def test_wrong_values_raise_a_clear_error(typechecked: bool) -> None:
     def with_shape(mu: Tensor) -> Tensor:
-        return KeyBound(mu=mu).compute(drawn(2, 3, 5, 7))
+        return KeyBound(mu=mu).compute(normal(2, 3, 5, 7))
 
     with pytest.raises(ValueError, match=r"strength, lambda, of zero or more; got -1"):
         KeyBound(strength=-1.0)
@@ -143,7 +143,7 @@ def test_wrong_values_raise_a_clear_error(typechecked: bool) -> None:
     with pytest.raises(ShapeError, match=r"broadcasts to \(2, 3\).*got mu \(5,\), k \(2, 3, 5, 7\)"):
         with_shape(torch.ones(5))
     with pytest.raises(ShapeError, match=r"one threshold for each mu \(2, 3, 1, 1\); got \(2,\)"):
-        KeyBound(threshold=lambda _, mu: mu[:, 0, 0, 0]).compute(drawn(2, 3, 5, 7))
+        KeyBound(threshold=lambda _, mu: mu[:, 0, 0, 0]).compute(normal(2, 3, 5, 7))
     if typechecked:
         pytest.skip("the import hook refuses what follows before the value can")
     with pytest.raises(ValueError, match="'rows' is not a valid Scope"):

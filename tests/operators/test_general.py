@@ -23,7 +23,7 @@ from clearhead.shapes import ShapeError
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject, require_close
 from clearhead.testing.operators import WIDTH
 from tests.operators.contract import run_check
-from tests.operators.similarities import COUNTED, EXPONENTIAL, SIMILARITIES, VALUES, WEIGHT, drawn, turned
+from tests.operators.similarities import COUNTED, EXPONENTIAL, SIMILARITIES, VALUES, WEIGHT, random_operands, rotate
 
 
 def subject(similarity: Similarity, **options) -> OperatorSubject:
@@ -35,12 +35,12 @@ def subject(similarity: Similarity, **options) -> OperatorSubject:
 
 VARIANTS = {name: subject(similarity) for name, similarity in SIMILARITIES.items()} | {
     "embedded gaussian, values too": subject(EXPONENTIAL["embedded gaussian"], value=torch.sin),
-    "embedded dot product, values too": subject(dot_product(turned, torch.tanh), value=torch.sin),
+    "embedded dot product, values too": subject(dot_product(rotate, torch.tanh), value=torch.sin),
 }
 
 
-# What is divided by the count is no mean of the values: at scores beyond the range of float16 the right answer is
-# beyond it as well, so `half_range`, which wants a finite one, does not apply.
+# Outputs divided by the count are not means of the values: for scores beyond the range of float16 the exact output is
+# beyond it as well, so `half_range`, which requires a finite one, does not apply.
 UNBOUNDED = {*COUNTED, "embedded dot product, values too"}
 CONTRACT = [
     (variant, check)
@@ -63,7 +63,7 @@ def test_outputs_divided_by_the_count_can_overflow_half_precision() -> None:
 
 @st.composite
 def calls(draw):
-    """Operands of any sizes, n != m among them, with linear or other maps before, and a mask and a bias or none."""
+    """Draw operands of random sizes, including n != m, with linear or other maps, with or without mask and bias."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
 
     def normal(*shape: int) -> Tensor:
@@ -122,7 +122,7 @@ def test_exponential_similarities_use_the_fused_kernel(name: str, monkeypatch: p
                 "clearhead.operators.softmax.scaled_dot_product_attention",
                 lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs),
             )
-            general_attention(*drawn(), similarity=similarity)
+            general_attention(*random_operands(), similarity=similarity)
         return len(calls)
 
     assert calls_of(EXPONENTIAL[name]) == 1
@@ -131,7 +131,7 @@ def test_exponential_similarities_use_the_fused_kernel(name: str, monkeypatch: p
 
 @pytest.mark.parametrize("name", SIMILARITIES)
 def test_a_row_without_keys_is_zero(name: str) -> None:
-    q, k, v = drawn()
+    q, k, v = random_operands()
     mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
     mask[3] = False
     out = general_attention(q, k, v, similarity=SIMILARITIES[name], mask=mask)
@@ -143,14 +143,14 @@ def test_a_row_without_keys_is_zero(name: str) -> None:
 @pytest.mark.parametrize("name", SIMILARITIES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_non_finite_numbers_are_propagated(name: str, bad: float) -> None:
-    clean = drawn()
+    clean = random_operands()
     attend = functools.partial(general_attention, similarity=SIMILARITIES[name])
     assert attend(*clean).isfinite().all()
     for index, rows in enumerate(([3], range(5), range(5))):
         operands = [x.clone() for x in clean]
         operands[index][..., 3, :] = bad
         spoilt = ~attend(*operands).isfinite().all(dim=-1)
-        # A hyperbolic tangent makes a finite number of an infinite one, and exp(-inf) is a weight of zero.
+        # tanh maps infinity to a finite number, and exp(-inf) is a weight of zero.
         tamed = bad == math.inf and index < 2 and name in ("embedded gaussian", "laplacian")
         assert tamed or spoilt[..., list(rows)].all()
         assert spoilt.sum() <= len(rows) * 6
@@ -199,8 +199,8 @@ def test_bad_input_raises_an_error(case: str, typechecked: bool) -> None:
         pytest.skip("the import hook refuses most of these before the operator can")
     change, options, kind, message = REFUSED[case]
     with pytest.raises(kind, match=message):
-        general_attention(*change(*drawn()), **options)
-    general_attention(*drawn())
+        general_attention(*change(*random_operands()), **options)
+    general_attention(*random_operands())
 
 
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.nan])

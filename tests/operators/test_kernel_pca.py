@@ -1,4 +1,4 @@
-"""Kernel PCA of keys: the eigenproblem, the values, the rank, masks, and honesty about flat spectra."""
+"""Kernel PCA of keys: the eigenproblem, the values, the rank, masks, and warnings for flat spectra."""
 
 import functools
 import importlib
@@ -39,7 +39,7 @@ def relative(got: Tensor, want: Tensor) -> float:
 
 
 def gram_of(k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """K_phi and g, as the definition has them, for keys so short that nothing overflows."""
+    """Return K_phi and g by their definition, for keys short enough not to overflow."""
     kernel = (scale * k @ k.mT).exp()
     g = kernel.sum(dim=-1)
     return kernel / g.unsqueeze(-1) / g.unsqueeze(-2), g
@@ -54,7 +54,7 @@ drawn = st.tuples(st.integers(3, 29), st.integers(2, 13), st.integers(1, 7), st.
 
 
 def allowed(found: KernelPCA) -> float:
-    """An eigenvector is wrong by eps times e_1 / gap, so close axes may differ by more than 1e-12."""
+    """Eigenvectors have an error of eps e_1 / gap, so close axes may differ by more than 1e-12."""
     energy = torch.cat([found.energy, found.energy.new_zeros(1)])
     gap = (energy[:-1] - energy[1:])[: int(found.rank)].min() / energy[0]
     return max(1e-12, 32 * machine_epsilon(torch.float64) / float(gap))
@@ -64,33 +64,33 @@ def allowed(found: KernelPCA) -> float:
 def test_the_axes_solve_the_eigenproblem_of_remark_1(sizes: tuple[int, int, int, int]) -> None:
     m, d, axes, seed = sizes
     k, scale = normal(m, d, seed=seed), d**-0.5
-    found = kernel_pca(k, axes=axes)
+    result = kernel_pca(k, axes=axes)
     gram, g = gram_of(k, scale)
-    a, energy = found.coefficients * (-found.log_scale / 2).exp(), found.energy * found.log_scale.exp()
+    a, energy = result.coefficients * (-result.log_scale / 2).exp(), result.energy * result.log_scale.exp()
     size = centred_twice(gram).abs().max() * a.abs().max() * m
     assert float((centred_twice(gram) @ a - energy * a).abs().max() / size) <= EXACT
-    kept = int(found.rank)
+    kept = int(result.rank)
     assert kept == min(axes, m - 1)
     of_axes = a.mT @ centred_twice(gram) @ a
-    assert relative(of_axes[:kept, :kept], torch.eye(kept, dtype=torch.float64)) <= allowed(found)
+    assert relative(of_axes[:kept, :kept], torch.eye(kept, dtype=torch.float64)) <= allowed(result)
     assert float(a.sum(dim=0).abs().max()) <= EXACT * float(a.abs().max()) * m
-    assert relative(found.values, a / g.unsqueeze(-1)) <= EXACT
-    assert relative(found.log_g, g.log()) <= EXACT
-    assert (found.residual <= EXACT).all()
-    assert (found.coefficients[:, kept:] == 0).all()
+    assert relative(result.values, a / g.unsqueeze(-1)) <= EXACT
+    assert relative(result.log_g, g.log()) <= EXACT
+    assert (result.residual <= EXACT).all()
+    assert (result.coefficients[:, kept:] == 0).all()
 
 
 @pytest.mark.parametrize("wrong", ["uncentred", "index"])
 def test_control_wrong_variants_differ(wrong: str) -> None:
     k = normal(23, 7)
-    found = kernel_pca(k, axes=5)
+    result = kernel_pca(k, axes=5)
     gram, g = gram_of(k, 7**-0.5)
     a = torch.linalg.eigh(gram).eigenvectors.flip(-1)[:, :5]
     if wrong == "uncentred":
         assert float(a.sum(dim=0).abs().max()) > 0.1
     else:
-        a = found.coefficients * (-found.log_scale / 2).exp()
-        assert relative(a / g[:, None] - (a / g[:, None]).mean(dim=0), found.values) > 1e-3
+        a = result.coefficients * (-result.log_scale / 2).exp()
+        assert relative(a / g[:, None] - (a / g[:, None]).mean(dim=0), result.values) > 1e-3
 
 
 def test_both_normalisations_give_the_same_axes_up_to_length() -> None:
@@ -106,12 +106,12 @@ def test_both_normalisations_give_the_same_axes_up_to_length() -> None:
 
 def test_energies_equal_those_of_scikit_learn() -> None:
     k = normal(37, 5)
-    found = kernel_pca(k, axes=7, scale=0.4)
+    result = kernel_pca(k, axes=7, scale=0.4)
     gram, _ = gram_of(k, 0.4)
     reference = Reference(n_components=7, kernel="precomputed", eigen_solver="dense").fit(gram.numpy())
-    energy = found.energy * found.log_scale.exp()
+    energy = result.energy * result.log_scale.exp()
     assert relative(energy, torch.from_numpy(reference.eigenvalues_)) <= EXACT
-    assert relative(found.explained * centred_twice(gram).trace(), energy) <= EXACT
+    assert relative(result.explained * centred_twice(gram).trace(), energy) <= EXACT
 
 
 @pytest.mark.parametrize("case", ["one key", "constant", "twice each", "more axes than keys"])
@@ -123,13 +123,13 @@ def test_axes_beyond_the_rank_are_zero(case: str) -> None:
         "twice each": (k[:, :5].repeat(1, 2, 1), 4),
         "more axes than keys": (k, 10),
     }[case]
-    found = kernel_pca(keys, axes=13)
-    assert found.rank.tolist() == [rank, rank]
-    for x in (found.coefficients, found.values, found.energy, found.explained, found.residual, found.key_mean):
+    result = kernel_pca(keys, axes=13)
+    assert result.rank.tolist() == [rank, rank]
+    for x in (result.coefficients, result.values, result.energy, result.explained, result.residual, result.key_mean):
         assert x.isfinite().all()
         assert x.shape[-1] == 13
         assert (x[..., rank:] == 0).all()
-    assert (found.energy[..., :rank] > 0).all()
+    assert (result.energy[..., :rank] > 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -139,21 +139,28 @@ def test_long_keys_do_not_overflow(dtype: torch.dtype, size: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlatSpectrumWarning)
         for norm in ("unit", "eigenvector"):
-            found = kernel_pca(k, axes=7, axis_norm=norm)
-            for x in (found.coefficients, found.values, found.energy, found.log_g, found.log_scale, found.key_mean):
+            result = kernel_pca(k, axes=7, axis_norm=norm)
+            for x in (
+                result.coefficients,
+                result.values,
+                result.energy,
+                result.log_g,
+                result.log_scale,
+                result.key_mean,
+            ):
                 assert x.dtype is torch.float64
                 assert x.isfinite().all()
-            assert (found.rank > 0).all()
-            assert (found.residual <= EXACT).all()
+            assert (result.rank > 0).all()
+            assert (result.residual <= EXACT).all()
 
 
 def test_the_number_of_axes_can_depend_on_the_data() -> None:
     k = torch.stack([normal(11, 5), normal(11, 5)[:5].repeat(3, 1)[:11]])
-    found = kernel_pca(k, axes=ByRank())
-    assert found.rank.tolist() == [10, 4]
-    assert found.values.shape == (2, 11, 10)
-    assert relative(found.explained.sum(dim=-1), torch.ones(2, dtype=torch.float64)) <= EXACT
-    assert (found.values[1, :, 4:] == 0).all()
+    result = kernel_pca(k, axes=ByRank())
+    assert result.rank.tolist() == [10, 4]
+    assert result.values.shape == (2, 11, 10)
+    assert relative(result.explained.sum(dim=-1), torch.ones(2, dtype=torch.float64)) <= EXACT
+    assert (result.values[1, :, 4:] == 0).all()
     for share in (0.3, 0.7, 0.99):
         part = kernel_pca(k, axes=ByExplained(share))
         assert (part.explained.sum(dim=-1) >= share).all()
@@ -176,12 +183,12 @@ def test_the_spectrum_holds_all_axes() -> None:
 def test_hidden_keys_do_not_matter() -> None:
     k, mask = normal(2, 11, 5), torch.arange(11) < torch.tensor([[7], [0]])
     large = k.masked_fill(~mask.unsqueeze(-1), torch.inf)
-    found, short = kernel_pca(large, axes=5, mask=mask), kernel_pca(k[:1, :7], axes=5)
-    assert found.rank.tolist() == [5, 0]
-    assert relative(found.values[:1, :7], short.values) <= EXACT
-    assert relative(found.key_mean[:1], short.key_mean) <= EXACT
-    assert (found.values[0, 7:] == 0).all()
-    assert (found.values[1] == 0).all()
+    result, short = kernel_pca(large, axes=5, mask=mask), kernel_pca(k[:1, :7], axes=5)
+    assert result.rank.tolist() == [5, 0]
+    assert relative(result.values[:1, :7], short.values) <= EXACT
+    assert relative(result.key_mean[:1], short.key_mean) <= EXACT
+    assert (result.values[0, 7:] == 0).all()
+    assert (result.values[1] == 0).all()
     assert relative(kernel_pca(k[:1], axes=5).values[:, :7], short.values) > 1e-3
 
 
@@ -202,21 +209,23 @@ def test_inputs_of_a_batch_are_independent(monkeypatch: pytest.MonkeyPatch) -> N
 def test_signs_do_not_depend_on_the_order_of_the_keys(m: int, seed: int) -> None:
     k = normal(m, 5, seed=seed)
     order = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
-    found, moved = kernel_pca(k, axes=2), kernel_pca(k[order], axes=2)
-    if m > 2:  # of two keys both entries are as large, and the first of them is positive
-        assert relative(moved.values, found.values[order]) <= allowed(found)
-    largest = found.coefficients.gather(0, found.coefficients.abs().argmax(dim=0, keepdim=True))
-    assert (largest[:, : int(found.rank)] > 0).all() or m == 2
+    result, moved = kernel_pca(k, axes=2), kernel_pca(k[order], axes=2)
+    if m > 2:  # with two keys both entries have the same size, and the first is positive
+        assert relative(moved.values, result.values[order]) <= allowed(result)
+    largest = result.coefficients.gather(0, result.coefficients.abs().argmax(dim=0, keepdim=True))
+    assert (largest[:, : int(result.rank)] > 0).all() or m == 2
     assert float(kernel_pca(normal(2, 5, seed=seed), axes=1).coefficients[0, 0]) > 0
 
 
 def test_a_flat_spectrum_warns() -> None:
     simplex = 2 * torch.eye(7, dtype=torch.float64)
     with pytest.warns(FlatSpectrumWarning, match="up to 3 axes of one input have nearly equal eigenvalues"):
-        found = kernel_pca(simplex, axes=3)
-    assert not found.identified.any()
-    assert found.rank.item() == 3
-    with pytest.warns(FlatSpectrumWarning):  # apart by more than residuals, and by less than their axes need
+        result = kernel_pca(simplex, axes=3)
+    assert not result.identified.any()
+    assert result.rank.item() == 3
+    with pytest.warns(
+        FlatSpectrumWarning
+    ):  # eigenvalues that differ by more than the residuals, but by too little to determine the axes
         kernel_pca(simplex * (1 + 1e-13 * torch.arange(7, dtype=torch.float64)), axes=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FlatSpectrumWarning)
@@ -226,7 +235,7 @@ def test_a_flat_spectrum_warns() -> None:
 
 
 def spread_keys(m: int, d: int = 23) -> Tensor:
-    """Keys as trained models have them: few directions hold most of their variance."""
+    """Keys like those of trained models: few directions hold most of the variance."""
     return normal(m, d) * (3 / torch.arange(1, d + 1, dtype=torch.float64))
 
 
@@ -237,15 +246,15 @@ def test_every_solver_finds_the_same_axes(solver: str, dtype: torch.dtype) -> No
     mask = (torch.arange(307) % 7 > 0).expand(2, -1)
     both = torch.stack([k, k.flip(0)])
     want = kernel_pca(both, axes=5, mask=mask, solver="dense")
-    found = kernel_pca(both, axes=5, mask=mask, solver=solver)
-    assert found.converged.all()
-    assert relative(found.energy * (found.log_scale - want.log_scale).exp()[:, None], want.energy) <= 1e-6
-    assert relative(found.values, want.values) <= 1e-3
-    assert relative(found.key_mean, want.key_mean) <= 1e-3
-    assert relative(found.explained, want.explained) <= 1e-6
-    assert relative(found.log_g, want.log_g) <= tolerance(dtype)
-    assert (found.residual <= 1e-3).all()
-    assert (found.values[:, ~mask[0]] == 0).all()
+    result = kernel_pca(both, axes=5, mask=mask, solver=solver)
+    assert result.converged.all()
+    assert relative(result.energy * (result.log_scale - want.log_scale).exp()[:, None], want.energy) <= 1e-6
+    assert relative(result.values, want.values) <= 1e-3
+    assert relative(result.key_mean, want.key_mean) <= 1e-3
+    assert relative(result.explained, want.explained) <= 1e-6
+    assert relative(result.log_g, want.log_g) <= tolerance(dtype)
+    assert (result.residual <= 1e-3).all()
+    assert (result.values[:, ~mask[0]] == 0).all()
     short = kernel_pca(k, axes=5, mask=torch.arange(307) < 11, solver=solver)  # fewer keys than a block
     assert relative(short.values[:11], kernel_pca(k[:11], axes=5).values) <= EXACT
 
@@ -270,14 +279,14 @@ def test_an_iteration_without_convergence_warns() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(home, "krylov_eigenpairs", functools.partial(krylov_eigenpairs, most_products=2))
         with pytest.warns(FlatSpectrumWarning, match="the iteration did not converge, relative residual .*e-0"):
-            found = kernel_pca(k, axes=23, solver="matrix_free")
-    assert not found.converged
+            result = kernel_pca(k, axes=23, solver="matrix_free")
+    assert not result.converged
     matrix = centred_gram(k, scale=1 / 8).matrix
-    unit = found.coefficients / found.coefficients.norm(dim=0)
-    actual = (matrix @ unit - unit * found.energy).norm(dim=0) / found.energy[0]
-    assert relative(found.residual, actual) <= 1e-6
+    unit = result.coefficients / result.coefficients.norm(dim=0)
+    actual = (matrix @ unit - unit * result.energy).norm(dim=0) / result.energy[0]
+    assert relative(result.residual, actual) <= 1e-6
     assert float(actual.max()) > 1e-3
-    assert not found.identified.all()
+    assert not result.identified.all()
 
 
 def test_values_have_gradients_only_if_axes_are_learned() -> None:
@@ -286,8 +295,8 @@ def test_values_have_gradients_only_if_axes_are_learned() -> None:
     assert kernel_pca(k, axes=3, learn_axes=True).values.requires_grad
 
     def results(k: Tensor) -> tuple[Tensor, ...]:
-        found = kernel_pca(k, axes=3, learn_axes=True)
-        return found.values, found.energy * found.log_scale.exp(), found.explained, found.key_mean
+        result = kernel_pca(k, axes=3, learn_axes=True)
+        return result.values, result.energy * result.log_scale.exp(), result.explained, result.key_mean
 
     assert torch.autograd.gradcheck(results, (k,))
 
@@ -295,8 +304,8 @@ def test_values_have_gradients_only_if_axes_are_learned() -> None:
 def test_learned_axes_of_equal_keys_have_finite_gradients() -> None:
     k = (2 * torch.eye(7, dtype=torch.float64)).requires_grad_()
     with pytest.warns(FlatSpectrumWarning):
-        found = kernel_pca(k, axes=9, learn_axes=True)
-    found.values.square().sum().backward()
+        result = kernel_pca(k, axes=9, learn_axes=True)
+    result.values.square().sum().backward()
     assert k.grad.isfinite().all()
 
 
@@ -344,10 +353,10 @@ def test_all_axes_are_bit_identical_for_any_number_of_threads() -> None:
 def test_matrix_free_axes_of_repeated_keys_are_those_of_distinct_keys(distinct: int) -> None:
     few = torch.randn(distinct, 11, generator=torch.Generator().manual_seed(distinct))
     k = few.repeat(400 // distinct + 1, 1)[:401]
-    found, dense = (kernel_pca(k, axes=7, solver=solver) for solver in ("matrix_free", "dense"))
-    assert int(found.rank) == int(dense.rank) == min(distinct - 1, 7)
-    assert torch.isfinite(found.values).all()
-    assert torch.allclose(found.energy, dense.energy, rtol=1e-4, atol=1e-6 * float(dense.energy[0]) + 1e-30)
+    result, dense = (kernel_pca(k, axes=7, solver=solver) for solver in ("matrix_free", "dense"))
+    assert int(result.rank) == int(dense.rank) == min(distinct - 1, 7)
+    assert torch.isfinite(result.values).all()
+    assert torch.allclose(result.energy, dense.energy, rtol=1e-4, atol=1e-6 * float(dense.energy[0]) + 1e-30)
 
 
 def test_small_axes_are_computed_in_double_precision() -> None:

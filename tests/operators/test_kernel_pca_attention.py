@@ -34,7 +34,7 @@ def subject(fast: dict | None = None, **options) -> OperatorSubject:
     return OperatorSubject(
         operator=functools.partial(with_width, functools.partial(kernel_pca_attention, **(fast or {}), **options)),
         reference=functools.partial(with_width, functools.partial(reference.kernel_pca_attention, **options)),
-        masks=False,  # compiling it with a mask fails: how many sets of keys a mask has depends on the data
+        masks=False,  # compiling with a mask fails: the number of key sets of a mask depends on the data
         terms=64,  # eigenvectors carry rounding times e_1 / gap
     )
 
@@ -107,11 +107,11 @@ def test_the_centre_is_the_mean_over_the_keys() -> None:
 
 def test_keys_projected_on_unit_axes_have_the_energy_of_the_axis() -> None:
     k = normal(11, 7)
-    found = kernel_pca(k, axes=3)
+    result = kernel_pca(k, axes=3)
     projected = kernel_pca_attention(k, k, axes=3, center_queries=True)
-    assert relative(projected.square().sum(dim=0), found.energy * found.log_scale.exp()) <= EXACT
+    assert relative(projected.square().sum(dim=0), result.energy * result.log_scale.exp()) <= EXACT
     gram, _ = gram_of(k, 7**-0.5)
-    assert relative(found.energy.sum() * found.log_scale.exp(), centred_twice(gram).trace()) > 1e-3
+    assert relative(result.energy.sum() * result.log_scale.exp(), centred_twice(gram).trace()) > 1e-3
 
 
 def test_causal_rows_are_kernel_pca_of_their_prefixes() -> None:

@@ -1,4 +1,4 @@
-"""Principal attention pursuit: its lines as published, its first iteration, and the kernel that runs all of them."""
+"""Principal attention pursuit: the published algorithm, its first iteration, and the compiled kernel."""
 
 import functools
 import importlib
@@ -20,11 +20,11 @@ from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from clearhead.testing.operators import VALUE_WIDTH, WIDTH
 from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
-from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
+from tests.operators.test_symmetric import gradients, normal, relative, with_queries
 
 
 def widened(attention, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """With keys of the values' width, which the contract's are not: some of theirs stand twice."""
+    """The operator as the contract calls it: keys are repeated to the width of the values."""
     if k.shape[-1] < v.shape[-1]:
         k = torch.cat([k, k[..., : VALUE_WIDTH - WIDTH]], dim=-1)
     return attention(k, v, mask=mask)
@@ -35,7 +35,7 @@ def subject(**options) -> OperatorSubject:
         functools.partial(with_queries, functools.partial(widened, functools.partial(attention, **options)))
         for attention in (principal_attention_pursuit, reference.principal_attention_pursuit)
     )
-    # Rounding passes through the iterations after it, which multiply it.
+    # Later iterations multiply the rounding errors of earlier ones.
     return OperatorSubject(operator=fast, reference=slow, square=True, terms=256 * WIDTH)
 
 
@@ -57,7 +57,7 @@ def test_contract(path: str, variant: str, check: str, typechecked: bool) -> Non
 
 @pytest.mark.parametrize("path", PATHS)
 def test_one_iteration_is_symmetric_attention_on_clamped_keys(path: str) -> None:
-    k, v = drawn(2, 3, 61, 8), drawn(2, 3, 61, 8, seed=1)
+    k, v = normal(2, 3, 61, 8), normal(2, 3, 61, 8, seed=1)
     with forced(path):
         for threshold in (0.0, 0.3, 1.0, float("inf")):
             clamped = symmetric_attention(k.clamp(-threshold, threshold), v)
@@ -71,7 +71,7 @@ def test_one_iteration_is_symmetric_attention_on_clamped_keys(path: str) -> None
 @pytest.mark.parametrize("path", PATHS)
 def test_threshold_limits(path: str) -> None:
     """At zero the first iterate is the mean of the values; at infinity nothing is clamped, and q = k -+ dual."""
-    k, v = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1)
+    k, v = normal(1, 2, 37, 8), normal(1, 2, 37, 8, seed=1)
     with forced(path):
         first = principal_attention_pursuit(k, v, iterations=1, threshold=0.0)
         assert relative(first, v.double().mean(dim=-2, keepdim=True).expand_as(v)) <= tolerance(torch.float32)
@@ -98,10 +98,10 @@ sizes = st.tuples(
 @given(sizes)
 def test_the_kernel_agrees_with_torch(sign: int, padded: bool, size: tuple[int, ...]) -> None:
     b, h, n, d, iterations, seed = size
-    k, v, along = (drawn(b, h, n, d, seed=seed + i) for i in range(3))
-    seen = (drawn(b, n, seed=seed + 3) > 0)[:, None, None] if padded else None
-    threshold = 0.5 + drawn(b, h, seed=seed + 4).abs()
-    options = {"iterations": iterations, "dual_sign": sign, "mask": seen}
+    k, v, along = (normal(b, h, n, d, seed=seed + i) for i in range(3))
+    visible = (normal(b, n, seed=seed + 3) > 0)[:, None, None] if padded else None
+    threshold = 0.5 + normal(b, h, seed=seed + 4).abs()
+    options = {"iterations": iterations, "dual_sign": sign, "mask": visible}
 
     def attention(which, k: Tensor, v: Tensor, t: Tensor) -> Tensor:
         return which(k, v, threshold=t, **options)
@@ -109,13 +109,13 @@ def test_the_kernel_agrees_with_torch(sign: int, padded: bool, size: tuple[int, 
     fast, slow = (functools.partial(attention, x) for x in (principal_attention_pursuit, _torch_path))
     with forced("kernel"):
         got, back = fast(k, v, threshold), gradients(fast, k, v, threshold, along=along)
-        kept = fast(k.clone().requires_grad_(), v, threshold).detach()
+        saved = fast(k.clone().requires_grad_(), v, threshold).detach()
     wide = [x.double() for x in (k, v, threshold)]
     want, want_back = slow(*wide), gradients(slow, *wide, along=along)
-    # What clamps in one precision may not in the other, and every iteration multiplies the difference.
+    # An entry may be clamped in one precision only, and every iteration multiplies the difference.
     within = tolerance(torch.float32, terms=max(n, d)) * 8**iterations
     assert relative(got, want) <= within
-    assert torch.equal(got, kept)
+    assert torch.equal(got, saved)
     scale = max(x.norm().item() for x in want_back[:2])
     for x, y in zip(back, want_back, strict=True):
         assert (x.double() - y).norm() <= 8 * within * max(scale, y.norm().item()) + within
@@ -128,7 +128,7 @@ def _torch_path(k: Tensor, v: Tensor, **options) -> Tensor:
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_several_threads_give_the_result_of_one(threads: int) -> None:
-    k, v, along = (drawn(1, 5, 691, 16, seed=i) for i in range(3))
+    k, v, along = (normal(1, 5, 691, 16, seed=i) for i in range(3))
 
     def attention(k: Tensor, v: Tensor) -> Tensor:
         return principal_attention_pursuit(k, v, iterations=2, threshold=1.5)
@@ -147,20 +147,20 @@ def test_several_threads_give_the_result_of_one(threads: int) -> None:
 
 
 def test_a_head_with_widely_spread_scores_in_a_later_iteration_is_computed_row_by_row() -> None:
-    """The range is that of every iterate: here keys are equal, and values far apart become the next keys."""
-    k, v, along = drawn(1, 2, 41, 8) * 0.1, drawn(1, 2, 41, 8, seed=1), drawn(1, 2, 41, 8, seed=2)
+    """Every iterate must be in range: here keys are equal, and widely spread values become the next keys."""
+    k, v, along = normal(1, 2, 41, 8) * 0.1, normal(1, 2, 41, 8, seed=1), normal(1, 2, 41, 8, seed=2)
     k[:, 1, 0] = 30
     v[:, 1] *= 40
     t = torch.tensor([[1.0, 1.0]])
     attention = functools.partial(_with_threshold, iterations=3)
     with forced("kernel"):
-        plain = pursuit(k, v, t, None, 3, 2.0, 8**-0.5, True)[-1]
+        by_row = pursuit(k, v, t, None, 3, 2.0, 8**-0.5, True)[-1]
         got, back = attention(k, v, t), gradients(attention, k, v, t, along=along)
     wide = [x.double() for x in (k, v, t)]
     want, want_back = attention(*wide), gradients(attention, *wide, along=along)
-    assert plain.tolist() == [[[False, False]], [[False, True]], [[False, True]]]
+    assert by_row.tolist() == [[[False, False]], [[False, True]], [[False, True]]]
     assert relative(got, want) <= 64 * tolerance(torch.float32)
-    # Rows are saturated: their gradient is near zero, and its rounding that of the gradients it is a difference of.
+    # Rows are saturated: their gradient is a difference of nearly equal numbers, and so is its rounding error.
     noise = tolerance(torch.float32) * (along.norm() * v.abs().max()).item()
     for x, y in zip(back, want_back, strict=True):
         assert (x.double() - y).norm() <= 64 * (tolerance(torch.float32) * y.norm() + noise)
@@ -172,7 +172,7 @@ def _with_threshold(k: Tensor, v: Tensor, t: Tensor, *, iterations: int) -> Tens
 
 @pytest.mark.parametrize("path", ["kernel", "torch"])
 def test_hidden_tokens_have_no_influence_and_the_threshold_has_a_gradient(path: str) -> None:
-    k, v = drawn(2, 3, 23, 8), drawn(2, 3, 23, 8, seed=1)
+    k, v = normal(2, 3, 23, 8), normal(2, 3, 23, 8, seed=1)
     mask = (torch.arange(23) < 19)[None, None, None].expand(2, 1, 1, 23)
     other_k, other_v = k.clone(), v.clone()
     other_k[..., 19:, :] += 1
@@ -195,22 +195,22 @@ def test_hidden_tokens_have_no_influence_and_the_threshold_has_a_gradient(path: 
 
 @pytest.mark.parametrize("path", ["kernel"])
 def test_gradients_are_right_if_the_forward_pass_saved_nothing(path: str) -> None:
-    """Iterates that were not kept are computed again."""
-    k, v, along = (drawn(1, 2, 31, 8, seed=i) for i in range(3))
+    """Iterates that were not saved are computed again."""
+    k, v, along = (normal(1, 2, 31, 8, seed=i) for i in range(3))
     t = torch.full((1, 2), 0.8)
     with forced(path):
-        kept, unkept = (
+        saved, unkept = (
             gradients(lambda k, v, keep=keep: pursuit(k, v, t, None, 3, 2.0, 0.3, keep)[0], k, v, along=along)
             for keep in (True, False)
         )
-    assert all(torch.equal(x, y) for x, y in zip(kept, unkept, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(saved, unkept, strict=True))
 
 
 def test_torch_accepts_the_library_operator() -> None:
-    k, v = drawn(2, 2, 13, 5).requires_grad_(), drawn(2, 2, 13, 5, seed=1).requires_grad_()
-    t, seen = torch.full((2, 2), 0.8).requires_grad_(), drawn(2, 13, seed=2) > 0
+    k, v = normal(2, 2, 13, 5).requires_grad_(), normal(2, 2, 13, 5, seed=1).requires_grad_()
+    t, visible = torch.full((2, 2), 0.8).requires_grad_(), normal(2, 13, seed=2) > 0
     with forced("kernel"):
-        for mask, keep in ((None, True), (seen, True), (None, False)):
+        for mask, keep in ((None, True), (visible, True), (None, False)):
             checks = ("test_schema", "test_faketensor", "test_autograd_registration")
             torch.library.opcheck(pursuit, (k, v, t, mask, 3, 2.0, 0.3, keep), test_utils=checks)
 
@@ -218,7 +218,7 @@ def test_torch_accepts_the_library_operator() -> None:
 def test_compiled_forward_and_backward_are_the_same(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("torch.compile is tested in the session without the import hook")
-    k, v, along = (drawn(1, 2, 61, 16, seed=i) for i in range(3))
+    k, v, along = (normal(1, 2, 61, 16, seed=i) for i in range(3))
     attention = functools.partial(principal_attention_pursuit, iterations=3, threshold=0.9)
     with forced("kernel"):
         torch.compiler.reset()
@@ -231,7 +231,7 @@ def test_compiled_forward_and_backward_are_the_same(typechecked: bool) -> None:
 def test_wrong_options_raise_a_clear_error(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of what follows before the operator can")
-    k, v = drawn(2, 3, 5, 7), drawn(2, 3, 5, 7, seed=1)
+    k, v = normal(2, 3, 5, 7), normal(2, 3, 5, 7, seed=1)
     attention = functools.partial(principal_attention_pursuit, k, v)
     with pytest.raises(ValueError, match="iterations, one or more; got 0"):
         attention(iterations=0, threshold=1.0)
@@ -256,7 +256,7 @@ def test_wrong_options_raise_a_clear_error(typechecked: bool) -> None:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("odd", [float("nan"), -0.5])
 def test_unusual_thresholds_act_like_clamp(path: str, odd: float) -> None:
-    k, v, t = drawn(1, 2, 17, 8), drawn(1, 2, 17, 8, seed=1), torch.tensor([[0.7, odd]])
+    k, v, t = normal(1, 2, 17, 8), normal(1, 2, 17, 8, seed=1), torch.tensor([[0.7, odd]])
     with forced(path):
         out = principal_attention_pursuit(k, v, iterations=2, threshold=t)
     want = reference.principal_attention_pursuit(k[:, :1], v[:, :1], iterations=2, threshold=0.7)
@@ -269,7 +269,7 @@ def test_unusual_thresholds_act_like_clamp(path: str, odd: float) -> None:
 
 
 def test_a_zero_threshold_has_the_gradient_of_clamp() -> None:
-    k, v, along = (drawn(1, 2, 17, 8, seed=i) for i in range(3))
+    k, v, along = (normal(1, 2, 17, 8, seed=i) for i in range(3))
     t = torch.zeros(1, 2)
     attention = functools.partial(_with_threshold, iterations=2)
     want = gradients(attention, k.double(), v.double(), t.double(), along=along)
@@ -291,7 +291,7 @@ def test_the_kernel_is_used_for_pursuits_of_several_iterations(
         return pursuit(*operands)
 
     monkeypatch.setattr(module, "pursuit_in_kernel", noted)
-    k, v = drawn(1, 4, 127, 13), drawn(1, 4, 127, 13, seed=1)
+    k, v = normal(1, 4, 127, 13), normal(1, 4, 127, 13, seed=1)
     for iterations in (1, 2, 3):
         principal_attention_pursuit(k, v, iterations=iterations, threshold=0.7)
     principal_attention_pursuit(k[..., :17, :], v[..., :17, :], iterations=3, threshold=0.7)

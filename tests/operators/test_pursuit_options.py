@@ -1,4 +1,4 @@
-"""Options of a pursuit: the presets, what a file can hold, what is refused, and the trace of an iteration."""
+"""Options of a pursuit: presets, conversion to dicts, errors, and traces."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from clearhead.operators.pursuit_options import PRESETS, Order, Pursuit, Shrink,
 from clearhead.operators.rpc import rpc_attention, trace_pursuit
 from clearhead.shapes import ShapeError
 from tests.operators.test_rpc import CAUSAL, TIGHT
-from tests.operators.test_symmetric import drawn
+from tests.operators.test_symmetric import normal
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_presets_have_the_published_settings(
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("with_queries", [False, True])
 def test_a_trace_holds_the_iterates(order: Order, with_queries: bool, mask: Tensor | None) -> None:
-    k, v, q = (drawn(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(3))
+    k, v, q = (normal(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(3))
     pursuit = Pursuit(iterations=3, bound=TIGHT, order=order)
     queries = q if with_queries else None
     trace = trace_pursuit(queries, k, v, pursuit=pursuit, mask=mask)
@@ -76,7 +76,7 @@ def test_wrong_options_raise_a_clear_error(typechecked: bool) -> None:
         preset("papre")
     with pytest.raises(ValueError, match="whole number of iterations, one or more; got 0"):
         preset("paper", iterations=0)
-    k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
+    k, v = normal(2, 3, 13, 7), normal(2, 3, 13, 7, seed=1)
     with pytest.raises(ValueError, match="their mean leaks"):
         rpc_attention(None, k, v, pursuit=Pursuit(centred=True), mask=CAUSAL)
     if typechecked:

@@ -1,4 +1,4 @@
-"""RPC-Attention: every option against its published lines, the presets, clamped keys, causality, and odd keys."""
+"""RPC-Attention: every option against the published algorithm, presets, clamped keys, causality, unusual keys."""
 
 import dataclasses
 import functools
@@ -21,11 +21,11 @@ from clearhead.testing.operators import WIDTH
 from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
 from tests.operators.test_pursuit import widened
-from tests.operators.test_symmetric import drawn, gradients, relative, with_queries
+from tests.operators.test_symmetric import gradients, normal, relative, with_queries
 
 PURSUIT = importlib.import_module("clearhead.operators.pursuit")
 TIGHT = KeyBound(strength=0.4, threshold=Threshold.TIMES_MU)
-"""A bound that clamps a good part of standard normal keys."""
+"""A bound that clamps a large share of standard normal keys."""
 CAUSAL = torch.ones(13, 13, dtype=torch.bool).tril()
 
 
@@ -34,7 +34,7 @@ def subject(fast, slow, **options) -> OperatorSubject:
         functools.partial(with_queries, functools.partial(widened, functools.partial(attention, None, **options)))
         for attention in (fast, slow)
     )
-    # Rounding passes through the iterations after it, which multiply it.
+    # Later iterations multiply the rounding errors of earlier ones.
     return OperatorSubject(operator=operator, reference=slow, square=True, terms=4096 * WIDTH)
 
 
@@ -65,9 +65,9 @@ STEPS = list(itertools.product(Order, (-1, 1), Shrink, Inner))
 def test_every_step_matches_the_algorithm(
     order: Order, sign: int, shrink: Shrink, inner: Inner, given_queries: bool
 ) -> None:
-    k, v, q, along = (drawn(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(4))
+    k, v, q, along = (normal(2, 3, 13, 7, seed=i, dtype=torch.float64) for i in range(4))
     pursuit = Pursuit(iterations=3, bound=TIGHT, order=order, dual_sign=sign, shrink=shrink, inner=inner)
-    there = drawn(2, 1, 1, 13, seed=4) > -0.7
+    there = normal(2, 1, 1, 13, seed=4) > -0.7
     for mask in (None, there, CAUSAL, CAUSAL & there):
         options = {"pursuit": pursuit, "mask": mask}
 
@@ -85,8 +85,8 @@ def test_every_step_matches_the_algorithm(
 
 
 def test_every_option_changes_the_output() -> None:
-    """The control of the test above: no two of them, and no preset of another, give the same output."""
-    k, v = drawn(2, 3, 13, 7, dtype=torch.float64), drawn(2, 3, 13, 7, seed=1, dtype=torch.float64)
+    """The control of the test above: no two options and no two presets give the same output."""
+    k, v = normal(2, 3, 13, 7, dtype=torch.float64), normal(2, 3, 13, 7, seed=1, dtype=torch.float64)
     ways = [
         Pursuit(iterations=3, bound=TIGHT, order=order, dual_sign=sign, shrink=shrink, inner=inner)
         for order, sign, shrink, inner in STEPS
@@ -96,9 +96,12 @@ def test_every_option_changes_the_output() -> None:
     presets = [rpc_attention(None, 3 * k, v, pursuit=chosen) for chosen in PRESETS.values()]
 
     def kind(way: Pursuit) -> tuple[object, ...]:
-        """What is left of the options: the bound counts in the last iteration alone if inner ones do not ask for it,
-        and there nothing reads it where the low-rank part comes first. With everything in the sparse part, all keys of
-        inner iterations are equal and the dual variable is zero after them, so that its sign does not count."""
+        """Return the options that matter for this pursuit.
+
+        If inner iterations do not shrink, the bound matters only in the last one, and not at all if the low-rank part
+        comes first. If inner iterations put everything into the sparse part, all keys are equal and the dual variable
+        is zero, so that its sign does not matter.
+        """
         idle = way.order is Order.LOW_RANK_FIRST and way.inner is not Inner.SHRINK
         return (
             way.order,
@@ -120,7 +123,7 @@ def test_every_option_changes_the_output() -> None:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", PRESETS)
 def test_one_iteration_equals_attention_on_clamped_keys_exactly(name: str, path: str, mask: Tensor | None) -> None:
-    k, v, q = (3 * drawn(2, 3, 13, 7, seed=i) for i in range(3))
+    k, v, q = (3 * normal(2, 3, 13, 7, seed=i) for i in range(3))
     pursuit = preset(name, iterations=1, strength=0.3)
     with forced(path):
         for queries in (None, q):
@@ -141,7 +144,7 @@ def test_one_iteration_equals_attention_on_clamped_keys_exactly(name: str, path:
 @pytest.mark.parametrize("path", PATHS)
 def test_limits_of_lambda(path: str) -> None:
     """At zero the first keys are all zero, so attention is uniform; at infinity nothing is sparse."""
-    k, v = drawn(2, 3, 61, 7), drawn(2, 3, 61, 7, seed=1)
+    k, v = normal(2, 3, 61, 7), normal(2, 3, 61, 7, seed=1)
     with forced(path):
         for name in ("paper", "code-2024-10"):
             none = rpc_attention(None, k, v, pursuit=preset(name, iterations=1, strength=0.0))
@@ -160,7 +163,7 @@ def test_limits_of_lambda(path: str) -> None:
 
 def test_iterations_follow_the_released_code() -> None:
     """On standard normal keys of ViT-tiny's shape: far from feasible, and attention collapses to the identity."""
-    k, v = drawn(4, 3, 197, 64), drawn(4, 3, 197, 64, seed=1)
+    k, v = normal(4, 3, 197, 64), normal(4, 3, 197, 64, seed=1)
     steps = trace_pursuit(None, k, v, pursuit=preset("code-2024-10", iterations=6)).steps
     assert [round(step.residual.mean().item(), 1) for step in steps] == pytest.approx(
         [1.31, 1.04, 0.72, 0.47, 0.32, 0.24], abs=0.06
@@ -177,7 +180,7 @@ def test_iterations_follow_the_released_code() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("given_queries", [False, True])
 def test_later_tokens_do_not_change_earlier_outputs(name: str, given_queries: bool) -> None:
-    k, v, q = (drawn(2, 3, 13, 7, seed=i) for i in range(3))
+    k, v, q = (normal(2, 3, 13, 7, seed=i) for i in range(3))
     changed = [torch.cat([x[..., :12, :], 5 - 7 * x[..., 12:, :]], dim=-2) for x in (k, v, q)]
 
     def past(k: Tensor, v: Tensor, q: Tensor, scope: Scope) -> Tensor:
@@ -194,7 +197,7 @@ def test_later_tokens_do_not_change_earlier_outputs(name: str, given_queries: bo
 @pytest.mark.parametrize("name", [*PRESETS, "centred"])
 @pytest.mark.parametrize("path", PATHS)
 def test_padding_does_not_matter(path: str, name: str) -> None:
-    k, v, q = (drawn(2, 3, 13, 7, seed=i) for i in range(3))
+    k, v, q = (normal(2, 3, 13, 7, seed=i) for i in range(3))
     there = torch.arange(13) < 11
     spoiled = [torch.where(there[:, None], x, 1e4) for x in (k, v, q)]
     chosen = Pursuit(bound=TIGHT, centred=True) if name == "centred" else preset(name, strength=0.5)
@@ -213,24 +216,24 @@ def test_padding_does_not_matter(path: str, name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("path", PATHS)
 def test_unusual_keys_give_finite_outputs(path: str, name: str) -> None:
-    zero, one, large = torch.zeros(2, 3, 13, 7), drawn(2, 3, 1, 7), 8 * drawn(2, 3, 197, 64)
+    zero, one, large = torch.zeros(2, 3, 13, 7), normal(2, 3, 1, 7), 8 * normal(2, 3, 197, 64)
     with forced(path):
         # Beyond these, gradients of torch's fused attention itself are not finite.
-        assert rpc_attention(None, 1e4 * drawn(2, 3, 13, 7).half(), drawn(2, 3, 13, 7).half()).isfinite().all()
+        assert rpc_attention(None, 1e4 * normal(2, 3, 13, 7).half(), normal(2, 3, 13, 7).half()).isfinite().all()
         for keys in (zero, one, zero[..., :1, :], large.half(), 1e-30 * one):
             k = keys.clone().requires_grad_()
-            v = drawn(*k.shape, seed=1).to(k.dtype).requires_grad_()
+            v = normal(*k.shape, seed=1).to(k.dtype).requires_grad_()
             out = rpc_attention(None, k, v, pursuit=PRESETS[name])
             assert out.isfinite().all()
             assert all(x.isfinite().all() for x in torch.autograd.grad(out.float().sum(), (k, v)))
-            if k.shape[-2] == 1:  # one token sees itself alone
+            if k.shape[-2] == 1:  # a single token attends only to itself
                 assert relative(out, v.double()) <= tolerance(torch.float32)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_large_batches_are_computed_in_chunks(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    k, v, q, along = (drawn(5, 3, 13, 7, seed=i) for i in range(4))
-    mask = (drawn(5, 1, 13, 13, seed=5) > -1) if masked else None
+    k, v, q, along = (normal(5, 3, 13, 7, seed=i) for i in range(4))
+    mask = (normal(5, 1, 13, 13, seed=5) > -1) if masked else None
     seen: list[int] = []
     one = PURSUIT.iterate
 
@@ -250,7 +253,7 @@ def test_large_batches_are_computed_in_chunks(masked: bool, monkeypatch: pytest.
 
 
 def test_dropout_is_applied_in_the_configured_iterations() -> None:
-    k, v = drawn(2, 3, 13, 7), drawn(2, 3, 13, 7, seed=1)
+    k, v = normal(2, 3, 13, 7), normal(2, 3, 13, 7, seed=1)
     there = torch.arange(13) < 11
     outs = {}
     for iterations, mask in itertools.product(DropoutIterations, (None, there)):
@@ -264,7 +267,7 @@ def test_dropout_is_applied_in_the_configured_iterations() -> None:
         assert wet <= 64 * tolerance(torch.float32) if iterations is DropoutIterations.NONE else wet > 0.1
         outs[iterations] = first
     assert relative(outs[DropoutIterations.ALL], outs[DropoutIterations.LAST].double()) > 0.1
-    # What is kept weighs twice as much, so that on average nothing changes.
+    # The remaining weights are doubled, so that the mean does not change.
     last = Pursuit(bound=TIGHT)
     mean = torch.stack([rpc_attention(None, k, v, pursuit=last, dropout=0.5) for _ in range(400)]).mean(dim=0)
     assert relative(mean, rpc_attention(None, k, v, pursuit=last).double()) < 0.15

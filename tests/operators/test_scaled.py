@@ -1,4 +1,4 @@
-"""Scaled attention: one contract for each kind of S, what S may see, and S for another number of tokens."""
+"""Scaled attention: the contract for each kind of S, causality of S, and resizing S to other lengths."""
 
 import dataclasses
 import functools
@@ -27,12 +27,12 @@ from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
 
 
-def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def within_one_sequence(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The operator as a layer calls it, n = m; what it makes of other numbers of queries has its own subjects."""
+    """The operator as a layer calls it, n = m; other numbers of queries are tested separately."""
     check_attention_operands(q, k, v, mask=mask)
     if q.shape[-2] != k.shape[-2]:
         raise ShapeError(f"expected n = m; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
@@ -43,7 +43,7 @@ def subject(s, *, square: bool, **options) -> OperatorSubject:
     fast, slow = (functools.partial(f, s=s, **options) for f in (scaled_attention, reference.scaled_attention))
     if square:
         fast, slow = (functools.partial(within_one_sequence, f) for f in (fast, slow))
-    # One sum runs over the values that another has made.
+    # Two nested sums: errors add up.
     return OperatorSubject(
         operator=fast, reference=slow, square=square, terms=4 * KEYS, leading=options.pop("leading", (0, 1, 2))
     )
@@ -51,18 +51,18 @@ def subject(s, *, square: bool, **options) -> OperatorSubject:
 
 ALPHA = torch.tensor(0.7, dtype=torch.float64)
 FORMS = {
-    "matrix": lambda m: SMatrix(drawn(m, m) / m, resize="line"),
+    "matrix": lambda m: SMatrix(normal(m, m) / m, resize="line"),
     "symmetric": lambda m: AlphaSymmetric(ALPHA),
     "asymmetric": lambda m: AlphaAsymmetric(ALPHA),
     "negative alpha": lambda m: AlphaSymmetric(-1.3),
 }
 BY_HEAD = {
-    "matrices": lambda m: SMatrix(drawn(HEADS, m, m) / m),
-    "symmetric": lambda m: AlphaSymmetric(drawn(HEADS)),
-    "asymmetric": lambda m: AlphaAsymmetric(drawn(HEADS)),
+    "matrices": lambda m: SMatrix(normal(HEADS, m, m) / m),
+    "symmetric": lambda m: AlphaSymmetric(normal(HEADS)),
+    "asymmetric": lambda m: AlphaAsymmetric(normal(HEADS)),
 }
 ONE_LENGTH = {"leading_axes", "single_token"}
-"""Checks that S for three heads, or for one length, is not held to: they draw operands of other sizes."""
+"""Checks that do not apply to an S for three heads or for one length, because they use other sizes."""
 
 
 @pytest.mark.parametrize("check", OPERATOR_CHECKS)
@@ -87,8 +87,8 @@ def test_contract_with_one_s_per_head(form: str, check: str, typechecked: bool) 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_output_is_attention_over_the_residual_of_symmetric_attention(path: str) -> None:
-    """Written out with whole matrices, and far from plain attention."""
-    q, k, v = (drawn(2, 3, 61, 16, seed=i, dtype=torch.float32) for i in range(3))
+    """Compare with explicit matrices; the output is far from softmax attention."""
+    q, k, v = (normal(2, 3, 61, 16, seed=i, dtype=torch.float32) for i in range(3))
     alpha = torch.tensor([0.5, -0.3, 1.0])
     with forced(path):
         got = scaled_attention(q, k, v, s=AlphaSymmetric(alpha))
@@ -100,8 +100,8 @@ def test_output_is_attention_over_the_residual_of_symmetric_attention(path: str)
 
 
 def test_row_i_of_the_matrix_weights_the_tokens_that_i_subtracts() -> None:
-    """With one entry, at row 1 and column 4, the value of token 1 is less that of token 4, and nothing else changes."""
-    q, k, v = (drawn(2, 3, 5, 11, seed=i) for i in range(3))
+    """With one entry, at row 1 and column 4, only the value of token 1 changes: that of token 4 is subtracted."""
+    q, k, v = (normal(2, 3, 5, 11, seed=i) for i in range(3))
     matrix, other = torch.zeros(5, 5).double(), v.clone()
     matrix[1, 4] = 1
     other[..., 1, :] -= v[..., 4, :]
@@ -114,7 +114,7 @@ def test_row_i_of_the_matrix_weights_the_tokens_that_i_subtracts() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_zero_s_equals_softmax_attention_bit_for_bit(form: str) -> None:
-    q, k, v = (drawn(2, 3, 7, 11, seed=i, dtype=torch.float32) for i in range(3))
+    q, k, v = (normal(2, 3, 7, 11, seed=i, dtype=torch.float32) for i in range(3))
     zero = {"matrix": SMatrix(torch.zeros(7, 7)), "asymmetric": AlphaAsymmetric(0.0)}.get(form, AlphaSymmetric(0.0))
     past = torch.ones(7, 7, dtype=torch.bool).tril()
     for mask in (None, past):
@@ -126,10 +126,10 @@ def test_zero_s_equals_softmax_attention_bit_for_bit(form: str) -> None:
 @pytest.mark.parametrize("form", [*FORMS, *(f"{name}, by head" for name in BY_HEAD)])
 @pytest.mark.parametrize("batched", [False, True])
 def test_later_tokens_do_not_change_earlier_outputs(form: str, batched: bool) -> None:
-    """Exactly nothing, forward and backward; without the mask all of it does."""
+    """Outputs and gradients do not change at all; without the mask all of them do."""
     name, _, by_head = form.partition(", ")
     s = (BY_HEAD if by_head else FORMS)[name](QUERIES)
-    q, k, v = (drawn(2, HEADS, QUERIES, 11, seed=i).requires_grad_() for i in range(3))
+    q, k, v = (normal(2, HEADS, QUERIES, 11, seed=i).requires_grad_() for i in range(3))
     past = torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril()
     past = past.expand(2, HEADS, -1, -1) if batched else past
     for at in range(QUERIES - 1):
@@ -145,8 +145,8 @@ def test_later_tokens_do_not_change_earlier_outputs(form: str, batched: bool) ->
 
 @pytest.mark.parametrize("form", ["matrix", "symmetric", "asymmetric"])
 def test_control_a_causal_mask_on_attention_alone_leaks(form: str) -> None:
-    """The control of the test above: with S that looks everywhere the last token shows in the outputs before it."""
-    q, k, v = (drawn(2, HEADS, QUERIES, 11, seed=i) for i in range(3))
+    """The control of the test above: with an unmasked S the last token changes earlier outputs."""
+    q, k, v = (normal(2, HEADS, QUERIES, 11, seed=i) for i in range(3))
     past, last = torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril(), torch.arange(QUERIES)[:, None] == QUERIES - 1
     less = {
         "matrix": lambda v: FORMS["matrix"](QUERIES).matrix @ v,
@@ -160,7 +160,7 @@ def test_control_a_causal_mask_on_attention_alone_leaks(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_padded_tokens_do_not_matter(form: str) -> None:
-    q, k, v = (drawn(2, 3, 7, 11, seed=i) for i in range(3))
+    q, k, v = (normal(2, 3, 7, 11, seed=i) for i in range(3))
     there = torch.arange(7) < 5
     s = FORMS[form](7)
     short = SMatrix(s.matrix[:5, :5]) if isinstance(s, SMatrix) else s
@@ -172,12 +172,12 @@ def test_padded_tokens_do_not_matter(form: str) -> None:
 
 
 def test_s_has_a_gradient() -> None:
-    q, k, v = (drawn(2, 3, 5, 11, seed=i) for i in range(3))
+    q, k, v = (normal(2, 3, 5, 11, seed=i) for i in range(3))
     for kind, value in (
-        (SMatrix, drawn(3, 5, 5, seed=3)),
-        (functools.partial(SMatrix, resize="line"), drawn(7, 7, seed=3)),
-        (AlphaSymmetric, drawn(3, seed=3)),
-        (AlphaAsymmetric, drawn(1, seed=3)),
+        (SMatrix, normal(3, 5, 5, seed=3)),
+        (functools.partial(SMatrix, resize="line"), normal(7, 7, seed=3)),
+        (AlphaSymmetric, normal(3, seed=3)),
+        (AlphaAsymmetric, normal(1, seed=3)),
     ):
         attend = lambda x, kind=kind: scaled_attention(q, k, v, s=kind(x))  # noqa: E731
         assert torch.autograd.gradcheck(attend, (value.requires_grad_(),))
@@ -186,7 +186,7 @@ def test_s_has_a_gradient() -> None:
 @settings(max_examples=40)
 @given(st.integers(1, 23), st.integers(1, 4), st.integers(0, 2), st.integers(0, 2**31))
 def test_a_matrix_resized_to_a_multiple_keeps_its_row_sums(before: int, times: int, apart: int, seed: int) -> None:
-    matrix = drawn(3, before + apart, before + apart, seed=seed)
+    matrix = normal(3, before + apart, before + apart, seed=seed)
     got = resize_matrix(matrix, times * before + apart, num_prefix_tokens=apart)
     sums, slack = matrix.sum(dim=-1), tolerance(torch.float64) * matrix.abs().sum(dim=-1).max()
     new = got.sum(dim=-1)
@@ -216,33 +216,33 @@ def test_resizing_up_and_down_known_numbers() -> None:
     up = resize_matrix(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 4)
     rows = torch.tensor([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.0, 1.0]])
     assert torch.allclose(up, rows @ (rows / 2).mT)
-    matrix = drawn(6, 6)
+    matrix = normal(6, 6)
     assert resize_matrix(matrix, 6) is matrix
     fewer = torch.stack([resize_matrix(torch.diag(one), 5) for one in torch.eye(23)])
     assert (fewer.abs().amax(dim=(-2, -1)) > 0).all()  # every one of 23 tokens is within some of 5
-    left_right = drawn(10, 10)
+    left_right = normal(10, 10)
     assert torch.allclose(resize_matrix(left_right.flip(0, 1), 7), resize_matrix(left_right, 7).flip(0, 1))
     assert not torch.allclose(resize_matrix(left_right.flip(0), 7), resize_matrix(left_right, 7))
 
 
 def test_a_grid_is_resized_along_both_of_its_sides() -> None:
-    """A matrix that only knows columns of the grid keeps not knowing rows; along a line it does not."""
+    """A matrix that depends only on grid columns still does so if resized as a grid, and not if resized as a line."""
     side, new = 3, 5
-    by_column = torch.kron(torch.full((side, side), 1 / side, dtype=torch.float64), drawn(side, side))
+    by_column = torch.kron(torch.full((side, side), 1 / side, dtype=torch.float64), normal(side, side))
     got = resize_matrix(by_column, new * new, layout="grid").unflatten(0, (new, new)).unflatten(-1, (new, new))
-    want = resize_matrix(drawn(side, side), new) / new
+    want = resize_matrix(normal(side, side), new) / new
     assert (got - want[None, :, None, :]).abs().max() <= tolerance(torch.float64)
     line = resize_matrix(by_column, new * new).unflatten(0, (new, new))
     assert (line - line[:1]).abs().max() > 1e-3
-    with_class = resize_matrix(drawn(10, 10), 26, layout="grid", num_prefix_tokens=1)
+    with_class = resize_matrix(normal(10, 10), 26, layout="grid", num_prefix_tokens=1)
     assert with_class.shape == (26, 26)
     with pytest.raises(ValueError, match=r"a square number of tokens.*got 10"):
-        resize_matrix(drawn(10, 10), 25, layout="grid")
+        resize_matrix(normal(10, 10), 25, layout="grid")
 
 
 def test_other_lengths_raise_or_are_resized() -> None:
-    q, k, v = (drawn(2, 3, 7, 11, seed=i) for i in range(3))
-    matrix = drawn(3, 5, 5, seed=3)
+    q, k, v = (normal(2, 3, 7, 11, seed=i) for i in range(3))
+    matrix = normal(3, 5, 5, seed=3)
     with pytest.raises(ShapeError, match=r"S is for 5 tokens and there are 7.*resize"):
         scaled_attention(q, k, v, s=SMatrix(matrix))
     got = scaled_attention(q, k, v, s=SMatrix(matrix, resize="line", num_prefix_tokens=1))
@@ -251,7 +251,7 @@ def test_other_lengths_raise_or_are_resized() -> None:
 
 
 def test_invalid_operands_raise_an_error(typechecked: bool) -> None:
-    q, k, v = drawn(2, 3, 5, 11), drawn(2, 3, 7, 11, seed=1), drawn(2, 3, 7, 13, seed=2)
+    q, k, v = normal(2, 3, 5, 11), normal(2, 3, 7, 11, seed=1), normal(2, 3, 7, 13, seed=2)
     by_query, by_key = torch.ones(5, 7, dtype=torch.bool), torch.ones(2, 1, 1, 7, dtype=torch.bool)
     with pytest.raises(ShapeError, match=r"n = m, or a mask \(..., 1, m\).*q \(2, 3, 5, 11\).*mask \(5, 7\)"):
         scaled_attention(q, k, v, s=AlphaSymmetric(0.5), mask=by_query)
@@ -264,7 +264,7 @@ def test_invalid_operands_raise_an_error(typechecked: bool) -> None:
     with pytest.raises(ShapeError, match=r"expected S \(m, m\), or \(h, m, m\) for heads; got S \(2, 7, 7\)"):
         scaled_attention(q, k, v, s=SMatrix(torch.zeros(2, 7, 7)))
     with pytest.raises(ValueError, match="fewer prefix tokens than tokens, 5 before and 3 after; got 3"):
-        resize_matrix(drawn(5, 5), 3, num_prefix_tokens=3)
+        resize_matrix(normal(5, 5), 3, num_prefix_tokens=3)
     if typechecked:
         pytest.skip("the import hook refuses the rest before the operator can")
     with pytest.raises(ValueError, match="expected s as SMatrix, AlphaSymmetric or AlphaAsymmetric; got float"):
@@ -274,6 +274,6 @@ def test_invalid_operands_raise_an_error(typechecked: bool) -> None:
     with pytest.raises(ValueError, match=r"floating matrix on cpu.*on meta"):
         scaled_attention(q, k, v, s=SMatrix(torch.zeros(7, 7, device="meta")))
     with pytest.raises(ShapeError, match=r"expected a matrix \(..., n, n\); got \(5, 7\)"):
-        resize_matrix(drawn(5, 7), 3)
+        resize_matrix(normal(5, 7), 3)
     with pytest.raises(ValueError, match='layout "line" or "grid"; got \'circle\''):
-        resize_matrix(drawn(5, 5), 3, layout="circle")
+        resize_matrix(normal(5, 5), 3, layout="circle")

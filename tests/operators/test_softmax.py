@@ -19,7 +19,7 @@ SINKS = torch.linspace(-1, 1, HEADS, dtype=torch.float64)
 
 
 def with_bias(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Attention that favours near tokens, with a bias of the operands' own dtype."""
+    """Attention that favours near tokens, with a bias of the operands' dtype."""
     if min(q.ndim, k.ndim) < 2:
         return attention(q, k, v, mask=mask)
     queries, keys = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
@@ -28,7 +28,7 @@ def with_bias(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None
 
 
 def with_fine_bias(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The same with a bias beyond the range of half precision in one column, which no query then sees past."""
+    """The same with a bias beyond the range of half precision in one column, which then gets all attention."""
     if min(q.ndim, k.ndim) < 2:
         return attention(q, k, v, mask=mask)
     keys = torch.arange(k.shape[-2])
@@ -76,7 +76,7 @@ def relative_error(got: Tensor, want: Tensor) -> float:
 
 @st.composite
 def calls(draw):
-    """Operands of any sizes, with each option there or not; `b`, `h` and `m` may be zero."""
+    """Draw operands of random sizes, with or without each option; `b`, `h` and `m` may be zero."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     b, h, m = draw(st.integers(0, 3)), draw(st.integers(0, 3)), draw(st.integers(0, 7))
     n, d = draw(st.integers(1, 5)), draw(st.integers(1, 11))
@@ -100,7 +100,7 @@ def calls(draw):
 
 
 def learned(operands, options):
-    """Everything that can have a gradient, as leaves, and the options with those leaves in them."""
+    """Return all differentiable tensors as leaves, and the options that contain them."""
     leaves = [x.detach().clone().requires_grad_() for x in operands]
     extra = {name: options[name].detach().clone().requires_grad_() for name in ("bias", "sinks") if name in options}
     return leaves, {**options, **extra}, [*leaves, *extra.values()]

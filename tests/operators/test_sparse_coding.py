@@ -1,4 +1,4 @@
-"""Sparse coding steps: references, what a proximal step is, its longest length, and refusals."""
+"""Sparse coding steps: references, proximal steps, the longest stable step, and errors."""
 
 import warnings
 
@@ -23,7 +23,7 @@ DTYPES = (torch.float64, torch.float32)
 PRIMES = st.sampled_from([2, 3, 5, 7, 11, 13, 17, 19, 29])
 
 
-def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
@@ -32,12 +32,12 @@ def relative(got: Tensor, want: Tensor) -> float:
 
 
 def objective(codes: Tensor, z: Tensor, dictionary: Tensor, penalty: float) -> float:
-    """For rows: penalty |a|_1 + |z - D a|^2 / 2, summed."""
+    """Return the sum over rows of penalty |a|_1 + |z - D a|^2 / 2."""
     return (penalty * codes.abs().sum() + (z - codes @ dictionary.mT).square().sum() / 2).item()
 
 
 def both_ways(steps, leaves: list[Tensor], along: Tensor, **options: float) -> list[list[Tensor]]:
-    """Outputs and gradients of two functions."""
+    """Compare outputs and gradients of two functions."""
     results = []
     for step in steps:
         own = [leaf.clone().requires_grad_() for leaf in leaves]
@@ -51,8 +51,8 @@ def both_ways(steps, leaves: list[Tensor], along: Tensor, **options: float) -> l
 @given(st.lists(PRIMES, min_size=3, max_size=3, unique=True), st.integers(0, 2**31))
 def test_the_step_and_its_reference_agree_forward_and_backward(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, n, d = sizes
-    leaves = [drawn(b, n, d, seed=seed, dtype=dtype), drawn(d, d, seed=seed + 1, dtype=dtype) / d**0.5]
-    along = drawn(b, n, d, seed=seed + 2, dtype=dtype)
+    leaves = [normal(b, n, d, seed=seed, dtype=dtype), normal(d, d, seed=seed + 1, dtype=dtype) / d**0.5]
+    along = normal(b, n, d, seed=seed + 2, dtype=dtype)
     got, want = both_ways((ista_step, reference.ista_step), leaves, along, step=0.2, penalty=0.3)
     for x, y in zip(got, want, strict=True):
         assert relative(x, y) <= tolerance(dtype, terms=max(b * n, d))
@@ -64,8 +64,8 @@ def test_the_step_and_its_reference_agree_forward_and_backward(dtype: torch.dtyp
 def test_the_overcomplete_step_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, n, d, m = sizes
     shapes = ((b, n, d), (d, m), (d, m))
-    leaves = [drawn(*shape, seed=seed + i, dtype=dtype) / shape[-1] ** 0.5 for i, shape in enumerate(shapes)]
-    along = drawn(b, n, d, seed=seed + 3, dtype=dtype)
+    leaves = [normal(*shape, seed=seed + i, dtype=dtype) / shape[-1] ** 0.5 for i, shape in enumerate(shapes)]
+    along = normal(b, n, d, seed=seed + 3, dtype=dtype)
     got, want = both_ways((overcomplete_step, reference.overcomplete_step), leaves, along, step=0.3, penalty=0.1)
     for x, y in zip(got, want, strict=True):
         assert relative(x, y) <= tolerance(dtype, terms=max(b * n, d, m))
@@ -73,8 +73,8 @@ def test_the_overcomplete_step_and_its_reference_agree(dtype: torch.dtype, sizes
 
 @pytest.mark.parametrize("tokens", [13, 14])
 def test_tokens_together_or_one_by_one_give_the_same(tokens: int) -> None:
-    """From two tokens for each dimension on, the dictionary enters in one product."""
-    z, dictionary = drawn(tokens, 7), drawn(7, 7, seed=1) / 7**0.5
+    """With two or more tokens per dimension, the products with the dictionary are combined into one matrix."""
+    z, dictionary = normal(tokens, 7), normal(7, 7, seed=1) / 7**0.5
     together = ista_step(z, dictionary)
     one_by_one = torch.cat([ista_step(z[i : i + 1], dictionary) for i in range(tokens)])
     assert relative(together, one_by_one) <= tolerance(torch.float64)
@@ -85,7 +85,7 @@ def test_tokens_together_or_one_by_one_give_the_same(tokens: int) -> None:
 def test_the_longest_stable_step_lowers_the_objective_and_a_longer_one_may_not(tokens: int) -> None:
     rises = 0
     for seed in range(20):
-        z, dictionary = drawn(tokens, 11, seed=seed).abs(), drawn(11, 11, seed=seed + 50) / 11**0.5
+        z, dictionary = normal(tokens, 11, seed=seed).abs(), normal(11, 11, seed=seed + 50) / 11**0.5
         longest = largest_step(dictionary)
         before = objective(z, z, dictionary, 0.3)
         for step in (0.1 * longest, longest):
@@ -97,7 +97,7 @@ def test_the_longest_stable_step_lowers_the_objective_and_a_longer_one_may_not(t
 
 def test_with_one_atom_for_each_axis_the_step_is_the_minimiser() -> None:
     """Soft thresholding; with the sign that chapter 7 prints it is worse than the tokens themselves."""
-    z, one = drawn(29, 7).abs(), torch.eye(7, dtype=torch.float64)
+    z, one = normal(29, 7).abs(), torch.eye(7, dtype=torch.float64)
     got = ista_step(z, one, step=1.0, penalty=0.4)
     assert torch.equal(got, (z - 0.4).clamp_min(0))
     least = objective(got, z, one, 0.4)
@@ -108,16 +108,16 @@ def test_with_one_atom_for_each_axis_the_step_is_the_minimiser() -> None:
 
 
 def test_a_fixed_point_of_the_step_is_optimal() -> None:
-    """Codes that the step returns as they are fulfil the conditions of optimality; and only those."""
+    """Exactly the codes that the step leaves unchanged satisfy the optimality conditions."""
     one = torch.eye(5, dtype=torch.float64)
     assert torch.equal(ista_step(torch.zeros(3, 5, dtype=torch.float64), one), torch.zeros(3, 5))
-    z, dictionary = drawn(3, 5).abs(), torch.zeros(5, 5, dtype=torch.float64)
+    z, dictionary = normal(3, 5).abs(), torch.zeros(5, 5, dtype=torch.float64)
     assert torch.equal(ista_step(z, dictionary, penalty=0.0), z)
     assert not torch.equal(ista_step(z, dictionary, penalty=0.1), z)
 
 
 def test_codes_are_nonnegative_and_a_larger_penalty_gives_sparser_ones() -> None:
-    z, dictionary = drawn(31, 11), drawn(11, 11, seed=1) / 11**0.5
+    z, dictionary = normal(31, 11), normal(11, 11, seed=1) / 11**0.5
     counts = []
     for penalty in (0.0, 1.0, 3.0, 10.0):
         codes = ista_step(z, dictionary, penalty=penalty)
@@ -127,7 +127,7 @@ def test_codes_are_nonnegative_and_a_larger_penalty_gives_sparser_ones() -> None
 
 
 def codes_of(z: Tensor, dictionary: Tensor, **options: float) -> Tensor:
-    """The second codes, read off by decoders that pass some of them at a time."""
+    """Read the second codes with decoders that pass some of them at a time."""
     d, m = dictionary.shape
     parts = []
     for start in range(0, m, d):
@@ -140,7 +140,7 @@ def codes_of(z: Tensor, dictionary: Tensor, **options: float) -> Tensor:
 def test_two_steps_from_zero_lower_the_objective_twice() -> None:
     rises = 0
     for seed in range(10):
-        z, dictionary = drawn(13, 5, seed=seed), drawn(5, 17, seed=seed + 50)
+        z, dictionary = normal(13, 5, seed=seed), normal(5, 17, seed=seed + 50)
         longest = largest_step(dictionary)
         first = torch.relu(longest * (z @ dictionary) - longest * 0.2)
         second = codes_of(z, dictionary, step=longest, penalty=0.2)
@@ -151,7 +151,7 @@ def test_two_steps_from_zero_lower_the_objective_twice() -> None:
 
 
 def test_the_decoder_enters_once_and_linearly() -> None:
-    z, dictionary, decoder = drawn(3, 7, 5), drawn(5, 11, seed=1), drawn(5, 11, seed=2)
+    z, dictionary, decoder = normal(3, 7, 5), normal(5, 11, seed=1), normal(5, 11, seed=2)
     want = codes_of(z, dictionary) @ decoder.mT
     assert relative(overcomplete_step(z, dictionary, decoder), want) <= tolerance(torch.float64)
     assert relative(overcomplete_step(z, decoder, dictionary), want) > 0.01
@@ -173,11 +173,11 @@ def test_the_longest_stable_step_follows_from_the_largest_singular_value() -> No
 def test_invalid_operands_raise_an_error(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
-    for z, dictionary in ((drawn(3, 5), drawn(7, 7)), (drawn(5), drawn(5, 5)), (drawn(3, 5), drawn(5, 7))):
+    for z, dictionary in ((normal(3, 5), normal(7, 7)), (normal(5), normal(5, 5)), (normal(3, 5), normal(5, 7))):
         with pytest.raises(ShapeError, match=r"expected z \(..., n, d\) and a dictionary \(d, d\); got \("):
             step(z, dictionary)
     with pytest.raises(ValueError, match=r"one floating dtype; got torch.float64, torch.float32"):
-        step(drawn(3, 5), drawn(5, 5).float())
+        step(normal(3, 5), normal(5, 5).float())
 
 
 @pytest.mark.parametrize("step", [overcomplete_step, reference.overcomplete_step])
@@ -185,16 +185,16 @@ def test_dictionaries_that_do_not_fit_each_other(step, typechecked: bool) -> Non
     if typechecked:
         pytest.skip("the import hook refuses these before the function can")
     with pytest.raises(ShapeError, match=r"expected z .* \(d, atoms\)"):
-        step(drawn(3, 5), drawn(7, 11), drawn(7, 11))
+        step(normal(3, 5), normal(7, 11), normal(7, 11))
     with pytest.raises(ShapeError, match=r"two dictionaries of the same shape; got \(5, 11\) and \(5, 13\)"):
-        step(drawn(3, 5), drawn(5, 11), drawn(5, 13))
+        step(normal(3, 5), normal(5, 11), normal(5, 13))
     with pytest.raises(ValueError, match="one floating dtype"):
-        step(drawn(3, 5), drawn(5, 11), drawn(5, 11).float())
+        step(normal(3, 5), normal(5, 11), normal(5, 11).float())
 
 
 def test_no_tokens_give_an_empty_output() -> None:
-    assert ista_step(drawn(2, 0, 5), drawn(5, 5)).shape == (2, 0, 5)
-    assert overcomplete_step(drawn(2, 0, 5), drawn(5, 11), drawn(5, 11)).shape == (2, 0, 5)
+    assert ista_step(normal(2, 0, 5), normal(5, 5)).shape == (2, 0, 5)
+    assert overcomplete_step(normal(2, 0, 5), normal(5, 11), normal(5, 11)).shape == (2, 0, 5)
 
 
 @pytest.mark.parametrize("tokens", [2, 37])  # the three products, and one product for many tokens

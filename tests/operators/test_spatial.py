@@ -58,7 +58,7 @@ def test_folding_to_another_grid_is_another_image() -> None:
 
 @st.composite
 def calls(draw):
-    """q of one spatial size, k and v of another, channels first or last, with a mask or none."""
+    """Draw q of one spatial size, k and v of another, channels first or last, with or without a mask."""
     axis, axes, seed = draw(st.sampled_from(AXES)), draw(st.integers(1, 3)), draw(st.integers(0, 2**31))
     here, there = (tuple(draw(st.integers(1, 3)) for _ in range(axes)) for _ in range(2))
     batch, d, e = draw(st.integers(1, 2)), draw(st.integers(1, 5)), draw(st.integers(1, 5))
@@ -191,7 +191,7 @@ def _on_lines(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, op
     return operator(*lines, channel_axis=-1, mask=mask).reshape(*lead, q.shape[-2], v.shape[-1])
 
 
-# The shapes that its errors show are those of the lines; they have tests of their own above.
+# Its errors show the shapes of the one-axis images; they are tested above.
 @pytest.mark.parametrize("name", sorted(OPERATOR_CHECKS.keys() - {"mismatched_shapes", "wrong_masks"}))
 def test_the_contract_of_every_operator(name: str, typechecked: bool) -> None:
     operator, slow = (partial(_on_lines, operator=made) for made in (spatial_attention, reference.spatial_attention))

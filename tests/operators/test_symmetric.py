@@ -1,4 +1,4 @@
-"""Symmetric attention: one contract for each way of computing it, its range, its errors, its symmetry."""
+"""Symmetric attention: the contract for each method of computing it, its range, errors and symmetry."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ from tests.operators.paths import PATHS, forced
 
 
 def with_queries(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """The operator as the contract calls operators: of the queries only the number counts."""
+    """The operator as the contract calls operators: only the number of queries matters."""
     check_attention_operands(q, k, v, mask=mask)
     if q.shape[-2] != k.shape[-2]:
         raise ShapeError(f"expected n = m; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
@@ -43,12 +43,12 @@ def test_contract(path: str, scale: float | None, check: str, typechecked: bool)
         run_check(check, subject(scale=scale), typechecked=typechecked)
 
 
-def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def dense(k: Tensor, v: Tensor, seen: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """In double precision, all scores at once."""
+    """Compute symmetric attention in double precision from the matrix of all scores."""
     k, v = k.double(), v.double()
     scores = (k @ k.mT) * (k.shape[-1] ** -0.5 if scale is None else scale)
     if seen is not None:
@@ -81,17 +81,17 @@ sizes = st.tuples(
 @given(sizes)
 def test_random_sizes_agree_with_the_dense_computation(path: str, padded: bool, size: tuple[int, ...]) -> None:
     b, h, n, d, e, seed = size
-    k, v, along = drawn(b, h, n, d, seed=seed), drawn(b, h, n, e, seed=seed + 1), drawn(b, h, n, e, seed=seed + 2)
-    seen = drawn(b, n, seed=seed + 3) > 0 if padded else None
-    mask = None if seen is None else seen[:, None, None]
+    k, v, along = normal(b, h, n, d, seed=seed), normal(b, h, n, e, seed=seed + 1), normal(b, h, n, e, seed=seed + 2)
+    visible = normal(b, n, seed=seed + 3) > 0 if padded else None
+    mask = None if visible is None else visible[:, None, None]
     within = tolerance(torch.float32, terms=max(n, d, e))
     with forced(path):
         got = symmetric_attention(k, v, mask=mask)
         to_k, to_v = gradients(lambda k, v: symmetric_attention(k, v, mask=mask), k, v, along=along)
-    want = dense(k, v, seen)
-    want_k, want_v = gradients(lambda k, v: dense(k, v, seen), k.double(), v.double(), along=along)
+    want = dense(k, v, visible)
+    want_k, want_v = gradients(lambda k, v: dense(k, v, visible), k.double(), v.double(), along=along)
     assert (got.double() - want).abs().max() <= within * v.abs().max()
-    # A saturated row's gradient is the rounding of numbers of this size, whatever the gradient itself is.
+    # The gradient of a saturated row is rounding error of numbers of this size.
     noise = within * max(1.0, (along.norm() * v.abs().max() * k.abs().max()).item())
     assert (to_k.double() - want_k).norm() <= within * want_k.norm() + noise
     assert (to_v.double() - want_v).norm() <= within * want_v.norm()
@@ -100,14 +100,16 @@ def test_random_sizes_agree_with_the_dense_computation(path: str, padded: bool, 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("heads", [1, 2, 5])
 def test_several_threads_give_the_result_of_one(threads: int, heads: int) -> None:
-    k, v, along = drawn(1, heads, 691, 23), drawn(1, heads, 691, 29, seed=1), drawn(1, heads, 691, 29, seed=2)
-    seen = drawn(1, 691, seed=3) > -1
-    attention = functools.partial(symmetric_attention, mask=seen[:, None, None])
+    k, v, along = normal(1, heads, 691, 23), normal(1, heads, 691, 29, seed=1), normal(1, heads, 691, 29, seed=2)
+    visible = normal(1, 691, seed=3) > -1
+    attention = functools.partial(symmetric_attention, mask=visible[:, None, None])
     with forced("kernel"):
         alone = [attention(k, v), *gradients(attention, k, v, along=along)]
         torch.set_num_threads(threads)
         try:
-            assert not symmetric(k, v, seen, 23**-0.5)[-1].any()  # what threads get wrong would be mended row by row
+            assert not symmetric(k, v, visible, 23**-0.5)[
+                -1
+            ].any()  # otherwise errors of threads would be hidden by the row-by-row computation
             together = [attention(k, v), *gradients(attention, k, v, along=along)]
             again = [attention(k, v), *gradients(attention, k, v, along=along)]
         finally:
@@ -121,22 +123,22 @@ def test_several_threads_give_the_result_of_one(threads: int, heads: int) -> Non
 def test_unnormalised_weights_are_symmetric(path: str) -> None:
     """Weights times their row's total are a symmetric matrix; those of attention with other queries are not."""
     n = 53
-    k = drawn(n, 7, seed=4)
+    k = normal(n, 7, seed=4)
     with forced(path):
         weights = symmetric_attention(k[None, None], torch.eye(n)[None, None])[0, 0].double()
     totals = ((k.double() @ k.double().mT) / math.sqrt(7)).exp().sum(dim=-1, keepdim=True)
     kernel = weights * totals
     within = tolerance(torch.float32, terms=n)
     assert (kernel - kernel.mT).abs().max() <= within * kernel.abs().max()
-    other = reference.softmax_attention(drawn(n, 7, seed=5), k, torch.eye(n)).double() * totals
+    other = reference.softmax_attention(normal(n, 7, seed=5), k, torch.eye(n)).double() * totals
     assert (other - other.mT).abs().max() > 100 * within * other.abs().max()
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_shifting_all_keys_only_reweights_the_values(path: str) -> None:
-    """|k_i - k_j| is that of shifted keys: a shift multiplies column j by exp(scale k_j . shift), and that is all."""
-    k, shift = drawn(1, 1, 43, 5, seed=6), drawn(5, seed=7)
-    v = drawn(1, 1, 43, 3, seed=8)
+    """A shift keeps |k_i - k_j|, so it only multiplies column j by exp(scale k_j . shift)."""
+    k, shift = normal(1, 1, 43, 5, seed=6), normal(5, seed=7)
+    v = normal(1, 1, 43, 3, seed=8)
     tilt = (k @ shift / math.sqrt(5)).exp().unsqueeze(-1)
     with forced(path):
         moved = symmetric_attention(k + shift, v)
@@ -146,7 +148,7 @@ def test_shifting_all_keys_only_reweights_the_values(path: str) -> None:
 
 
 def test_padding_masks_are_distinguished_from_other_masks() -> None:
-    k = drawn(2, 3, 5, 7)
+    k = normal(2, 3, 5, 7)
     tokens = torch.tensor([[True, True, False, True, True], [True, False, True, True, True]])
     assert torch.equal(key_mask_of(tokens[:, None, None], k), tokens)
     assert torch.equal(key_mask_of(tokens[:, None, None].expand(2, 1, 1, 5), k), tokens)
@@ -161,8 +163,8 @@ def test_padding_masks_are_distinguished_from_other_masks() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_more_leading_axes(path: str) -> None:
-    k, v = drawn(2, 3, 2, 17, 5), drawn(2, 3, 2, 17, 4, seed=1)
-    mask = drawn(2, 3, 1, 1, 17, seed=2) > 0
+    k, v = normal(2, 3, 2, 17, 5), normal(2, 3, 2, 17, 4, seed=1)
+    mask = normal(2, 3, 1, 1, 17, seed=2) > 0
     with forced(path):
         got = symmetric_attention(k, v, mask=mask)
     assert (got - reference.symmetric_attention(k, v, mask=mask)).abs().max() <= tolerance(torch.float32)
@@ -170,7 +172,7 @@ def test_more_leading_axes(path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_negative_scale_is_supported(path: str) -> None:
-    k, v = drawn(1, 2, 17, 5), drawn(1, 2, 17, 4, seed=1)
+    k, v = normal(1, 2, 17, 5), normal(1, 2, 17, 4, seed=1)
     with forced(path):
         got, zero = symmetric_attention(5 * k, v, scale=-0.5), symmetric_attention(k, v, scale=0.0)
         # The exponent of this pair would be +230 bits, beyond what a float holds, and its bits those of a small number.
@@ -182,7 +184,7 @@ def test_a_negative_scale_is_supported(path: str) -> None:
 
 
 def test_outputs_require_gradients_only_if_an_input_does() -> None:
-    k, v = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1)
+    k, v = normal(1, 2, 37, 8), normal(1, 2, 37, 8, seed=1)
     with forced("kernel"):
         assert not symmetric_attention(k, v).requires_grad
         assert symmetric_attention(k.requires_grad_(), v).requires_grad
@@ -191,17 +193,17 @@ def test_outputs_require_gradients_only_if_an_input_does() -> None:
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 def test_torch_accepts_the_library_operator(path: str) -> None:
     """Schema, fake kernel and autograd registration, by torch's own checks."""
-    k, v = drawn(2, 2, 13, 5).requires_grad_(), drawn(2, 2, 13, 4, seed=1).requires_grad_()
-    seen = drawn(2, 13, seed=2) > 0
+    k, v = normal(2, 2, 13, 5).requires_grad_(), normal(2, 2, 13, 4, seed=1).requires_grad_()
+    visible = normal(2, 13, seed=2) > 0
     with forced(path):
-        for arguments in ((k, v, None, 0.3), (k, v, seen, 0.3)):
+        for arguments in ((k, v, None, 0.3), (k, v, visible, 0.3)):
             checks = ("test_schema", "test_faketensor", "test_autograd_registration")
             torch.library.opcheck(symmetric, arguments, test_utils=checks)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_torch_func_transforms_agree(path: str) -> None:
-    k, v = drawn(3, 2, 17, 5), drawn(3, 2, 17, 4, seed=1)
+    k, v = normal(3, 2, 17, 5), normal(3, 2, 17, 4, seed=1)
 
     def form(k: Tensor, v: Tensor) -> Tensor:
         return symmetric_attention(k, v).square().sum()
@@ -217,7 +219,7 @@ def test_torch_func_transforms_agree(path: str) -> None:
 def test_compiled_forward_and_backward_are_the_same(path: str, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("torch.compile is tested in the session without the import hook")
-    k, v, along = drawn(1, 2, 61, 16), drawn(1, 2, 61, 16, seed=1), drawn(1, 2, 61, 16, seed=2)
+    k, v, along = normal(1, 2, 61, 16), normal(1, 2, 61, 16, seed=1), normal(1, 2, 61, 16, seed=2)
     with forced(path):
         torch.compiler.reset()
         compiled = torch.compile(symmetric_attention, fullgraph=True, backend="aot_eager")
@@ -230,7 +232,7 @@ def test_compiled_forward_and_backward_are_the_same(path: str, typechecked: bool
 
 @pytest.mark.parametrize("path", PATHS)
 def test_autocast_computes_in_single_precision(path: str) -> None:
-    k, v = drawn(1, 2, 61, 16, dtype=torch.bfloat16), drawn(1, 2, 61, 16, seed=1, dtype=torch.bfloat16)
+    k, v = normal(1, 2, 61, 16, dtype=torch.bfloat16), normal(1, 2, 61, 16, seed=1, dtype=torch.bfloat16)
     with forced(path), torch.autocast("cpu", dtype=torch.bfloat16):
         got, mixed = symmetric_attention(k, v), symmetric_attention(k.float(), v.float())
     want = dense(k, v)
@@ -248,13 +250,13 @@ def test_compiled_for_changing_sizes(path: str, typechecked: bool) -> None:
         torch.compiler.reset()
         compiled = torch.compile(symmetric_attention, fullgraph=True, dynamic=True, backend="eager")
         for n in (37, 41, 53):
-            k, v = drawn(1, 2, n, 8), drawn(1, 2, n, 8, seed=1)
+            k, v = normal(1, 2, n, 8), normal(1, 2, n, 8, seed=1)
             assert relative(compiled(k, v), symmetric_attention(k, v).double()) <= tolerance(torch.float32)
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_forward_mode_differentiation_is_never_silently_zero(path: str) -> None:
-    k, v, along = drawn(1, 2, 17, 5), drawn(1, 2, 17, 4, seed=1), drawn(1, 2, 17, 5, seed=2)
+    k, v, along = normal(1, 2, 17, 5), normal(1, 2, 17, 4, seed=1), normal(1, 2, 17, 5, seed=2)
     with forced(path), torch.autograd.forward_ad.dual_level():
         try:
             out = symmetric_attention(torch.autograd.forward_ad.make_dual(k, along), v)
@@ -269,16 +271,22 @@ def test_forward_mode_differentiation_is_never_silently_zero(path: str) -> None:
 def test_no_tokens_and_a_mask(path: str) -> None:
     with forced(path):
         for mask in (torch.ones(2, 1, 1, 0, dtype=torch.bool), torch.ones(0, 0, dtype=torch.bool)):
-            assert symmetric_attention(drawn(2, 3, 0, 5), drawn(2, 3, 0, 4), mask=mask).shape == (2, 3, 0, 4)
+            assert symmetric_attention(normal(2, 3, 0, 5), normal(2, 3, 0, 4), mask=mask).shape == (2, 3, 0, 4)
         nobody = torch.ones(0, 1, 1, 7, dtype=torch.bool)
-        assert symmetric_attention(drawn(0, 3, 7, 5), drawn(0, 3, 7, 4), mask=nobody).shape == (0, 3, 7, 4)
+        assert symmetric_attention(normal(0, 3, 7, 5), normal(0, 3, 7, 4), mask=nobody).shape == (0, 3, 7, 4)
 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 def test_the_library_operator_refuses_invalid_operands(path: str) -> None:
-    k, v = drawn(2, 3, 17, 5), drawn(2, 3, 17, 4, seed=1)
-    seen = torch.ones(2, 17, dtype=torch.bool)
-    wrong = [(k, v[:, :, :10], None), (k, v.double(), None), (k[0], v[0], None), (k, v, seen[:1]), (k, v, seen.float())]
+    k, v = normal(2, 3, 17, 5), normal(2, 3, 17, 4, seed=1)
+    visible = torch.ones(2, 17, dtype=torch.bool)
+    wrong = [
+        (k, v[:, :, :10], None),
+        (k, v.double(), None),
+        (k[0], v[0], None),
+        (k, v, visible[:1]),
+        (k, v, visible.float()),
+    ]
     with forced(path):
         for operands in wrong:
             with pytest.raises(ValueError, match=r"expected k .* got k "):
@@ -289,4 +297,4 @@ def test_a_tensor_as_scale_is_refused(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses it before the operator can")
     with pytest.raises(ValueError, match="expected a number as scale; got a tensor"):
-        symmetric_attention(drawn(1, 5, 3), drawn(1, 5, 3), scale=torch.tensor(0.3))
+        symmetric_attention(normal(1, 5, 3), normal(1, 5, 3), scale=torch.tensor(0.3))

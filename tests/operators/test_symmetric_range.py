@@ -1,4 +1,4 @@
-"""Symmetric attention whatever the sizes of its numbers: as exact as torch's kernel, and never silently zero."""
+"""Symmetric attention for numbers of any size: as accurate as torch's kernel, and never silently zero."""
 
 import math
 
@@ -11,11 +11,11 @@ from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import symmetric
 from tests.operators.paths import PATHS, forced
-from tests.operators.test_symmetric import dense, drawn, gradients, relative
+from tests.operators.test_symmetric import dense, gradients, normal, relative
 
 
 def lengths(kind: str, n: int, seed: int) -> Tensor:
-    at = drawn(n, 1, seed=seed).sigmoid()
+    at = normal(n, 1, seed=seed).sigmoid()
     return {
         "tiny": torch.full((n, 1), 1e-3),
         "equal and long": torch.full((n, 1), 1e3),
@@ -50,11 +50,11 @@ def test_errors_are_at_most_twice_those_of_torch(path: str, kind: str) -> None:
         return scaled_dot_product_attention(k, k, v, scale=scale)
 
     for seed in range(8):
-        directions = torch.nn.functional.normalize(drawn(1, 2, n, d, seed=seed), dim=-1)
+        directions = torch.nn.functional.normalize(normal(1, 2, n, d, seed=seed), dim=-1)
         k, v, along = (
             directions * lengths(kind, n, seed),
-            drawn(1, 2, n, d, seed=seed + 1),
-            drawn(1, 2, n, d, seed=seed + 2),
+            normal(1, 2, n, d, seed=seed + 1),
+            normal(1, 2, n, d, seed=seed + 2),
         )
         want = dense(k, v, scale=scale)
         want_back = gradients(lambda k, v: dense(k, v, scale=scale), k.double(), v.double(), along=along)
@@ -75,11 +75,11 @@ def test_errors_are_at_most_twice_those_of_torch(path: str, kind: str) -> None:
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 def test_only_heads_with_widely_spread_scores_are_computed_row_by_row(path: str) -> None:
-    k, v = drawn(2, 3, 67, 16), drawn(2, 3, 67, 16, seed=1)
+    k, v = normal(2, 3, 67, 16), normal(2, 3, 67, 16, seed=1)
     k[1, 2] *= torch.linspace(0, 12, 67)[:, None]
     with forced(path):
-        out, _, plain = symmetric(k, v, None, 0.25)
-    assert plain.tolist() == [[False] * 3, [False, False, True]]
+        out, _, by_row = symmetric(k, v, None, 0.25)
+    assert by_row.tolist() == [[False] * 3, [False, False, True]]
     assert (out - dense(k, v)).abs().max() <= tolerance(torch.float32, terms=256)
 
 
@@ -89,25 +89,25 @@ def test_rows_of_short_keys_are_exact_among_long_keys(path: str) -> None:
     k = torch.tensor([0.3, 14.8, 14.9, 15.0, 15.1, 15.2]).reshape(1, 1, 6, 1)
     v = torch.eye(6)[None, None]
     with forced(path):
-        out, _, plain = symmetric(k, v, None, 1.0)
+        out, _, by_row = symmetric(k, v, None, 1.0)
     want = dense(k, v, scale=1.0)
     assert want[0, 0, 0, 1:].min() > 0.15
-    assert plain.all()
+    assert by_row.all()
     assert (out - want).abs().max() <= tolerance(torch.float32, terms=256)
 
 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 def test_a_hidden_token_far_from_all_visible_ones_is_exact(path: str) -> None:
-    k, v = drawn(1, 2, 61, 16, seed=3), drawn(1, 2, 61, 16, seed=4)
-    seen = torch.arange(61)[None] < 50
+    k, v = normal(1, 2, 61, 16, seed=3), normal(1, 2, 61, 16, seed=4)
+    visible = torch.arange(61)[None] < 50
     k[:, 1, 50:] *= 40  # no visible key is near these, and they do not see themselves
     with forced(path):
-        out, _, plain = symmetric(k, v, seen, 0.25)
-        to_k, to_v = gradients(lambda k, v: symmetric(k, v, seen, 0.25)[0], k, v, along=drawn(1, 2, 61, 16, seed=5))
-    want = gradients(lambda k, v: dense(k, v, seen), k.double(), v.double(), along=drawn(1, 2, 61, 16, seed=5))
-    assert plain.tolist() == [[False, True]]
+        out, _, by_row = symmetric(k, v, visible, 0.25)
+        to_k, to_v = gradients(lambda k, v: symmetric(k, v, visible, 0.25)[0], k, v, along=normal(1, 2, 61, 16, seed=5))
+    want = gradients(lambda k, v: dense(k, v, visible), k.double(), v.double(), along=normal(1, 2, 61, 16, seed=5))
+    assert by_row.tolist() == [[False, True]]
     within = tolerance(torch.float32, terms=16 * 40 * 40)
-    assert (out - dense(k, v, seen)).abs().max() <= within
+    assert (out - dense(k, v, visible)).abs().max() <= within
     assert relative(to_k, want[0]) <= within
     assert relative(to_v, want[1]) <= within
 
@@ -115,7 +115,7 @@ def test_a_hidden_token_far_from_all_visible_ones_is_exact(path: str) -> None:
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 @pytest.mark.parametrize("size", [1e20, 1e30])
 def test_values_and_gradients_of_any_size_are_exact(path: str, size: float) -> None:
-    k, v, along = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1), drawn(1, 2, 37, 8, seed=2)
+    k, v, along = normal(1, 2, 37, 8), normal(1, 2, 37, 8, seed=1), normal(1, 2, 37, 8, seed=2)
     with forced(path):
         large, small = symmetric_attention(k, v * size), symmetric_attention(k, v / size)
         back = gradients(symmetric_attention, k, v, along=along / size)
@@ -133,12 +133,12 @@ def test_values_and_gradients_of_any_size_are_exact(path: str, size: float) -> N
 def test_non_finite_inputs_give_non_finite_outputs(path: str) -> None:
     with forced(path):
         for bad in (torch.nan, torch.inf):
-            k, v = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1)
+            k, v = normal(1, 2, 37, 8), normal(1, 2, 37, 8, seed=1)
             k[0, 1, 5, 2] = bad
             out = symmetric_attention(k, v)
             assert out[0, 0].isfinite().all()
             assert not out[0, 1, 5].isfinite().all()
-            k, v = drawn(1, 2, 37, 8), drawn(1, 2, 37, 8, seed=1)
+            k, v = normal(1, 2, 37, 8), normal(1, 2, 37, 8, seed=1)
             v[0, 1, 5, 2] = bad
             assert not symmetric_attention(k, v)[0, 1].isfinite().all()
 
@@ -146,10 +146,10 @@ def test_non_finite_inputs_give_non_finite_outputs(path: str) -> None:
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 @pytest.mark.parametrize("length", [1e-3, 1.0, 8.0])
 def test_errors_do_not_grow_with_the_number_of_tokens(path: str, length: float) -> None:
-    """Values with a mean show what totals lose, which those around zero hide."""
+    """Values with a nonzero mean reveal errors of the totals, which values around zero hide."""
     n, d = 1499, 8
-    k = torch.nn.functional.normalize(drawn(1, 2, n, d), dim=-1) * length
-    v = drawn(1, 2, n, d, seed=1) + 3
+    k = torch.nn.functional.normalize(normal(1, 2, n, d), dim=-1) * length
+    v = normal(1, 2, n, d, seed=1) + 3
     with forced(path):
         ours = (symmetric_attention(k, v) - dense(k, v)).abs().max()
     assert ours <= 2 * (scaled_dot_product_attention(k, k, v) - dense(k, v)).abs().max()
@@ -158,8 +158,8 @@ def test_errors_do_not_grow_with_the_number_of_tokens(path: str, length: float) 
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 @pytest.mark.parametrize("size", [1.0, 1e-20, 1e-25, 1e-28])
 def test_small_values_and_gradients_are_exact_with_widely_spread_scores(path: str, size: float) -> None:
-    k = torch.nn.functional.normalize(drawn(1, 2, 61, 16), dim=-1) * torch.linspace(0, 23.4, 61)[:, None]
-    v, along = drawn(1, 2, 61, 16, seed=1), drawn(1, 2, 61, 16, seed=2)
+    k = torch.nn.functional.normalize(normal(1, 2, 61, 16), dim=-1) * torch.linspace(0, 23.4, 61)[:, None]
+    v, along = normal(1, 2, 61, 16, seed=1), normal(1, 2, 61, 16, seed=2)
     within = 8 * tolerance(torch.float32, terms=23 * 23)
     want = gradients(dense, k.double(), v.double(), along=along)
     with forced(path):
@@ -174,7 +174,7 @@ def test_small_values_and_gradients_are_exact_with_widely_spread_scores(path: st
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("scale", "size"), [(1e37, 1e-19), (1e-38, 1e18), (1e25, 1e-13)])
 def test_extreme_scales_are_exact(path: str, scale: float, size: float) -> None:
-    k, v = drawn(1, 2, 37, 8) * size, drawn(1, 2, 37, 8, seed=1)
+    k, v = normal(1, 2, 37, 8) * size, normal(1, 2, 37, 8, seed=1)
     with forced(path):
         got = symmetric_attention(k, v, scale=scale)
     assert (got - dense(k, v, scale=scale)).abs().max() <= tolerance(torch.float32)

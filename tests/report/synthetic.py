@@ -78,24 +78,24 @@ def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) ->
     """
     exact = EXACT_BY_INPUT[claim.statistic] if claim.predicted is None else claim.predicted
     toward = -1 if exact < 0.5 else 1
-    chance = 0.3 if toward > 0 else 0.7
+    control = 0.3 if toward > 0 else 0.7
     kind = (layer * 5 + head) % 8
     shift = {0: 0.68, 4: -0.2, 5: 0.01 + rng.normal() * 0.004}.get(kind, rng.uniform(0.05, 0.6))
     half, p = 0.012, 1e-6
     if kind == 5:
         half, p = 0.02, rng.uniform(0.3, 1.0)
-    if math.isnan(exact):  # what values do not enter is the same for random ones
+    if math.isnan(exact):  # statistics that do not depend on values are the same for random values
         p = 1.0
-    value = chance + toward * shift
+    value = control + toward * shift
     easy = ControlResult(
         name="random values",
-        value=chance,
-        range=Interval(chance - 0.05, chance + 0.05),
+        value=control,
+        range=Interval(control - 0.05, control + 0.05),
         draws=999,
         seed=17,
         p_value=p,
     )
-    near = chance + toward * 0.02
+    near = control + toward * 0.02
     hard = dataclasses.replace(
         easy, name="values of other heads", value=near, range=Interval(near - 0.01, near + 0.01), draws=5
     )
@@ -130,7 +130,7 @@ def finding_of(claim: Claim, layer: int, head: int, rng: np.random.Generator) ->
 
 def _controls(finding: Finding, **changes: Any) -> Finding:
     return dataclasses.replace(
-        finding, controls=tuple(dataclasses.replace(chance, **changes) for chance in finding.controls)
+        finding, controls=tuple(dataclasses.replace(control, **changes) for control in finding.controls)
     )
 
 

@@ -94,7 +94,7 @@ return [...document.querySelectorAll(".head")].map((cell) => {
 
 
 def looks_of_cells(browser):
-    """Return how every cell looks, in one call: each call of the driver takes long."""
+    """Return the style of every cell in one call, because each call of the driver is slow."""
     return browser.execute_script(LOOKS)
 
 

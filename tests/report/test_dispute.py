@@ -1,4 +1,4 @@
-"""The tables of a dispute: what each position rests on, and the claims that decide."""
+"""The tables of a dispute: the statistics of each position, and the claims that decide."""
 
 import dataclasses
 

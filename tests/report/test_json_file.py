@@ -24,8 +24,8 @@ def test_values_are_plain_and_finite(record, two_claims, theorems):
 
 
 def test_infinities_become_null(record):
-    chance = dataclasses.replace(record.findings[0].closest_control, value=-math.inf, p_value=math.nan)
-    first = dataclasses.replace(record.findings[0], value=math.inf, controls=(chance,))
+    control = dataclasses.replace(record.findings[0].closest_control, value=-math.inf, p_value=math.nan)
+    first = dataclasses.replace(record.findings[0], value=math.inf, controls=(control,))
     made = audit_as_json(dataclasses.replace(record, findings=(first,)))
     assert made["findings"][0]["value"] is None
     assert made["findings"][0]["p_value"] is None

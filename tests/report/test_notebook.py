@@ -11,9 +11,9 @@ HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}
 
 
 def test_the_text_has_one_line_per_leading_claim(disputed: AuditRecord) -> None:
-    noted = dataclasses.replace(disputed, notes=("few inputs",))
-    first, *verdicts, note = str(noted).splitlines()
-    assert str(noted) == summary_text(noted)
+    recorded = dataclasses.replace(disputed, notes=("few inputs",))
+    first, *verdicts, note = str(recorded).splitlines()
+    assert str(recorded) == summary_text(recorded)
     assert first == "Audit of all-MiniLM-L6-v2 on reviews.txt: 4 layers, 26 heads, 200 inputs"
     assert len(verdicts) == 2
     assert verdicts[0].startswith("- Kernel PCA is partly supported in 15 of 25 heads judged; ")

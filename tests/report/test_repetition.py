@@ -23,18 +23,20 @@ def test_the_largest_difference_is_of_a_value(findings):
     other[2]["value"] *= 1.5
     other[3]["value"] *= 1.001
     other[3]["verdict"] = "changed"
-    found = compare_findings(findings, other)
-    assert (found.findings, found.different, found.verdicts) == (len(findings), 3, 1)
-    assert f"layer {other[2]['layer']}, head {other[2]['head']}: value {findings[2]['value']!r} before" in found.largest
+    result = compare_findings(findings, other)
+    assert (result.findings, result.different, result.verdicts) == (len(findings), 3, 1)
+    assert (
+        f"layer {other[2]['layer']}, head {other[2]['head']}: value {findings[2]['value']!r} before" in result.largest
+    )
 
 
 def test_a_last_bit_and_a_missing_finding_differ(findings):
     other = copy.deepcopy(findings)
     name = next(iter(other[1]["controls"]))
     other[1]["controls"][name]["value"] *= 1 + 2**-52
-    found = compare_findings(findings, other)
-    assert (found.different, found.identical) == (1, False)
-    assert f"controls {name} value" in found.largest
+    result = compare_findings(findings, other)
+    assert (result.different, result.identical) == (1, False)
+    assert f"controls {name} value" in result.largest
     fewer = compare_findings(findings, findings[1:])
     assert (fewer.findings, fewer.different) == (len(findings), 1)
     assert fewer.largest.endswith("only before")

@@ -41,10 +41,10 @@ def printed(show, width, *, colour=False):
 def heads_in(text, title):
     """The head table under a title, read back: {(layer, head): cell}."""
     lines = text.split(f"\n{title}\n")[1].splitlines()
-    found, starts = {}, []
+    result, starts = {}, []
     for line in lines:
         if line.startswith("agreement:"):
-            return found
+            return result
         if line.startswith("layer"):
             starts = [(int(m.group()), m.end()) for m in re.finditer(r"\d+", line)]
         else:
@@ -52,7 +52,7 @@ def heads_in(text, title):
             for head, end in starts:
                 cell = line[max(end - step + 2, 5) : end + 1].strip()
                 if cell:
-                    found[layer, head] = cell
+                    result[layer, head] = cell
     raise AssertionError("the table has no end")
 
 

@@ -1,4 +1,4 @@
-"""Tiny models to swap in, and all that a swap could leave behind in one."""
+"""Tiny models for swaps, and the state of a model that a swap could change."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from clearhead.audit.fidelity import tensors
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
-from tests.interfaces.zoo import FAMILIES, Family, drawn_large
+from tests.interfaces.zoo import FAMILIES, Family, with_large_weights
 from tests.noise import weight_tolerance
 
 TOKENS, WIDTH, HEADS = 13, 24, 4
@@ -16,7 +16,7 @@ TOKENS, WIDTH, HEADS = 13, 24, 4
 def _encoder() -> nn.Module:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 29, batch_first=True)
-    return drawn_large(nn.TransformerEncoder(layer, 3)).eval()
+    return with_large_weights(nn.TransformerEncoder(layer, 3)).eval()
 
 
 def encoder_inputs(*, padded: bool = True) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def _native() -> nn.Module:
     config = VisionTransformerConfig(
         image_size=6, patch_size=2, channels=3, classes=5, width=WIDTH, heads=HEADS, layers=3
     )
-    return drawn_large(VisionTransformer(config)).eval()
+    return with_large_weights(VisionTransformer(config)).eval()
 
 
 def _native_inputs() -> dict[str, Any]:
@@ -41,7 +41,7 @@ MODELS: dict[str, Family] = {
     "torch encoder": Family(_encoder, encoder_inputs, 3, (HEADS,), padded=True),
     "own vision transformer": Family(_native, _native_inputs, 3, (HEADS,)),
 }
-"""One of each kind of layer in which a symmetric operator can stand."""
+"""One model of each kind of layer that accepts a symmetric operator."""
 
 IDENTITY: dict[str, Family] = {**FAMILIES, **MODELS}
 
@@ -51,8 +51,8 @@ def run(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
         return list(tensors(model(**inputs)))
 
 
-def apart(ours: list[Tensor], theirs: list[Tensor], rows: Tensor | None = None) -> float:
-    """The largest difference relative to the largest value, on the rows that are tokens."""
+def relative_error(ours: list[Tensor], theirs: list[Tensor], rows: Tensor | None = None) -> float:
+    """Return the largest difference relative to the largest value, on rows that are tokens."""
     worst = 0.0
     for a, b in zip(ours, theirs, strict=True):
         kept = rows.bool() if rows is not None and a.shape[:2] == rows.shape else ...
@@ -61,8 +61,8 @@ def apart(ours: list[Tensor], theirs: list[Tensor], rows: Tensor | None = None) 
 
 
 def rounding(model: nn.Module, inputs: dict[str, Any]) -> float:
-    """Return the largest `apart` of two ways of running the model that differ by rounding alone."""
-    return weight_tolerance(model, lambda: run(model, inputs), apart)
+    """Return the largest `relative_error` between runs of the model that differ only by rounding."""
+    return weight_tolerance(model, lambda: run(model, inputs), relative_error)
 
 
 def same(ours: list[Tensor], theirs: list[Tensor]) -> bool:
@@ -70,7 +70,7 @@ def same(ours: list[Tensor], theirs: list[Tensor]) -> bool:
 
 
 def trace(model: nn.Module) -> dict[str, Any]:
-    """Everything of a model that a swap touches or could: names, hooks, attributes by identity, config, state."""
+    """Return the state that a swap could change: names, hooks, attributes by identity, config, state dict."""
     modules = {}
     for path, module in model.named_modules():
         plain = {name: id(value) for name, value in vars(module).items() if not isinstance(value, dict)}

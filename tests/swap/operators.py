@@ -1,4 +1,4 @@
-"""Operators to swap in: what no layer of a released model does, and what each trait of a drop-in says."""
+"""Operators to swap in, with different requirements."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -10,15 +10,15 @@ from clearhead.operators import softmax_attention
 
 
 def uniform(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """A plain function: the mean of the visible values. The control of every swap."""
+    """A function without declared properties: the mean of the visible values. The control of every swap."""
     return softmax_attention(torch.zeros_like(q), k, v, mask=mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSteps:
-    """Attend, take half of it off the values, and attend again: a later token sees what earlier tokens attended to.
+    """Attend, subtract half of the result from the values, and attend again: tokens depend on earlier outputs.
 
-    queries: who asks in the second step; `first`: who asks in the first
+    queries: the queries of the second step; `first`: those of the first
     """
 
     name: ClassVar[str] = "two-steps"
@@ -54,7 +54,7 @@ class _Gained(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gained:
-    """Softmax attention times a number that trains."""
+    """Softmax attention times a learned number."""
 
     name: ClassVar[str] = "gained"
     start: float = 1.0
@@ -71,5 +71,5 @@ class Gained:
 
 
 def named(operator: object) -> str:
-    """What a test of it is called, the same in every process."""
+    """Return the operator's test id, the same in every process."""
     return getattr(operator, "__name__", repr(operator))

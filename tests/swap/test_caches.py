@@ -1,4 +1,4 @@
-"""Generation with a cache equals generation without, for operators that attend within one sequence; or is refused."""
+"""Generation with a cache equals generation without, for operators within one sequence, or raises an error."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ def _call(**operands: Any) -> Call:
 
 
 def test_control_the_operator_depends_on_past_queries() -> None:
-    """Control: with the last token's keys alone, as an operator unaware of caches would have it, two steps differ."""
+    """Control: with only the last token's keys, as for an operator that ignores caches, the second step differs."""
     q, k, v = torch.randn(3, 2, 5, 11, 7, generator=torch.Generator().manual_seed(2)).unbind()
     causal = torch.ones(11, 11, dtype=torch.bool).tril()
 

@@ -1,4 +1,4 @@
-"""The code of docs/swapping.md runs as it stands there."""
+"""The code of docs/swapping.md runs."""
 
 import re
 from pathlib import Path

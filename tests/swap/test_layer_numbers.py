@@ -11,7 +11,7 @@ from clearhead import capture, swap
 from clearhead.audit.run import audit
 from clearhead.interfaces import find
 from tests.interfaces.zoo import FAMILIES, VOCABULARY, WIDTH, Family, _t5_inputs, _transformers
-from tests.swap.models import IDENTITY, apart, run, same
+from tests.swap.models import IDENTITY, relative_error, run, same
 from tests.swap.operators import Gained, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
@@ -46,7 +46,7 @@ def test_swap_numbers_layers_as_capture_does(name: str) -> None:
 
 
 def test_control_the_order_of_named_modules_differs() -> None:
-    """The control: CLIP holds its text model first and runs its vision model first."""
+    """The control: CLIP lists its text model first and runs its vision model first."""
     model, inputs = FAMILIES["clip"].make(), FAMILIES["clip"].inputs()
     names = _captured(model, inputs)
     held = [path for path, _ in model.named_modules() if path in names]
@@ -65,7 +65,7 @@ def test_an_audit_and_a_swap_mean_the_same_layers_of_an_encoder_decoder(name: st
     assert record.fidelity.layers[crossing].name == names[crossing]
     alone = run(model, inputs)
     with swap(model, uniform, layers=crossing) as done:
-        assert apart(alone, run(model, inputs)) > 1e-3
+        assert relative_error(alone, run(model, inputs)) > 1e-3
     assert [layer.path for layer in done.layers] == [names[crossing]]
     with swap(model, uniform, layers=names[crossing]):
         by_path = run(model, inputs)
@@ -105,7 +105,7 @@ class Attention(nn.Module):
 
 
 class Backwards(nn.Module):
-    """Runs its layers in an order that its code does not tell."""
+    """A model that runs its layers in an order not visible in its code."""
 
     def __init__(self) -> None:
         super().__init__()

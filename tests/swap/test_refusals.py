@@ -1,4 +1,4 @@
-"""What an operator cannot take is said in one line that names the layer, the cause and the remedy."""
+"""Errors for unsupported operands are one line with the layer, the cause and the remedy."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from clearhead.models.objects import LoadError
 from clearhead.operators.named import Symmetric
 from tests.interfaces.zoo import FAMILIES
 from tests.noise import weight_tolerance
-from tests.swap.models import IDENTITY, MODELS, apart, encoder_inputs, rounding, run, same
+from tests.swap.models import IDENTITY, MODELS, encoder_inputs, relative_error, rounding, run, same
 from tests.swap.operators import Gained, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
@@ -40,7 +40,7 @@ def test_operands_that_the_operator_does_not_accept_raise_an_error(name: str) ->
     assert "\n" not in str(caught.value)
     assert same(alone, run(model, inputs))
     with swap(model, Gained(start=1.5)):
-        assert apart(alone, run(model, inputs)) > 1e-3
+        assert relative_error(alone, run(model, inputs)) > 1e-3
 
 
 def test_cross_attention_of_equal_length_is_refused_too() -> None:
@@ -62,7 +62,7 @@ def test_cross_attention_of_equal_length_is_refused_too() -> None:
 
 
 class Reading(nn.Module):
-    """Reads another sequence by torch's fused attention."""
+    """Cross-attention by torch's fused attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Reading(nn.Module):
 
 
 class CrossAttention(Reading):
-    """The same, and says so."""
+    """The same, with an attribute that declares cross-attention."""
 
 
 class Reader(nn.Module):
@@ -175,9 +175,9 @@ def test_a_described_layer_can_be_swapped() -> None:
     spec = AttentionSpec(module="Written", q="q", k="k", v="v", out="out", heads=4)
     alone = run(model, {"input": x})
     with swap(model, "softmax", describe=[spec]):
-        assert apart(alone, run(model, {"input": x})) <= rounding(model, {"input": x})
+        assert relative_error(alone, run(model, {"input": x})) <= rounding(model, {"input": x})
     with swap(model, Symmetric(), layers=1, describe=[spec]):
-        assert apart(alone, run(model, {"input": x})) > 1e-3
+        assert relative_error(alone, run(model, {"input": x})) > 1e-3
     assert same(alone, run(model, {"input": x}))
 
 
@@ -201,9 +201,9 @@ def test_the_operator_of_a_symmetric_module_can_be_swapped() -> None:
     module, x = clearhead.modules.SymmetricAttention(24, num_heads=4), torch.randn(3, 7, 24)
     alone = run(module, {"x": x})
     with swap(module, "symmetric"):
-        assert apart(alone, run(module, {"x": x})) <= rounding(module, {"x": x})
+        assert relative_error(alone, run(module, {"x": x})) <= rounding(module, {"x": x})
     with swap(module, uniform):
-        assert apart(alone, run(module, {"x": x})) > 1e-4
+        assert relative_error(alone, run(module, {"x": x})) > 1e-4
     assert same(alone, run(module, {"x": x}))
 
 

@@ -1,4 +1,4 @@
-"""Swaps for good: kept as names, numbers and tensors, put back by nobody but the caller."""
+"""Stored swaps: names, numbers and tensors, applied only by the caller."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator with parameters among those that a file may name."""
+    """Register an operator with parameters that a file may name."""
     monkeypatch.setitem(NAMED_OPERATORS, "gained", Gained)
 
 
@@ -69,8 +69,8 @@ def test_transformers_saves_the_note_but_does_not_apply_the_swap(tmp_path: Path)
     model, inputs = MODELS["llama"].make(), MODELS["llama"].inputs()
     alone = run(model, inputs)
     done = swap(model, "symmetric", layers=[0, 2])
-    noted = [{"operator": {"operator": "symmetric"}, "layers": ["layers.0.self_attn", "layers.2.self_attn"]}]
-    assert model.config.clearhead_swap == noted
+    recorded = [{"operator": {"operator": "symmetric"}, "layers": ["layers.0.self_attn", "layers.2.self_attn"]}]
+    assert model.config.clearhead_swap == recorded
     expected = run(model, inputs)
     model.save_pretrained(tmp_path)
     done.undo()
@@ -216,7 +216,7 @@ def test_damaged_files_are_not_used(file: str, kind: str, tmp_path: Path) -> Non
         (tmp_path / file).write_bytes(intact)
         damage(tmp_path / file, kind, seed)
         if file.endswith(".json") and read_json_or_none(tmp_path / file) == json.loads(intact):
-            continue  # only spaces changed
+            continue  # only whitespace changed
         with pytest.raises(DamagedFileError):
             load_swaps(model, tmp_path)
         assert find_swaps(model) == ()
@@ -236,6 +236,6 @@ def test_a_pickled_swapped_model_works_in_a_new_process(tmp_path: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     difference, swaps = ran.stdout.split() or [ran.stderr, ""]
-    # Another process may have another number of threads, and then other last bits.
+    # Another process may use another number of threads, which changes the last bits.
     assert float(difference) <= close
     assert swaps == "1"

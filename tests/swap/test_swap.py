@@ -1,4 +1,4 @@
-"""Any operator in any layer, and back: the model is then the same to the bit."""
+"""Swapping any operator into any layer and back; afterwards the model is bit-identical."""
 
 import copy
 import threading
@@ -13,13 +13,13 @@ from torch.nn import functional
 import clearhead
 from clearhead import SwapWarning, swap
 from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
-from tests.swap.models import IDENTITY, MODELS, apart, encoder_inputs, run, same, trace
+from tests.swap.models import IDENTITY, MODELS, encoder_inputs, relative_error, run, same, trace
 from tests.swap.operators import Gained, TwoSteps, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 
 EITHER = ["bert", "gpt2", "gpt2, padded left", "llama", "vit", "clip", "swin"]
-# Models drawn with a large range amplify rounding; fidelity measures it and the families stay below a tenth of this.
+# Models with a large initialiser range amplify rounding; the measured fidelity is below a tenth of this.
 ROUNDING = 1e-4
 CLAMPED = ClampedKeys(queries="given", strength=0.1)
 
@@ -32,8 +32,8 @@ def test_swapping_in_softmax_changes_only_rounding(name: str, eager: bool) -> No
     alone, before = run(model, inputs), trace(model)
     with swap(model, "softmax") as done:
         swapped = run(model, inputs)
-    # Eager attention makes something of queries that may look nowhere, which only padding does.
-    assert apart(alone, swapped, inputs.get("attention_mask")) < ROUNDING
+    # Eager attention returns arbitrary values for queries without visible keys, which occur only in padding.
+    assert relative_error(alone, swapped, inputs.get("attention_mask")) < ROUNDING
     assert set(done.calls) == {layer.path for layer in done.layers}
     assert sum(done.calls.values()) == IDENTITY[name].calls
     assert trace(model) == before
@@ -41,7 +41,7 @@ def test_swapping_in_softmax_changes_only_rounding(name: str, eager: bool) -> No
 
 
 def test_eager_attention_without_a_mask_is_not_causal() -> None:
-    """transformers' sdpa makes a layer causal that has neither a mask nor a word on causality; its eager does not."""
+    """transformers' sdpa makes a layer causal if it has neither a mask nor `is_causal`; eager attention does not."""
     model, inputs = MODELS["vit"].make(), MODELS["vit"].inputs()
     for module in model.modules():
         vars(module).pop("is_causal", None)
@@ -50,11 +50,11 @@ def test_eager_attention_without_a_mask_is_not_causal() -> None:
         model.set_attn_implementation(implementation)
         alone[implementation] = run(model, inputs)
         with swap(model, "softmax"):
-            assert apart(alone[implementation], run(model, inputs)) < ROUNDING
-            with torch.no_grad(), clearhead.capture(model) as tape:
+            assert relative_error(alone[implementation], run(model, inputs)) < ROUNDING
+            with torch.no_grad(), clearhead.capture(model) as captured:
                 run(model, inputs)
-        assert all((heads.mask is None) == (implementation == "eager") for heads in tape.heads)
-    assert apart(alone["sdpa"], alone["eager"]) > 1e-2
+        assert all((heads.mask is None) == (implementation == "eager") for heads in captured.heads)
+    assert relative_error(alone["sdpa"], alone["eager"]) > 1e-2
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -67,7 +67,7 @@ def test_another_operator_changes_the_output_until_undone(name: str, operator: A
     alone, before = run(model, inputs), trace(model)
     with swap(model, operator, layers=[0, -1 + len(run_layers(model))]) as done:
         assert trace(model) != before
-        assert apart(alone, run(model, inputs)) > 1e-2
+        assert relative_error(alone, run(model, inputs)) > 1e-2
         assert list(done.calls.values()) == [1, 1]
     assert trace(model) == before
     assert same(alone, run(model, inputs))
@@ -144,7 +144,7 @@ def test_an_operators_parameters_have_the_layers_dtype_and_device() -> None:
 @pytest.mark.parametrize("name", ["gpt2, padded left", "llama", "bert", "torch encoder"])
 @pytest.mark.parametrize("operator", [functional.scaled_dot_product_attention, Symmetric(), TwoSteps()])
 def test_hidden_rows_give_finite_gradients(name: str, operator: Any) -> None:
-    """torch's own function has NaN in rows that may look nowhere; it is not shown any."""
+    """torch's function gives NaN for rows without visible keys, so it is never called with such rows."""
 
     def plain(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
         scores = (q @ k.mT) * (scale or 1.0)
@@ -189,14 +189,14 @@ def test_scaled_attention_starts_as_the_original_layer_and_trains(name: str, for
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     alone = run(model, inputs)
     with swap(model, Scaled(form=form), layers=[0]):
-        assert apart(alone, run(model, inputs), inputs.get("attention_mask")) < ROUNDING
+        assert relative_error(alone, run(model, inputs), inputs.get("attention_mask")) < ROUNDING
         (alpha,) = (p for path, p in model.named_parameters() if "clearhead_operator" in path)
         out = model(**inputs)
         (out if isinstance(out, Tensor) else out[0]).square().sum().backward()
         assert alpha.grad.abs().sum() > 0
         with torch.no_grad():
             alpha.add_(0.5)
-        assert apart(alone, run(model, inputs)) > 1e-2
+        assert relative_error(alone, run(model, inputs)) > 1e-2
     assert same(alone, run(model, inputs))
 
 

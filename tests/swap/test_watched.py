@@ -1,4 +1,4 @@
-"""A swapped model beside the rest: captured, compiled, and never passed over in silence."""
+"""Swapped models that are captured, compiled or never run."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from clearhead import swap
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.operators.named import Symmetric
 from tests.noise import rounding_tolerance
-from tests.swap.models import IDENTITY, MODELS, apart, rounding, run, same
+from tests.swap.models import IDENTITY, MODELS, relative_error, rounding, run, same
 from tests.swap.operators import Gained
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
@@ -22,7 +22,7 @@ WIDTH = 24
 
 
 class Sometimes(nn.Module):
-    """Has attention that it does not always use, and one that never calls torch's function."""
+    """A model that does not always use its second attention layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def test_a_swap_without_effect_raises_an_error() -> None:
     model, x = Sometimes().eval(), torch.randn(3, 7, WIDTH)
     with swap(model, "softmax", layers=[0, 1]) as done:
         model(x)
-        assert "forward" not in vars(model)  # having seen every layer run, the watch is gone
+        assert "forward" not in vars(model)  # every layer has run, so the wrapper is removed
     assert list(done.calls.values()) == [1, 1]
     model.use = False
     done = swap(model, "softmax", layers=[0, 1])
@@ -60,7 +60,7 @@ def test_a_swap_without_effect_raises_an_error() -> None:
     with pytest.raises(AttentionNotSeenError, match="never called in second"), swap(model, "softmax", layers=[0, 1]):
         model(x)
     with swap(model, "softmax"):
-        pass  # nothing ran, so nothing was missed
+        pass  # nothing ran, so no layer was missed
     with pytest.raises(ZeroDivisionError), swap(model, "softmax"):
         model(x[0] / (1 // 0))
     assert clearhead.find_swaps(model) == ()
@@ -71,7 +71,7 @@ def test_a_swap_without_effect_raises_an_error() -> None:
 
 @pytest.mark.parametrize("name", ["timm vit", "torch encoder"])
 def test_an_undone_swap_has_no_effect_below_another_forward(name: str) -> None:
-    """As libraries do that move layers between devices."""
+    """Wrap forward as libraries do that move layers between devices."""
     model, inputs = MODELS[name].make(), MODELS[name].inputs()
     alone, close = run(model, inputs), rounding(model, inputs)
     first = swap(model, "symmetric", layers=0)
@@ -84,10 +84,10 @@ def test_an_undone_swap_has_no_effect_below_another_forward(name: str) -> None:
     layer.forward = over
     assert not same(run(model, inputs), alone)
     first.undo()
-    assert apart(run(model, inputs), alone) <= close
+    assert relative_error(run(model, inputs), alone) <= close
     with swap(model, "symmetric", layers=0):
         assert not same(run(model, inputs), alone)
-    assert apart(run(model, inputs), alone) <= close
+    assert relative_error(run(model, inputs), alone) <= close
 
 
 def test_compiled_captured_and_scripted_models_raise_an_error() -> None:
@@ -103,7 +103,7 @@ def test_compiled_captured_and_scripted_models_raise_an_error() -> None:
 
 
 class Counted(TorchFunctionMode):
-    """Counts what reaches torch's attention, fused or of its module."""
+    """Count the calls of torch's attention, fused or by module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Counted(TorchFunctionMode):
 
 
 def mean(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """An operator that calls nothing of torch's attention."""
+    """An operator that does not call torch's attention."""
     return v.mean(dim=-2, keepdim=True).expand(*q.shape[:-1], -1)
 
 
@@ -137,7 +137,7 @@ def test_a_swapped_model_compiles_without_a_graph_break(name: str, typechecked: 
     torch._dynamo.reset()
     with swap(model, Gained(start=1.5)):
         compiled = run(torch.compile(model, fullgraph=True, backend="eager"), inputs)
-        assert apart(run(model, inputs), compiled) <= rounding(model, inputs)
+        assert relative_error(run(model, inputs), compiled) <= rounding(model, inputs)
 
 
 def test_compiling_a_described_layer_raises_an_error(typechecked: bool) -> None:
@@ -155,10 +155,10 @@ def test_capturing_a_swapped_model_records_the_operator(name: str) -> None:
     model, inputs = IDENTITY[name].make(), IDENTITY[name].inputs()
     done = swap(model, Symmetric(), layers=1)
     alone = run(model, inputs)
-    with torch.no_grad(), clearhead.capture(model) as tape:
+    with torch.no_grad(), clearhead.capture(model) as captured:
         assert same(alone, run(model, inputs))
-    (heads,) = [heads for heads in tape.heads if heads.name == done.layers[0].path]
-    assert len(tape.heads) == IDENTITY[name].calls
+    (heads,) = [heads for heads in captured.heads if heads.name == done.layers[0].path]
+    assert len(captured.heads) == IDENTITY[name].calls
     rows = torch.ones_like(heads.out[..., :1]) if heads.rows is None else heads.rows
 
     def recomputed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention modules that are wrong in one way each, and one that is right."""
+"""Attention modules with one flaw each, and a correct one."""
 
 import math
 
@@ -7,17 +7,17 @@ from torch import Tensor, nn
 
 
 class Right(nn.Module):
-    """Attention of one head, with every step where another may go wrong."""
+    """Correct attention of one head; subclasses override a step with a flaw."""
 
     def __init__(self) -> None:
         super().__init__()
         self.query, self.key, self.value, self.out = (nn.Linear(11, 11) for _ in range(4))
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        seen = self.seen(x, key_mask, causal)
+        seen = self.visible(x, key_mask, causal)
         return self.out(self.mixed(self.weights(self.scores(x).masked_fill(~seen, -torch.inf)), self.values(x)))
 
-    def seen(self, x: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
+    def visible(self, x: Tensor, key_mask: Tensor | None, causal: bool) -> Tensor:
         seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device)
         seen = seen.tril() if causal else seen
         return seen if key_mask is None else seen & key_mask[:, None]
@@ -37,13 +37,13 @@ class Right(nn.Module):
 
 
 class MaskIgnored(Right):
-    def seen(self, x, key_mask, causal):
-        return super().seen(x, None, causal)
+    def visible(self, x, key_mask, causal):
+        return super().visible(x, None, causal)
 
 
 class MaskInverted(Right):
-    def seen(self, x, key_mask, causal):
-        return super().seen(x, None if key_mask is None else ~key_mask, causal)
+    def visible(self, x, key_mask, causal):
+        return super().visible(x, None if key_mask is None else ~key_mask, causal)
 
 
 class NanWithoutTokens(Right):
@@ -52,8 +52,8 @@ class NanWithoutTokens(Right):
 
 
 class LooksAhead(Right):
-    def seen(self, x, key_mask, causal):
-        seen = super().seen(x, key_mask, False)
+    def visible(self, x, key_mask, causal):
+        seen = super().visible(x, key_mask, False)
         return seen & torch.ones_like(seen).tril(1) if causal else seen
 
 

@@ -1,4 +1,4 @@
-"""check_attention: operators and modules of anybody's, what it prints, what it refuses, and that it leaves no trace."""
+"""check_attention: third-party operators and modules, its output, its errors, and its lack of side effects."""
 
 import copy
 import functools
@@ -79,7 +79,7 @@ WITHOUT_REFERENCE = {
                                 "hidden_keys", "single_token", "vmap"},
     operators.missing_scale: set(),
 }  # fmt: skip
-"""All that each breaks where there is nothing to compare with. Another formula is nothing that can be seen then."""
+"""The checks that each operator fails without a reference. Another formula cannot be detected then."""
 
 
 @pytest.mark.parametrize("operator", WITHOUT_REFERENCE, ids=lambda operator: operator.__name__)
@@ -119,7 +119,7 @@ def test_error_messages_are_checked_only_on_request() -> None:
 
 
 class Wrapped(nn.Module):
-    """torch's own, as a user wraps it; it returns weights as well."""
+    """torch's module as a user wraps it; it also returns weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class WrappedTheOtherWay(Wrapped):
 
 
 def test_torchs_module_and_its_mask_polarity() -> None:
-    assert failures(check(Wrapped())) == {"fully_hidden"}  # it gives NaN where nothing may be seen
+    assert failures(check(Wrapped())) == {"fully_hidden"}  # torch gives NaN for rows without visible keys
     wrong = check(WrappedTheOtherWay())
     assert "key_mask" in failures(wrong)
     assert "key_padding_mask is False at tokens" in str(wrong)
@@ -167,10 +167,10 @@ def test_the_check_leaves_no_trace() -> None:
         assert check(broken.AlwaysDropsOut()).failed
     numbers_after_drawing = torch.get_rng_state()
     broken.AlwaysDropsOut()
-    assert not torch.equal(numbers_after_drawing, torch.get_rng_state())  # the control: making one draws
+    assert not torch.equal(numbers_after_drawing, torch.get_rng_state())  # control: creating one draws numbers
     torch.set_rng_state(numbers)
     broken.AlwaysDropsOut()
-    assert torch.equal(numbers_after_drawing, torch.get_rng_state())  # and checking it has drawn nothing more
+    assert torch.equal(numbers_after_drawing, torch.get_rng_state())  # the check draws none from the global generator
     assert module.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert module.out.weight.dtype is torch.float32
@@ -281,7 +281,7 @@ def test_any_error_of_an_attention_is_a_result() -> None:
         def forward(self, x: Tensor) -> Tensor:
             raise NotImplementedError("not yet")
 
-    # What must be refused is refused, by any error.
+    # Any error counts as a refusal.
     refusals = {"mismatched_shapes", "wrong_dtypes", "wrong_masks"}
     assert failures(check(raises)) == CHECKS.keys() - REFERENCE_CHECKS.keys() - refusals - {"compile"}
     assert "NotImplementedError: not yet" in check(Raises()).failed[0].detail

@@ -1,4 +1,4 @@
-"""The contract of modules must fail: every check of it is broken here by a module that is wrong in one way."""
+"""Every check of the module contract fails for some module with one flaw."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ DIFFERENTIATED = {
     "determinism", "gradients", "single_token", "empty_batch", "zero_inputs", "large_inputs", "key_mask",
     "fully_hidden", "causal",
 }  # fmt: skip
-"""Checks that ask for a gradient."""
+"""Checks that need a gradient."""
 BROKEN = {
     broken.Silent: {"output"},
     broken.SingleOnly: {"output"},
@@ -49,7 +49,7 @@ BROKEN = {
     broken.Positions: {"permutation"},
     broken.Cut: DIFFERENTIATED,
 }
-"""Each with all that it breaks."""
+"""Broken modules and the checks that each fails."""
 
 
 def failures(result: ContractResult) -> set[str]:

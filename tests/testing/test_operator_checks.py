@@ -1,4 +1,4 @@
-"""The contract must fail: every check of it is broken here by an operator that is wrong in one way."""
+"""Every check of the operator contract fails for some operator with one flaw."""
 
 import dataclasses
 import functools

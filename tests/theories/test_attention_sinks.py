@@ -53,29 +53,29 @@ def _found(*calls: Heads) -> dict[str, list[Finding]]:
 
 @pytest.mark.parametrize(("causal", "padding"), [(True, 0), (False, 0), (True, 2)])
 def test_a_planted_sink_is_supported_and_no_other_head(causal: bool, padding: int) -> None:
-    found = _found(_call(sink=1, causal=causal, padding=padding))
+    result = _found(_call(sink=1, causal=causal, padding=padding))
     for claim in (MASS, VALUE):
-        assert [f.verdict is Verdict.SUPPORTED for f in found[claim.statistic]] == [False, True, False]
-    assert found[MASS.statistic][1].value > 0.9
-    assert [f.value for f in found[RATE.statistic]] == [0, 1, 0]
-    assert found[VALUE.statistic][1].value < 0.05
+        assert [f.verdict is Verdict.SUPPORTED for f in result[claim.statistic]] == [False, True, False]
+    assert result[MASS.statistic][1].value > 0.9
+    assert [f.value for f in result[RATE.statistic]] == [0, 1, 0]
+    assert result[VALUE.statistic][1].value < 0.05
 
 
 def test_the_numbers_are_those_of_the_definitions() -> None:
     call = _call()
     weights = (call.q @ call.k.mT).masked_fill(~call.mask, -torch.inf).softmax(dim=-1)
-    found = _found(call)
+    result = _found(call)
     uniform = float(np.mean([1 / (i + 1) for i in range(1, TOKENS)]))
     norms = call.v.norm(dim=-1)
     for h in range(HEADS):
-        mass = found[MASS.statistic][h]
+        mass = result[MASS.statistic][h]
         assert mass.value == pytest.approx(float(weights[:, h, 1:, 0].mean()))
         controls = {control.name: control for control in mass.controls}
         assert controls[UNIFORM.name].value == pytest.approx(uniform)
         others = [float(weights[:, h, j + 1 :, j].mean()) for j in range(1, 9)]
         assert controls[OTHERS.name].value == pytest.approx(np.mean(others))
         ratio = (norms[:, h, 0] / norms[:, h, 1:].median(dim=-1).values).mean()
-        assert found[VALUE.statistic][h].value == pytest.approx(float(ratio))
+        assert result[VALUE.statistic][h].value == pytest.approx(float(ratio))
 
 
 def test_a_sink_logit_takes_attention_from_the_first_token() -> None:

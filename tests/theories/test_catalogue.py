@@ -10,7 +10,7 @@ from clearhead.audit.run import audit
 from clearhead.errors import InputError
 from clearhead.theories.catalogue import find_theories, load_theories
 from tests.audit.test_run import Projecting, _batches
-from tests.interfaces.zoo import drawn_large
+from tests.interfaces.zoo import with_large_weights
 
 PLUGIN = """
 from clearhead.theories.theory import Claim, Sample, Theory
@@ -52,7 +52,7 @@ def test_clearhead_s_own_theories_come_first_and_in_order() -> None:
 
 def test_a_plug_in_is_measured_and_the_record_says_where_it_is_from(install) -> None:
     install("x-theory = xplug:THEORY")
-    record = audit(drawn_large(Projecting()).double(), _batches(1), theories=["x-theory", "symmetry"])
+    record = audit(with_large_weights(Projecting()).double(), _batches(1), theories=["x-theory", "symmetry"])
     assert next((s.key, s.package, s.version) for s in record.theories) == ("x-theory", "xplug", "1.5")
     assert {f.value for f in record["x-theory"]} == {1.0}
     assert "x-theory" in [theory.key for theory in find_theories()]

@@ -136,10 +136,10 @@ def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
 def test_the_error_of_a_small_example() -> None:
     """Cumulative sums of (1, 2) are (1, 3), and of (2, 1) they are (2, 3) instead of (3, 1)."""
     x, swap = torch.tensor([[1.0], [2.0]]), permutations(2)[1:]
-    found = equivariance(lambda x: x.cumsum(dim=0), x, swap)
-    assert (found.kind, found.elements, found.worst) == ("equivariance", 1, "permutation (1 0)")
-    assert found.largest == found.mean == pytest.approx(math.sqrt(5 / 10))
-    assert found.control == pytest.approx(math.sqrt(1 / 10))
+    result = equivariance(lambda x: x.cumsum(dim=0), x, swap)
+    assert (result.kind, result.elements, result.worst) == ("equivariance", 1, "permutation (1 0)")
+    assert result.largest == result.mean == pytest.approx(math.sqrt(5 / 10))
+    assert result.control == pytest.approx(math.sqrt(1 / 10))
     both = equivariance(lambda x: x.cumsum(dim=0), x, permutations(2))
     assert (both.largest, both.mean, both.elements) == pytest.approx((math.sqrt(0.5), math.sqrt(0.5) / 2, 2))
     last = invariance(lambda x: x.cumsum(dim=0), x, permutations(2), other=torch.tensor([[2.0], [2.0]]))
@@ -311,9 +311,9 @@ def test_the_value_is_the_mean_over_permutations() -> None:
         errors.append((moved - plain[..., list(order), :]).norm(dim=(-2, -1)) / plain.norm(dim=(-2, -1)))
     expected = torch.stack(errors).mean(dim=0)
     for seed in (0, 1):
-        found = _found(call, seed=seed, draws=5)
-        assert [f.value for f in found] == pytest.approx(expected.mean(dim=0).tolist(), rel=1e-12)
-        assert all(f.value > 0.1 for f in found)
+        result = _found(call, seed=seed, draws=5)
+        assert [f.value for f in result] == pytest.approx(expected.mean(dim=0).tolist(), rel=1e-12)
+        assert all(f.value > 0.1 for f in result)
 
 
 def test_the_contents_of_padding_do_not_matter() -> None:
@@ -344,8 +344,8 @@ def test_batches_windows_and_seeds() -> None:
 
 def test_query_heads_that_share_keys_are_measured_separately() -> None:
     shared = {name: getattr(_call(), name)[:, :1].expand(-1, HEADS, -1, -1) for name in ("k", "v")}
-    found = _found(_call(**shared, groups=HEADS, mask=CAUSAL))
-    assert len({f.value for f in found}) == HEADS
+    result = _found(_call(**shared, groups=HEADS, mask=CAUSAL))
+    assert len({f.value for f in result}) == HEADS
     assert [f.verdict for f in _found(_call(**shared, groups=HEADS))] == [Verdict.TRUE_BY_CONSTRUCTION] * HEADS
 
 
@@ -365,8 +365,8 @@ def test_masks_and_biases_that_differ_between_heads_and_inputs() -> None:
 
 def test_every_input_has_its_own_permutations() -> None:
     same = {name: getattr(_call(), name)[:1].expand(BATCH, -1, -1, -1) for name in ("q", "k", "v", "out")}
-    found = _found(_call(**same, mask=CAUSAL))[0]
-    assert found.interval.high - found.interval.low > 1e-3
+    result = _found(_call(**same, mask=CAUSAL))[0]
+    assert result.interval.high - result.interval.low > 1e-3
 
 
 @pytest.mark.parametrize(

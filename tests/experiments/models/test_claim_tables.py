@@ -49,7 +49,7 @@ def _subject(name: str = "small", **changes: Any) -> Subject:
 
 @pytest.fixture(scope="module")
 def record() -> AuditRecord:
-    """What the audit of the subject gives."""
+    """Return the audit of the subject."""
     return audit(_bert(), _batches(), theories=["kernel-pca"])
 
 

@@ -19,7 +19,7 @@ SIGNS = ["<pad>", "<s>", "</s>", "<unk>", *"0123456789+*="]
 
 
 def _rows(inputs: ModelInputs) -> list[list[int]]:
-    """The tokens of every input without padding, which must stand behind."""
+    """Return the tokens of every input without padding, which must be on the right."""
     rows = []
     for batch in inputs.batches:
         for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):

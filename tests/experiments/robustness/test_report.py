@@ -35,14 +35,14 @@ def _runs(shift: dict[str, int]) -> list[Run]:
     runs = []
     for seed in range(3):
         for variant, more in shift.items():
-            chance = int(torch.randint(-3, 4, (), generator=generator))
+            noise = int(torch.randint(-3, 4, (), generator=generator))
             each = {
-                c.name: [80 + 5 * kind + 10 * seed + more // 2 + chance + i for i in range(5)]
+                c.name: [80 + 5 * kind + 10 * seed + more // 2 + noise + i for i in range(5)]
                 for kind, c in enumerate(CORRUPTIONS)
             }
             runs.append(
                 Run(
-                    variant=variant, seed=seed, parameters=1234, clean=500 + 40 * seed + more + chance, images=1000,
+                    variant=variant, seed=seed, parameters=1234, clean=500 + 40 * seed + more + noise, images=1000,
                     by_corruption=each, corrupted=200,
                 )
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Heads made by hand: a block that is known to compress, ones that are known not to, and what carries their maps."""
+"""Synthetic heads: a block that compresses, blocks that do not, and calls with their maps."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from clearhead.heads import Heads, LinearMap, ResidualStream
 from clearhead.numerics.coding_rate import subspace_rate_gradient
 
 INPUTS, TOKENS, HEADS, WIDTH, STREAM = 7, 23, 3, 5, 31
-"""Three heads of width 5 leave half of the 31 dimensions to none of them."""
+"""Three heads of width 5 span about half of the 31 dimensions."""
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

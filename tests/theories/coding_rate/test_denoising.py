@@ -1,4 +1,4 @@
-"""Thresholded attention denoises as the theorem says, and not beyond its conditions."""
+"""Thresholded attention denoises as the theorem predicts, and not beyond its conditions."""
 
 import pytest
 import torch

@@ -58,8 +58,8 @@ def test_the_baselines_line_is_second() -> None:
         measured(heads_of(z, compressed(z), after=z), **options).curves()
         for z, options in ((Z, {}), (tokens(seed=3), {"controls": False}))
     )
-    beside = [curve.with_line([other], name="before") for curve, other in zip(trained, before, strict=True)]
-    for curve, own, other in zip(beside, trained, before, strict=True):
+    compared = [curve.with_line([other], name="before") for curve, other in zip(trained, before, strict=True)]
+    for curve, own, other in zip(compared, trained, before, strict=True):
         assert [line.name for line in curve.lines[:2]] == ["this model", "before"]
         assert curve.lines[1].values == other.lines[0].values
         assert curve.lines[2:] == own.lines[1:]

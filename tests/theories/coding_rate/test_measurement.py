@@ -66,7 +66,7 @@ def verdicts(findings: list[Finding]) -> set[Verdict]:
 
 
 def control(finding: Finding, name: str) -> float:
-    return next(chance.value for chance in finding.controls if chance.name == name)
+    return next(control_result.value for control_result in finding.controls if control_result.name == name)
 
 
 Z = tokens()

@@ -21,17 +21,17 @@ def features_by_ascent() -> torch.Tensor:
 
 def test_the_optimum_meets_all_three_principles_and_the_nulls_do_not() -> None:
     measured = principles_with_nulls(features_by_ascent(), LABELS)
-    found = measured.features
-    assert found.reduction == pytest.approx(4.5267, abs=5e-5)
-    assert found.overlap < 1e-9
-    assert found.largest_cosine < 1e-4
-    assert found.ranks == (4, 4, 4)
-    assert found.directions == 4
-    assert max(found.outside) < 1e-9
-    assert found.effective_ranks == pytest.approx([4] * 3, abs=1e-6)
-    assert found.flatness == pytest.approx([1] * 3, abs=1e-6)
-    assert found.rate_fraction == pytest.approx(1, abs=1e-9)
-    assert found.rates == pytest.approx([2 * math.log(13)] * 3, abs=1e-6)
+    result = measured.features
+    assert result.reduction == pytest.approx(4.5267, abs=5e-5)
+    assert result.overlap < 1e-9
+    assert result.largest_cosine < 1e-4
+    assert result.ranks == (4, 4, 4)
+    assert result.directions == 4
+    assert max(result.outside) < 1e-9
+    assert result.effective_ranks == pytest.approx([4] * 3, abs=1e-6)
+    assert result.flatness == pytest.approx([1] * 3, abs=1e-6)
+    assert result.rate_fraction == pytest.approx(1, abs=1e-9)
+    assert result.rates == pytest.approx([2 * math.log(13)] * 3, abs=1e-6)
     for null in (measured.random, measured.shuffled):
         assert 0.2 < null.reduction < 0.6
         assert 0.85 < null.overlap < 0.95
@@ -46,13 +46,13 @@ def test_each_measure_follows_its_definition() -> None:
     z = torch.zeros(8, 5, dtype=torch.float64)
     z[:4, 0], z[:4, 1] = 3 * torch.tensor([1, -1, 1, -1]), torch.tensor([1, 1, -1, -1])
     z[4:, 1], z[4:, 2] = torch.tensor([1, -1, 1, -1]), torch.tensor([1, 1, -1, -1])
-    found = principles(z, torch.tensor([3] * 4 + [7] * 4), directions=1)
-    assert found.ranks == (2, 2)
-    assert found.overlap == pytest.approx(1 / 2)
-    assert found.largest_cosine == pytest.approx(1)
-    assert found.outside == pytest.approx([0.1, 0.5])
-    assert found.effective_ranks == pytest.approx([math.exp(-0.9 * math.log(0.9) - 0.1 * math.log(0.1)), 2])
-    assert found.flatness == pytest.approx([found.effective_ranks[0] / 2, 1])
+    result = principles(z, torch.tensor([3] * 4 + [7] * 4), directions=1)
+    assert result.ranks == (2, 2)
+    assert result.overlap == pytest.approx(1 / 2)
+    assert result.largest_cosine == pytest.approx(1)
+    assert result.outside == pytest.approx([0.1, 0.5])
+    assert result.effective_ranks == pytest.approx([math.exp(-0.9 * math.log(0.9) - 0.1 * math.log(0.1)), 2])
+    assert result.flatness == pytest.approx([result.effective_ranks[0] / 2, 1])
 
 
 def test_rate_fraction_does_not_depend_on_the_size_of_features() -> None:

@@ -22,13 +22,13 @@ BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
 SCALE = WIDTH**-0.5
 
 
-def _drawn(*shape: int, seed: int) -> Tensor:
+def _normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def _call(v: Tensor | None = None, *, seed: int = 0, **changed: Any) -> Heads:
-    k = _drawn(BATCH, HEADS, TOKENS, WIDTH, seed=seed)
-    v = _drawn(BATCH, HEADS, TOKENS, VALUES, seed=seed + 1) if v is None else v
+    k = _normal(BATCH, HEADS, TOKENS, WIDTH, seed=seed)
+    v = _normal(BATCH, HEADS, TOKENS, VALUES, seed=seed + 1) if v is None else v
     given = {"q": k, "k": k, "v": v, "out": changed.get("v", v), "scale": SCALE} | changed
     return Heads(layer=0, name="layer", **given)
 
@@ -48,7 +48,7 @@ def _found(*calls: Heads, seed: int = 0, draws: int = 20) -> list[Finding]:
 
 @given(st.integers(8, 29), st.integers(2, 13), st.integers(1, 5), st.integers(0, 2**31))
 def test_one_for_the_theorems_values_and_their_mixes_and_less_for_others(n: int, d: int, e: int, seed: int) -> None:
-    k, v, mix = _drawn(n, d, seed=seed), _drawn(n, e, seed=seed + 1), _drawn(e, e, seed=seed + 2)
+    k, v, mix = _normal(n, d, seed=seed), _normal(n, e, seed=seed + 1), _normal(e, e, seed=seed + 2)
     exact = kernel_pca(k, scale=d**-0.5, axes=e).values
     for same in (
         exact,
@@ -64,7 +64,7 @@ def test_one_for_the_theorems_values_and_their_mixes_and_less_for_others(n: int,
 
 @given(st.integers(0, 2**31))
 def test_tokens_in_another_order_change_nothing(seed: int) -> None:
-    k, v = _drawn(TOKENS, WIDTH, seed=seed), _drawn(TOKENS, VALUES, seed=seed + 1)
+    k, v = _normal(TOKENS, WIDTH, seed=seed), _normal(TOKENS, VALUES, seed=seed + 1)
     order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(seed))
     plain = float(captured_variance(k, v, scale=SCALE))
     assert float(captured_variance(k[order], v[order], scale=SCALE)) == pytest.approx(plain, rel=1e-9)
@@ -72,7 +72,7 @@ def test_tokens_in_another_order_change_nothing(seed: int) -> None:
 
 
 def test_long_keys_that_overflow_every_exponential_stay_finite() -> None:
-    k, v = 40 * _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
+    k, v = 40 * _normal(TOKENS, WIDTH, seed=0), _normal(TOKENS, VALUES, seed=1)
     value = float(captured_variance(k, v, scale=SCALE))
     assert np.isfinite(value)
     assert 0 <= value <= 1
@@ -100,7 +100,7 @@ def _in_many_digits(k: Tensor, v: Tensor, scale: float) -> float:
 
 def _with_long_keys(count: int, size: float, *, tokens: int = 17) -> tuple[Tensor, Tensor]:
     """Return short keys with `count` long ones among them, of scale |k|^2 = size."""
-    k, v = 0.5 * _drawn(tokens, WIDTH, seed=count), _drawn(tokens, VALUES, seed=int(size))
+    k, v = 0.5 * _normal(tokens, WIDTH, seed=count), _normal(tokens, VALUES, seed=int(size))
     chosen = torch.arange(count) * (tokens // max(count, 1))
     k[chosen] *= (size / SCALE) ** 0.5 / k[chosen].norm(dim=-1, keepdim=True)
     return k, v
@@ -118,7 +118,7 @@ def test_a_few_long_keys_agree_with_many_digits(count: int, size: float) -> None
 @pytest.mark.parametrize("spread", [47, 86, 134, 212])
 def test_lengths_that_fall_steadily_agree_with_many_digits(spread: float) -> None:
     """As in trained decoders: no gap separates long keys from short ones, and the share becomes tiny."""
-    k, v = _drawn(TOKENS, WIDTH, seed=3), _drawn(TOKENS, VALUES, seed=4)
+    k, v = _normal(TOKENS, WIDTH, seed=3), _normal(TOKENS, VALUES, seed=4)
     k *= (torch.linspace(0.1, spread, TOKENS, dtype=torch.float64)[:, None] / SCALE).sqrt() / k.norm(
         dim=-1, keepdim=True
     )
@@ -172,12 +172,12 @@ def test_long_keys_do_not_hide_the_values() -> None:
 @pytest.mark.parametrize(("size", "error"), [(1e-2, 1e-9), (1e-4, 1e-6), (1e-6, 0.02)])
 def test_short_keys_lose_digits_as_their_kernel_nears_one(size: float, error: float) -> None:
     """Such keys differ only in exp(s x.y) - 1, which float64 represents to eps / size^2."""
-    k, v = size * _drawn(17, WIDTH, seed=0), _drawn(17, VALUES, seed=1)
+    k, v = size * _normal(17, WIDTH, seed=0), _normal(17, VALUES, seed=1)
     assert float(captured_variance(k, v, scale=SCALE)) == pytest.approx(_in_many_digits(k, v, SCALE), rel=error)
 
 
 def test_float32_input_is_computed_in_float64() -> None:
-    k, v = 2 * _drawn(TOKENS, WIDTH, seed=0), _drawn(TOKENS, VALUES, seed=1)
+    k, v = 2 * _normal(TOKENS, WIDTH, seed=0), _normal(TOKENS, VALUES, seed=1)
     exact = float(captured_variance(k.float().double(), v.float().double(), scale=SCALE))
     assert float(captured_variance(k.float(), v.float(), scale=SCALE)) == exact
 
@@ -186,21 +186,21 @@ def test_a_planted_head_is_supported_and_a_random_one_is_not() -> None:
     call = _call()
     planted = call.v.clone()
     planted[:, 1] = kernel_pca(call.k[:, 1], scale=SCALE, axes=VALUES).values
-    found = _found(_call(planted))
-    assert [finding.verdict for finding in found] == [Verdict.NO_EVIDENCE, Verdict.SUPPORTED, Verdict.NO_EVIDENCE]
-    assert found[1].agreement == pytest.approx(1)
-    assert found[0].closest_control.value == pytest.approx(found[1].closest_control.value, abs=0.1)
-    assert found[0].closest_control.range.low < found[0].value < found[0].closest_control.range.high
+    result = _found(_call(planted))
+    assert [finding.verdict for finding in result] == [Verdict.NO_EVIDENCE, Verdict.SUPPORTED, Verdict.NO_EVIDENCE]
+    assert result[1].agreement == pytest.approx(1)
+    assert result[0].closest_control.value == pytest.approx(result[1].closest_control.value, abs=0.1)
+    assert result[0].closest_control.range.low < result[0].value < result[0].closest_control.range.high
 
 
 def test_the_false_positive_rate_for_random_heads_is_5_percent() -> None:
-    k = _drawn(12, 40, TOKENS, WIDTH, seed=5)
-    v = _drawn(12, 40, TOKENS, VALUES, seed=6)
-    found = _found(Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE))
-    rejected = sum(finding.p_value <= 0.05 for finding in found)
+    k = _normal(12, 40, TOKENS, WIDTH, seed=5)
+    v = _normal(12, 40, TOKENS, VALUES, seed=6)
+    result = _found(Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE))
+    rejected = sum(finding.p_value <= 0.05 for finding in result)
     # 40 heads at 5 %: two expected, and more than seven with probability 0.001.
     assert rejected <= 7
-    assert sum(finding.verdict is not Verdict.NO_EVIDENCE for finding in found) <= 2
+    assert sum(finding.verdict is not Verdict.NO_EVIDENCE for finding in result) <= 2
 
 
 def test_how_inputs_are_batched_does_not_matter() -> None:
@@ -228,7 +228,7 @@ def test_padding_does_not_count() -> None:
     call = _call()
     mask = torch.ones(BATCH, 1, 1, TOKENS, dtype=torch.bool)
     mask[..., 17:] = False
-    noise = 100 * _drawn(BATCH, HEADS, TOKENS - 17, WIDTH, seed=9)
+    noise = 100 * _normal(BATCH, HEADS, TOKENS - 17, WIDTH, seed=9)
     padded = dataclasses.replace(call, k=torch.cat([call.k[..., :17, :], noise], dim=-2), mask=mask)
     short = _shortened(call, slice(0, 17))
     for a, b in zip(_found(padded), _found(short), strict=True):
@@ -247,14 +247,14 @@ def test_under_a_causal_mask_the_last_query_is_used() -> None:
 def test_masks_that_differ_between_heads() -> None:
     mask = torch.ones(1, HEADS, 1, TOKENS, dtype=torch.bool)
     mask[:, 1, :, 13:] = False
-    found = _found(_call(mask=mask))
+    result = _found(_call(mask=mask))
     whole, short = _found(_call()), _found(_shortened(_call(), slice(0, 13)))
-    assert found[0].value == pytest.approx(whole[0].value, rel=1e-12)
-    assert found[1].value == pytest.approx(short[1].value, rel=1e-12)
+    assert result[0].value == pytest.approx(whole[0].value, rel=1e-12)
+    assert result[1].value == pytest.approx(short[1].value, rel=1e-12)
 
 
 def test_query_heads_that_share_keys_share_the_number() -> None:
-    k, v = _drawn(BATCH, 2, TOKENS, WIDTH, seed=0), _drawn(BATCH, 2, TOKENS, VALUES, seed=1)
+    k, v = _normal(BATCH, 2, TOKENS, WIDTH, seed=0), _normal(BATCH, 2, TOKENS, VALUES, seed=1)
     k, v = k.repeat_interleave(3, dim=1), v.repeat_interleave(3, dim=1)
     call = Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE)
     grouped = _found(dataclasses.replace(call, groups=3))
@@ -264,19 +264,19 @@ def test_query_heads_that_share_keys_share_the_number() -> None:
 
 
 def test_windows_of_one_input_count_once() -> None:
-    found = _found(_call(windows=7))
-    assert found[0].inputs == 1
-    assert found[0].verdict is Verdict.UNDECIDED
-    assert found[0].value == pytest.approx(_found(_call())[0].value, rel=1e-12)
+    result = _found(_call(windows=7))
+    assert result[0].inputs == 1
+    assert result[0].verdict is Verdict.UNDECIDED
+    assert result[0].value == pytest.approx(_found(_call())[0].value, rel=1e-12)
 
 
 def test_a_sink_is_a_key_without_a_value() -> None:
     """An additional key, orthogonal to all others and as strong as the sink, changes g in the same way."""
     call = _call()
     sinks = torch.tensor([0.0, 3.0, -30.0], dtype=torch.float64)
-    found, plain = _found(dataclasses.replace(call, sinks=sinks)), _found(call)
-    assert found[2].value == pytest.approx(plain[2].value, rel=1e-9)
-    assert found[1].value != pytest.approx(plain[1].value, rel=1e-3)
+    result, plain = _found(dataclasses.replace(call, sinks=sinks)), _found(call)
+    assert result[2].value == pytest.approx(plain[2].value, rel=1e-9)
+    assert result[1].value != pytest.approx(plain[1].value, rel=1e-3)
     kernel = (SCALE * call.k[0, 1] @ call.k[0, 1].T).exp()
     g = kernel.sum(-1) + sinks[1].exp()
     gram = kernel / g[:, None] / g[None, :]
@@ -293,14 +293,14 @@ def test_a_sink_is_a_key_without_a_value() -> None:
     [
         ({"bias": torch.ones(1, HEADS, TOKENS, TOKENS, dtype=torch.float64)}, "bias"),
         ({"softcap": 30.0}, "capped"),
-        ({"v": _drawn(BATCH, HEADS, TOKENS, TOKENS, seed=1)}, "at most 23 tokens, whose variance any 23 axes capture"),
+        ({"v": _normal(BATCH, HEADS, TOKENS, TOKENS, seed=1)}, "at most 23 tokens, whose variance any 23 axes capture"),
         ({"k": torch.full((BATCH, HEADS, TOKENS, WIDTH), torch.nan, dtype=torch.float64)}, "not finite"),
     ],
 )
 def test_reasons_why_the_claim_does_not_apply(changed: dict[str, Any], reason: str) -> None:
-    found = _found(_call(**changed))
-    assert len(found) == HEADS
-    for finding in found:
+    result = _found(_call(**changed))
+    assert len(result) == HEADS
+    for finding in result:
         assert finding.verdict is Verdict.NOT_APPLICABLE
         assert reason in finding.reason
         assert (finding.inputs, finding.skipped) == (0, BATCH)
@@ -312,13 +312,13 @@ def test_equal_keys_have_no_variance_to_capture() -> None:
     assert torch.isnan(captured_variance(torch.ones(1, WIDTH), torch.randn(1, 1), scale=SCALE))
     call = _call()
     call.k[2, 1] = 0.5
-    found = _found(call)
-    assert [f.inputs for f in found] == [BATCH, BATCH - 1, BATCH]
-    assert found[1].reason == "keys or values without variance"
+    result = _found(call)
+    assert [f.inputs for f in result] == [BATCH, BATCH - 1, BATCH]
+    assert result[1].reason == "keys or values without variance"
 
 
 def test_values_of_too_many_dimensions_would_always_capture_everything() -> None:
     """Short inputs are left out because random values capture everything there."""
-    k = _drawn(TOKENS, WIDTH, seed=0)
-    assert float(captured_variance(k, _drawn(TOKENS, TOKENS, seed=1), scale=SCALE)) == pytest.approx(1, abs=1e-9)
-    assert float(captured_variance(k, _drawn(TOKENS, TOKENS - 1, seed=1), scale=SCALE)) < 0.99
+    k = _normal(TOKENS, WIDTH, seed=0)
+    assert float(captured_variance(k, _normal(TOKENS, TOKENS, seed=1), scale=SCALE)) == pytest.approx(1, abs=1e-9)
+    assert float(captured_variance(k, _normal(TOKENS, TOKENS - 1, seed=1), scale=SCALE)) < 0.99

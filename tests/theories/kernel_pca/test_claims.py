@@ -64,17 +64,17 @@ def test_every_claim_has_its_predicted_value_for_the_theorems_values() -> None:
     space = key_space(k, scale=SCALE)
     principal = principal_axes(space, VALUES)
     unit = principal.values * principal.log_values.exp()[..., None, None]
-    found = _found(call(unit, k, q=normal(BATCH, HEADS, 11, WIDTH, seed=4), out=unit[:, :, :11]))
-    assert set(found) == {claim.statistic for claim in CLAIMS}
+    result = _found(call(unit, k, q=normal(BATCH, HEADS, 11, WIDTH, seed=4), out=unit[:, :, :11]))
+    assert set(result) == {claim.statistic for claim in CLAIMS}
     other_norm = {c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA}
     described = {*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()}
     for claim in (c.EXPLAINED, c.TRUE_LOSS, c.LOCALISATION):  # whose prediction varies from input to input
-        for finding in found[claim.statistic]:
+        for finding in result[claim.statistic]:
             interval = finding.agreement_interval
             assert (interval.low, interval.high) == pytest.approx((1, 1), abs=1e-6), claim.statistic
             assert finding.interval.high - finding.interval.low > 1e-3 * abs(finding.value), claim.statistic
     for claim in CLAIMS:
-        for finding in found[claim.statistic]:
+        for finding in result[claim.statistic]:
             assert finding.inputs == BATCH
             if claim in described:
                 assert math.isnan(finding.predicted)
@@ -86,33 +86,33 @@ def test_published_alignment_uses_eigenvectors_of_length_one() -> None:
     k = normal(BATCH, HEADS, TOKENS, WIDTH, seed=0)
     space = key_space(k, scale=SCALE)
     v = principal_axes(space, VALUES).vectors * (-space.log_g).exp().unsqueeze(-1)
-    found = _found(call(v, k))
+    result = _found(call(v, k))
     for claim in (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA):
-        assert [f.value for f in found[claim.statistic]] == pytest.approx([1] * HEADS, abs=1e-6)
+        assert [f.value for f in result[claim.statistic]] == pytest.approx([1] * HEADS, abs=1e-6)
 
 
 def test_controls_by_claim(mapped: dict[str, list[Finding]]) -> None:
     all_controls = {RANDOM_VALUES.name, RANDOM_MAP.name, PERMUTED.name, OTHER_HEADS.name}
     for claim in CLAIMS:
-        names = {chance.name for chance in mapped[claim.statistic][0].controls}
+        names = {control.name for control in mapped[claim.statistic][0].controls}
         # The order of tokens does not change how many tokens a column is concentrated on.
         expected = all_controls - {PERMUTED.name} if claim is c.LOCALISATION else all_controls
         assert names == ({RANDOM_VALUES.name} if claim.role is Role.PUBLISHED else expected), claim.statistic
-        for chance in mapped[claim.statistic][0].controls:
-            assert math.isfinite(chance.value), (claim.statistic, chance.name)
-            assert 0 <= chance.p_value <= 1
+        for control in mapped[claim.statistic][0].controls:
+            assert math.isfinite(control.value), (claim.statistic, control.name)
+            assert 0 <= control.p_value <= 1
 
 
 def test_a_planted_head_passes_every_control_and_the_others_do_not() -> None:
     layer = _mapped()
     planted = layer.v.clone()
     planted[:, 1] = _theorems_values(layer.k[:, 1])
-    found = _found(dataclasses.replace(layer, v=planted))
-    verdicts = [f.verdict for f in found[CAPTURED.statistic]]
+    result = _found(dataclasses.replace(layer, v=planted))
+    verdicts = [f.verdict for f in result[CAPTURED.statistic]]
     # Not the explained fraction: other axes than the keys' may explain queries that are no keys as well by chance.
     # Nor orthogonality, in which four other heads differ so much that none lies outside their spread.
     for claim in (CAPTURED, c.OVERLAP, c.MATCHED, c.LINEAR_CKA, c.RESIDUAL, c.MEAN):
-        assert found[claim.statistic][1].verdict is Verdict.SUPPORTED, claim.statistic
+        assert result[claim.statistic][1].verdict is Verdict.SUPPORTED, claim.statistic
     assert {*verdicts[:1], *verdicts[2:]} == {Verdict.NO_EVIDENCE}
 
 
@@ -136,8 +136,8 @@ def test_the_false_positive_rate_for_random_maps_is_5_percent() -> None:
     p_values = []
     for seed in range(40):
         layer = _mapped(seed=100 * seed, batch=4)
-        found = _found(layer, seed=seed, claims=[CAPTURED])[CAPTURED.statistic]
-        p_values += [ch.p_value for f in found for ch in f.controls if ch.name == RANDOM_MAP.name]
+        result = _found(layer, seed=seed, claims=[CAPTURED])[CAPTURED.statistic]
+        p_values += [ch.p_value for f in result for ch in f.controls if ch.name == RANDOM_MAP.name]
     rejected = np.mean(np.array(p_values) <= 0.05)
     assert len(p_values) == 200
     assert 0.01 <= rejected <= 0.12
@@ -181,8 +181,8 @@ def test_a_control_that_cannot_be_computed_is_left_out(mapped: dict[str, list[Fi
     layer = _mapped()
     unknown = dataclasses.replace(layer, values_from=None)
     few = dataclasses.replace(layer, **{n: getattr(layer, n)[:, :3] for n in ("q", "k", "v", "out")}, values_from=None)
-    found = (mapped, *(_found(x, claims=[CAPTURED]) for x in (unknown, few)))
-    names = [{ch.name for ch in x[CAPTURED.statistic][0].controls} for x in found]
+    result = (mapped, *(_found(x, claims=[CAPTURED]) for x in (unknown, few)))
+    names = [{ch.name for ch in x[CAPTURED.statistic][0].controls} for x in result]
     assert names[0] - names[1] == {RANDOM_MAP.name}
     assert names[1] - names[2] == {OTHER_HEADS.name}
 
@@ -202,8 +202,8 @@ def test_query_heads_that_share_keys_share_statistics_of_keys() -> None:
     q = normal(BATCH, 6, TOKENS, WIDTH, seed=2)
     grouped, apart = (_found(call(v, k, q=q, groups=g), controls=False) for g in (3, 1))
     for claim in CLAIMS:
-        found = [f.value for f in grouped[claim.statistic]]
-        assert found == pytest.approx([f.value for f in apart[claim.statistic]], rel=1e-9), claim.statistic
+        result = [f.value for f in grouped[claim.statistic]]
+        assert result == pytest.approx([f.value for f in apart[claim.statistic]], rel=1e-9), claim.statistic
     explained = [f.value for f in grouped[c.EXPLAINED.statistic]]
     assert len(set(explained)) == 6
     fifth = _found(call(v[:, 4:5], k[:, 4:5], q=q[:, 4:5]), controls=False)[c.EXPLAINED.statistic]
@@ -225,16 +225,16 @@ def test_under_a_causal_mask_only_the_last_query_counts_and_padding_never() -> N
     hidden = _found(dataclasses.replace(layer, q=q, mask=padded), controls=False)
     for claim in CLAIMS:
         for a, b in ((masked, last), (hidden, short)):
-            found, expected = ([f.value for f in x[claim.statistic]] for x in (a, b))
-            assert found == pytest.approx(expected, rel=1e-9, nan_ok=True), claim.statistic
+            result, expected = ([f.value for f in x[claim.statistic]] for x in (a, b))
+            assert result == pytest.approx(expected, rel=1e-9, nan_ok=True), claim.statistic
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_every_number_is_finite_for_long_keys_in_any_precision(dtype: torch.dtype) -> None:
     k, v = (6 * normal(BATCH, HEADS, TOKENS, WIDTH, seed=0)).to(dtype), normal(BATCH, HEADS, TOKENS, VALUES, seed=1)
-    found = _found(call(v.to(dtype), k))
+    result = _found(call(v.to(dtype), k))
     for claim in CLAIMS:
-        for finding in found[claim.statistic]:
+        for finding in result[claim.statistic]:
             assert math.isfinite(finding.value), claim.statistic
             if claim in (c.LINEAR_CKA, c.KERNEL_CKA) and finding.skipped:
                 assert "too few tokens for an unbiased similarity" in finding.reason

@@ -39,9 +39,9 @@ STATISTICS: dict[str, tuple[Statistic, float, bool]] = {
 def test_exact_for_the_theorems_values_and_not_for_others(name: str, seed: int, size: float) -> None:
     statistic, predicted, _ = STATISTICS[name]
     space, principal = space_of(seed, size=size)
-    found = statistic(space, principal, principal.values)
-    assert found.shape == (HEADS,)
-    assert (found - predicted).abs().max() < 1e-9
+    result = statistic(space, principal, principal.values)
+    assert result.shape == (HEADS,)
+    assert (result - predicted).abs().max() < 1e-9
     other = statistic(space, principal, normal(HEADS, TOKENS, VALUES, seed=seed + 1))
     assert (other - predicted).abs().min() > 1e-3
 
@@ -62,8 +62,8 @@ def test_a_batch_of_draws_equals_the_draws_one_by_one(name: str) -> None:
     v = normal(7, HEADS, TOKENS, VALUES, seed=1)
     together = statistic(space, principal, v)
     assert together.shape == (7, HEADS)
-    for draw, found in zip(v, together, strict=True):
-        assert torch.allclose(statistic(space, principal, draw), found, rtol=1e-9)
+    for draw, result in zip(v, together, strict=True):
+        assert torch.allclose(statistic(space, principal, draw), result, rtol=1e-9)
 
 
 def test_both_functions_give_the_same_captured_variance() -> None:

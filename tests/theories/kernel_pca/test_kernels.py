@@ -50,9 +50,9 @@ def test_measured_only_with_a_bias_or_a_cap() -> None:
     ):
         measurement = Measurement(make_theory(claims=[CAPTURED]))
         measurement.observe(call(v, k, **changed))
-        found = judge(measurement.findings())
-        kernels = [f for f in found if f.claim is KERNEL]
-        others = {f.verdict for f in found if f.claim is not KERNEL}
+        result = judge(measurement.findings())
+        kernels = [f for f in result if f.claim is KERNEL]
+        others = {f.verdict for f in result if f.claim is not KERNEL}
         if verdict is None:
             assert not kernels
             assert Verdict.NOT_APPLICABLE not in others
@@ -69,5 +69,5 @@ def test_not_in_cross_attention() -> None:
     measurement = Measurement(make_theory(claims=[CAPTURED]))
     q = normal(BATCH, HEADS, 7, WIDTH, seed=2)
     measurement.observe(call(v, k, q=q, out=v[:, :, :7], bias=normal(1, HEADS, 7, TOKENS, seed=3)))
-    found = [f for f in measurement.findings() if f.claim is KERNEL]
-    assert {f.reason for f in found} == {"in cross-attention the bias is not defined for pairs of keys"}
+    result = [f for f in measurement.findings() if f.claim is KERNEL]
+    assert {f.reason for f in result} == {"in cross-attention the bias is not defined for pairs of keys"}

@@ -28,12 +28,12 @@ def test_gammas_by_their_definition_over_all_pairs() -> None:
     gamma = gram @ a / (TOKENS * a)
     pairs = torch.tensor(list(itertools.combinations(range(TOKENS), 2)))
     difference = (gamma[:, pairs[:, 0]] - gamma[:, pairs[:, 1]]).abs()
-    found = gammas(space, v)
-    assert torch.allclose(found.difference, difference.mean(1), rtol=1e-9)
-    assert torch.allclose(found.deviation, difference.std(1, correction=0), rtol=1e-6)
+    result = gammas(space, v)
+    assert torch.allclose(result.difference, difference.mean(1), rtol=1e-9)
+    assert torch.allclose(result.deviation, difference.std(1, correction=0), rtol=1e-6)
     centre = gamma.mean(1).abs()
-    assert torch.allclose(found.relative, difference.mean(1) / centre, rtol=1e-9)
-    assert torch.allclose(found.relative_deviation, difference.std(1, correction=0) / centre, rtol=1e-6)
+    assert torch.allclose(result.relative, difference.mean(1) / centre, rtol=1e-9)
+    assert torch.allclose(result.relative_deviation, difference.std(1, correction=0) / centre, rtol=1e-6)
 
 
 def test_gammas_are_constant_for_eigenvectors_and_small_for_any_values() -> None:
@@ -73,33 +73,33 @@ def test_eigenvalues_are_those_of_the_gram_matrix_and_within_their_bound() -> No
     centring = torch.eye(TOKENS, dtype=torch.float64) - 1 / TOKENS
     energy = torch.linalg.eigvalsh(centring @ (kernel / g.unsqueeze(-1) / g.unsqueeze(-2)) @ centring)
     energy = energy.flip(-1)[:, :VALUES]
-    found = top_eigenvalues(principal.energy, space.log_unit)
+    result = top_eigenvalues(principal.energy, space.log_unit)
     for name, expected in {
         "max": energy[:, 0],
         "mean": energy.mean(-1),
         "median": energy.median(-1).values,
         "min": energy[:, -1],
     }.items():
-        assert torch.allclose(found[name], expected, rtol=1e-9), name
+        assert torch.allclose(result[name], expected, rtol=1e-9), name
     bound = (-SCALE * space.k.square().sum(-1)).exp().sum(-1)
-    assert (found["mean"] * VALUES <= bound).all()
+    assert (result["mean"] * VALUES <= bound).all()
 
 
 def test_the_length_of_standardised_keys_bounds_their_spectrum() -> None:
     """|k|^2 = D - 1 for every token, so that the trace is at most N exp(-s (D - 1))."""
     width = 17
     k = 3 + 2 * normal(HEADS, TOKENS, width, seed=0)
-    found = standardised(k, scale=width**-0.5, sinks=None, count=VALUES)
-    assert (found["mean"] * VALUES <= TOKENS * torch.tensor(-(width - 1) * width**-0.5).exp()).all()
+    result = standardised(k, scale=width**-0.5, sinks=None, count=VALUES)
+    assert (result["mean"] * VALUES <= TOKENS * torch.tensor(-(width - 1) * width**-0.5).exp()).all()
     expected_keys = (k - k.mean(-1, keepdim=True)) / k.std(-1, keepdim=True)
     for keys, same in ((expected_keys, True), (k, False)):
         space = key_space(keys, scale=width**-0.5)
         expected = top_eigenvalues(principal_axes(space, VALUES).energy, space.log_unit)
-        assert all(torch.allclose(found[name], expected[name], rtol=1e-9) for name in found) is same
+        assert all(torch.allclose(result[name], expected[name], rtol=1e-9) for name in result) is same
 
 
 def test_a_constant_token_cannot_be_standardised() -> None:
     k = normal(HEADS, TOKENS, 7, seed=0)
     k[1, 3] = 2.0
-    found = standardised(k, scale=0.4, sinks=None, count=VALUES)
-    assert [bool(x) for x in torch.isnan(found["max"])] == [False, True, False]
+    result = standardised(k, scale=0.4, sinks=None, count=VALUES)
+    assert [bool(x) for x in torch.isnan(result["max"])] == [False, True, False]

@@ -45,7 +45,7 @@ def call(
 
 
 def matrix(head: Heads, h: int) -> Tensor:
-    """W of one head in the space of its tokens, with the bias as a last column, as the theory has it."""
+    """W of one head in the space of its tokens, with the bias as a last column, as in the theory."""
     assert head.keys_from is not None
     assert head.queries_from is not None
     right = head.queries_from.weight[h]

@@ -59,13 +59,13 @@ def test_a_copy_of_the_selected_token_is_named(norm: Norm) -> None:
     problem = feasible_problem(3, 5, 7, 2)
     x, other = problem.x.clone(), int(problem.selected[1] + 2) % 5
     x[1, other] = x[1, problem.selected[1]]
-    found = solved(Problem(x, problem.z, problem.selected), norm)
-    assert found.status is Status.INFEASIBLE
-    assert found.conflict is not None
-    assert found.conflict.tokens == ((1, other),)
+    result = solved(Problem(x, problem.z, problem.selected), norm)
+    assert result.status is Status.INFEASIBLE
+    assert result.conflict is not None
+    assert result.conflict.tokens == ((1, other),)
     assert (
         f"token {other} of sequence 1 is a copy of the selected token {int(problem.selected[1])}"
-        == found.conflict.reason
+        == result.conflict.reason
     )
 
 
@@ -74,12 +74,12 @@ def test_a_zero_query_is_named(norm: Norm) -> None:
     problem = feasible_problem(3, 5, 7, 2)
     z = problem.z.clone()
     z[2] = 0
-    found = solved(Problem(problem.x, z, problem.selected), norm)
-    assert found.status is Status.INFEASIBLE
-    assert found.conflict is not None
-    assert found.conflict.reason == "the query of sequence 2 is zero"
-    assert {sequence for sequence, _ in found.conflict.tokens} == {2}
-    assert len(found.conflict.tokens) == 4
+    result = solved(Problem(problem.x, z, problem.selected), norm)
+    assert result.status is Status.INFEASIBLE
+    assert result.conflict is not None
+    assert result.conflict.reason == "the query of sequence 2 is zero"
+    assert {sequence for sequence, _ in result.conflict.tokens} == {2}
+    assert len(result.conflict.tokens) == 4
 
 
 @norms
@@ -102,12 +102,12 @@ def test_a_near_copy_is_solved_with_a_warning(norm: Norm) -> None:
     x[3, other] = x[3, problem.selected[3]] + 1e-9 * torch.randn(11, generator=torch.Generator().manual_seed(0))
     near = Problem(x, problem.z, problem.selected)
     with pytest.warns(MarginWarning, match=f"token {other} of sequence 3 nearly equals the selected token"):
-        found = solved(near, norm)
-    assert found.status is Status.SOLVED
-    assert found.W is not None
-    assert found.gap < 1e-6
-    assert 0 < found.margin.low < 1e-7
-    assert found.margin.low == pytest.approx(attained_margin(near, found.W, norm), rel=1e-6)
+        result = solved(near, norm)
+    assert result.status is Status.SOLVED
+    assert result.W is not None
+    assert result.gap < 1e-6
+    assert 0 < result.margin.low < 1e-7
+    assert result.margin.low == pytest.approx(attained_margin(near, result.W, norm), rel=1e-6)
 
 
 @norms
@@ -136,11 +136,11 @@ def test_sequences_of_very_different_scales(norm: Norm) -> None:
     problem = linear_problem(5, 7, 11)
     sizes = 10.0 ** torch.tensor([2, 0, -2, 1, -1], dtype=torch.float64)
     uneven = Problem(problem.x * sizes[:, None, None], problem.z, problem.selected)
-    found = solved(uneven, norm)
-    assert found.status is Status.SOLVED
-    assert found.W is not None
-    assert found.margin.low == pytest.approx(attained_margin(uneven, found.W, norm), rel=1e-9)
-    assert found.margin.high == pytest.approx(margin_bound(uneven, found.multipliers, norm), rel=1e-9)
+    result = solved(uneven, norm)
+    assert result.status is Status.SOLVED
+    assert result.W is not None
+    assert result.margin.low == pytest.approx(attained_margin(uneven, result.W, norm), rel=1e-9)
+    assert result.margin.high == pytest.approx(margin_bound(uneven, result.multipliers, norm), rel=1e-9)
 
 
 @norms
@@ -148,10 +148,13 @@ def test_sequences_of_very_different_scales(norm: Norm) -> None:
 def test_lower_precision_is_solved_in_float64(norm: Norm, dtype: torch.dtype) -> None:
     problem = feasible_problem(5, 7, 11, 3)
     rounded = Problem(problem.x.to(dtype), problem.z.to(dtype), problem.selected)
-    found, same = solved(rounded, norm), solved(Problem(rounded.x.double(), rounded.z.double(), rounded.selected), norm)
-    assert found.W is not None
-    assert found.W.dtype is torch.float64
-    assert torch.equal(found.W, same.W)
+    result, same = (
+        solved(rounded, norm),
+        solved(Problem(rounded.x.double(), rounded.z.double(), rounded.selected), norm),
+    )
+    assert result.W is not None
+    assert result.W.dtype is torch.float64
+    assert torch.equal(result.W, same.W)
 
 
 @norms
@@ -161,10 +164,10 @@ def test_hidden_tokens_do_not_matter(norm: Norm) -> None:
     padding = torch.full((5, 2, 11), torch.nan, dtype=torch.float64)
     padded = Problem(torch.cat([problem.x, padding], dim=1), problem.z, problem.selected)
     mask = torch.arange(9).expand(5, 9) < 7
-    found, plain = solved(padded, norm, mask=mask), solved(problem, norm)
-    assert torch.equal(found.W, plain.W)
-    assert torch.equal(found.support[:, :7], plain.support)
-    assert not found.multipliers[:, 7:].any()
+    result, plain = solved(padded, norm, mask=mask), solved(problem, norm)
+    assert torch.equal(result.W, plain.W)
+    assert torch.equal(result.support[:, :7], plain.support)
+    assert not result.multipliers[:, 7:].any()
     visible = padded.x.nan_to_num(nan=0.0)
     assert solved(Problem(visible, problem.z, problem.selected), norm).objective != plain.objective  # the control
 
@@ -178,14 +181,14 @@ def test_a_causal_mask_shows_every_query_the_tokens_up_to_it(norm: Norm) -> None
     mask = torch.ones(7, 7, dtype=torch.bool).tril()
     scores = (text @ W @ text.T).T.masked_fill(~mask, -torch.inf)
     selected = scores.argmax(dim=1)
-    found = attention_svm(text.expand(7, 7, 5), text, selected, mask=mask, norm=norm)
-    assert found.status is Status.SOLVED
-    assert found.W is not None
-    trained = (text @ found.W @ text.T).T
+    result = attention_svm(text.expand(7, 7, 5), text, selected, mask=mask, norm=norm)
+    assert result.status is Status.SOLVED
+    assert result.W is not None
+    trained = (text @ result.W @ text.T).T
     of_selected = trained.gather(1, selected[:, None])
     hidden_or_selected = ~mask | torch.nn.functional.one_hot(selected, 7).bool()
     assert float((of_selected - trained)[~hidden_or_selected].min()) == pytest.approx(1, abs=1e-9)
-    assert not found.multipliers[hidden_or_selected].any()
+    assert not result.multipliers[hidden_or_selected].any()
 
 
 @norms
@@ -194,30 +197,30 @@ def test_one_query_for_all_sequences_is_the_prompt_problem(norm: Norm) -> None:
     x = feasible_problem(5, 7, 11, 1).x
     selected = (x @ torch.linspace(-1, 2, 11, dtype=torch.float64)).argmax(dim=1)
     query = torch.tensor([0.0, 3.0, -4.0], dtype=torch.float64)
-    found = attention_svm(x, query.expand(5, 3), selected, norm=norm)
+    result = attention_svm(x, query.expand(5, 3), selected, norm=norm)
     prompt = attention_svm(x, None, selected, norm=norm)
-    assert found.status is prompt.status is Status.SOLVED
-    assert found.query_rank == prompt.query_rank == 1
+    assert result.status is prompt.status is Status.SOLVED
+    assert result.query_rank == prompt.query_rank == 1
     assert prompt.W is not None
     assert prompt.W.shape == (11, 1)
     dual_length = {Norm.FROBENIUS: 5.0, Norm.NUCLEAR: 5.0, Norm.MAX_ENTRY: 7.0}[norm]
-    assert found.objective * dual_length == pytest.approx(prompt.objective, rel=3 * TOLERANCE[norm])
+    assert result.objective * dual_length == pytest.approx(prompt.objective, rel=3 * TOLERANCE[norm])
     assert solved(feasible_problem(5, 7, 11, 3), norm).query_rank == 3  # the control
 
 
 @norms
 def test_fields_of_the_result(norm: Norm) -> None:
     problem = feasible_problem(5, 7, 11, 3)
-    found = solved(problem, norm)
-    assert found.norm is norm
-    assert found.W is not None
-    assert found.W.shape == (11, 3)
-    assert found.multipliers.shape == found.support.shape == (5, 7)
-    assert not found.support[torch.arange(5), problem.selected].any()
-    assert found.objective == pytest.approx(matrix_norm(found.W, norm), rel=1e-9)
-    assert found.multipliers[~found.support].abs().max() < 1e-6 * found.multipliers.max()
+    result = solved(problem, norm)
+    assert result.norm is norm
+    assert result.W is not None
+    assert result.W.shape == (11, 3)
+    assert result.multipliers.shape == result.support.shape == (5, 7)
+    assert not result.support[torch.arange(5), problem.selected].any()
+    assert result.objective == pytest.approx(matrix_norm(result.W, norm), rel=1e-9)
+    assert result.multipliers[~result.support].abs().max() < 1e-6 * result.multipliers.max()
     by_name = attention_svm(problem.x, problem.z, problem.selected, norm=str(norm))
-    assert torch.equal(by_name.W, found.W)
+    assert torch.equal(by_name.W, result.W)
 
 
 def test_a_larger_tolerance_gives_a_larger_gap() -> None:
@@ -229,9 +232,9 @@ def test_a_larger_tolerance_gives_a_larger_gap() -> None:
 
 def test_operands_may_require_gradients_and_the_result_does_not() -> None:
     problem = feasible_problem(5, 7, 11, 3)
-    found = attention_svm(problem.x.requires_grad_(), problem.z, problem.selected)
-    assert found.W is not None
-    assert not found.W.requires_grad
+    result = attention_svm(problem.x.requires_grad_(), problem.z, problem.selected)
+    assert result.W is not None
+    assert not result.W.requires_grad
 
 
 @pytest.mark.parametrize("name", ["x", "z"])

@@ -38,23 +38,23 @@ def violations(problem: Problem, W: torch.Tensor, multipliers: torch.Tensor) -> 
 @settings(max_examples=25)
 def test_optimality_conditions(seed: int, size: tuple[int, int, int, int]) -> None:
     problem = feasible_problem(*size, seed=seed)
-    found = attention_svm(problem.x, problem.z, problem.selected)
-    assert found.status is Status.SOLVED
-    assert found.gap <= 1e-10
-    assert found.W is not None
-    violated = violations(problem, found.W, found.multipliers)
+    result = attention_svm(problem.x, problem.z, problem.selected)
+    assert result.status is Status.SOLVED
+    assert result.gap <= 1e-10
+    assert result.W is not None
+    violated = violations(problem, result.W, result.multipliers)
     assert max(violated.values()) < 1e-9, violated
-    assert (found.multipliers[~found.support] == 0).all()
+    assert (result.multipliers[~result.support] == 0).all()
 
 
 def test_another_matrix_violates_them() -> None:
     """The control of the test above."""
     problem = feasible_problem(5, 7, 11, 3)
-    found = attention_svm(problem.x, problem.z, problem.selected)
-    assert found.W is not None
-    assert violations(problem, 1.001 * found.W, found.multipliers)["stationary"] > 1e-4
-    assert violations(problem, found.W, found.multipliers.roll(1, dims=1))["stationary"] > 1e-2
-    assert violations(problem, 0.999 * found.W, 0.999 * found.multipliers)["feasible"] > 1e-5
+    result = attention_svm(problem.x, problem.z, problem.selected)
+    assert result.W is not None
+    assert violations(problem, 1.001 * result.W, result.multipliers)["stationary"] > 1e-4
+    assert violations(problem, result.W, result.multipliers.roll(1, dims=1))["stationary"] > 1e-2
+    assert violations(problem, 0.999 * result.W, 0.999 * result.multipliers)["feasible"] > 1e-5
 
 
 @given(seeds, st.sampled_from([(3, 11, 7), (7, 3, 5), (5, 7, 2)]))
@@ -63,9 +63,9 @@ def test_the_rank_is_at_most_that_of_the_queries(seed: int, size: tuple[int, int
     """W is a sum of g_i z_i^T, so its rank is at most min(n, d)."""
     n, t, d = size
     problem = linear_problem(n, t, d, seed=seed)
-    found = attention_svm(problem.x, problem.z, problem.selected)
-    if found.W is not None:
-        assert torch.linalg.matrix_rank(found.W, rtol=1e-10) <= min(n, d)
+    result = attention_svm(problem.x, problem.z, problem.selected)
+    if result.W is not None:
+        assert torch.linalg.matrix_rank(result.W, rtol=1e-10) <= min(n, d)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_a_support_vector_machine_finds_the_same(problem: Problem) -> None:
     both = np.vstack([flat, -flat])
     machine = SVC(C=1e6, kernel="precomputed", tol=1e-8).fit(both @ both.T, np.repeat([1, -1], len(flat)))
     W = (machine.dual_coef_[0] @ both[machine.support_]).reshape(A.shape[1:])
-    found = attention_svm(problem.x, problem.z, problem.selected)
-    assert found.W is not None
-    np.testing.assert_allclose(W, found.W.numpy(), atol=1e-5 * np.linalg.norm(W))
+    result = attention_svm(problem.x, problem.z, problem.selected)
+    assert result.W is not None
+    np.testing.assert_allclose(W, result.W.numpy(), atol=1e-5 * np.linalg.norm(W))
 
 
 def test_known_objectives() -> None:
@@ -88,8 +88,8 @@ def test_known_objectives() -> None:
     known = {(5, 6, 10): 2.620037, (20, 20, 32): 5.641253, (40, 32, 48): 7.966106}
     for size, objective in known.items():
         problem = linear_problem(*size)
-        found = attention_svm(problem.x, problem.z, problem.selected)
-        assert found.objective == pytest.approx(objective, abs=5e-7)
+        result = attention_svm(problem.x, problem.z, problem.selected)
+        assert result.objective == pytest.approx(objective, abs=5e-7)
 
 
 @given(seeds)
@@ -100,13 +100,13 @@ def test_the_nearest_matrix(seed: int) -> None:
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     generator = np.random.default_rng(seed)
     near = generator.standard_normal((11, 3))
-    found = least_frobenius(rows, near=near)
-    assert found.converged
-    assert rows.values(found.W).min() > 1 - 1e-9
-    distance = np.linalg.norm(found.W - near)
+    result = least_frobenius(rows, near=near)
+    assert result.converged
+    assert rows.values(result.W).min() > 1 - 1e-9
+    distance = np.linalg.norm(result.W - near)
     for other in (least_frobenius(rows).W, least_frobenius(rows, near=-near).W):
         for step in (1e-3, 0.5, 1.0):
-            assert np.linalg.norm(found.W + step * (other - found.W) - near) >= distance * (1 - 1e-12)
+            assert np.linalg.norm(result.W + step * (other - result.W) - near) >= distance * (1 - 1e-12)
 
 
 def test_reusing_a_projection_does_not_change_its_results() -> None:
@@ -115,9 +115,9 @@ def test_reusing_a_projection_does_not_change_its_results() -> None:
     projection, start = Projection(rows), None
     for seed in range(5):
         near = np.random.default_rng(seed).standard_normal((11, 3))
-        found, fresh = projection.nearest(near, start=start), least_frobenius(rows, near=near)
-        np.testing.assert_allclose(found.W, fresh.W, atol=1e-10)
-        start = found.multipliers
+        result, fresh = projection.nearest(near, start=start), least_frobenius(rows, near=near)
+        np.testing.assert_allclose(result.W, fresh.W, atol=1e-10)
+        start = result.multipliers
 
 
 @given(seeds)
@@ -139,10 +139,10 @@ def test_an_unfinished_solution_has_valid_bounds(monkeypatch: pytest.MonkeyPatch
     whole = attention_svm(problem.x, problem.z, problem.selected)
     monkeypatch.setattr(nonnegative_qp, "LARGEST", 5)
     monkeypatch.setattr(least_distance.optimize, "nnls", _no_convergence)
-    found = attention_svm(problem.x, problem.z, problem.selected)
-    assert found.status is Status.UNFINISHED
-    assert found.W is not None
-    assert 0.9 * whole.margin.low < found.margin.low < whole.margin.low < found.margin.high < 1.1 * whole.margin.high
+    result = attention_svm(problem.x, problem.z, problem.selected)
+    assert result.status is Status.UNFINISHED
+    assert result.W is not None
+    assert 0.9 * whole.margin.low < result.margin.low < whole.margin.low < result.margin.high < 1.1 * whole.margin.high
 
 
 def _no_convergence(*_: object, **__: object) -> None:
@@ -155,7 +155,7 @@ def test_equalities_alone() -> None:
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     bound = np.linspace(-1, 2, rows.count)
     rows = replace(rows, equal=np.ones(rows.count, dtype=bool), bound=bound)
-    found = least_frobenius(rows)
+    result = least_frobenius(rows)
     A, _ = matrices(problem)
     expected = np.linalg.lstsq(A.flatten(1).numpy(), bound, rcond=None)[0]
-    np.testing.assert_allclose(found.W.ravel(), expected, atol=1e-9)
+    np.testing.assert_allclose(result.W.ravel(), expected, atol=1e-9)

@@ -33,43 +33,45 @@ def contradiction(difference: float = 0.0) -> Problem:
 
 @norms
 def test_a_contradictory_pair_is_named(norm: Norm) -> None:
-    found = solved(contradiction(), norm)
-    assert found.status is Status.INFEASIBLE
-    assert found.W is None
-    assert (found.margin.low, found.margin.high) == (0, 0)
-    assert found.conflict is not None
-    assert set(found.conflict.tokens) == {(0, 1), (1, 0)}
-    assert found.conflict.weights == pytest.approx((0.5, 0.5))
-    assert found.conflict.residual < ROUNDING
-    assert "token 1 of sequence 0" in found.conflict.reason
-    assert found.norm is norm
+    result = solved(contradiction(), norm)
+    assert result.status is Status.INFEASIBLE
+    assert result.W is None
+    assert (result.margin.low, result.margin.high) == (0, 0)
+    assert result.conflict is not None
+    assert set(result.conflict.tokens) == {(0, 1), (1, 0)}
+    assert result.conflict.weights == pytest.approx((0.5, 0.5))
+    assert result.conflict.residual < ROUNDING
+    assert "token 1 of sequence 0" in result.conflict.reason
+    assert result.norm is norm
 
 
 @norms
 def test_a_pair_that_nearly_contradicts_is_solved(norm: Norm) -> None:
     """The control of the test above: a small distance is not zero."""
-    found = solved(contradiction(difference=1e-5), norm)
-    assert found.status is Status.SOLVED
-    assert 0 < found.margin.low < 1e-4
+    result = solved(contradiction(difference=1e-5), norm)
+    assert result.status is Status.SOLVED
+    assert 0 < result.margin.low < 1e-4
 
 
 @given(seeds, st.sampled_from([(13, 17, 3, 2), (31, 7, 2, 3), (29, 11, 3, 5)]))
 @settings(max_examples=15)
 def test_the_weights_prove_that_zero_is_in_the_convex_hull(seed: int, size: tuple[int, int, int, int]) -> None:
     problem = random_selection(*size, seed=seed)
-    found = solved(problem)
-    assert found.status is Status.INFEASIBLE
-    assert found.conflict is not None
-    assert sum(found.conflict.weights) == pytest.approx(1)
-    assert min(found.conflict.weights) > 0
+    result = solved(problem)
+    assert result.status is Status.INFEASIBLE
+    assert result.conflict is not None
+    assert sum(result.conflict.weights) == pytest.approx(1)
+    assert min(result.conflict.weights) > 0
     A, tokens = matrices(problem)
     units = A.flatten(1) / A.flatten(1).norm(dim=1, keepdim=True)
     index = {tuple(token): j for j, token in enumerate(tokens.tolist())}
-    total = sum(w * units[index[token]] for w, token in zip(found.conflict.weights, found.conflict.tokens, strict=True))
+    total = sum(
+        w * units[index[token]] for w, token in zip(result.conflict.weights, result.conflict.tokens, strict=True)
+    )
     assert float(torch.linalg.norm(total)) < ROUNDING
-    assert found.conflict.residual < ROUNDING
+    assert result.conflict.residual < ROUNDING
     for norm in Norm:  # the multipliers prove it in every norm
-        assert margin_bound(problem, found.multipliers, norm) < ROUNDING * float(A.flatten(1).norm(dim=1).max())
+        assert margin_bound(problem, result.multipliers, norm) < ROUNDING * float(A.flatten(1).norm(dim=1).max())
 
 
 @given(seeds)
@@ -101,9 +103,9 @@ def test_feasibility_does_not_depend_on_the_norm(norm: Norm) -> None:
 def test_decide_returns_a_separating_matrix_for_a_feasible_problem() -> None:
     problem = feasible_problem(31, 11, 3, 2)
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
-    found = decide(rows, np.zeros(rows.count))
-    assert isinstance(found, LeastNorm)
-    assert rows.values(found.W).min() > 0
+    result = decide(rows, np.zeros(rows.count))
+    assert isinstance(result, LeastNorm)
+    assert rows.values(result.W).min() > 0
 
 
 def test_equalities_can_contradict_margins() -> None:
@@ -112,10 +114,10 @@ def test_equalities_can_contradict_margins() -> None:
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     rows = rows.at(np.array([0, 0, 1, 2, 5, 8]))
     equal = np.arange(6) == 0
-    found = decide(replace(rows, equal=equal, bound=np.where(equal, 0.0, 1.0)), np.zeros(6))
-    assert isinstance(found, Conflict)
-    assert found.tokens == ((int(rows.sequence[1]), int(rows.token[1])),)
-    assert found.residual < ROUNDING
+    result = decide(replace(rows, equal=equal, bound=np.where(equal, 0.0, 1.0)), np.zeros(6))
+    assert isinstance(result, Conflict)
+    assert result.tokens == ((int(rows.sequence[1]), int(rows.token[1])),)
+    assert result.residual < ROUNDING
     assert isinstance(decide(rows.at(np.arange(1, 6)), np.zeros(5)), LeastNorm)
 
 
@@ -127,7 +129,7 @@ def test_an_undecided_problem_is_not_called_infeasible(monkeypatch: pytest.Monke
     assert solved(problem).status is Status.INFEASIBLE
     monkeypatch.setattr(least_distance.optimize, "nnls", no_convergence)
     for norm in Norm:
-        found = solved(problem, norm)
-        assert found.status is Status.UNFINISHED
-        assert found.W is None
-        assert found.margin.low == 0 < found.margin.high
+        result = solved(problem, norm)
+        assert result.status is Status.UNFINISHED
+        assert result.W is None
+        assert result.margin.low == 0 < result.margin.high

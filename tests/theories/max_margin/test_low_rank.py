@@ -21,9 +21,9 @@ def test_an_inactive_rank_bound_changes_nothing() -> None:
     assert free.W is not None
     assert rank_of(free.W) == 3
     for rank in (3, 4, 100):
-        found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=rank)
-        assert found.status is Status.SOLVED
-        assert found.objective == pytest.approx(free.objective, rel=1e-9)
+        result = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=rank)
+        assert result.status is Status.SOLVED
+        assert result.objective == pytest.approx(free.objective, rel=1e-9)
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -31,14 +31,14 @@ def test_an_active_rank_bound(rank: int) -> None:
     """The rank is attained, the bounds are valid, and the margin is smaller than without the rank bound."""
     problem = linear_problem(5, 6, 10)
     free = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
-    found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=rank)
-    assert found.status is Status.LOCAL
-    assert found.W is not None
-    assert rank_of(found.W) == rank
-    assert found.margin.low == pytest.approx(attained_margin(problem, found.W, NUCLEAR), rel=1e-12)
-    assert found.margin.high == pytest.approx(margin_bound(problem, found.multipliers, NUCLEAR), rel=1e-12)
-    assert found.margin.low < free.margin.low
-    assert found.support.sum() < 20, "for a local solution the gap does not decide which constraints are active"
+    result = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=rank)
+    assert result.status is Status.LOCAL
+    assert result.W is not None
+    assert rank_of(result.W) == rank
+    assert result.margin.low == pytest.approx(attained_margin(problem, result.W, NUCLEAR), rel=1e-12)
+    assert result.margin.high == pytest.approx(margin_bound(problem, result.multipliers, NUCLEAR), rel=1e-12)
+    assert result.margin.low < free.margin.low
+    assert result.support.sum() < 20, "for a local solution the gap does not decide which constraints are active"
 
 
 def test_a_local_solution_is_better_than_truncating_the_convex_one() -> None:
@@ -46,21 +46,21 @@ def test_a_local_solution_is_better_than_truncating_the_convex_one() -> None:
     free = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
     assert free.W is not None
     nearest = torch.from_numpy(truncated(free.W.numpy(), 2))
-    found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=2)
-    assert attained_margin(problem, nearest, NUCLEAR) < 0.99 * found.margin.low
+    result = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=2)
+    assert attained_margin(problem, nearest, NUCLEAR) < 0.99 * result.margin.low
 
 
 def test_no_small_change_of_the_factors_is_better() -> None:
     problem = feasible_problem(11, 7, 5, 3)
-    found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=2)
-    assert found.status is Status.LOCAL
-    assert found.W is not None
+    result = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=2)
+    assert result.status is Status.LOCAL
+    assert result.W is not None
     generator = np.random.default_rng(0)
     for size in (1e-1, 1e-2, 1e-3):
         for _ in range(30):
-            perturbed = found.W.numpy() + size * float(found.W.norm()) * generator.standard_normal((5, 3)) / 4
+            perturbed = result.W.numpy() + size * float(result.W.norm()) * generator.standard_normal((5, 3)) / 4
             other = torch.from_numpy(truncated(perturbed, 2))
-            assert attained_margin(problem, other, NUCLEAR) <= found.margin.low * (1 + 1e-6)
+            assert attained_margin(problem, other, NUCLEAR) <= result.margin.low * (1 + 1e-6)
 
 
 def test_a_warning_names_a_rank_that_is_too_low() -> None:
@@ -69,12 +69,12 @@ def test_a_warning_names_a_rank_that_is_too_low() -> None:
     problem = Problem(x, torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
     assert attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR).status is Status.SOLVED
     with pytest.warns(MarginWarning, match="no separating matrix of rank 1 was found"):
-        found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=1)
-    assert found.status is Status.UNFINISHED
-    assert found.W is None
-    assert found.margin.low == 0 < found.margin.high
-    assert found.objective == np.inf
-    assert "raise rank" in found.remarks[-1]
+        result = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR, rank=1)
+    assert result.status is Status.UNFINISHED
+    assert result.W is None
+    assert result.margin.low == 0 < result.margin.high
+    assert result.objective == np.inf
+    assert "raise rank" in result.remarks[-1]
 
 
 @pytest.mark.parametrize(("rank", "norm"), [(0, NUCLEAR), (-1, NUCLEAR), (2, Norm.FROBENIUS), (2, Norm.MAX_ENTRY)])

@@ -26,13 +26,13 @@ sizes = st.sampled_from([(2, 3, 5, 7), (5, 7, 11, 3), (13, 5, 2, 3), (3, 17, 5, 
 @settings(max_examples=15)
 def test_the_bounds_are_within_the_tolerance(seed: int, size: tuple[int, int, int, int]) -> None:
     problem = feasible_problem(*size, seed=seed)
-    found = attention_svm(problem.x, problem.z, problem.selected, norm=ENTRY)
-    assert found.status is Status.SOLVED
-    assert found.W is not None
-    low, high = attained_margin(problem, found.W, ENTRY), margin_bound(problem, found.multipliers, ENTRY)
+    result = attention_svm(problem.x, problem.z, problem.selected, norm=ENTRY)
+    assert result.status is Status.SOLVED
+    assert result.W is not None
+    low, high = attained_margin(problem, result.W, ENTRY), margin_bound(problem, result.multipliers, ENTRY)
     assert 0 < low <= high * (1 + 1e-12)
     assert high - low <= TOLERANCE[ENTRY] * high
-    assert found.objective == pytest.approx(matrix_norm(found.W, ENTRY), rel=1e-12)
+    assert result.objective == pytest.approx(matrix_norm(result.W, ENTRY), rel=1e-12)
 
 
 @given(seeds)
@@ -48,8 +48,8 @@ def test_the_program_with_stored_constraints_has_the_same_margin(seed: int) -> N
         b_ub=np.zeros(m),
         bounds=[(-1, 1)] * entries + [(None, None)],
     )
-    found = attention_svm(problem.x, problem.z, problem.selected, norm=ENTRY)
-    assert found.margin.low == pytest.approx(-stored.fun, rel=1e-6)
+    result = attention_svm(problem.x, problem.z, problem.selected, norm=ENTRY)
+    assert result.margin.low == pytest.approx(-stored.fun, rel=1e-6)
 
 
 def test_the_least_frobenius_norm_has_a_larger_entry() -> None:
@@ -76,9 +76,9 @@ def test_equalities_are_satisfied() -> None:
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     equal = np.arange(rows.count) % 5 == 0
     rows = replace(rows, equal=equal, bound=np.where(equal, 0.0, 1.0))
-    found = least_max_entry(rows, least_frobenius(rows), tolerance=1e-6)
-    interval = bracket(rows, found.W, found.multipliers, ENTRY)
-    assert found.converged
+    result = least_max_entry(rows, least_frobenius(rows), tolerance=1e-6)
+    interval = bracket(rows, result.W, result.multipliers, ENTRY)
+    assert result.converged
     assert 0 <= interval.high - interval.low <= 1e-6 * interval.high
     inequalities = rows.at(np.flatnonzero(~equal))
     easier = least_max_entry(inequalities, least_frobenius(inequalities), tolerance=1e-6)
@@ -98,7 +98,7 @@ def test_bounds_are_valid_if_the_solver_fails(monkeypatch: pytest.MonkeyPatch) -
     problem = feasible_problem(5, 7, 11, 3)
     best = attention_svm(problem.x, problem.z, problem.selected, norm=ENTRY)
     monkeypatch.setattr(module.optimize, "linprog", lambda *_, **__: optimize.OptimizeResult(x=None))
-    found = attention_svm(problem.x, problem.z, problem.selected, norm=ENTRY)
-    assert found.status is Status.UNFINISHED
-    assert found.margin.low <= best.margin.high
-    assert found.margin.high >= best.margin.low
+    result = attention_svm(problem.x, problem.z, problem.selected, norm=ENTRY)
+    assert result.status is Status.UNFINISHED
+    assert result.margin.low <= best.margin.high
+    assert result.margin.high >= best.margin.low

@@ -52,20 +52,20 @@ def measured(head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHI
     measurement = Measurement(make_theory(sampling=sampling))
     for _ in range(groups):
         measurement.observe(head)
-    found: dict[str, list[Finding]] = {}
+    result: dict[str, list[Finding]] = {}
     for finding in judge(measurement.findings()):
-        found.setdefault(finding.claim.statistic, []).append(finding)
-    return found
+        result.setdefault(finding.claim.statistic, []).append(finding)
+    return result
 
 
 def test_a_max_margin_head_meets_every_claim_exactly() -> None:
-    found = measured(max_margin_head(30.0))
+    result = measured(max_margin_head(30.0))
     for claim in (c.RATIO, c.LOW_RATIO, c.COSINE, c.COSINE_SPAN, c.SEPARABLE, c.SATURATION, c.HELD_OUT):
-        for finding in found[claim.statistic]:
+        for finding in result[claim.statistic]:
             assert finding.value == pytest.approx(1, abs=1e-7), claim.statistic
             assert finding.inputs == GROUPS - (claim is c.HELD_OUT)
-    assert {f.verdict for f in found[c.RATIO.statistic]} == {Verdict.SUPPORTED}
-    assert {f.verdict for f in found[c.SEPARABLE.statistic]} == {Verdict.TRUE_BY_CONSTRUCTION}
+    assert {f.verdict for f in result[c.RATIO.statistic]} == {Verdict.SUPPORTED}
+    assert {f.verdict for f in result[c.SEPARABLE.statistic]} == {Verdict.TRUE_BY_CONSTRUCTION}
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_a_max_margin_head_meets_every_claim_exactly() -> None:
     ],
 )
 def test_a_head_of_each_norm_has_the_largest_cosine_with_its_own_svm(norm: Norm, claim: Claim) -> None:
-    found = measured(max_margin_head(60.0, norm))
+    result = measured(max_margin_head(60.0, norm))
     cosines = (c.COSINE, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
-    values = {one.statistic: found[one.statistic][0].value for one in cosines}
+    values = {one.statistic: result[one.statistic][0].value for one in cosines}
     assert values.pop(claim.statistic) == pytest.approx(1, abs=1e-3)
     assert all(value < 0.97 for value in values.values())
-    names = {x.name for x in found[c.COSINE_NUCLEAR.statistic][0].controls}
+    names = {x.name for x in result[c.COSINE_NUCLEAR.statistic][0].controls}
     assert names == {c.RANDOM_HEAD.name}
 
 
@@ -136,21 +136,21 @@ def test_rotated_heads_have_the_singular_values_of_the_head() -> None:
 
 
 def test_a_random_head_is_separable_and_meets_no_other_claim() -> None:
-    found = measured(call(tokens(), identity(), 30 * normal(HEADS, WIDTH, WIDTH, seed=7)))
-    assert all(f.value == 1 for f in found[c.SEPARABLE.statistic])
+    result = measured(call(tokens(), identity(), 30 * normal(HEADS, WIDTH, WIDTH, seed=7)))
+    assert all(f.value == 1 for f in result[c.SEPARABLE.statistic])
     for claim in (c.RATIO, c.COSINE, c.COSINE_SPAN):
-        for finding in found[claim.statistic]:
+        for finding in result[claim.statistic]:
             assert finding.value < 0.9
             assert finding.verdict is Verdict.NO_EVIDENCE
 
 
 def test_an_unsaturated_head_is_measured_but_not_judged() -> None:
-    found = measured(max_margin_head(1.0))
-    [first, _] = found[c.RATIO.statistic]
+    result = measured(max_margin_head(1.0))
+    [first, _] = result[c.RATIO.statistic]
     assert first.value == pytest.approx(1, abs=1e-7)
     assert (first.verdict, first.reason) == (Verdict.NOT_APPLICABLE, "attention is not saturated")
-    assert found[c.SATURATION.statistic][0].value < 0.5
-    assert found[c.SEPARABLE.statistic][0].verdict is Verdict.TRUE_BY_CONSTRUCTION
+    assert result[c.SATURATION.statistic][0].value < 0.5
+    assert result[c.SEPARABLE.statistic][0].verdict is Verdict.TRUE_BY_CONSTRUCTION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,8 +179,8 @@ def by_hand(head: Heads, h: int) -> ByHand:
     assert best.W is not None
     others = torch.ones_like(scores, dtype=torch.bool).scatter(1, selected[:, None], False)
     own, ideal = (
-        (found.gather(1, selected[:, None]) - found)[others]
-        for found in (scores, torch.einsum("nmc,ce,ne->nm", sequences, best.W, z))
+        (result.gather(1, selected[:, None]) - result)[others]
+        for result in (scores, torch.einsum("nmc,ce,ne->nm", sequences, best.W, z))
     )
     delta = sequences[torch.arange(len(z)), selected].unsqueeze(1) - sequences
     hebbian = torch.einsum("nmc,ne->ce", delta, z)
@@ -199,35 +199,35 @@ def by_hand(head: Heads, h: int) -> ByHand:
 def test_statistics_follow_their_definitions(with_bias: bool) -> None:
     bias = normal(HEADS, 3, seed=13) if with_bias else None
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=bias, scale=0.3)
-    found = measured(head)
+    result = measured(head)
     for h in range(HEADS):
         expected = by_hand(head, h)
-        assert found[c.RATIO.statistic][h].value == pytest.approx(expected.ratio, rel=1e-7)
-        assert found[c.LOW_RATIO.statistic][h].value == pytest.approx(expected.low_ratio, rel=1e-7)
-        assert found[c.COSINE.statistic][h].value == pytest.approx(expected.cosine, rel=1e-7)
-        [beside] = [x for x in found[c.COSINE.statistic][h].controls if x.name == c.HEBBIAN.name]
-        assert beside.value == pytest.approx(expected.hebbian, rel=1e-7)
-    # The control: the heads differ, so another's numbers would not do.
+        assert result[c.RATIO.statistic][h].value == pytest.approx(expected.ratio, rel=1e-7)
+        assert result[c.LOW_RATIO.statistic][h].value == pytest.approx(expected.low_ratio, rel=1e-7)
+        assert result[c.COSINE.statistic][h].value == pytest.approx(expected.cosine, rel=1e-7)
+        [compared] = [x for x in result[c.COSINE.statistic][h].controls if x.name == c.HEBBIAN.name]
+        assert compared.value == pytest.approx(expected.hebbian, rel=1e-7)
+    # Control: the heads differ, so the numbers of another head would fail.
     assert by_hand(head, 0).ratio != pytest.approx(by_hand(head, 1).ratio, rel=1e-3)
 
 
 def test_local_optimality_counts_support_tokens_and_no_others() -> None:
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11))
     slope = normal(INPUTS, HEADS, TOKENS, WIDTH, seed=19)
-    found = measured(dataclasses.replace(head, out_gradient=slope))
+    result = measured(dataclasses.replace(head, out_gradient=slope))
     for h in range(HEADS):
         expected = by_hand(head, h)
         gains = -torch.einsum("bne,bme->bnm", slope[:, h], head.v[:, h]).flatten(0, 1)
         better = gains.gather(1, expected.selected[:, None]) > gains
         share = float(better[expected.support].double().mean())
-        assert found[c.LOCAL.statistic][h].value == pytest.approx(share)
-        [every] = [x for x in found[c.LOCAL.statistic][h].controls if x.name == c.EVERY_TOKEN.name]
+        assert result[c.LOCAL.statistic][h].value == pytest.approx(share)
+        [every] = [x for x in result[c.LOCAL.statistic][h].controls if x.name == c.EVERY_TOKEN.name]
         assert every.value != pytest.approx(share, abs=1e-3)
 
 
 def test_a_token_that_was_not_sampled_can_be_selected_if_the_head_selects_it() -> None:
     x = normal(2, 5, WIDTH, seed=23)
-    # Scores are products of first entries: all queries select token 3, whether it is among the two drawn or not.
+    # Scores are products of first entries: all queries select token 3, whether it is among the two sampled ones or not.
     x[..., 0] = 1
     x[:, 3, 0] = 9
     first = torch.zeros(1, WIDTH, WIDTH, dtype=torch.float64)
@@ -249,15 +249,15 @@ def test_a_token_that_was_not_sampled_can_be_selected_if_the_head_selects_it() -
 
 def test_without_maps_keys_and_queries_are_the_tokens_and_the_claims_say_so() -> None:
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), scale=0.3, known=False)
-    found = measured(head)
-    [first, _] = found[c.RATIO.statistic]
+    result = measured(head)
+    [first, _] = result[c.RATIO.statistic]
     assert "the maps to keys and queries are unknown" in first.claim.note
     sequences, z = head.k[:, 0].repeat_interleave(TOKENS, dim=0), head.q[:, 0].flatten(0, 1)
     scores = torch.einsum("nmd,nd->nm", sequences, z)
     best = attention_svm(sequences, z, scores.argmax(dim=-1))
     assert best.W is not None
     cosine = float(best.W.trace() / best.W.norm() / np.sqrt(3))
-    assert found[c.COSINE.statistic][0].value == pytest.approx(cosine, rel=1e-7)
+    assert result[c.COSINE.statistic][0].value == pytest.approx(cosine, rel=1e-7)
 
 
 def test_a_loss_shows_whether_the_selected_token_is_locally_optimal() -> None:
@@ -265,12 +265,12 @@ def test_a_loss_shows_whether_the_selected_token_is_locally_optimal() -> None:
     chosen = torch.einsum("bhnd,bhmd->bhnm", head.q, head.k).argmax(dim=-1)
     values = head.v.gather(2, chosen.unsqueeze(-1).expand(-1, -1, -1, WIDTH))
     centre = head.v.mean(dim=2, keepdim=True)
-    # Down the loss lies the selected value, from where the others are: it has the largest gain by far.
-    found = measured(dataclasses.replace(head, out_gradient=-(values - centre) * 1e3))
+    # The loss falls most towards the selected value: it has the largest gain by far.
+    result = measured(dataclasses.replace(head, out_gradient=-(values - centre) * 1e3))
     against = measured(dataclasses.replace(head, out_gradient=(values - centre) * 1e3))
-    assert found[c.LOCAL.statistic][0].value > 0.9
+    assert result[c.LOCAL.statistic][0].value > 0.9
     assert against[c.LOCAL.statistic][0].value < 0.1
-    names = {x.name for x in found[c.LOCAL.statistic][0].controls}
+    names = {x.name for x in result[c.LOCAL.statistic][0].controls}
     assert names == {c.EVERY_TOKEN.name, c.ANY_TOKENS.name}
     assert c.LOCAL.statistic not in measured(head)
 
@@ -300,8 +300,8 @@ def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
         measurement = Measurement(make_theory(sampling=sampling))
         for part in torch.split(x, sizes):
             measurement.observe(call(part, *maps))
-        found = [f for f in measurement.findings() if f.inputs]
-        return [number for f in found for number in (f.value, *(chance.value for chance in f.controls))]
+        result = [f for f in measurement.findings() if f.inputs]
+        return [number for f in result for number in (f.value, *(control.value for control in f.controls))]
 
     assert values([12]) == pytest.approx(values([5, 4, 3]), rel=1e-9, nan_ok=True)
     assert len(values([12])) > 50
@@ -317,8 +317,8 @@ def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
 )
 def test_reasons_why_the_theory_does_not_apply(change: dict[str, Tensor], reason: str) -> None:
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11))
-    found = measured(dataclasses.replace(head, **change))
-    for findings in found.values():
+    result = measured(dataclasses.replace(head, **change))
+    for findings in result.values():
         assert all(f.verdict is Verdict.NOT_APPLICABLE and reason in f.reason for f in findings)
 
 
@@ -344,6 +344,6 @@ def test_controls_can_be_left_out() -> None:
     head = max_margin_head(30.0)
     measurement = Measurement(make_theory(sampling=EVERYTHING), controls=False)
     measurement.observe(head)
-    found = measurement.findings()
-    assert all(not f.controls for f in found)
-    assert next(f.value for f in found if f.claim == c.RATIO) == pytest.approx(1, abs=1e-7)
+    result = measurement.findings()
+    assert all(not f.controls for f in result)
+    assert next(f.value for f in result if f.claim == c.RATIO) == pytest.approx(1, abs=1e-7)

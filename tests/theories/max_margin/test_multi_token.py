@@ -65,36 +65,38 @@ def _by_cvxpy(operands: Operands, *, finite: bool) -> tuple[np.ndarray | None, f
 @given(SEEDS)
 def test_both_matrices_agree_with_cvxpy(seed: int) -> None:
     operands = _operands(seed)
-    found = operands.solve()
+    result = operands.solve()
     W, size = _by_cvxpy(operands, finite=True)
-    assert found.finite is not None
-    assert float(found.finite.norm()) == pytest.approx(size, rel=AGREEMENT, abs=AGREEMENT)
-    assert np.abs(found.finite.numpy() - W).max() <= 10 * AGREEMENT * max(size, 1)
+    assert result.finite is not None
+    assert float(result.finite.norm()) == pytest.approx(size, rel=AGREEMENT, abs=AGREEMENT)
+    assert np.abs(result.finite.numpy() - W).max() <= 10 * AGREEMENT * max(size, 1)
     W, size = _by_cvxpy(operands, finite=False)
-    assert found.direction.status is Status.SOLVED
-    assert found.direction.objective == pytest.approx(size, rel=AGREEMENT)
-    assert found.direction.W is not None
-    assert np.abs(found.direction.W.numpy() - W).max() <= 10 * AGREEMENT * size
+    assert result.direction.status is Status.SOLVED
+    assert result.direction.objective == pytest.approx(size, rel=AGREEMENT)
+    assert result.direction.W is not None
+    assert np.abs(result.direction.W.numpy() - W).max() <= 10 * AGREEMENT * size
 
 
 @settings(max_examples=20)
 @given(SEEDS)
 def test_the_constraints_are_satisfied(seed: int) -> None:
     operands = _operands(seed)
-    found = operands.solve()
-    assert found.finite is not None
-    assert found.direction.W is not None
-    logits = torch.einsum("ntd,de,ne->nt", operands.x, found.finite, operands.z).masked_fill(
+    result = operands.solve()
+    assert result.finite is not None
+    assert result.direction.W is not None
+    logits = torch.einsum("ntd,de,ne->nt", operands.x, result.finite, operands.z).masked_fill(
         ~operands.selected, -torch.inf
     )
     assert (logits.softmax(dim=-1) - operands.probabilities).abs().max() <= 1e-9
-    scores = torch.einsum("ntd,de,ne->nt", operands.x, found.direction.W, operands.z)
+    scores = torch.einsum("ntd,de,ne->nt", operands.x, result.direction.W, operands.z)
     for i in range(N):
         inside = scores[i][operands.selected[i]]
         assert inside.max() - inside.min() <= 1e-9
         assert inside.min() - scores[i][~operands.selected[i]].max() >= 1 - 1e-9
     # In the sum, selected tokens keep their probabilities and other tokens vanish.
-    both = torch.einsum("ntd,de,ne->nt", operands.x, found.finite + 50 * found.direction.W, operands.z).softmax(dim=-1)
+    both = torch.einsum("ntd,de,ne->nt", operands.x, result.finite + 50 * result.direction.W, operands.z).softmax(
+        dim=-1
+    )
     assert (both - operands.probabilities).abs().max() <= 1e-9
 
 
@@ -123,35 +125,37 @@ def test_one_token_each_is_the_attention_svm(seed: int) -> None:
     operands = _operands(seed)
     single = operands.selected.int().argmax(dim=1)
     only = torch.nn.functional.one_hot(single, T).bool()
-    found, expected = multi_token_svm(operands.x, operands.z, only), attention_svm(operands.x, operands.z, single)
-    assert found.finite is not None
-    assert not found.finite.any()
-    assert torch.equal(found.direction.W, expected.W)
-    assert torch.equal(found.direction.support, expected.support)
+    result, expected = multi_token_svm(operands.x, operands.z, only), attention_svm(operands.x, operands.z, single)
+    assert result.finite is not None
+    assert not result.finite.any()
+    assert torch.equal(result.direction.W, expected.W)
+    assert torch.equal(result.direction.support, expected.support)
 
 
 @settings(max_examples=20)
 @given(SEEDS, st.floats(0.1, 1000))
 def test_growth_recovers_the_coefficient(seed: int, growth: float) -> None:
-    found = _operands(seed).solve()
-    assert found.finite is not None
-    assert found.direction.W is not None
-    W = found.finite + growth * found.direction.W
-    assert found.growth(W) == pytest.approx(growth, rel=1e-9)
-    assert (found.prediction(W) - W).norm() <= 1e-9 * W.norm()
+    result = _operands(seed).solve()
+    assert result.finite is not None
+    assert result.direction.W is not None
+    W = result.finite + growth * result.direction.W
+    assert result.growth(W) == pytest.approx(growth, rel=1e-9)
+    assert (result.prediction(W) - W).norm() <= 1e-9 * W.norm()
     elsewhere = W + normal(D, E, seed=seed)
-    residual = elsewhere - found.prediction(elsewhere)
-    assert abs(float((residual * found.direction.W).sum())) <= 1e-9 * float(elsewhere.norm() * found.direction.W.norm())
+    residual = elsewhere - result.prediction(elsewhere)
+    assert abs(float((residual * result.direction.W).sum())) <= 1e-9 * float(
+        elsewhere.norm() * result.direction.W.norm()
+    )
 
 
 def test_selecting_all_visible_tokens_is_trivial() -> None:
     operands = _operands(0)
     everything = torch.ones(N, T, dtype=torch.bool)
-    found = multi_token_svm(operands.x, operands.z, everything)
-    assert found.direction.status is Status.TRIVIAL
-    assert found.direction.W is not None
-    assert not found.direction.W.any()
-    assert found.growth(normal(D, E, seed=1)) == 0
+    result = multi_token_svm(operands.x, operands.z, everything)
+    assert result.direction.status is Status.TRIVIAL
+    assert result.direction.W is not None
+    assert not result.direction.W.any()
+    assert result.growth(normal(D, E, seed=1)) == 0
     hidden = multi_token_svm(operands.x, operands.z, operands.selected, mask=operands.selected)
     assert hidden.direction.status is Status.TRIVIAL
     blank = operands.x.masked_fill(~operands.selected[:, :, None], torch.nan)
@@ -163,12 +167,12 @@ def test_selecting_all_visible_tokens_is_trivial() -> None:
 def test_a_copy_of_a_selected_token_must_be_selected() -> None:
     x, z = normal(1, 3, D, seed=0), normal(1, E, seed=1)
     x[0, 2] = x[0, 1]
-    found = multi_token_svm(x, z, torch.tensor([[True, True, False]]))
-    assert found.direction.status is Status.INFEASIBLE
-    assert found.direction.conflict is not None
-    assert found.direction.conflict.tokens == ((0, 2),)
+    result = multi_token_svm(x, z, torch.tensor([[True, True, False]]))
+    assert result.direction.status is Status.INFEASIBLE
+    assert result.direction.conflict is not None
+    assert result.direction.conflict.tokens == ((0, 2),)
     with pytest.raises(ValueError, match="there is no prediction because these tokens cannot all score below"):
-        found.prediction(normal(D, E, seed=2))
+        result.prediction(normal(D, E, seed=2))
     together = multi_token_svm(x, z, torch.tensor([[False, True, True]]))
     assert together.direction.status is Status.SOLVED
 
@@ -206,10 +210,10 @@ def test_redundant_equalities_are_satisfied() -> None:
     operands = _operands(5, n=2, d=2)
     W = normal(2, E, seed=9) / 3
     s = torch.einsum("ntd,de,ne->nt", operands.x, W, operands.z).softmax(dim=-1)
-    found = multi_token_svm(operands.x, operands.z, torch.ones(2, T, dtype=torch.bool), probabilities=s)
-    assert found.finite is not None
-    assert found.finite.norm() <= W.norm()
-    again = torch.einsum("ntd,de,ne->nt", operands.x, found.finite, operands.z).softmax(dim=-1)
+    result = multi_token_svm(operands.x, operands.z, torch.ones(2, T, dtype=torch.bool), probabilities=s)
+    assert result.finite is not None
+    assert result.finite.norm() <= W.norm()
+    again = torch.einsum("ntd,de,ne->nt", operands.x, result.finite, operands.z).softmax(dim=-1)
     assert (again - s).abs().max() <= 1e-9
 
 

@@ -39,9 +39,9 @@ def test_bounds_hold_for_any_matrix_and_multipliers(seed: int, norm: Norm) -> No
     for noise in (1e-9, 1e-3, 1.0, 100.0):
         W = best.W.numpy() + noise * np.abs(best.W.numpy()).max() * generator.standard_normal(best.W.shape)
         multipliers = optimal + noise * optimal.max() * generator.standard_normal(len(optimal))
-        found = bracket(rows, W, multipliers, norm)
-        assert found.low <= best.margin.high * (1 + 1e-12)
-        assert found.high >= best.margin.low * (1 - 1e-12)
+        result = bracket(rows, W, multipliers, norm)
+        assert result.low <= best.margin.high * (1 + 1e-12)
+        assert result.high >= best.margin.low * (1 - 1e-12)
 
 
 def test_wrong_bounds_do_not_hold() -> None:
@@ -59,8 +59,8 @@ def test_a_zero_matrix_and_zero_multipliers_give_infinite_bounds() -> None:
     problem = feasible_problem(3, 5, 7, 2)
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     for norm in Norm:
-        found = bracket(rows, np.zeros((7, 2)), np.zeros(rows.count), norm)
-        assert (found.low, found.high) == (-np.inf, np.inf)
+        result = bracket(rows, np.zeros((7, 2)), np.zeros(rows.count), norm)
+        assert (result.low, result.high) == (-np.inf, np.inf)
 
 
 def test_a_matrix_that_violates_an_equality_attains_no_margin() -> None:

@@ -34,13 +34,13 @@ sizes = st.sampled_from([(2, 3, 5), (5, 7, 11), (11, 5, 7), (3, 17, 5), (13, 11,
 def test_the_bounds_are_within_the_tolerance(seed: int, size: tuple[int, int, int]) -> None:
     n, t, d = size
     problem = feasible_problem(n, t, d, d + 2, seed=seed)
-    found = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
-    assert found.status is Status.SOLVED
-    assert found.W is not None
-    low, high = attained_margin(problem, found.W, NUCLEAR), margin_bound(problem, found.multipliers, NUCLEAR)
+    result = attention_svm(problem.x, problem.z, problem.selected, norm=NUCLEAR)
+    assert result.status is Status.SOLVED
+    assert result.W is not None
+    low, high = attained_margin(problem, result.W, NUCLEAR), margin_bound(problem, result.multipliers, NUCLEAR)
     assert 0 < low <= high * (1 + 1e-12)
     assert high - low <= TOLERANCE[NUCLEAR] * high
-    assert found.objective == pytest.approx(matrix_norm(found.W, NUCLEAR), rel=1e-12)
+    assert result.objective == pytest.approx(matrix_norm(result.W, NUCLEAR), rel=1e-12)
 
 
 def test_the_least_frobenius_norm_is_not_the_least_nuclear_norm() -> None:
@@ -96,14 +96,14 @@ def with_equalities(seed: int) -> Constraints:
 def test_equalities_are_satisfied(seed: int) -> None:
     rows = with_equalities(seed)
     least = least_frobenius(rows)
-    found = least_nuclear(rows, least, tolerance=1e-6)
-    assert found.converged
-    values = rows.values(found.W)
+    result = least_nuclear(rows, least, tolerance=1e-6)
+    assert result.converged
+    values = rows.values(result.W)
     assert np.abs(values[rows.equal]).max() < 1e-10
     assert values[~rows.equal].min() > 1 - 1e-10
-    interval = bracket(rows, found.W, found.multipliers, NUCLEAR)
+    interval = bracket(rows, result.W, result.multipliers, NUCLEAR)
     assert interval.high - interval.low <= 1e-6 * interval.high
-    assert np.linalg.norm(found.W, "nuc") < np.linalg.norm(least.W, "nuc")
+    assert np.linalg.norm(result.W, "nuc") < np.linalg.norm(least.W, "nuc")
 
 
 def test_equalities_raise_the_norm() -> None:

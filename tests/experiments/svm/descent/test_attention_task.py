@@ -81,7 +81,7 @@ def test_scores_equal_those_of_single_tokens() -> None:
 
 def test_operands_that_do_not_fit_are_refused(typechecked: bool) -> None:
     if typechecked:
-        pytest.skip("the import hook speaks first")
+        pytest.skip("the import hook raises first")
     good = random_task(0)
     with pytest.raises(ShapeError, match=r"expected tokens .* got tokens \(2, 3, 5, 7\), queries \(2, 4, 11\)"):
         dataclasses.replace(good, queries=torch.zeros(R, N + 1, E).double())

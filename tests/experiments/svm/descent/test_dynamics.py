@@ -49,7 +49,7 @@ def _rotation(size: int, seed: int) -> torch.Tensor:
 
 
 def _turned(rule: Rule, *, factored: bool) -> float:
-    """By how much turning tokens and queries does not turn W along with them."""
+    """Return the error of the equivariance of W to rotations of tokens and queries."""
     task, left, right = random_task(1), _rotation(D, 2), _rotation(E, 3)
     assert isinstance(task.head, LinearHead)
     other = dataclasses.replace(
@@ -69,7 +69,7 @@ def _turned(rule: Rule, *, factored: bool) -> float:
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("rule", [GradientDescent(0.1), NormalisedDescent(0.01)])
 def test_rotating_tokens_and_queries_rotates_w(rule: Rule, factored: bool) -> None:
-    # Steps may double a rounding error each: 2^23 of them would still be seen as small beside the control's.
+    # Each step may double a rounding error; 2^23 of them are still small compared with the control.
     assert _turned(rule, factored=factored) <= 1e-6
     assert _turned(SignDescent(0.01), factored=factored) > 0.01
 
