@@ -178,7 +178,7 @@ def test_the_baseline_is_measured_without_dropout() -> None:
 
     baseline, batches = Dropping().double(), list(_batches(1))
     options: dict[str, Any] = {"theories": "kernel-pca", "layers": {0}}
-    compared = audit(drawn_large(Dropping()).double(), batches, baseline=baseline, **options)
+    compared = audit(with_large_weights(Dropping()).double(), batches, baseline=baseline, **options)
     alone = audit(baseline, batches, **options)
     values = [(f.controls[-1].value, before.value) for f, before in zip(compared.findings, alone.findings, strict=True)]
     assert values
