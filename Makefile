@@ -1,23 +1,23 @@
-# make audit   set everything up, audit the default model on the default text, write clearhead-report/
-# make test    set everything up, run every check
-# make test-cpus  the tests once for each instruction set of this processor; not part of make test
-# make faults  attacks on what Clearhead reads, writes and computes, about 15 minutes: docs/faults.md
-# make sanitize  the kernel on 10,000 drawn shapes under sanitizers, for each width of vectors
-# Both work on a fresh machine with python3, pip and make, and do not install again unless pyproject.toml or the kernel
-# changes. A C++ compiler is used if there is one: see clearhead doctor.
+# make audit      install everything, audit the default model on the default text, write clearhead-report/
+# make test       install everything, run every check
+# make test-cpus  run the tests for each instruction set of this processor; not part of make test
+# make sanitize   run the kernel on 10,000 random shapes under sanitizers, for each vector width
+# make faults     attack what Clearhead reads, writes and computes, about 15 minutes: docs/faults.md; not part of make test
+# The first two work on a fresh machine with python3, pip and make. They install again only if pyproject.toml or the
+# kernel changes. A C++ compiler is used if available: see clearhead doctor.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 2
-# Each worker begins with half of the tests in their order, so that what the tests of a file share is made once.
+# Each worker starts with a contiguous half of the tests, so that fixtures of a file are created once.
 PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 KERNEL := $(wildcard src/clearhead/kernels/*.cpp src/clearhead/kernels/*.h src/clearhead/kernels/*.hpp)
 INSTALLED := pyproject.toml constraints.txt hatch_build.py src/clearhead/kernels/build.py $(KERNEL)
 LIBRARY := src/clearhead/kernels/_symmetric.so
-# pip shows nothing of what the build said.
-TELL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -m clearhead.kernels.build says why"
+# pip hides the output of the build.
+REPORT_KERNEL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -m clearhead.kernels.build prints the reason"
 
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
@@ -29,11 +29,11 @@ audit: $(VENV)/.ready-to-audit
 
 test: lint types contracts browser tests-typed tests-shipped tests-without-kernel
 
-# Needs a compiler with sanitizers. `make test` does the same for some hundred shapes.
+# Needs a compiler with sanitizers. `make test` runs a few hundred shapes.
 sanitize: $(VENV)/.ready-to-test
 	$(BIN)/python tests/kernels/sanitize.py $(ARGS)
 
-# Counts, and a command for each fault. `make test` runs a sample. PYTHONPATH may hold another source tree.
+# Prints counts, and a command to repeat each fault. `make test` runs a sample. PYTHONPATH may hold another source tree.
 FAULTS := current_folder hostile_folders stored_damage degenerate_numbers interruptions
 faults: $(VENV)/.ready-to-test
 	@for name in $(FAULTS); do echo "$$name"; PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/faults/$$name.py || exit 1; done
@@ -48,7 +48,7 @@ types: $(VENV)/.ready-to-test
 contracts: $(VENV)/.ready-to-test
 	$(BIN)/lint-imports
 
-# With every shape annotation checked at run time, in the tests of annotated code. What a user runs is the next target.
+# Checks shape annotations at run time, in the tests of annotated code. The next target tests what users run.
 TYPED := $(addprefix tests/,numerics operators modules theories testing capture models robustness \
   experiments/svm experiments/crate test_annotations.py test_shapes.py)
 tests-typed: $(VENV)/.ready-to-test
@@ -57,23 +57,23 @@ tests-typed: $(VENV)/.ready-to-test
 tests-shipped: $(VENV)/.ready-to-test
 	$(PYTEST)
 
-# Tolerances must hold on every processor: the loops of torch and the kernel's variants round differently.
+# Tolerances must hold on every processor: torch's loops and the kernel's variants round differently.
 test-cpus: $(VENV)/.ready-to-test
 	$(BIN)/python tests/cpus.py -q -n $(WORKERS) --dist worksteal -m "not browser" $(ARGS)
 
-# What the kernel serves must work where it is not installed.
+# Operators with a kernel must work without it.
 tests-without-kernel: $(VENV)/.ready-to-test
 	CLEARHEAD_KERNEL=off $(PYTEST) tests/kernels tests/modules tests/operators/test_symmetric.py \
 	  tests/operators/test_symmetric_range.py tests/operators/test_pursuit.py
 
-# Debian's Chromium, where it may be installed. Elsewhere the browser tests say that they did not run.
+# Installs Debian's Chromium if possible. Otherwise the browser tests are skipped with a reason.
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
 	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	    echo "installing Chromium for the browser tests"; \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 	      chromium chromium-driver >/dev/null; \
-	  else echo "no Chromium and no right to install it: the browser tests will not run"; fi; }
+	  else echo "Chromium is missing and cannot be installed without root: the browser tests are skipped"; fi; }
 
 $(VENV)/.created:
 	@echo "creating $(VENV)"
@@ -84,14 +84,14 @@ $(VENV)/.created:
 $(VENV)/.ready-to-audit: $(INSTALLED) | $(VENV)/.created
 	@echo "installing clearhead and the demo model"
 	@$(INSTALL) --editable ".[demo]"
-	@$(TELL)
+	@$(REPORT_KERNEL)
 	@touch $@
 
 $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
-	@echo "installing clearhead with what its tests need"
+	@echo "installing clearhead with its test dependencies"
 	@$(INSTALL) --editable ".[hf,timm,plots,demo]" --group dev
-	@$(TELL)
-	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed in place of the pinned one'"
+	@$(REPORT_KERNEL)
+	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed instead of the pinned version'"
 	@touch $@
 
 clean:

@@ -1,8 +1,8 @@
-"""What checks annotations in the typed session: beartype, asked once for each function.
+"""The checker of annotations in the typed session: beartype, called once for each signature.
 
-jaxtyping's import hook decorates a function whenever its definition is executed, so one that stands within another is
-decorated anew in each call of that, and beartype writes a program each time. It decorates stand-ins: functions of the
-same arguments and annotations without a body. Where two of them are equal, so is what beartype makes of them.
+jaxtyping's import hook decorates a function whenever its definition runs, so a nested function is decorated in each
+call of the outer one, and beartype generates code each time. The hook decorates stubs: functions with the same
+arguments and annotations without a body. Equal stubs share beartype's result.
 """
 
 from collections.abc import Callable
@@ -10,17 +10,16 @@ from typing import Any
 
 from beartype import beartype
 
-_MADE: dict[tuple[Any, ...], Callable[..., Any]] = {}
+_CHECKED: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its annotations checked, as `beartype` gives it."""
+    """Return the function with its annotations checked by `beartype`."""
     code = function.__code__
     if function.__defaults__ or function.__kwdefaults__ or function.__closure__ or code.co_names:
-        return beartype(
-            function
-        )  # not told apart by what follows: defaults are checked too, and a body may do anything
+        # The key below does not identify such a function: defaults are checked too, and a body may do anything.
+        return beartype(function)
     key = (function.__module__, function.__qualname__, code, *function.__annotations__.items())
-    if key not in _MADE:
-        _MADE[key] = beartype(function)
-    return _MADE[key]
+    if key not in _CHECKED:
+        _CHECKED[key] = beartype(function)
+    return _CHECKED[key]

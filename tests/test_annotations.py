@@ -15,7 +15,7 @@ typed = jaxtyped(typechecker=annotations.checked)
 
 
 def transposed(width: int) -> Callable[[Tensor], Tensor]:
-    """A function within a function: it is defined anew in each call."""
+    """A nested function, which is defined again in each call."""
 
     @typed
     def swap(x: Float[Tensor, "n d"]) -> Float[Tensor, "d n"]:  # noqa: F722
@@ -75,7 +75,7 @@ def test_beartype_is_called_once_per_signature(monkeypatch: pytest.MonkeyPatch) 
         return beartype(function)
 
     monkeypatch.setattr(annotations, "beartype", counted)
-    monkeypatch.setattr(annotations, "_MADE", {})
+    monkeypatch.setattr(annotations, "_CHECKED", {})
     for given in (2, 3, 5):
 
         @typed

@@ -27,21 +27,21 @@ FIRST, SECOND = (
     )
     for name, predicted in (("first", 1.0), ("second", None))
 )
-ANEW, KEPT = Control(name="anew"), Control(name="kept", fixed=True)
+PER_INPUT, FIXED = Control(name="per input"), Control(name="fixed", fixed=True)
 HEADS, DRAWS = 3, 5
 
 
-def _stream(values: Array, anew: Array, kept: Array, *, batch: int = 1, windows: int = 1) -> list[Finding]:
+def _stream(values: Array, per_input: Array, fixed: Array, *, batch: int = 1, windows: int = 1) -> list[Finding]:
     """Return findings for given samples of each input: values (n, h), draws (n, t, h)."""
-    return _measured(values, anew, kept, batch=batch, windows=windows).findings()
+    return _measured(values, per_input, fixed, batch=batch, windows=windows).findings()
 
 
-def _theory(values: Array, anew: Array, kept: Array) -> Theory:
+def _theory(values: Array, per_input: Array, fixed: Array) -> Theory:
     """A theory that looks up the sample of an input by a number in the input."""
 
     def measure(example: Example, rng: Random) -> Samples:
         i = int(example.q[0, 0, 0])
-        first = Sample(value=values[i], controls={ANEW: anew[i], KEPT: kept[i]})
+        first = Sample(value=values[i], controls={PER_INPUT: per_input[i], FIXED: fixed[i]})
         return {FIRST: first, SECOND: Sample(value=values[i], controls={}, predicted=2 * values[i])}
 
     def applies(example: Example) -> Reason | None:
@@ -56,9 +56,9 @@ def _call(ids: Sequence[int], *, windows: int = 1, layer: int = 0) -> Heads:
 
 
 def _measured(
-    values: Array, anew: Array, kept: Array, *, batch: int = 1, windows: int = 1, inputs: range | None = None
+    values: Array, per_input: Array, fixed: Array, *, batch: int = 1, windows: int = 1, inputs: range | None = None
 ) -> Measurement:
-    measurement = Measurement(_theory(values, anew, kept))
+    measurement = Measurement(_theory(values, per_input, fixed))
     ids = list(inputs or range(len(values)))
     for first in range(0, len(ids), batch):
         measurement.observe(_call(ids[first : first + batch], windows=windows))
@@ -70,34 +70,34 @@ def _normal(*shape: int, seed: int = 0) -> Array:
 
 
 def test_draws_of_each_input_are_compared_input_by_input() -> None:
-    values, anew, kept = _normal(11, HEADS), _normal(11, DRAWS, HEADS, seed=1), _normal(11, DRAWS, HEADS, seed=2)
-    for h, finding in enumerate(_stream(values, anew, kept)[:HEADS]):
-        expected = stats.ttest_1samp(values[:, h] - anew[:, :, h].mean(axis=1), 0).pvalue
+    values, per_input, fixed = _normal(11, HEADS), _normal(11, DRAWS, HEADS, seed=1), _normal(11, DRAWS, HEADS, seed=2)
+    for h, finding in enumerate(_stream(values, per_input, fixed)[:HEADS]):
+        expected = stats.ttest_1samp(values[:, h] - per_input[:, :, h].mean(axis=1), 0).pvalue
         assert finding.value == pytest.approx(values[:, h].mean())
         assert finding.controls[0].p_value == pytest.approx(expected)
-        assert finding.controls[0].value == pytest.approx(anew[:, :, h].mean())
+        assert finding.controls[0].value == pytest.approx(per_input[:, :, h].mean())
         assert finding.controls[0].draws == DRAWS
 
 
 def test_a_head_must_lie_outside_the_spread_of_fixed_draws() -> None:
     """A head that differs from the draws' mean as much as single draws do is not significant."""
     level = np.array([-1.0, -0.5, 0.2, 0.6, 1.0])
-    kept = level[None, :, None] + 0.001 * _normal(11, DRAWS, HEADS)
+    fixed = level[None, :, None] + 0.001 * _normal(11, DRAWS, HEADS)
     values = np.array([0.8, 0.26, 30.0]) + 0.001 * _normal(11, HEADS, seed=1)
-    result = _stream(values, kept, kept)[:HEADS]
+    result = _stream(values, fixed, fixed)[:HEADS]
     inside, middle, outside = ({control.name: control.p_value for control in finding.controls} for finding in result)
-    assert inside["anew"] < 1e-6 < 0.2 < inside["kept"]
-    assert middle["kept"] > 0.5
-    assert outside["kept"] < 1e-3
+    assert inside["per input"] < 1e-6 < 0.2 < inside["fixed"]
+    assert middle["fixed"] > 0.5
+    assert outside["fixed"] < 1e-3
 
 
 def test_one_more_fixed_draw_is_significant_at_the_nominal_rate() -> None:
     heads = 2000
     levels = _normal(DRAWS + 1, heads)
-    values, kept = np.repeat(levels[None, 0], 2, axis=0), np.repeat(levels[None, 1:], 2, axis=0)
+    values, fixed = np.repeat(levels[None, 0], 2, axis=0), np.repeat(levels[None, 1:], 2, axis=0)
     from clearhead.numerics.moments import prediction_p_value
 
-    p = np.array([prediction_p_value(values[0, h], kept[0, :, h]) for h in range(heads)])
+    p = np.array([prediction_p_value(values[0, h], fixed[0, :, h]) for h in range(heads)])
     assert abs((p <= 0.05).mean() - 0.05) < 4 * math.sqrt(0.05 * 0.95 / heads)
     assert prediction_p_value(1.0, np.ones(3)) == 1
     assert math.isnan(prediction_p_value(2.0, np.ones(3)))
@@ -166,11 +166,11 @@ def test_heads_with_different_tokens_are_concatenated() -> None:
 
     def measure(part: slice, seen: torch.Tensor) -> dict[Claim, Sample]:
         count = np.array([float(seen.sum())])
-        return {FIRST: Sample(value=count, controls={ANEW: np.stack([count, -count])}, predicted=10 * count)}
+        return {FIRST: Sample(value=count, controls={PER_INPUT: np.stack([count, -count])}, predicted=10 * count)}
 
     joined = measure_by_head(tokens, measure)[FIRST]
     assert joined.value.tolist() == [2, 1]
-    assert joined.controls[ANEW].tolist() == [[2, 1], [-2, -1]]
+    assert joined.controls[PER_INPUT].tolist() == [[2, 1], [-2, -1]]
     assert joined.predicted is not None
     assert joined.predicted.tolist() == [20, 10]
 

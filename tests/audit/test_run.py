@@ -236,11 +236,11 @@ def test_tensors_count_the_tokens_that_attention_sees() -> None:
 def test_a_model_that_the_theory_does_not_cover_gets_a_table_and_no_error() -> None:
     family = FAMILIES["mpnet"]
     record = audit(family.make(), [family.inputs()], theories=["kernel-pca"])
-    told, instead = (
+    skipped, instead = (
         [f for f in record.findings if (f.claim is KERNEL) is measured_instead] for measured_instead in (False, True)
     )
-    assert {f.verdict for f in told} == {Verdict.NOT_APPLICABLE}
-    assert len(told) == 12 * len(kernel_pca.CLAIMS)
+    assert {f.verdict for f in skipped} == {Verdict.NOT_APPLICABLE}
+    assert len(skipped) == 12 * len(kernel_pca.CLAIMS)
     assert len(instead) == 12
     assert Verdict.NOT_APPLICABLE not in {f.verdict for f in instead}
 

@@ -230,17 +230,17 @@ def stream_halved(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     return x + block.mlp(block.mlp_norm(x)), None
 
 
-def beside(block: Parts, x: Tensor) -> tuple[Tensor, None]:
+def parallel(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     normed = block.norm(x)
     return (block.attention(normed) + block.mlp(normed)) + x, None
 
 
-def beside_in_turn(block: Parts, x: Tensor) -> tuple[Tensor, None]:
+def parallel_in_turn(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     normed = block.norm(x)
     return x + block.attention(normed) + block.mlp(normed), None
 
 
-def beside_in_place(block: Parts, x: Tensor) -> tuple[Tensor, None]:
+def parallel_in_place(block: Parts, x: Tensor) -> tuple[Tensor, None]:
     normed = block.norm(x)
     attended = block.attention(normed)
     after = block.mlp(normed)

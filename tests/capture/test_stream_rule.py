@@ -25,7 +25,7 @@ SERIAL = [
     toys.attention_alone, toys.attention_alone_with_sums, toys.values_added, toys.post_norm_twice,
 ]  # fmt: skip
 WITHOUT = [
-    toys.no_residual, toys.residual_elsewhere, toys.beside, toys.beside_in_turn, toys.beside_in_place,
+    toys.no_residual, toys.residual_elsewhere, toys.parallel, toys.parallel_in_turn, toys.parallel_in_place,
     toys.beside_in_one_map, toys.stream_taken_away, toys.stream_halved,
 ]  # fmt: skip
 
@@ -44,7 +44,7 @@ def test_the_residual_stream_is_found_in_every_way_to_write_a_block(step: Step, 
 @pytest.mark.parametrize("step", SERIAL)
 def test_replacing_the_output_of_attention_changes_the_sum_by_the_output_weight(step: Step) -> None:
     """Compared with the model itself, with values twice as large."""
-    first, doubled = captured(made(step, 1), tokens())[0], made(step, 1)
+    first, doubled = captured(toy_model(step, 1), tokens())[0], toy_model(step, 1)
     if step in (toys.values_added, toys.attention_alone_with_sums):
         assert first.output_weight is None  # Something is added before the projection.
         return
@@ -78,13 +78,13 @@ def _features_first(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
 
 
 def test_the_output_weight_has_scales_of_features_but_no_gates_and_no_other_order() -> None:
-    model = made(_scaled_by_feature, 1)
+    model = toy_model(_scaled_by_feature, 1)
     scale, projection = model.blocks[0].norm.weight, model.blocks[0].attention.out
     nn.init.normal_(scale)
     weight = captured(model, tokens())[0].output_weight
     assert torch.allclose(weight.flatten(0, 1), projection.weight.mT * scale / 3, atol=tolerance(torch.float32))
     for step in (_gated, _features_first):
-        assert captured(made(step, 1), tokens())[0].output_weight is None
+        assert captured(toy_model(step, 1), tokens())[0].output_weight is None
 
 
 def test_modules_before_and_after_attention_are_handled() -> None:
@@ -173,7 +173,7 @@ def test_training_mode_works_and_keeps_the_random_state() -> None:
     assert_carried(recorded.heads, model.carried)
 
 
-@pytest.mark.parametrize("step", [toys.pre_norm, toys.post_norm, toys.crate, toys.beside])
+@pytest.mark.parametrize("step", [toys.pre_norm, toys.post_norm, toys.crate, toys.parallel])
 def test_gradient_captures_record_the_residual_stream(step: Step) -> None:
     model = toy_model(step)
     with capture_gradients(model, residual_stream=True) as recorded:

@@ -65,7 +65,7 @@ AUDIT_FAULTS = (
     Fault("sinks: queries that attend to themselves", "theories/attention_sinks.py", "    queries[..., j] = 0\n", "", SINKS),
     Fault("sinks: hidden queries count", "theories/attention_sinks.py", "visible[..., j].expand_as(weights[..., j]).double()", "torch.ones_like(weights[..., j])", SINKS),
     Fault("sinks: uniform attention without the mask", "theories/attention_sinks.py", "torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()", "torch.ones_like(weights)", SINKS),
-    Fault("sinks: the sink logit is forgotten", "theories/attention_sinks.py", "if example.sinks is not None:", "if False:", SINKS),
+    Fault("sinks: the sink logit is left out", "theories/attention_sinks.py", "if example.sinks is not None:", "if False:", SINKS),
     Fault("sinks: the mean of the other values", "theories/attention_sinks.py", ".median(dim=-1).values", ".mean(dim=-1)", SINKS),
 )  # fmt: skip
 """Each is one replacement in the package."""

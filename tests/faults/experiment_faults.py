@@ -24,7 +24,7 @@ EXPERIMENT_FAULTS = (
     Fault("pets: names outside the folder accepted", PETS_FILE, "or not plain:", "or False:", (PETS,)),
     Fault("pets: any mask values accepted", PETS_FILE, "values.ndim != 2 or not bool", "values.ndim != 2 and not bool", (PETS,)),
     Fault("segmentation: best head on the images of its score", "experiments/crate/segmentation.py", "chosen = best_head(heads[::2])", "chosen = best_head(heads[1::2])", (f"{HERE}/crate/test_segmentation.py",)),
-    Fault("layers: cached whatever the images", "experiments/crate/training.py", "images.test_images[:inputs])\n        # An audit", "images.test_images[:1])\n        # An audit", (LAYERS,)),
+    Fault("layers: cached for any images", "experiments/crate/training.py", "images.test_images[:inputs])\n        # An audit", "images.test_images[:1])\n        # An audit", (LAYERS,)),
     Fault("models: torchvision not made importable", "experiments/models/preparing.py", "    ensure_torchvision()  #", "    #", (f"{HERE}/models/test_preparing.py",)),
     Fault("cache: key ignored", "experiments/cache.py", 'if "result" in stored and stored.get("key") == _plain(key)', 'if "result" in stored', (CACHE,)),
     Fault("cache: code ignored", "experiments/cache.py", "code_fingerprint(package) for package in packages", "0 for package in packages", (CACHE,)),

@@ -58,20 +58,20 @@ FAULTS = (
 @dataclass(frozen=True)
 class Outcome:
     fault: Fault
-    killed: bool
+    detected: bool
     by: str
 
 
 def inject(fault: Fault) -> Outcome:
     """Run the fault's tests on a copy of the package that has it."""
-    with tempfile.TemporaryDirectory() as place:
-        copy = Path(place) / "src"
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "src"
         shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
         file = copy / "clearhead" / fault.file
         text = file.read_text()
         if text.count(fault.right) != 1:
             raise SystemExit(
-                f"{fault.name}: {fault.right!r} stands {text.count(fault.right)} times in {fault.file}; mend it"
+                f"{fault.name}: {fault.right!r} occurs {text.count(fault.right)} times in {fault.file}; update it"
             )
         file.write_text(text.replace(fault.right, fault.wrong))
         environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -90,7 +90,7 @@ def inject(fault: Fault) -> Outcome:
     if done.returncode not in (0, 1, 2):
         raise SystemExit(f"{fault.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return Outcome(fault, killed=done.returncode != 0, by=failed[0].split(" - ")[0] if failed else "")
+    return Outcome(fault, detected=done.returncode != 0, by=failed[0].split(" - ")[0] if failed else "")
 
 
 def main() -> None:
@@ -103,9 +103,11 @@ def main() -> None:
         outcomes = []
         for outcome in pool.map(inject, chosen):
             outcomes.append(outcome)
-            print(f"{'killed' if outcome.killed else 'SURVIVED':9s} {outcome.fault.name:44s} {outcome.by}", flush=True)
-    survived = sum(not outcome.killed for outcome in outcomes)
-    print(f"{len(outcomes) - survived} of {len(outcomes)} killed")
+            print(
+                f"{'detected' if outcome.detected else 'SURVIVED':9s} {outcome.fault.name:44s} {outcome.by}", flush=True
+            )
+    survived = sum(not outcome.detected for outcome in outcomes)
+    print(f"{len(outcomes) - survived} of {len(outcomes)} detected")
     sys.exit(1 if survived else 0)
 
 

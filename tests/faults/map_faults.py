@@ -14,7 +14,7 @@ MAP_FAULTS = (
     Fault("folders: kind of another type accepted", "models/native.py", "if not isinstance(kind, str) or kind not in KINDS:", "if kind not in KINDS:", ("tests/models/test_crate.py",)),
     Fault("folders: unlimited number of steps", "models/crate_block.py", "not 0 < self.step <= LARGEST", "not 0 < self.step", ("tests/models/test_crate.py",)),
     Fault("page: agreement scale for a direction", "report/page_data.py", "grid.claim.direction is not None", "False", ("tests/report/test_browser.py",)),
-    Fault("untrained: spread of the mean", "numerics/moments.py", "(1 + 1 / len(samples))", "(1 / len(samples))", SIDED),
-    Fault("untrained: the head without error", "numerics/moments.py", "/ len(samples)) + error**2)", "/ len(samples)))", SIDED),
-    Fault("untrained: one without numbers", "audit/baseline.py", "sorted(measured - at_start)", "sorted(measured - measured)", AUDITED),
+    Fault("baseline: spread of the mean", "numerics/moments.py", "(1 + 1 / len(samples))", "(1 / len(samples))", SIDED),
+    Fault("baseline: the head's error is ignored", "numerics/moments.py", "/ len(samples)) + error**2)", "/ len(samples)))", SIDED),
+    Fault("baseline: one without values is accepted", "audit/baseline.py", "sorted(measured - at_start)", "sorted(measured - measured)", AUDITED),
 )  # fmt: skip

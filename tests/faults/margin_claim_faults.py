@@ -7,14 +7,14 @@ WHERE = "theories/max_margin/on_heads"
 
 MARGIN_CLAIM_FAULTS = (
     Fault(
-        "margin: queries' bias forgotten",
+        "margin: queries' bias left out",
         f"{WHERE}/random_heads.py",
         "right if queries.bias is None else torch.cat([right, queries.bias.cpu().double().unsqueeze(-2)], dim=-2)",
         "right",
         HEADS,
     ),
     Fault(
-        "margin: scale forgotten in the norm",
+        "margin: scale left out of the norm",
         f"{WHERE}/random_heads.py",
         "self._values: Tensor = scale * torch.linalg.svdvals(product)",
         "self._values: Tensor = torch.linalg.svdvals(product)",
@@ -28,28 +28,28 @@ MARGIN_CLAIM_FAULTS = (
         HEADS,
     ),
     Fault(
-        "margin: turned heads keep no spectrum",
+        "margin: rotated heads lose the singular values",
         f"{WHERE}/random_heads.py",
         "left, self._values, torch.einsum(",
         "left, torch.ones_like(self._values), torch.einsum(",
         HEADS,
     ),
     Fault(
-        "margin: random heads drawn anew by call",
+        "margin: other random heads in every call",
         f"{WHERE}/choices.py",
         "generator = torch.Generator().manual_seed(int(head_seed.generate_state(1)[0]))\n    return {",
         "generator = torch.Generator().manual_seed(int(torch.randint(9**9, ())))\n    return {",
         HEADS,
     ),
     Fault(
-        "margin: hidden tokens are seen",
+        "margin: hidden tokens are visible",
         f"{WHERE}/choices.py",
         "indices = visible[position].nonzero().flatten()",
         "indices = (visible[position] | True).nonzero().flatten()",
         HEADS,
     ),
     Fault(
-        "margin: padding asks",
+        "margin: padding used as queries",
         f"{WHERE}/choices.py",
         "enough = enough & visible.any(dim=0)",
         "enough = enough & True",
@@ -119,7 +119,7 @@ MARGIN_CLAIM_FAULTS = (
         HEADS,
     ),
     Fault(
-        "margin: held out on the tokens drawn alone",
+        "margin: held-out selection among sampled tokens only",
         f"{WHERE}/held_out.py",
         "    candidates[selected] = True\n",
         "    pass\n",

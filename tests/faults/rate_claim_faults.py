@@ -80,7 +80,7 @@ RATE_CLAIM_FAULTS = (
         (*MEASURED, *SUBSPACES),
     ),
     Fault(
-        "rate: turned bases forget what lies outside of the tokens",
+        "rate: reflected bases lose directions outside the tokens",
         f"{WHERE}/subspaces.py",
         "(signs[:, :, :-1] * inside) + signs[:, :, -1:] * outside",
         "(signs[:, :, :-1] * inside)",
@@ -94,7 +94,7 @@ RATE_CLAIM_FAULTS = (
         SUBSPACES,
     ),
     Fault(
-        "rate: curves before attention, not behind it",
+        "rate: curves before attention, not after it",
         f"{WHERE}/depth.py",
         "raw, unit = block.after.raw, block.after.unit",
         "raw, unit = block.before.raw, block.before.unit",
@@ -115,7 +115,7 @@ RATE_CLAIM_FAULTS = (
         SUBSPACES,
     ),
     Fault(
-        "curves: what stood beside the model is lost",
+        "curves: the baseline's lines are lost",
         "audit/record.py",
         "lines=(first, replace(_mean_line(lines), name=name), *rest)",
         "lines=(first, replace(_mean_line(lines), name=name))",
@@ -136,14 +136,14 @@ RATE_CLAIM_FAULTS = (
         JUDGED,
     ),
     Fault(
-        "judging: either side of chance agrees",
+        "judging: either side of the controls is supported",
         "audit/judging.py",
         "if lower is (finding.claim.direction is Direction.LOWER) else Verdict.CONTRADICTED",
         "if True else Verdict.CONTRADICTED",
         JUDGED,
     ),
     Fault(
-        "judging: the untrained model never decides",
+        "judging: the baseline never decides",
         "audit/baseline.py",
         "judged = finding.claim.theory in decisive",
         "judged = False",

@@ -10,7 +10,7 @@ MODULE = ("tests/modules/test_symmetric.py",)
 
 SYMMETRIC_FAULTS = (
     Fault(
-        "kernel: equal keys keep outputs of their own",
+        "kernel: equal keys have different outputs",
         "kernels/forward.h",
         "if (*repeated)\n",
         "if (false)\n",
@@ -150,7 +150,7 @@ SYMMETRIC_FAULTS = (
         SYMMETRIC,
     ),
     Fault(
-        "plain heads: gradient of rows only",
+        "row-by-row heads: gradient of rows only",
         "operators/symmetric_tiles.py",
         "        dk += d_scores.mT @ k[:, rows]\n",
         "",

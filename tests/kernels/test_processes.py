@@ -198,4 +198,4 @@ except MemoryError as error:
     print(error)
 assert attend(kernel(), small, small, visible=None, scale=1.0).out.isclose(small).all()
 """
-    assert in_a_process(text) == "not enough memory for attention over 300007 tokens; pass fewer tokens at once"
+    assert in_a_process(text) == "attention over 300007 tokens ran out of memory; pass fewer tokens at once"

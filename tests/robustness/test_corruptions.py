@@ -171,13 +171,13 @@ def test_bytes_are_rounded_to_the_nearest() -> None:
 
 
 def test_a_sweep_measures_each_corruption_at_each_severity() -> None:
-    images, told = _bytes(), []
+    images, reported = _bytes(), []
 
     def darkness(shown: Tensor) -> float:
         return 1 - float(shown.float().mean()) / 255
 
-    swept = sweep(images, darkness, seed=5, progress=told.append)
-    assert told == [one.corruption for one in swept] == [corruption.name for corruption in CORRUPTIONS]
+    swept = sweep(images, darkness, seed=5, progress=reported.append)
+    assert reported == [one.corruption for one in swept] == [corruption.name for corruption in CORRUPTIONS]
     brighter = next(one for one in swept if one.corruption == "brightness")
     assert list(brighter.values) == sorted(brighter.values, reverse=True)
     shown = corrupt(images, BY_NAME["impulse noise"], severity=4, seed=5)

@@ -279,9 +279,9 @@ def test_side_effects_of_a_swap_are_reported() -> None:
         SwapWarning, match="symmetric does not use the queries of 3 layers: W_Q no longer acts.*2 query"
     ) as _:
         swap(llama, "symmetric").undo()
-    with pytest.warns(SwapWarning, match=r"of encoder\.layer\.0\.attention\.self: W_Q") as told:
+    with pytest.warns(SwapWarning, match=r"of encoder\.layer\.0\.attention\.self: W_Q") as warned:
         swap(bert, "symmetric", layers=0).undo()
-    assert "group" not in str(told[0].message)
+    assert "group" not in str(warned[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         swap(llama, TwoSteps(queries="given")).undo()

@@ -1,20 +1,20 @@
 """The residual stream around attention, found from the sums that a model computes, for any architecture.
 
-Every operation of a forward pass is noted with what it read, so that it is known of any two tensors whether one was
-computed from the other. A sum x + f(x) in which f passes through an attention call closes that call's
-block: x is what the model carries past it. A later sum y + g(y), with y computed from the first sum and no attention in
-g, is what follows the attention, for example its MLP. One rule serves all models:
+Every operation of a forward pass is recorded with its inputs, so that for any two tensors it is known whether one was
+computed from the other. A sum x + f(x) in which f contains an attention call closes that call's block; x is the
+residual stream. A later sum y + g(y), with y computed from the first sum and no attention in g, belongs to what follows
+the attention, for example its MLP. One rule applies to all models:
 
 - `before` is x, and `total` the first sum;
-- `between` is y if y is the first sum itself (pre-norm), or if the operations that made y of the first sum are those
-  that follow the second (post-norm: a norm after each sum); otherwise it is the first sum, as in CRATE, where no sum
-  follows that carries it on;
-- `after` is what the next block's attention is added to. Without a next block, it is found by the operations that led
-  there in an earlier block; otherwise it is the last sum, or that with its norm.
+- `between` is y if y is the first sum itself (pre-norm), or if the same operations lead from the first sum to y as
+  follow the second sum (post-norm: a norm after each sum); otherwise it is the first sum, as in CRATE, where no later
+  sum contains it;
+- `after` is the tensor that the next block's attention is added to. Without a next block, it is found by the operations
+  that led there in an earlier block; otherwise it is the last sum, or its norm.
 
-There is no residual stream where attention is not added to what it was computed from, where its keys are computed from
-something else (cross-attention), and where attention and MLP are parallel, so that there are no tokens between them. In
-a decoder with cross-attention only that follows self-attention, and `after` is None.
+There is no residual stream if attention is not added to its own input, if its keys come from another sequence
+(cross-attention), or if attention and MLP are parallel, so that there are no tokens between them. In a decoder only the
+cross-attention follows self-attention, and `after` is None.
 """
 
 import re

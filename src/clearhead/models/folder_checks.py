@@ -1,4 +1,4 @@
-"""Checks of a Hugging Face folder before transformers reads it. Its files may come from anybody.
+"""Checks of a Hugging Face folder before transformers reads it. Its files are not trusted.
 
 A folder is refused if reading it could hang, fill the memory, fetch or run something, read files outside the folder, or
 give a model other than the one that was saved.

@@ -2,7 +2,7 @@
 
 Gu et al. 2024 (arXiv 2410.10781) find them in trained language models and measure them by the mean attention on the
 first token; its values are small, so that the attention changes little. Barbero et al. 2025 (arXiv 2504.02732) explain
-them as a way not to mix tokens. Both speak of causal models; an encoder is measured in the same way.
+them as a way not to mix tokens. Both are about causal models; an encoder is measured in the same way.
 """
 
 import numpy as np

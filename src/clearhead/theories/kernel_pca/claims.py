@@ -203,7 +203,7 @@ PUBLISHED_LINEAR_CKA = _claim(
     f"{REPRODUCTION}, linear CKA",
     1.0,
     Role.PUBLISHED,
-    "biased upward where columns are as many as tokens",
+    "biased upward if there are as many columns as tokens",
 )
 PUBLISHED_KERNEL_CKA = _claim(
     "RBF CKA",
@@ -212,7 +212,7 @@ PUBLISHED_KERNEL_CKA = _claim(
     f"{REPRODUCTION}, kernel CKA",
     1.0,
     Role.PUBLISHED,
-    "biased upward where columns are as many as tokens",
+    "biased upward if there are as many columns as tokens",
 )
 
 

@@ -91,7 +91,7 @@ def _reduction_error(dtype: torch.dtype) -> float:
     rotation = torch.linalg.qr(normal_tensor(N, N, seed=7, dtype=torch.float64))[0].to(dtype)
     for z in _random_tokens(dtype):
         reduction = rate_reduction(z, labels=labels, eps=EPS)
-        # Rotating the tokens among themselves, Z -> O Z, leaves Z^T Z as it is.
+        # Rotating the tokens among themselves, Z -> O Z, does not change Z^T Z.
         equal_moments = torch.cat([z, rotation @ z])
         of_equal = rate_reduction(equal_moments, labels=torch.arange(2).repeat_interleave(N), eps=EPS)
         largest = max(
