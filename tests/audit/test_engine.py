@@ -306,4 +306,4 @@ def test_fixed_draws_are_widened_by_the_heads_own_error() -> None:
     for values, significant in ((wide, False), (steady, True)):
         for finding in _stream(values, fixed, fixed)[:HEADS]:
             p = {control.name: control.p_value for control in finding.controls}
-            assert (p["kept"] < 0.05) is significant
+            assert (p["fixed"] < 0.05) is significant
