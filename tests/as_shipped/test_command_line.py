@@ -488,6 +488,7 @@ def test_help_does_not_import_torch(here: Path) -> None:
         ("audit", "--help"),
         ("verify", "--help"),
         ("reproduce", "--help"),
+        ("calibrate", "--help"),
         ("doctor", "--help"),
     ):
         shown = clearhead(*arguments, here=here)
@@ -521,6 +522,8 @@ def test_the_options_are_pinned(here: Path) -> None:
         "--data", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out", "--seed",
         "--seeds",
     }  # fmt: skip
+    options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
+    assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
 
 

@@ -27,6 +27,7 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
 DEFAULT_RERUN = "clearhead-rerun"
 DEFAULT_RUNS = "clearhead-runs"
+DEFAULT_CALIBRATION = "clearhead-calibration"
 
 
 def _show_version(wanted: bool) -> None:
@@ -132,6 +133,48 @@ def rerun(
         result = run_again(manifest, out=Path(out), model=model, text=text, bar=bar)
     if not print_rerun(result):
         raise typer.Exit(1)
+
+
+@app.command()
+def calibrate(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A model as for audit: planted heads get its sizes, and random models its architecture. "
+            "Default: small sizes and four families.",
+            show_default=False,
+        ),
+    ] = None,
+    theory: Annotated[
+        list[str] | None, typer.Option(help="A theory to calibrate; can be repeated. Default: all.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Planted heads of each theory and strength.")] = 20,
+    models: Annotated[int, typer.Option(min=0, help="Random models to audit.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
+    out: Annotated[
+        str,
+        typer.Option(metavar="PATH", help="Folder for the results: calibration.json, calibration.md, calibration.svg."),
+    ] = DEFAULT_CALIBRATION,
+) -> None:
+    """Measure how often the audit detects planted heads and calls heads of random models.
+
+    Heads that follow a theory to a strength from 0 to 1 are planted in small models and audited: the power of the
+    audit. Models with random weights are audited too: its false positives. An interrupted run continues where it
+    stopped, and more --repeats or --models continue a finished one.
+
+    Example: clearhead calibrate --theory kernel-pca --repeats 8
+    """
+    if not out:
+        raise CommandError("--out is empty; name a folder for the results, or . for the current folder")
+    from clearhead.cli.console import progress_bar
+
+    with progress_bar("loading libraries") as bar:
+        from clearhead.cli.calibrate_command import print_calibration, run_calibration
+
+        files = run_calibration(
+            model, theories=tuple(theory or ()), repeats=repeats, models=models, seed=seed, out=Path(out), bar=bar
+        )
+    print_calibration(files)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
+from clearhead.report.calibration import calibration_sentences
 from clearhead.report.depth import depth_chart
 from clearhead.report.dispute import summary_table, view_dispute
 from clearhead.report.grid import Cell, arrange, beyond_controls, further_claims, leading, skipped_heads
@@ -78,6 +79,7 @@ def render_html(record: AuditRecord) -> str:
         leading=leads,
         maps=maps,
         charts=[value_chart(grid) for grid in leads],
+        calibrated=calibration_sentences(record),
         disputes=[view_dispute(dispute, grids) for dispute in record.disputes],
         groups=[
             (theory, role, claims)

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord, Fidelity
+from clearhead.report.calibration import calibration_sentences
 from clearhead.report.claim_tables import print_leading_claims, print_other_claims, print_published_claims
 from clearhead.report.columns import print_paragraph
 from clearhead.report.depth import depth_in_words
@@ -32,6 +33,8 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         print_paragraph("verdict", text, console)
     for note in record.notes:
         print_paragraph("note", Text(clean(note)), console)
+    for theory, sentence in calibration_sentences(record).items():
+        print_paragraph("calibrated", Text(clean(f"{theory}: {sentence}")), console)
     console.print()
     _print_checks(record, leads, console)
     console.print()

@@ -1,0 +1,170 @@
+"""The counts of a calibration, the file that holds them, and what they say about a theory."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.stored_json import DamagedFileError, read_json, write_json
+
+__all__ = ["CALLED", "Calibration", "Count", "PlantedCounts", "RandomCounts", "shipped_calibration"]
+
+FORMAT = "clearhead-calibration/1"
+SHIPPED = "shipped.json"
+CALLED = (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED)
+"""The verdicts by which the audit says that a head follows a theory."""
+WITHOUT_TEST = (Verdict.NOT_APPLICABLE, Verdict.UNDECIDED, Verdict.TRUE_BY_CONSTRUCTION)
+POWER = 0.8
+"""A strength is detectable if at least this share of planted heads is detected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """`count` of `total`."""
+
+    count: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.count}/{self.total}"
+
+
+@dataclass(slots=True, kw_only=True)
+class PlantedCounts:
+    """Planted heads of one strength and their verdicts by statistic; the other heads of the same models."""
+
+    heads: int = 0
+    verdicts: dict[str, dict[str, int]] = field(default_factory=dict)
+    other_heads: int = 0
+    other_called: int = 0
+
+    def add(self, planted: Iterable[Finding], others: Iterable[Finding], *, heads: int, primary: str) -> None:
+        """Count the findings of one model with this number of planted heads."""
+        self.heads += heads
+        for finding in planted:
+            verdicts = self.verdicts.setdefault(finding.claim.statistic, {})
+            verdicts[str(finding.verdict)] = verdicts.get(str(finding.verdict), 0) + 1
+        judged = [f for f in others if f.claim.statistic == primary and f.verdict not in WITHOUT_TEST]
+        self.other_heads += len(judged)
+        self.other_called += sum(f.verdict in CALLED for f in judged)
+
+    def count(self, statistic: str, verdicts: Iterable[Verdict] = CALLED) -> Count:
+        """Return how many planted heads have one of the verdicts, by default one that says they follow the theory."""
+        counts = self.verdicts.get(statistic, {})
+        return Count(sum(counts.get(str(verdict), 0) for verdict in verdicts), self.heads)
+
+
+@dataclass(slots=True, kw_only=True)
+class RandomCounts:
+    """Random models with at least one judged head, how many of them have a called head, and the same for heads."""
+
+    models: int = 0
+    called_models: int = 0
+    heads: int = 0
+    called_heads: int = 0
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Count the findings of one model on one claim."""
+        counts = Counter(finding.verdict for finding in findings if finding.verdict not in WITHOUT_TEST)
+        called = sum(counts[verdict] for verdict in CALLED)
+        self.models += bool(counts)
+        self.called_models += bool(called)
+        self.heads += counts.total()
+        self.called_heads += called
+
+
+@dataclass(slots=True, kw_only=True)
+class Calibration:
+    """Counts of planted heads and of random models, with the settings that they depend on.
+
+    settings: the seed, the sizes of models and inputs, and the audited model if there is one
+    primary: the primary statistic of each theory, by key
+    planted: by theory and strength; random: by family and theory; models: random models by family
+    """
+
+    settings: dict[str, Any]
+    version: str
+    primary: dict[str, str] = field(default_factory=dict)
+    planted: dict[str, dict[str, PlantedCounts]] = field(default_factory=dict)
+    models: dict[str, int] = field(default_factory=dict)
+    random: dict[str, dict[str, RandomCounts]] = field(default_factory=dict)
+
+    def strengths(self, theory: str) -> list[float]:
+        """Return the planted strengths of a theory, in increasing order."""
+        return sorted(float(strength) for strength in self.planted.get(theory, {}))
+
+    def at(self, theory: str, strength: float) -> PlantedCounts:
+        """Return the counts of one theory and strength, which begin at zero."""
+        return self.planted.setdefault(theory, {}).setdefault(f"{strength:g}", PlantedCounts())
+
+    def detected(self, theory: str, strength: float) -> Count:
+        """Return how many planted heads of this strength are detected by the primary claim."""
+        return self.at(theory, strength).count(self.primary[theory])
+
+    def random_counts(self, theory: str) -> RandomCounts:
+        """Return the counts of a theory over all families."""
+        total = RandomCounts()
+        for by_theory in self.random.values():
+            counts = by_theory.get(theory, RandomCounts())
+            for name, value in asdict(counts).items():
+                setattr(total, name, getattr(total, name) + value)
+        return total
+
+    def detectable(self, theory: str) -> float | None:
+        """Return the smallest strength from which on at least 80 % of planted heads are detected; None without."""
+        smallest = None
+        for strength in reversed([strength for strength in self.strengths(theory) if strength > 0]):
+            detected = self.detected(theory, strength)
+            if not detected.total or detected.count < POWER * detected.total:
+                break
+            smallest = strength
+        return smallest
+
+    def sentence(self, theory: str) -> str:
+        """Return the power and the false positives of a theory in words; "" if neither was measured."""
+        parts = []
+        names = {1.0: "a head that follows the theory exactly is detected", 0.5: "half strength"}
+        parts += [
+            f"{name} {self.detected(theory, strength)}"
+            for strength, name in names.items()
+            if strength in self.strengths(theory) and self.at(theory, strength).heads
+        ]
+        random = self.random_counts(theory)
+        if random.models:
+            parts.append(f"random models called {Count(random.called_models, random.models)}")
+        return "; ".join(parts)
+
+    def write(self, path: Path) -> None:
+        """Write the calibration as JSON with a checksum."""
+        write_json(path, {"format": FORMAT, **asdict(self)})
+
+    @classmethod
+    def read(cls, path: Path) -> "Calibration":
+        """Return the calibration of a file. Raise FileNotFoundError if it is missing, DamagedFileError if damaged."""
+        content = read_json(path)
+        if content.pop("format", None) != FORMAT:
+            raise DamagedFileError(f"{path} is not a calibration ({FORMAT}); delete it and run the command again")
+        try:
+            planted = {
+                theory: {strength: PlantedCounts(**counts) for strength, counts in by_strength.items()}
+                for theory, by_strength in content.pop("planted").items()
+            }
+            random = {
+                family: {theory: RandomCounts(**counts) for theory, counts in by_theory.items()}
+                for family, by_theory in content.pop("random").items()
+            }
+            return cls(**content, planted=planted, random=random)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise DamagedFileError(f"{path} cannot be read ({error}); delete it and run the command again") from None
+
+
+def shipped_calibration() -> Calibration | None:
+    """Return the calibration in the package; None if the package has none or it cannot be read."""
+    with resources.as_file(resources.files("clearhead.calibration") / SHIPPED) as path:
+        try:
+            return Calibration.read(path)
+        except (FileNotFoundError, DamagedFileError):
+            return None

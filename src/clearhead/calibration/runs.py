@@ -1,0 +1,177 @@
+"""Run a calibration: audit models with planted heads and models with random weights, and count the verdicts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clearhead import __version__
+from clearhead.audit.run import audit
+from clearhead.calibration.planted_model import Shape
+from clearhead.calibration.planting import PLANTS
+from clearhead.calibration.random_models import RandomModels
+from clearhead.calibration.results import Calibration, RandomCounts
+from clearhead.errors import InputError
+from clearhead.theories.catalogue import find_theories
+from clearhead.theories.theory import Need, Role, Theory, Unit
+
+__all__ = ["STRENGTHS", "CalibrationRequest", "calibrate"]
+
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+BASELINE_DRAWS = 5
+"""Number of models that form a baseline, as in `clearhead audit`."""
+OF_PLANTED, OF_RANDOM = 0, 1
+"""Separate the seeds of planted and of random models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationRequest:
+    """What to calibrate.
+
+    theories: keys; all by default
+    repeats: planted heads of each strength; models: random models, taken from the families in turn
+    model: name of the model whose sizes are used; "" for none
+    """
+
+    theories: Sequence[str] = ()
+    repeats: int = 20
+    models: int = 20
+    seed: int = 0
+    shape: Shape = field(default_factory=Shape)
+    strengths: Sequence[float] = STRENGTHS
+    model: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the counts depend on, except for how many there are."""
+        theories = [theory.key for theory in find_theories(self.theories)]
+        return {"seed": self.seed, "model": self.model, "shape": asdict(self.shape), "theories": theories}
+
+
+def calibrate(
+    request: CalibrationRequest,
+    families: Sequence[RandomModels],
+    *,
+    path: Path | None = None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Calibration:
+    """Run what is missing and return all counts. With a `path`, they are read from it and written after every model.
+
+    progress: called with what is being audited, the number of audits done and their total
+    """
+    theories = find_theories(request.theories)
+    calibration = _begin(request, path)
+    for theory in theories:
+        calibration.primary[theory.key] = next(c.statistic for c in theory.claims if c.role is Role.PRIMARY)
+    steps = [*_planted_steps(request, theories, calibration), *_random_steps(request, theories, families, calibration)]
+    for number, (what, run) in enumerate(steps):
+        progress(what, number, len(steps))
+        run()
+        if path is not None:
+            calibration.write(path)
+    progress("done", len(steps), len(steps))
+    return calibration
+
+
+def _begin(request: CalibrationRequest, path: Path | None) -> Calibration:
+    """Return the calibration of the file, or an empty one. Raise InputError if the file is of other settings."""
+    empty = Calibration(settings=request.settings(), version=__version__)
+    if path is None or not path.exists():
+        return empty
+    stored = Calibration.read(path)
+    if (stored.settings, stored.version) != (empty.settings, empty.version):
+        raise InputError(
+            f"{path} is a calibration with another seed, model, version or list of theories; choose another folder "
+            "with --out"
+        )
+    return stored
+
+
+Step = tuple[str, Callable[[], None]]
+
+
+def _planted_steps(request: CalibrationRequest, theories: Sequence[Theory], calibration: Calibration) -> Iterator[Step]:
+    layers = request.shape.layers
+    for theory in (theory for theory in theories if theory.key in PLANTS):
+        for strength in request.strengths:
+            for first in range(calibration.at(theory.key, strength).heads, request.repeats, layers):
+                count = min(layers, request.repeats - first)
+                yield (
+                    f"{theory.title}, strength {strength:g}",
+                    lambda theory=theory, strength=strength, first=first, count=count: _audit_planted(
+                        request, theory, strength, first, count, calibration
+                    ),
+                )
+
+
+def _audit_planted(
+    request: CalibrationRequest, theory: Theory, strength: float, first: int, count: int, calibration: Calibration
+) -> None:
+    """Audit one model in which `count` layers have a planted head."""
+    entropy = (request.seed, OF_PLANTED, list(PLANTS).index(theory.key), round(1000 * strength), first)
+    planted = PLANTS[theory.key](request.shape, strength, count, _generator(*entropy, 0))
+    draws = [planted.draw_baseline(_generator(*entropy, 1 + draw)) for draw in range(BASELINE_DRAWS)]
+    record = audit(
+        planted.model,
+        planted.batches,
+        theories=[theory.key],
+        seed=_seed(*entropy),
+        baseline=draws if Need.BASELINE in theory.needs else None,
+    )
+    findings = [finding for finding in record.findings if finding.claim.unit is Unit.HEAD]
+    calibration.at(theory.key, strength).add(
+        (f for f in findings if (f.layer, f.head) in planted.heads),
+        (f for f in findings if (f.layer, f.head) not in planted.heads),
+        heads=count,
+        primary=calibration.primary[theory.key],
+    )
+
+
+def _random_steps(
+    request: CalibrationRequest,
+    theories: Sequence[Theory],
+    families: Sequence[RandomModels],
+    calibration: Calibration,
+) -> Iterator[Step]:
+    for index in range(sum(calibration.models.values()), request.models if families else 0):
+        family = families[index % len(families)]
+        yield (
+            f"random models, {family.name}",
+            lambda family=family, index=index: _audit_random(request, theories, family, index, calibration),
+        )
+
+
+def _audit_random(
+    request: CalibrationRequest,
+    theories: Sequence[Theory],
+    family: RandomModels,
+    index: int,
+    calibration: Calibration,
+) -> None:
+    seeds = [_seed(request.seed, OF_RANDOM, index, draw) for draw in range(BASELINE_DRAWS + 2)]
+    compared = [theory.key for theory in theories if Need.BASELINE in theory.needs]
+    record = audit(
+        family.draw(seeds[0]),
+        family.batches(seeds[1]),
+        theories=[theory.key for theory in theories],
+        seed=seeds[0],
+        baseline=[family.draw(seed) for seed in seeds[2:]] if compared else None,
+        baseline_for=compared,
+    )
+    calibration.models[family.name] = calibration.models.get(family.name, 0) + 1
+    by_theory = calibration.random.setdefault(family.name, {})
+    for theory in theories:
+        primary = calibration.primary[theory.key]
+        by_theory.setdefault(theory.key, RandomCounts()).add(
+            f for f in record.findings if f.claim.theory == theory.title and f.claim.statistic == primary
+        )
+
+
+def _seed(*entropy: int) -> int:
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+
+
+def _generator(*entropy: int) -> torch.Generator:
+    return torch.Generator().manual_seed(_seed(*entropy))

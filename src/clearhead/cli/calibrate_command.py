@@ -1,0 +1,197 @@
+"""`clearhead calibrate`: measure how often the audit detects planted heads and calls heads of random models."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clearhead.audit.findings import Verdict
+from clearhead.calibration.model_shape import shape_of
+from clearhead.calibration.planted_model import Shape
+from clearhead.calibration.random_models import RandomModels, families
+from clearhead.calibration.results import Calibration, Count
+from clearhead.calibration.runs import CalibrationRequest, calibrate
+from clearhead.cli.console import ProgressBar, printing
+from clearhead.cli.failure import CommandError, RunInterruptedError
+from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
+from clearhead.data.text import default_passages, text_batches
+from clearhead.experiments.figures import as_svg, finish_panel, make_panels, plot_percentage
+from clearhead.experiments.tables import Field, Table, as_columns, as_markdown, percentage
+from clearhead.interfaces.torchvision_shim import ensure_torchvision
+from clearhead.models.loading import LoadedModel, load_model
+from clearhead.models.objects import is_object_path
+from clearhead.report.columns import first_that_fits, print_columns
+from clearhead.report.wording import clean
+from clearhead.storage import lock_folder
+from clearhead.stored_json import write_text
+
+__all__ = ["CalibrationFiles", "planted_table", "print_calibration", "random_table", "run_calibration"]
+
+COUNTS_FILE, TABLE_FILE, PLOT_FILE = "calibration.json", "calibration.md", "calibration.svg"
+MAX_TOKENS, BATCH_SIZE = 256, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFiles:
+    """A finished calibration and its files."""
+
+    calibration: Calibration
+    paths: tuple[Path, ...]
+
+
+def run_calibration(
+    model: str | None, *, theories: tuple[str, ...], repeats: int, models: int, seed: int, out: Path, bar: ProgressBar
+) -> CalibrationFiles:
+    """Run the calibration and write its counts, table and plot. Counts that `out` holds are not measured again."""
+    bar.update("preparing", 0, None)
+    try:
+        with lock_folder(out):
+            shape, random_models = (Shape(), families()) if model is None else _like(model)
+            request = CalibrationRequest(
+                theories=theories, repeats=repeats, models=models, seed=seed, shape=shape, model=model or ""
+            )
+            calibration = calibrate(request, random_models, path=out / COUNTS_FILE, progress=bar.update)
+            write_text(out / TABLE_FILE, as_page(calibration))
+            if calibration.planted:
+                write_text(out / PLOT_FILE, draw_power(calibration))
+    except KeyboardInterrupt:
+        raise RunInterruptedError(f"interrupted; the same command continues from {out / COUNTS_FILE}") from None
+    names = (COUNTS_FILE, TABLE_FILE, *([PLOT_FILE] if calibration.planted else []))
+    return CalibrationFiles(calibration=calibration, paths=tuple(out / name for name in names))
+
+
+def print_calibration(files: CalibrationFiles) -> None:
+    """Print both tables and where the files are."""
+    with printing() as console:
+        for table in (planted_table(files.calibration), random_table(files.calibration)):
+            if table[0].cells:
+                print_columns(first_that_fits(as_columns(table), width=console.width), console)
+                console.print()
+        for path in files.paths:
+            console.print(clean(str(path)), style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def planted_table(calibration: Calibration) -> Table:
+    """Return one row for each theory and strength: how many planted heads are detected and supported."""
+    rows = [(theory, strength) for theory in calibration.primary for strength in calibration.strengths(theory)]
+    counts = [calibration.at(theory, strength) for theory, strength in rows]
+    detected = [calibration.detected(theory, strength) for theory, strength in rows]
+    supported = [
+        count.count(calibration.primary[theory], (Verdict.SUPPORTED,))
+        for count, (theory, _) in zip(counts, rows, strict=True)
+    ]
+    return [
+        Field(title="theory", cells=[theory for theory, _ in rows], text=True),
+        Field(title="strength", cells=[f"{strength:g}" for _, strength in rows]),
+        Field(title="detected", cells=[str(count) for count in detected]),
+        Field(
+            title="power, % [95% interval]", short="power, %", cells=[percentage(_flags(count)) for count in detected]
+        ),
+        Field(title="supported", cells=[str(count) for count in supported], rank=1),
+        Field(
+            title="other heads called",
+            cells=[str(Count(count.other_called, count.other_heads)) for count in counts],
+            rank=1,
+        ),
+    ]
+
+
+def random_table(calibration: Calibration) -> Table:
+    """Return one row for each theory and family of random models, and one for all families."""
+    rows = [(theory, family) for theory in calibration.primary for family in (*calibration.random, None)]
+    counts = [
+        calibration.random_counts(theory) if family is None else calibration.random[family][theory]
+        for theory, family in rows
+    ]
+    models = [Count(count.called_models, count.models) for count in counts]
+    return [
+        Field(title="theory", cells=[theory for theory, _ in rows] if calibration.random else [], text=True),
+        Field(title="random models", cells=[family or "all" for _, family in rows], text=True),
+        Field(title="models called", cells=[str(count) for count in models]),
+        Field(
+            title="false positives, % [95% interval]",
+            short="false positives, %",
+            cells=[percentage(_flags(count)) for count in models],
+        ),
+        Field(title="heads called", cells=[str(Count(count.called_heads, count.heads)) for count in counts], rank=1),
+    ]
+
+
+def as_page(calibration: Calibration) -> str:
+    """Return the tables, the verdicts of all claims and the settings in Markdown."""
+    settings = calibration.settings
+    shape = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings["shape"].items())
+    of_model = f"; sizes of {clean(settings['model'])}" if settings["model"] else ""
+    parts = [
+        f"clearhead {calibration.version}, seed {settings['seed']}{of_model}. Planted heads: {shape}.",
+        as_markdown(planted_table(calibration)),
+    ]
+    if calibration.random:
+        parts.append(as_markdown(random_table(calibration)))
+    parts += ["Verdicts of planted heads, all claims:", as_markdown(_claims_table(calibration))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _claims_table(calibration: Calibration) -> Table:
+    rows = [
+        (theory, statistic, strength, verdicts)
+        for theory in calibration.primary
+        for statistic in dict.fromkeys(
+            s for counts in calibration.planted.get(theory, {}).values() for s in counts.verdicts
+        )
+        for strength in calibration.strengths(theory)
+        if (verdicts := calibration.at(theory, strength).verdicts.get(statistic))
+    ]
+    return [
+        Field(title="theory", cells=[theory for theory, *_ in rows]),
+        Field(title="statistic", cells=[statistic for _, statistic, *_ in rows]),
+        Field(title="strength", cells=[f"{strength:g}" for *_, strength, _ in rows]),
+        Field(
+            title="verdicts",
+            cells=[", ".join(f"{name} {count}" for name, count in verdicts.items()) for *_, verdicts in rows],
+        ),
+    ]
+
+
+def draw_power(calibration: Calibration) -> str:
+    """Return the plot: power by strength for each theory, with the false positives of random models as a line."""
+    theories = [theory for theory in calibration.primary if calibration.strengths(theory)]
+    figure, panels = make_panels(len(theories), title="Power of the audit by planted strength", columns=3)
+    for theory, panel in zip(theories, panels, strict=True):
+        strengths = calibration.strengths(theory)
+        detected = [calibration.detected(theory, strength) for strength in strengths]
+        plot_percentage(panel, strengths, [_flags(count) for count in detected], label="planted heads", colour=0)
+        random = calibration.random_counts(theory)
+        if random.models:
+            called = [_flags(Count(random.called_models, random.models))] * 2
+            plot_percentage(panel, [0.0, 1.0], called, label="random models", colour=1)
+        finish_panel(panel, title=theory, x="planted strength", y="detected, %", y_range=(-3, 103))
+    return as_svg(figure)
+
+
+def _like(name: str) -> tuple[Shape, list[RandomModels]]:
+    """Return the sizes of a model on the default text, and models of its architecture with random weights."""
+    ensure_torchvision()
+    if is_object_path(name):
+        allow_current_folder(name, [name])
+    else:
+        remove_from_import_path(name)
+    loaded = load_model(name, max_tokens=MAX_TOKENS)
+    if loaded.encode is None:
+        raise CommandError(
+            f"{name} has no tokenizer, so its lengths on text are unknown; leave MODEL out for the default sizes"
+        )
+    batches = functools.partial(_batches, loaded)
+    draw = loaded.draw_baseline
+    random = [] if draw is None else [RandomModels(name=loaded.name, draw=draw, batches=lambda seed: list(batches()))]
+    return shape_of(loaded.model, batches()), random
+
+
+def _batches(loaded: LoadedModel) -> Iterator[Any]:
+    assert loaded.encode is not None
+    return text_batches(default_passages(), loaded.encode, batch_size=BATCH_SIZE)
+
+
+def _flags(count: Count) -> list[bool]:
+    return [True] * count.count + [False] * (count.total - count.count)

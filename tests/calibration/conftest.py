@@ -1,0 +1,3 @@
+from tests.report.conftest import record
+
+__all__ = ["record"]
