@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from torch import nn
 
+from clearhead.audit.baseline import DRAWS, baseline_seeds
 from clearhead.cli import audit_command
-from clearhead.cli.audit_command import BASELINE_DRAWS, AuditRequest, run_audit
+from clearhead.cli.audit_command import AuditRequest, run_audit
 from clearhead.cli.failure import CommandError
 from clearhead.cli.main import Baseline
 from clearhead.cli.reproduce_command import print_outcome, run_experiment
@@ -74,9 +75,14 @@ def test_the_first_passages_are_read_in_batches(audited, tmp_path: Path, inputs:
     assert list(chain.from_iterable(batches)) == ["one", "two", "three", "four"][:inputs]
 
 
-def test_every_model_of_the_baseline_has_another_seed(audited) -> None:
-    assert list(audited()["baseline"]) == list(range(7, 7 + BASELINE_DRAWS))
+def test_the_baseline_option_reaches_the_audit(audited) -> None:
+    assert audited(baseline=Baseline.AUTO)["baseline"] == "auto"
+    assert audited(baseline=Baseline.ALL)["baseline"] == "all"
     assert audited(baseline=Baseline.NONE)["baseline"] is None
+
+
+def test_every_model_of_the_baseline_has_another_seed() -> None:
+    assert baseline_seeds(7) == list(range(7, 7 + DRAWS))
 
 
 def test_an_outcome_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
