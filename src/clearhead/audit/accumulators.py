@@ -44,6 +44,7 @@ class ClaimSums:
         self.predicted = RunningMoments((heads,))
         self.deviation = RunningMoments((heads,))
         self.shared = 1
+        self.covered = np.ones(heads, dtype=bool)
         self.controls: dict[Control, _ControlSums] = {}
         self.examples = 0
         self.values: list[tuple[int, Array]] = []
@@ -63,6 +64,8 @@ class ClaimSums:
             with np.errstate(invalid="ignore"):
                 self.deviation.add(np.where(defined, sample.value - sample.predicted, np.nan))
         self.shared = max(self.shared, sample.shared)
+        if sample.covered is not None:
+            self.covered &= sample.covered
         for control, draws in sample.controls.items():
             sums = self.controls.setdefault(
                 control, _ControlSums(RunningMoments(draws.shape), RunningMoments(sample.value.shape))
@@ -90,6 +93,7 @@ class ClaimSums:
         self.predicted.merge(other.predicted)
         self.deviation.merge(other.deviation)
         self.shared = max(self.shared, other.shared)
+        self.covered &= other.covered
         for control, sums in other.controls.items():
             if control in self.controls:
                 self.controls[control].value.merge(sums.value)
@@ -118,6 +122,7 @@ class ClaimSums:
             "predicted": self.predicted.state(),
             "deviation": self.deviation.state(),
             "shared": self.shared,
+            "covered": self.covered.tolist(),
             "controls": [
                 {"name": c.name, "fixed": c.fixed, "value": s.value.state(), "difference": s.difference.state()}
                 for c, s in self.controls.items()
@@ -140,7 +145,7 @@ class ClaimSums:
         sums.value, sums.predicted, sums.deviation = (
             RunningMoments.from_state(state[name]) for name in ("value", "predicted", "deviation")
         )
-        sums.shared = state["shared"]
+        sums.shared, sums.covered = state["shared"], np.array(state["covered"], dtype=bool)
         for entry in state["controls"]:
             sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = _ControlSums(
                 RunningMoments.from_state(entry["value"]), RunningMoments.from_state(entry["difference"])
@@ -157,6 +162,7 @@ class ClaimSums:
         low, high = self.value.interval()
         low_deviation, high_deviation = self.deviation.interval()
         undefined = [Reason(ReasonKind.UNDEFINED, claim.undefined)] if self.undefined else []
+        uncovered = Reason(ReasonKind.NOT_COVERED, claim.uncovered)
         for head in range(len(self.value.count)):
             count = int(self.value.count[head])
             predicted = float(self.predicted.mean[head]) if self.predicted.count[head] else np.nan
@@ -171,7 +177,11 @@ class ClaimSums:
                 controls=tuple(self._control(control, head, seed) for control in self.controls),
                 inputs=count,
                 skipped=self.examples - count,
-                reasons=(*self.reasons, *undefined) if self.examples > count else (),
+                reasons=(
+                    *((*self.reasons, *undefined) if self.examples > count else ()),
+                    *(() if self.covered[head] else (uncovered,)),
+                ),
+                applies=bool(self.covered[head]),
                 verdict=Verdict.TRUE_BY_CONSTRUCTION if self.by_construction and count else Verdict.UNDECIDED,
                 deviation=Interval(float(low_deviation[head]), float(high_deviation[head]))
                 if self.deviation.count[head]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.numerics.moments import Array
@@ -31,6 +32,7 @@ def repeat(samples: Mapping[Claim, Sample], groups: int) -> dict[Claim, Sample]:
             controls={control: np.repeat(draws, groups, axis=-1) for control, draws in sample.controls.items()},
             predicted=None if sample.predicted is None else np.repeat(sample.predicted, groups),
             shared=groups,
+            covered=None if sample.covered is None else np.repeat(sample.covered, groups),
         )
         for claim, sample in samples.items()
     }
@@ -44,6 +46,9 @@ def average(samples: Sequence[Sample]) -> Sample:
         value=_mean([sample.value for sample in samples]),
         controls={control: _mean([s.controls[control] for s in samples]) for control in samples[0].controls},
         predicted=_mean(predicted) if predicted else None,
+        covered=None
+        if all(s.covered is None for s in samples)
+        else np.stack([_covered(s) for s in samples]).all(axis=0),
     )
 
 
@@ -57,7 +62,12 @@ def _concatenate(samples: Sequence[Sample]) -> Sample:
             for control in samples[0].controls
         },
         predicted=np.concatenate(predicted) if predicted else None,
+        covered=None if all(s.covered is None for s in samples) else np.concatenate([_covered(s) for s in samples]),
     )
+
+
+def _covered(sample: Sample) -> NDArray[np.bool_]:
+    return np.ones(sample.value.shape, dtype=bool) if sample.covered is None else sample.covered
 
 
 def _combined(
@@ -66,6 +76,7 @@ def _combined(
     value: Array,
     controls: Mapping[Control, Array],
     predicted: Array | None,
+    covered: NDArray[np.bool_] | None,
     shared: int | None = None,
 ) -> Sample:
     return Sample(
@@ -73,6 +84,7 @@ def _combined(
         controls=controls,
         predicted=predicted,
         shared=max(sample.shared for sample in samples) if shared is None else shared,
+        covered=covered,
         by_construction=all(sample.by_construction for sample in samples),
         caveat=next((sample.caveat for sample in samples if sample.caveat is not None), None),
     )

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.theories.example import Example, ModelOutput, Random
@@ -90,6 +93,7 @@ class Claim:
     percent: whether the statistic is a share of a whole, shown as a percentage
     undefined: why the statistic may have no value on an example that the theory applies to
     requires: a condition for judging the claim in a head
+    uncovered: why the claim is measured and not judged in the heads whose samples are not `covered`
     """
 
     theory: str
@@ -105,6 +109,7 @@ class Claim:
     percent: bool = False
     undefined: str = "the statistic is not defined on some inputs"
     requires: Requirement | None = None
+    uncovered: str = "the theory makes no statement about such a head"
 
     def __post_init__(self) -> None:
         if self.direction is not None and self.predicted is not None:
@@ -140,6 +145,7 @@ class Sample:
     value: by head, of size 1 for claims on layers; controls: by draw and head
     predicted: by head, the value if the theory held exactly, where the claim does not say
     shared: how many neighbouring heads share each number, as query heads that share keys and values do
+    covered: by head, whether the theory makes a statement about it on this example; None if about all
     by_construction: whether the claim holds on this example whatever the head computes
     caveat: what to know of the example before trusting the number
     """
@@ -148,6 +154,7 @@ class Sample:
     controls: Mapping[Control, Array]
     predicted: Array | None = None
     shared: int = 1
+    covered: NDArray[np.bool_] | None = None
     by_construction: bool = False
     caveat: Reason | None = None
 

@@ -7,7 +7,8 @@ Theorem 1 of Ji and Xie: A_S(XP) = A_S(X)P for every permutation P. The statisti
 A recomputed in float64 from the captured q, k, v. The mask and the bias on the scores stay in place while the tokens
 are permuted; position codes that were added to queries and keys before, absolute or rotary, move with their tokens. So
 the error measures the layer's own attention, not the whole model. Without a mask or bias that depends on positions it
-is rounding error, by the theorem.
+is rounding error, by the theorem. A mask that shows queries different keys, as a causal one does, breaks the symmetry
+whatever the head computes: the error is shown and not judged.
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ CLAIM = Claim(
     citation="Ji and Xie, A Mathematical View of Attention Models in Deep Learning, theorem 1",
     predicted=0.0,
     undefined="outputs that do not differ between tokens",
+    uncovered="the mask shows queries different keys, as a causal mask does, so the order of tokens matters",
 )
 
 CONTROL = Control(name="outputs in another order")
@@ -63,7 +65,7 @@ class PermutationSymmetry:
     Tokens that no query may attend to are padding: the others are permuted among themselves, so a mask that is the same
     for all queries does not break the symmetry. The value is the mean over `draws` permutations of each example; the
     control is the error against the outputs under another of them. It comes with the value at no cost. A layer whose
-    mask and bias do not depend on positions is symmetric by construction.
+    mask and bias do not depend on positions is symmetric by construction; one whose mask does is not judged.
     """
 
     draws: int = 3
@@ -96,7 +98,8 @@ class PermutationSymmetry:
         distinct = control.mean(axis=0) > LEAST_CONTROL
         value = np.where(distinct, errors.error.mean(dim=0).cpu().numpy(), np.nan)
         controls = {CONTROL: np.where(distinct, control, np.nan)}
-        return {CLAIM: Sample(value=value, controls=controls, by_construction=position_free)}
+        covered = None if mask is None else mask.all(dim=-1).all(dim=-1).expand(len(q)).cpu().numpy()
+        return {CLAIM: Sample(value=value, controls=controls, covered=covered, by_construction=position_free)}
 
 
 def _between(mask_or_bias: Tensor | None, heads: slice, tokens: Tensor) -> Tensor | None:
