@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clearhead.audit.findings import ControlResult, Finding
 from clearhead.theories.theory import TheoremCheck
-from tests.audit.made_findings import CLAIM, LOWER, control, finding
+from tests.audit.synthetic_findings import CLAIM, LOWER, control, finding
 
 
 def test_agreement_is_zero_at_the_null_and_one_at_the_predicted_value() -> None:

@@ -13,7 +13,7 @@ from clearhead.audit.judging import SUPPORT, judge, summarise
 from clearhead.numerics.moments import Interval, RunningMoments
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Direction, Role
-from tests.audit.made_findings import CLAIM, LOWER, control, finding
+from tests.audit.synthetic_findings import CLAIM, LOWER, control, finding
 
 
 def verdict(given: Finding) -> Verdict:

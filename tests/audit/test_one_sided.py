@@ -17,7 +17,7 @@ from clearhead.report.grid import arrange, beyond_controls
 from clearhead.report.head_table import print_head_table
 from clearhead.report.wording import MARKS, RULES, closest_control, evidence, headline, position
 from clearhead.theories.theory import Direction, Unit
-from tests.audit.made_findings import CLAIM, control, finding
+from tests.audit.synthetic_findings import CLAIM, control, finding
 
 LESS = dataclasses.replace(CLAIM, statistic="change", predicted=None, direction=Direction.LOWER)
 MORE = dataclasses.replace(LESS, statistic="growth", direction=Direction.HIGHER)

@@ -16,7 +16,7 @@ from clearhead.calibration.results import Calibration, Count, PlantedCounts, Ran
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.errors import InputError
 from clearhead.stored_json import DamagedFileError
-from tests.audit.made_findings import finding
+from tests.audit.synthetic_findings import finding
 from tests.once import once
 
 SMALL = Shape(layers=2, heads=4, head_dim=3, width=13, tokens=11, inputs=12)

@@ -11,7 +11,7 @@ EVIDENCE = ("tests/interfaces/test_layers.py::test_the_fidelity_check_requires_e
 FAMILIES = ("tests/interfaces/test_families.py",)
 SDPA = ("tests/interfaces/test_sdpa.py", "tests/interfaces/test_calls.py")
 TORCH = ("tests/interfaces/test_torch_mha.py", "tests/capture/test_several.py")
-DESCRIBED = ("tests/interfaces/test_described.py", "tests/swap/test_watched.py")
+DESCRIBED = ("tests/interfaces/test_described.py", "tests/swap/test_swapped_models.py")
 GRADIENTS = ("tests/capture/test_gradients.py",)
 SWAP = ("tests/swap/test_swap.py", "tests/swap/test_heads.py")
 CACHES = ("tests/swap/test_caches.py",)
@@ -28,7 +28,7 @@ INTERFACE_FAULTS = (
     Fault("sdpa: causality left out", "interfaces/sdpa.py", 'if arguments.get("is_causal", False):', "if False:", SDPA),
     Fault("sdpa: the outermost module calls", "interfaces/sdpa.py", "            if isinstance(candidate, nn.Module) and id(candidate) in self.paths:\n                return", "            if candidate is self.module:\n                return", LAYERS),
     Fault("sdpa: a module that calls itself is recorded twice", "interfaces/sdpa.py", "if _is_active(self):  #", "if False:  #", CALLS),
-    Fault("sdpa: fused_attn not restored", "interfaces/sdpa.py", '            self.module.__dict__["fused_attn"] = self.fused\n', "            pass\n", ("tests/swap/test_watched.py", "tests/swap/test_swap.py")),
+    Fault("sdpa: fused_attn not restored", "interfaces/sdpa.py", '            self.module.__dict__["fused_attn"] = self.fused\n', "            pass\n", ("tests/swap/test_swapped_models.py", "tests/swap/test_swap.py")),
     Fault("hugging face: dropout in evaluation", HF, 'float(arguments.get("dropout", 0.0)) if module.training else 0.0', 'float(arguments.get("dropout", 0.0))', CALLS),
     Fault("hugging face: grouped keys in another order", HF, "k=k.repeat_interleave(groups, dim=1) if groups > 1 else k", "k=k.repeat(1, groups, 1, 1) if groups > 1 else k", CALLS),
     Fault("hugging face: causal without a mask in eager attention", HF, "return partial(_attend, function, function is not default)", "return partial(_attend, function, True)", ("tests/swap/test_swap.py",)),
@@ -73,7 +73,7 @@ INTERFACE_FAULTS = (
     Fault("swap: earlier queries are the last ones", "_swap/operator.py", "_run(operator, needs, whole)[..., first:, :]", "_run(operator, needs, whole)[..., : stop - first, :]", CACHES),
     Fault("swap: cross-attention accepted", "_swap/operator.py", "if call.cross or (n != m", "if (n != m", ("tests/swap/test_refusals.py",)),
     Fault("swap: numbers not compared with the pass", "_swap/layers.py", "if not choice.by_number or positions == (choice.index,) or not positions:", "if True:", NUMBERS),
-    Fault("swap: a layer that never runs", "_swap/layers.py", "        if missed:\n", "        if False:\n", ("tests/swap/test_watched.py",)),
+    Fault("swap: a layer that never runs", "_swap/layers.py", "        if missed:\n", "        if False:\n", ("tests/swap/test_swapped_models.py",)),
     Fault("swap: an operator's child stays", "_swap/swaps.py", "            module._modules.pop(CHILD_NAME, None)\n", "", SWAP),
     Fault("swap: put over another swap", "_swap/swaps.py", "if isinstance(handler, OperatorHandler):", "if False:", SWAP),
     Fault("fidelity: changed outputs pass", "audit/fidelity.py", "if fidelity.output_difference != 0:", "if fidelity.output_difference > 1:", EVIDENCE),

@@ -14,7 +14,7 @@ from clearhead._capture import capture
 from clearhead.audit.fidelity import replaced
 from clearhead.heads import Heads
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from tests.interfaces.made_from import ROLES, assert_found, identity_error, made_of
+from tests.interfaces.map_checks import ROLES, assert_found, identity_error, map_of
 from tests.interfaces.zoo import FAMILIES
 
 BATCH, TOKENS, WIDTH, HEADS, FEATURES = 3, 11, 23, 5, 7
@@ -114,7 +114,7 @@ def test_the_columns_are_found_in_any_order(case: str, role: str) -> None:
     for heads in _captured(model, _x(), _x(1)):
         for each in ROLES:
             assert_found(heads, each)
-        made = made_of(heads, role)
+        made = map_of(heads, role)
         assert torch.equal(made.weight, model.project.weight[columns].mT)
         assert torch.equal(made.bias, model.project.bias[columns])
     assert torch.equal(made.x, _x(1))
@@ -149,7 +149,7 @@ NO_MAP: dict[str, Callable[[Attention, Tensor], Tensor]] = {
 def test_operands_that_are_not_linear_outputs_have_no_map(case: str, role: str) -> None:
     """Controls: all heads and features must match, not all but one. The other two operands keep their maps."""
     for heads in _captured(Attention(NO_MAP[case], ALL, role), _x(), _x(1)):
-        assert [made_of(heads, each) is None for each in ROLES] == [each == role for each in ROLES]
+        assert [map_of(heads, each) is None for each in ROLES] == [each == role for each in ROLES]
 
 
 MULTIPLIED: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
@@ -169,7 +169,7 @@ def test_a_constant_factor_is_included_in_the_map(case: str, role: str) -> None:
     model = Attention(lambda m, x: multiply(lay(m, x)), width, role)
     for heads in _captured(model, _x(), _x(1), _x(2, batch=1, tokens=1)):
         assert_found(heads, role)
-        made = made_of(heads, role)
+        made = map_of(heads, role)
         expected = model.project.weight[columns].mT * constant
         torch.testing.assert_close(made.weight, expected, rtol=2 * machine_epsilon(torch.float32), atol=0)
         expected = model.project.bias[columns] * constant

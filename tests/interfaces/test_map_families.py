@@ -11,7 +11,7 @@ from clearhead.audit.fidelity import tensors
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention
 from clearhead.numerics.precision import machine_epsilon
-from tests.interfaces.made_from import assert_found, assert_scores, score_error
+from tests.interfaces.map_checks import assert_found, assert_scores, score_error
 from tests.interfaces.test_torch_mha import BATCH, RUNS, VARIANTS
 from tests.interfaces.zoo import EITHER_IMPLEMENTATION, FAMILIES, with_large_weights
 

@@ -18,7 +18,7 @@ from clearhead.numerics.precision import tolerance
 from clearhead.operators.named import ClampedKeys
 from clearhead.shapes import ShapeError
 from clearhead.stored_json import read_json, write_json
-from tests.interfaces.made_from import ROLES, assert_found
+from tests.interfaces.map_checks import ROLES, assert_found
 from tests.models.released_crate import Released, randomised
 from tests.noise import largest_difference, weight_tolerance
 from tests.operators.paths import PATHS, forced

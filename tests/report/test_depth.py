@@ -17,7 +17,7 @@ from clearhead.numerics.moments import Interval
 from clearhead.report import audit_as_json, print_audit, render_html, write_json
 from clearhead.report.depth import depth_chart
 from clearhead.theories.theory import Direction, Role, Unit
-from tests.audit.made_findings import control, finding
+from tests.audit.synthetic_findings import control, finding
 from tests.report.synthetic import KERNEL_PCA, record_of
 
 HOSTILE = '<script>alert(1)</script>"&'

@@ -33,7 +33,7 @@ from clearhead.theories.coding_rate.claims import (
 )
 from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.theory import Claim, Unit
-from tests.theories.coding_rate.made_heads import (
+from tests.theories.coding_rate.synthetic_heads import (
     HEADS,
     INPUTS,
     STREAM,

@@ -15,7 +15,7 @@ from clearhead.theories.coding_rate.subspaces import (
     random_bases,
     rate_preserving_bases,
 )
-from tests.theories.coding_rate.made_heads import normal
+from tests.theories.coding_rate.synthetic_heads import normal
 
 TOLERANCE = tolerance(torch.float64, terms=31 * 7)
 

@@ -21,7 +21,7 @@ from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim, Windows
-from tests.theories.max_margin.made_heads import WIDTH, call, matrix, normal
+from tests.theories.max_margin.synthetic_heads import WIDTH, call, matrix, normal
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
 EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, rotated=4, replacements=1)

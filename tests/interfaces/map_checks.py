@@ -10,13 +10,13 @@ from clearhead.numerics.precision import tolerance
 ROLES = ("q", "k", "v")
 
 
-def made_of(heads: Heads, role: str) -> LinearMap | None:
+def map_of(heads: Heads, role: str) -> LinearMap | None:
     return {"q": heads.queries_from, "k": heads.keys_from, "v": heads.values_from}[role]
 
 
 def identity_error(heads: Heads, role: str = "v") -> float:
     """Return the largest difference of x W + b from the operand, relative to its largest entry."""
-    made, y = made_of(heads, role), getattr(heads, role)
+    made, y = map_of(heads, role), getattr(heads, role)
     assert made is not None
     again = torch.einsum("btc,hcf->bhtf", made.x.double(), made.weight.double())
     if made.bias is not None:
@@ -25,7 +25,7 @@ def identity_error(heads: Heads, role: str = "v") -> float:
 
 
 def assert_found(heads: Heads, role: str = "v", roundings: float = 0.0) -> None:
-    made = made_of(heads, role)
+    made = map_of(heads, role)
     assert made is not None, (heads.name, role)
     allowed = max(roundings, tolerance(torch.float32, terms=made.x.shape[-1]))
     assert identity_error(heads, role) <= allowed, (heads.name, role)
