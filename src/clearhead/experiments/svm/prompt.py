@@ -50,8 +50,8 @@ def report(results: Results, request: Request) -> Report:
                 for name in PROMPTS
             ],
             "joint": [
-                {"case": name, "prompt": one["prompt"][-1], "head": one["head"][-1], "support": one["support"]}
-                for name, one in joint.items()
+                {"case": name, "prompt": run["prompt"][-1], "head": run["head"][-1], "support": run["support"]}
+                for name, run in joint.items()
             ],
         },
     )

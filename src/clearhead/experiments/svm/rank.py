@@ -82,15 +82,17 @@ def report(results: Results, request: Request) -> Report:
 
 def _table(results: Results) -> Table:
     sizes = [(n, t, d) for n, t in SIZES for d in WIDTHS]
-    each = [results[_cell(*size)] for size in sizes]
-    counts = [(sum(rank is not None for rank in one[Norm.FROBENIUS]), len(one[Norm.FROBENIUS])) for one in each]
+    sized_results = [results[_cell(*size)] for size in sizes]
+    counts = [
+        (sum(rank is not None for rank in ranks[Norm.FROBENIUS]), len(ranks[Norm.FROBENIUS])) for ranks in sized_results
+    ]
     reference = [REFERENCE.get(n, {}).get(d) if t == 5 else None for n, t, d in sizes]
     return [
         Field(title="n", cells=[str(n) for n, _, _ in sizes]),
         Field(title="T", cells=[str(t) for _, t, _ in sizes]),
         Field(title="d", cells=[str(d) for _, _, d in sizes]),
         Field(title="feasible", cells=[f"{feasible} of {tasks}" for feasible, tasks in counts], rank=1),
-        *(Field(title=str(norm), cells=[_mean(result[norm]) for result in each]) for norm in NORMS),
+        *(Field(title=str(norm), cells=[_mean(result[norm]) for result in sized_results]) for norm in NORMS),
         Field(
             title="reference", short="ref.", rank=2,
             cells=["" if pair is None else f"{pair[0]:g}, {pair[1]:g}" for pair in reference],

@@ -37,11 +37,11 @@ Result = Mapping[str, Any]
 
 def measure(*, trained: str, task: str, seed: int) -> dict[str, Any]:
     """Train on one task; return the trajectory, the SVMs of the selected tokens, and how close W came to them."""
-    drawn = draw_task(task, seed)
+    sampled = draw_task(task, seed)
     start = (torch.zeros(1, D, D).double(),) if trained == "W" else draw_small_start([seed], (D, D))
-    run = train(drawn, start, steps=STEPS, record=RECORDED, parameters=Direct() if trained == "W" else Factored())
-    selected, W, queries = run.selected[-1], run.W[-1], drawn.queries[0]
-    solutions = {norm: solve_all(drawn.tokens, drawn.queries, selected, norm) for norm in PREDICTED.values()}
+    run = train(sampled, start, steps=STEPS, record=RECORDED, parameters=Direct() if trained == "W" else Factored())
+    selected, W, queries = run.selected[-1], run.W[-1], sampled.queries[0]
+    solutions = {norm: solve_all(sampled.tokens, sampled.queries, selected, norm) for norm in PREDICTED.values()}
     svm = solutions[PREDICTED[trained]][0].W
     assert svm is not None, "tokens that are selected at the end can be separated"
     directions = torch.nn.functional.cosine_similarity(queries @ W[0].mT, queries @ svm.mT, dim=-1)
@@ -49,13 +49,13 @@ def measure(*, trained: str, task: str, seed: int) -> dict[str, Any]:
         "trained": trained,
         "task": task,
         "selected": selected[0].tolist(),
-        "global": bool(globally_optimal(drawn.token_scores, selected)[0]),
+        "global": bool(globally_optimal(sampled.token_scores, selected)[0]),
         "largest": run.largest[-1, 0].tolist(),
         "cosines": {norm: cosines(W, solved)[0] for norm, solved in solutions.items()},
         "angles": [math.degrees(math.acos(min(cosine, 1.0))) for cosine in directions.tolist()],
         "steps": run.steps,
-        "tokens": drawn.tokens[0].tolist(),
-        "best": drawn.token_scores[0].argmax(dim=-1).tolist(),
+        "tokens": sampled.tokens[0].tolist(),
+        "best": sampled.token_scores[0].argmax(dim=-1).tolist(),
         "attention": run.attention[:, 0].tolist(),
         "directions": torch.nn.functional.normalize(queries @ run.W[:, 0].mT, dim=-1).tolist(),
         "svm directions": (queries @ svm.mT).tolist(),
