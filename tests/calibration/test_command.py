@@ -13,6 +13,7 @@ from clearhead.calibration.planted_model import Shape
 from clearhead.calibration.results import Calibration, PlantedCounts, RandomCounts, shipped_calibration
 from clearhead.cli import calibrate_command
 from clearhead.cli.calibrate_command import as_page, draw_power, planted_table, random_table, run_calibration
+from clearhead.cli.console import ProgressBar
 from clearhead.cli.failure import CommandError, RunInterruptedError
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.huggingface import baseline_of
@@ -25,7 +26,7 @@ from clearhead.theories.catalogue import TheorySource
 SMALL = Shape(layers=2, heads=4, head_dim=3, width=13, tokens=11, inputs=6)
 
 
-class Bar:
+class Bar(ProgressBar):
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int | None]] = []
 

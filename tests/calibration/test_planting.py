@@ -26,7 +26,7 @@ def calls(planted: Planted) -> list[Heads]:
     """The attention calls on the first batch, which holds all inputs."""
     (batch,) = planted.batches
     with torch.no_grad(), capture(planted.model, residual_stream=True) as captured:
-        planted.model(*batch)
+        planted.model(**batch)
     return captured.heads
 
 

@@ -46,7 +46,7 @@ class Planted:
 
     model: "PlantedModel"
     heads: frozenset[tuple[int, int]]
-    batches: Sequence[tuple[Tensor, ...]]
+    batches: Sequence[dict[str, Tensor]]
     draw_baseline: Callable[[torch.Generator], "PlantedModel"]
 
 
@@ -130,9 +130,11 @@ def draw_tokens(shape: Shape, generator: torch.Generator) -> Float[Tensor, "i l 
     size = (shape.inputs, shape.layers, shape.tokens, shape.width)
     normal = torch.randn(size, generator=generator, dtype=torch.float64)
     rotation = torch.linalg.qr(torch.randn(shape.width, shape.width, generator=generator, dtype=torch.float64)).Q
-    return normal * scales @ rotation
+    tokens: Tensor = normal * scales @ rotation
+    return tokens
 
 
-def in_batches(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Split tensors of all inputs into batches of positional arguments."""
-    return list(zip(*(tensor.split(BATCH_SIZE) for tensor in tensors), strict=True))
+def in_batches(**tensors: Tensor) -> list[dict[str, Tensor]]:
+    """Split tensors of all inputs into batches of the model's keyword arguments."""
+    parts = zip(*(torch.split(tensor, BATCH_SIZE) for tensor in tensors.values()), strict=True)
+    return [dict(zip(tensors, batch, strict=True)) for batch in parts]

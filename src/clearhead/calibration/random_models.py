@@ -80,11 +80,11 @@ def _text(seed: int) -> list[dict[str, torch.Tensor]]:
     ids = 1 + torch.multinomial(frequency, INPUTS * TOKENS, replacement=True, generator=generator)
     ids = ids.reshape(INPUTS, TOKENS)
     ids[:, 0] = 0
-    return [{"input_ids": batch, "attention_mask": torch.ones_like(batch)} for batch in ids.split(BATCH_SIZE)]
+    return [{"input_ids": batch, "attention_mask": torch.ones_like(batch)} for batch in torch.split(ids, BATCH_SIZE)]
 
 
 def _images(seed: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.randn(INPUTS, 3, IMAGE // 2, IMAGE // 2, generator=generator)
     images = torch.nn.functional.interpolate(coarse, size=(IMAGE, IMAGE), mode="bilinear")
-    return [{"pixel_values": batch} for batch in images.split(BATCH_SIZE)]
+    return [{"pixel_values": batch} for batch in torch.split(images, BATCH_SIZE)]

@@ -1,5 +1,6 @@
 """Run a calibration: audit models with planted heads and models with random weights, and count the verdicts."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -100,9 +101,7 @@ def _planted_steps(request: CalibrationRequest, theories: Sequence[Theory], cali
                 count = min(layers, request.repeats - first)
                 yield (
                     f"{theory.title}, strength {strength:g}",
-                    lambda theory=theory, strength=strength, first=first, count=count: _audit_planted(
-                        request, theory, strength, first, count, calibration
-                    ),
+                    functools.partial(_audit_planted, request, theory, strength, first, count, calibration),
                 )
 
 
@@ -139,7 +138,7 @@ def _random_steps(
         family = families[index % len(families)]
         yield (
             f"random models, {family.name}",
-            lambda family=family, index=index: _audit_random(request, theories, family, index, calibration),
+            functools.partial(_audit_random, request, theories, family, index, calibration),
         )
 
 

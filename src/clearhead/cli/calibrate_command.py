@@ -166,7 +166,7 @@ def draw_power(calibration: Calibration) -> str:
         if random.models:
             called = [_flags(Count(random.called_models, random.models))] * 2
             plot_percentage(panel, [0.0, 1.0], called, label="random models", colour=1)
-        finish_panel(panel, title=theory, x="planted strength", y="detected, %", y_range=(-3, 103))
+        finish_panel(panel, title=theory, x="planted strength", y="detected, %", y_range=(-3.0, 103.0))
     return as_svg(figure)
 
 

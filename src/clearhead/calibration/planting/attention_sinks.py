@@ -47,7 +47,7 @@ def plant(shape: Shape, strength: float, planted: int, generator: torch.Generato
     return Planted(
         model=PlantedModel(layers),
         heads=planted_heads(planted, shape),
-        batches=in_batches(tokens),
+        batches=in_batches(tokens=tokens),
         draw_baseline=lambda generator: PlantedModel(
             [PlantedAttention(shape, generator=generator) for _ in range(shape.layers)]
         ),

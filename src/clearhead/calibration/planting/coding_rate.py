@@ -46,7 +46,7 @@ def plant(shape: Shape, strength: float, planted: int, generator: torch.Generato
     return Planted(
         model=PlantedModel(layers),
         heads=planted_heads(planted, shape),
-        batches=_batches(tokens, bias),
+        batches=in_batches(tokens=tokens, bias=bias),
         draw_baseline=lambda generator: PlantedModel([_layer(shape, generator) for _ in range(shape.layers)]),
     )
 
@@ -63,9 +63,5 @@ def _layer(shape: Shape, generator: torch.Generator) -> PlantedAttention:
 def _weights(v: Tensor) -> Tensor:
     n, p = v.shape[-2:]
     a = p / (n * EPS**2)
-    inverse = torch.linalg.inv(torch.eye(n, dtype=v.dtype) + a * v @ v.mT)
+    inverse: Tensor = torch.linalg.inv(torch.eye(n, dtype=v.dtype) + a * v @ v.mT)
     return (inverse + OFFSET) / (1 + n * OFFSET)
-
-
-def _batches(tokens: Tensor, bias: Tensor) -> list[tuple[Tensor, ...]]:
-    return [(x, None, b) for x, b in in_batches(tokens, bias)]  # type: ignore[misc]

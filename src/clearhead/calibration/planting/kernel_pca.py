@@ -46,7 +46,7 @@ def plant(shape: Shape, strength: float, planted: int, generator: torch.Generato
     return Planted(
         model=PlantedModel(layers),
         heads=planted_heads(planted, shape),
-        batches=in_batches(torch.cat([tokens, values], dim=-1)),
+        batches=in_batches(tokens=torch.cat([tokens, values], dim=-1)),
         draw_baseline=lambda generator: PlantedModel([layer(generator) for _ in range(shape.layers)]),
     )
 

@@ -58,7 +58,7 @@ def plant(
     return Planted(
         model=model(generator, strength, planted),
         heads=planted_heads(planted, shape),
-        batches=in_batches(x, z),
+        batches=in_batches(tokens=x, queries=z),
         draw_baseline=lambda generator: model(generator, 0.0, 0),
     )
 
@@ -93,7 +93,8 @@ def _scores(x: Tensor, z: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _unit(matrix: Tensor) -> Tensor:
-    return matrix / torch.linalg.matrix_norm(matrix)
+    unit: Tensor = matrix / torch.linalg.matrix_norm(matrix)
+    return unit
 
 
 def _normal(*size: int, generator: torch.Generator) -> Tensor:

@@ -38,6 +38,6 @@ def plant(shape: Shape, strength: float, planted: int, generator: torch.Generato
     return Planted(
         model=model(generator, strength, planted),
         heads=planted_heads(planted, shape),
-        batches=in_batches(draw_tokens(shape, generator)),
+        batches=in_batches(tokens=draw_tokens(shape, generator)),
         draw_baseline=lambda generator: model(generator, 0.0, 0),
     )
