@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from clearhead.audit.findings import Verdict
+from clearhead.audit.findings import NoEvidence, Verdict
 from clearhead.audit.judging import Summary, summarise
 from clearhead.audit.record import AuditRecord
 from clearhead.report.wording import closest_control, evidence, headline, in_prose
@@ -25,7 +25,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def summary(record: AuditRecord) -> Summary:
-    return summarise(record.findings)[0]
+    return dataclasses.replace(summarise(record.findings)[0], no_evidence={})
 
 
 def with_counts(summary: Summary, **counts: int) -> Summary:
@@ -82,6 +82,23 @@ def test_the_evidence_names_median_control_and_prediction(summary: Summary) -> N
     assert evidence(dataclasses.replace(known, claim=lower, predicted=math.nan)).endswith(
         "32% for a random value map; the theory predicts a lower value than every control."
     )
+
+
+def test_the_evidence_says_what_would_have_been_detected(summary: Summary) -> None:
+    kinds = {NoEvidence.BETWEEN: 2, NoEvidence.EQUIVALENT: 9, NoEvidence.TOO_LITTLE_POWER: 1}
+    some = dataclasses.replace(summary, no_evidence=kinds, detectable=0.342)
+    assert evidence(some).endswith(
+        " Without evidence: 9 heads equivalent to the controls, 2 between controls, 1 with too little power. 34% of "
+        "the predicted effect would have been detected in the median of them."
+    )
+    assert evidence(dataclasses.replace(some, detectable=1.2)).endswith(
+        " Even the whole predicted effect would not have been detected in the median of them."
+    )
+    lower = dataclasses.replace(KERNEL_PCA, predicted=None, direction=Direction.LOWER, percent=False)
+    assert evidence(dataclasses.replace(some, claim=lower, predicted=math.nan)).endswith(
+        " A difference of 0.34 from the closest control would have been detected in the median of them."
+    )
+    assert "Without evidence" not in evidence(dataclasses.replace(some, no_evidence={}))
 
 
 def test_the_evidence_needs_neither_controls_nor_a_prediction(summary: Summary) -> None:

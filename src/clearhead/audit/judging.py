@@ -123,7 +123,7 @@ class Summary:
     """One claim over all heads: medians over the heads that it applies to, and how many heads have each verdict.
 
     `controls` has the median of each control by name; `decisive` names the controls that are judged by; `no_evidence`
-    counts the kinds of "no evidence".
+    counts the kinds of "no evidence", and `detectable` is the median over these heads.
     """
 
     claim: Claim
@@ -135,6 +135,7 @@ class Summary:
     decisive: tuple[str, ...]
     verdicts: dict[Verdict, int]
     no_evidence: dict[NoEvidence, int] = dataclasses.field(default_factory=dict)
+    detectable: float = math.nan
 
     @property
     def measured(self) -> int:
@@ -177,6 +178,7 @@ def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
         decisive=tuple(dict.fromkeys(control.name for f in measured for control in f.controls if control.decisive)),
         verdicts=dict(Counter(f.verdict for f in family)),
         no_evidence=dict(Counter(f.no_evidence for f in family if f.no_evidence is not None)),
+        detectable=_median([f.detectable for f in family if f.no_evidence is not None]),
     )
 
 

@@ -64,6 +64,7 @@ def _summary(grid: ClaimGrid) -> dict[str, Any]:
         "verdict": summary.verdict,
         "verdicts": _plain(summary.verdicts),
         "no_evidence": _plain(summary.no_evidence),
+        "detectable": _plain(summary.detectable),
         "heads": summary.heads,
         "measured": summary.measured,
         "beyond_controls": beyond_controls(summary),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.findings import Finding, NoEvidence, Verdict
 from clearhead.audit.judging import SMALL, SUPPORT, Summary
 from clearhead.numerics.memory import format_bytes
 from clearhead.numerics.moments import Interval
@@ -121,10 +121,41 @@ def evidence(summary: Summary) -> str:
     if control:
         text += f" and {in_prose(claim, summary.controls[control])} for {clean(control)}"
     if claim.direction is not None:
-        return f"{text}; the theory predicts a {claim.direction} value than every control."
-    if math.isfinite(summary.predicted):
+        text += f"; the theory predicts a {claim.direction} value than every control"
+    elif math.isfinite(summary.predicted):
         text += f"; the theory predicts {in_prose(claim, summary.predicted)}"
-    return f"{text}."
+    return f"{text}.{_power(summary)}"
+
+
+def _power(summary: Summary) -> str:
+    """Return the kinds of "no evidence" and what would have been detected; "" where every head has evidence.
+
+    Example: " Without evidence: 60 heads equivalent to the controls, 12 between controls. 34% of the predicted effect
+    would have been detected in the median of them."
+    """
+    if not summary.no_evidence:
+        return ""
+    counts = sorted(summary.no_evidence.items(), key=lambda item: -item[1])
+    (kind, count), *others = counts
+    unit = summary.claim.unit + ("s" if count > 1 else "")
+    text = f" Without evidence: {count} {unit} {_KINDS[kind]}"
+    text += "".join(f", {n} {_KINDS[other]}" for other, n in others) + "."
+    if not math.isfinite(summary.detectable):
+        return text
+    if summary.claim.direction is not None:
+        effect = f"a difference of {in_prose(summary.claim, summary.detectable)} from the closest control"
+    elif summary.detectable <= 1:
+        effect = f"{number(100 * summary.detectable, digits=2)}% of the predicted effect"
+    else:
+        return f"{text} Even the whole predicted effect would not have been detected in the median of them."
+    return f"{text} {capitalised(effect)} would have been detected in the median of them."
+
+
+_KINDS = {
+    NoEvidence.EQUIVALENT: "equivalent to the controls",
+    NoEvidence.BETWEEN: "between controls",
+    NoEvidence.TOO_LITTLE_POWER: "with too little power",
+}
 
 
 def in_prose(claim: Claim, value: float) -> str:
