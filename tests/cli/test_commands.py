@@ -3,7 +3,6 @@
 import sys
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torch import nn
 from clearhead.audit.baseline import DRAWS, baseline_seeds
 from clearhead.cli import audit_command
 from clearhead.cli.audit_command import AuditRequest, run_audit
+from clearhead.cli.console import progress_bar
 from clearhead.cli.failure import CommandError
 from clearhead.cli.main import Baseline
 from clearhead.cli.reproduce_command import print_outcome, run_experiment
@@ -24,7 +24,6 @@ OPTIONS: dict[str, Any] = {
     "max_tokens": 16, "batch_size": 2, "seed": 7, "describe": None, "allow_unseen": False,
     "baseline": Baseline.AUTO, "loss": None,
 }  # fmt: skip
-BAR: Any = SimpleNamespace(update=lambda *args: None, notice=lambda line: None)
 
 
 class StopBeforeAuditError(Exception):
@@ -51,8 +50,8 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(**options: Any) -> dict[str, Any]:
-        with pytest.raises(StopBeforeAuditError):
-            run_audit(AuditRequest(**OPTIONS | {"out": tmp_path / "report"} | options), BAR)
+        with pytest.raises(StopBeforeAuditError), progress_bar("") as bar:
+            run_audit(AuditRequest(**OPTIONS | {"out": tmp_path / "report"} | options), bar)
         return arguments
 
     return run
@@ -92,6 +91,7 @@ def test_an_outcome_cannot_control_the_terminal(capsys: pytest.CaptureFixture[st
 
 def test_options_that_an_experiment_does_not_take_are_refused(tmp_path: Path) -> None:
     options = {"data": None, "epochs": 2, "fetch": True, "seeds": None}
-    with pytest.raises(CommandError, match="vit/digits does not take --fetch; it takes --epochs, --seed and --out"):
-        run_experiment("vit/digits", out=tmp_path, seed=0, options=options, bar=BAR)
+    message = "vit/digits does not take --fetch; it takes --epochs, --seed and --out"
+    with pytest.raises(CommandError, match=message), progress_bar("") as bar:
+        run_experiment("vit/digits", out=tmp_path, seed=0, options=options, bar=bar)
     assert list(tmp_path.iterdir()) == []
