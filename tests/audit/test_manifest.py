@@ -63,7 +63,7 @@ def test_everything_that_differs_has_a_line(record: AuditRecord) -> None:
     )
     lines = before.differences(after)
     for start in (
-        "weights: 1 of 2 tensors differ: layers.1.weight",
+        "weights: 1 of 2 tensors differs: layers.1.weight",
         "config: another content (SHA-256 none, now 111111111111)",
         "data: another content",
         f"torch: {torch.__version__}, now 0.1",

@@ -11,7 +11,15 @@ from clearhead.operators.requirements import requirements_of
 if TYPE_CHECKING:
     from clearhead._swap import Swap
 
-__all__ = ["add_note", "as_json", "find_swaps", "remove_config_note", "remove_note", "stored_in_config"]
+__all__ = [
+    "add_note",
+    "as_json",
+    "find_swaps",
+    "remove_config_note",
+    "remove_note",
+    "stored_in_config",
+    "swapped_operators",
+]
 
 _KEY, _BEFORE = "_clearhead_swaps", "_clearhead_config_note"
 
@@ -19,6 +27,11 @@ _KEY, _BEFORE = "_clearhead_swaps", "_clearhead_config_note"
 def find_swaps(model: nn.Module) -> tuple["Swap", ...]:
     """Return the swaps of a model, or of a copy of a swapped model, in the order in which they were made."""
     return tuple(model.__dict__.get(_KEY, ()))
+
+
+def swapped_operators(model: nn.Module) -> dict[str, str]:
+    """Return the operators of the model's swaps in words, by the path of their layer."""
+    return {layer.path: repr(swap.operator) for swap in find_swaps(model) for layer in swap.layers}
 
 
 def as_json(swap: "Swap") -> dict[str, Any]:

@@ -179,7 +179,7 @@ class Measurement:
     def samples(self) -> list[ClaimSamples]:
         """Return the values of every claim and layer, input by input."""
         return [
-            ClaimSamples.of(claim, sums.layer, sums.name, sums.claims[claim].by_example())
+            ClaimSamples.of(self.theory, claim, sums.layer, sums.name, sums.claims[claim].by_example())
             for sums in self._sums()
             for claim in self.theory.claims
             if claim in sums.claims and claim.role is not Role.DEPTH

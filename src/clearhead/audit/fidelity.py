@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._capture import capture
-from clearhead._swap.notes import find_swaps
+from clearhead._swap.notes import swapped_operators
 from clearhead.audit.record import Fidelity
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, Call, Original
@@ -115,13 +115,24 @@ def check_fidelity(
     *,
     describe: Sequence[AttentionSpec] = (),
     allow_unseen: bool = False,
+    allow_swapped: bool = False,
 ) -> Fidelity:
     """Run the model on one batch alone, captured, and with its attention replaced by exact softmax, noise and uniform.
 
     Captured it must give the same bits, and recomputed attention must equal its own. Exact softmax must change nothing
     beyond rounding; how much the model amplifies rounding is measured by noise of that size on the layers' own outputs.
     Uniform attention must change more: otherwise what was captured does not reach the output.
+
+    allow_swapped: leave layers with a swapped operator as they are and check the others; without it such a layer is an
+        error, because it does not compute softmax attention
     """
+    swapped = swapped_operators(model)
+    unchecked = swapped if allow_swapped else {}
+
+    def softmax_layers(function: Callable[[Heads], Tensor]) -> Callable[[Heads], Tensor]:
+        """Return the function for layers of softmax attention; a swapped layer keeps its own output."""
+        return lambda heads: heads.out if heads.name in unchecked else function(heads)
+
     try:
         alone = list(tensors(run()))
     except Exception as error:
@@ -129,21 +140,23 @@ def check_fidelity(
     if not alone or any(bool(x.isnan().any()) for x in alone):
         raise FidelityError("the model's output is not finite; its weights may hold NaN")
     worst: list[tuple[float, Heads]] = []
-    with capture(
-        model,
-        describe=describe,
-        keep=lambda heads: worst.append((recompute_error(heads), _without_tensors(heads))),
-        allow_unseen=allow_unseen,
-    ) as captured:
+
+    def check(heads: Heads) -> None:
+        if heads.name not in unchecked:
+            worst.append((recompute_error(heads), _without_tensors(heads)))
+
+    with capture(model, describe=describe, keep=check, allow_unseen=allow_unseen) as captured:
         outputs = list(tensors(run()))
     if not captured.passes:
         raise FidelityError("run() does not call the model that was passed")
-    with replaced(model, recomputed, describe=describe) as replacement:
+    if not worst:
+        raise FidelityError("every layer has a swapped operator, so no softmax attention is left to measure; undo one")
+    with replaced(model, softmax_layers(recomputed), describe=describe) as replacement:
         exact = list(tensors(run()))
     largest = max(error for error, _ in worst)
     with replaced(model, _disturbed(largest), describe=describe):
         disturbed = list(tensors(run()))
-    with replaced(model, _uniform, describe=describe):
+    with replaced(model, softmax_layers(_uniform), describe=describe):
         uniform = list(tensors(run()))
     dtype = alone[0].dtype
     fidelity = Fidelity(
@@ -155,13 +168,8 @@ def check_fidelity(
         tolerance=swap_tolerance(dtype, _largest(_relative, alone, disturbed)),
         unseen=captured.unseen,
     )
-    _require(fidelity, worst, replacement.calls, _swapped_in(model))
+    _require(fidelity, worst, replacement.calls, swapped)
     return fidelity
-
-
-def _swapped_in(model: nn.Module) -> dict[str, str]:
-    """Return the operators of the model's swaps, by layer."""
-    return {layer.path: repr(swap.operator) for swap in find_swaps(model) for layer in swap.layers}
 
 
 def swap_tolerance(dtype: torch.dtype, disturbed: float) -> float:

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from clearhead import __version__
-from clearhead._swap.notes import find_swaps
+from clearhead._swap.notes import swapped_operators
 from clearhead.audit.checksums import config_checksum, weight_checksums
 from clearhead.errors import ClearheadError, InputError
 from clearhead.kernels.library import status
 from clearhead.theories.catalogue import TheorySource
 
-__all__ = ["MANIFEST_FILE", "MANIFEST_FORMAT", "Manifest", "make_manifest"]
+__all__ = ["FINDINGS_FILE", "MANIFEST_FILE", "MANIFEST_FORMAT", "Manifest", "make_manifest"]
 
-MANIFEST_FILE = "manifest.json"
+FINDINGS_FILE, MANIFEST_FILE = "findings.json", "manifest.json"
 MANIFEST_FORMAT = "clearhead-manifest/1"
 PACKAGES = ("numpy", "scipy", "transformers", "tokenizers", "timm")
 """Packages whose versions are noted if they are installed, with those of Python, torch and Clearhead."""
@@ -117,7 +117,7 @@ def make_manifest(
         },
         seeds=seeds,
         plugins={source.key: f"{source.package} {source.version}".strip() for source in theories},
-        swaps={layer.path: repr(swap.operator) for swap in find_swaps(model) for layer in swap.layers},
+        swaps=swapped_operators(model),
     )
 
 
@@ -151,7 +151,8 @@ def _tensors(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[st
     different = [name for name in names if before.get(name) != after.get(name)]
     if different:
         shown = ", ".join(different[:3]) + (", ..." if len(different) > 3 else "")
-        yield f"weights: {len(different)} of {len(names)} tensors differ: {shown}"
+        verb = "differs" if len(different) == 1 else "differ"
+        yield f"weights: {len(different)} of {len(names)} tensors {verb}: {shown}"
 
 
 def _short(checksum: str | None) -> str:

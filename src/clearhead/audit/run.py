@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import __version__
+from clearhead._swap.notes import swapped_operators
 from clearhead.audit.baseline import baseline_seeds, draw_baselines, measure_baseline, with_baseline
 from clearhead.audit.checksums import BatchChecksum
 from clearhead.audit.engine import Measurement
@@ -41,6 +42,7 @@ def audit(
     seed: int = 0,
     describe: Sequence[AttentionSpec] = (),
     allow_unseen: bool = False,
+    allow_swapped: bool = False,
     baseline: nn.Module | Iterable[nn.Module] | Literal["auto", "all"] | None = "auto",
     baseline_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
@@ -57,6 +59,8 @@ def audit(
         taken one at a time and not kept; of each input one number per claim and head is
     theories: keys of theories, or one key; all by default
     layers: numbers of layers in forward-pass order, from 0; all by default
+    allow_swapped: measure the other layers of a model with swapped operators; without it such a model is an error,
+        because theories are about softmax attention
     baseline: the same model before training, drawn once or several times. Each of its heads becomes one more control
         for the same head of the model. The batches are iterated over again for it, so they must not be an iterator.
         Theories that are judged by the baseline need several draws; without them their claims are undecided. "auto"
@@ -98,8 +102,16 @@ def audit(
         raise AuditError("an input of one token attends to itself in every model; give longer inputs")
     with evaluation_mode(model), torch.no_grad():
         report_progress("check", 0)
-        fidelity = check_fidelity(model, lambda: forward(model, first), describe=describe, allow_unseen=allow_unseen)
+        fidelity = check_fidelity(
+            model,
+            lambda: forward(model, first),
+            describe=describe,
+            allow_unseen=allow_unseen,
+            allow_swapped=allow_swapped,
+        )
         _require_layers(fidelity, layers)
+        swapped = swapped_operators(model) if allow_swapped else {}
+        layers = _without_swapped(fidelity, layers, swapped)
         checked = time.perf_counter()
         seconds = dict.fromkeys((theory.title for theory in chosen), 0.0)
         run_once = functools.partial(run_whole_model, model, describe=describe, allow_unseen=allow_unseen)
@@ -164,6 +176,7 @@ def audit(
         curves=tuple(curves),
         notes=(
             *loaded.failures,
+            *(f"{path} has {operator} swapped in and is not measured" for path, operator in swapped.items()),
             *_baseline_notes(chosen, compared, baselines),
             *(note for measurement in measurements for note in measurement.notes()),
         ),
@@ -210,6 +223,19 @@ def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:
     unknown = sorted(set(layers or ()) - {layer.layer for layer in fidelity.layers})
     if unknown:
         raise AuditError(f"there is no layer {unknown[0]}; the model has layers 0 to {len(fidelity.layers) - 1}")
+
+
+def _without_swapped(
+    fidelity: Fidelity, layers: Collection[int] | None, swapped: Mapping[str, str]
+) -> Collection[int] | None:
+    """Return the layers to measure, without those that have a swapped operator."""
+    if not swapped:
+        return layers
+    measured = {layer.layer for layer in fidelity.layers if layer.name not in swapped}
+    measured &= set(measured if layers is None else layers)
+    if not measured:
+        raise AuditError("every selected layer has a swapped operator; select another layer, or undo a swap")
+    return measured
 
 
 def _require_length(findings: Sequence[Finding]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.storage import DamagedFileError, read_tensors, write_tensors
-from clearhead.theories.theory import Claim, Role, Unit
+from clearhead.theories.theory import Claim, Need, Role, Theory, Unit
 
 __all__ = ["SAMPLES_FILE", "ClaimSamples", "ClaimSummary", "read_samples", "write_samples"]
 
@@ -22,13 +22,17 @@ FORMAT = "clearhead-samples/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSummary:
-    """The fields of a claim that a comparison shows."""
+    """The fields of a claim that a comparison needs.
+
+    shared: whether the claim is on the residual stream, which the heads of a layer share, not on a head's own tensors
+    """
 
     theory: str
     statistic: str
     role: Role
     unit: Unit
     percent: bool
+    shared: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,9 +49,12 @@ class ClaimSamples:
     values: Array
 
     @classmethod
-    def of(cls, claim: Claim, layer: int, name: str, values: Array) -> "ClaimSamples":
-        """Return the samples of a claim that was measured."""
-        summary = ClaimSummary(**{field.name: getattr(claim, field.name) for field in fields(ClaimSummary)})
+    def of(cls, theory: Theory, claim: Claim, layer: int, name: str, values: Array) -> "ClaimSamples":
+        """Return the samples of a theory's claim that was measured."""
+        names = ("theory", "statistic", "role", "unit", "percent")
+        summary = ClaimSummary(
+            **{name: getattr(claim, name) for name in names}, shared=Need.RESIDUAL_STREAM in theory.needs
+        )
         return cls(claim=summary, layer=layer, name=name, values=values)
 
 

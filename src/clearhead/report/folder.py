@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clearhead import stored_json
-from clearhead.audit.manifest import MANIFEST_FILE
+from clearhead.audit.manifest import FINDINGS_FILE, MANIFEST_FILE
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.samples import SAMPLES_FILE, write_samples
 from clearhead.errors import InputError
@@ -17,7 +17,7 @@ from clearhead.temporary_folder import temporary_folder
 
 __all__ = ["ReportFolder", "WrittenReport", "report_folder", "write_report"]
 
-FINDINGS_FILE, PAGE_FILE = "findings.json", "index.html"
+PAGE_FILE = "index.html"
 
 
 @dataclass(frozen=True, slots=True)

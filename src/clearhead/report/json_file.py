@@ -14,7 +14,15 @@ from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
 from clearhead.report.wording import closest_control, evidence, headline
 from clearhead.theories.theory import Claim, TheoremCheck
 
-__all__ = ["AUDIT_FORMAT", "THEOREMS_FORMAT", "audit_as_json", "audit_as_text", "theorems_as_json", "write_json"]
+__all__ = [
+    "AUDIT_FORMAT",
+    "THEOREMS_FORMAT",
+    "audit_as_json",
+    "audit_as_text",
+    "plain",
+    "theorems_as_json",
+    "write_json",
+]
 
 AUDIT_FORMAT = "clearhead-audit/3"
 THEOREMS_FORMAT = "clearhead-theorems/2"
@@ -33,16 +41,16 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
     cells = sorted((cell for grid in grids for cell in grid.cells), key=lambda cell: cell.index)
     return {
         "format": AUDIT_FORMAT,
-        **{name: _plain(getattr(record, name)) for name in _SCALARS},
-        "claims": [_plain(grid.claim) for grid in grids],
-        "disputes": _plain(record.disputes),
+        **{name: plain(getattr(record, name)) for name in _SCALARS},
+        "claims": [plain(grid.claim) for grid in grids],
+        "disputes": plain(record.disputes),
         "summaries": [_summary(grid) for grid in grids],
-        "fidelity": _plain(record.fidelity),
-        "whole_model": _plain(record.whole_model),
-        "theories": _plain(record.theories),
-        "curves": _plain(record.curves),
+        "fidelity": plain(record.fidelity),
+        "whole_model": plain(record.whole_model),
+        "theories": plain(record.theories),
+        "curves": plain(record.curves),
         "notes": list(record.notes),
-        "timing": _plain(record.timing),
+        "timing": plain(record.timing),
         "findings": [_finding(cell) for cell in cells],
     }
 
@@ -62,19 +70,19 @@ def _summary(grid: ClaimGrid) -> dict[str, Any]:
         "headline": headline(summary),
         "evidence": evidence(summary),
         "verdict": summary.verdict,
-        "verdicts": _plain(summary.verdicts),
-        "no_evidence": _plain(summary.no_evidence),
-        "detectable": _plain(summary.detectable),
+        "verdicts": plain(summary.verdicts),
+        "no_evidence": plain(summary.no_evidence),
+        "detectable": plain(summary.detectable),
         "heads": summary.heads,
         "measured": summary.measured,
         "beyond_controls": beyond_controls(summary),
-        "median": _plain(summary.median),
-        "interval": _plain(summary.interval),
-        "predicted": _plain(summary.predicted),
+        "median": plain(summary.median),
+        "interval": plain(summary.interval),
+        "predicted": plain(summary.predicted),
         "closest_control": closest or None,
-        "control": _plain(summary.controls.get(closest)),
-        "controls": _plain(summary.controls),
-        "control_ranges": {name: _plain(grid.control_range(name)) for name in summary.controls},
+        "control": plain(summary.controls.get(closest)),
+        "controls": plain(summary.controls),
+        "control_ranges": {name: plain(grid.control_range(name)) for name in summary.controls},
         "decisive": list(summary.decisive),
     }
 
@@ -86,27 +94,27 @@ def _finding(cell: Cell) -> dict[str, Any]:
         "layer": finding.layer,
         "name": finding.name,
         "head": finding.head,
-        "value": _plain(finding.value),
-        "interval": _plain(finding.interval),
-        "predicted": _plain(finding.predicted),
+        "value": plain(finding.value),
+        "interval": plain(finding.interval),
+        "predicted": plain(finding.predicted),
         "closest_control": finding.closest_control.name if finding.closest_control.draws else None,
         "controls": {control.name: _control(control) for control in finding.controls},
-        "p_value": _plain(finding.p_value),
-        "p_value_adjusted": _plain(finding.adjusted_p_value),
-        "agreement": _plain(finding.agreement),
-        "agreement_interval": _plain(finding.agreement_interval),
+        "p_value": plain(finding.p_value),
+        "p_value_adjusted": plain(finding.adjusted_p_value),
+        "agreement": plain(finding.agreement),
+        "agreement_interval": plain(finding.agreement_interval),
         "inputs": finding.inputs,
         "skipped": finding.skipped,
         "reason": finding.reason,
         "verdict": str(finding.verdict),
         "no_evidence": None if finding.no_evidence is None else str(finding.no_evidence),
-        "detectable": _plain(finding.detectable),
+        "detectable": plain(finding.detectable),
     }
 
 
 def _control(control: ControlResult) -> dict[str, Any]:
     return {
-        name: value for name, value in _plain(control).items() if name not in ("name", "decisive", "error", "freedom")
+        name: value for name, value in plain(control).items() if name not in ("name", "decisive", "error", "freedom")
     }
 
 
@@ -119,7 +127,7 @@ def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:
         "hold": hold,
         "do_not_hold": len(theorems) - hold - not_checked,
         "not_checked": not_checked,
-        "theorems": [{**_plain(theorem), "holds": None if theorem.missing else theorem.holds} for theorem in theorems],
+        "theorems": [{**plain(theorem), "holds": None if theorem.missing else theorem.holds} for theorem in theorems],
     }
 
 
@@ -137,15 +145,16 @@ def write_json(record: AuditRecord, path: str | Path) -> None:
     Path(path).write_text(audit_as_text(record) + "\n", encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON values: NaN and infinities as None, enums as their text, dataclasses as mappings."""
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value

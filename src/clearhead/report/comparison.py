@@ -1,0 +1,227 @@
+"""A comparison of two audits in words, as JSON values and in a notebook: the facts that terminal and page show."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from clearhead.audit.comparison import RATE, Comparison, Difference, Outcome
+from clearhead.audit.samples import ClaimSummary
+from clearhead.report.json_file import plain
+from clearhead.report.wording import clean, number
+from clearhead.theories.theory import Role, Unit
+
+__all__ = [
+    "COMPARISON_FORMAT",
+    "ClaimRow",
+    "claim_rows",
+    "compared",
+    "comparison_as_json",
+    "comparison_fragment",
+    "comparison_headline",
+    "comparison_text",
+    "evidence_lines",
+    "largest_changes",
+    "place",
+]  # fmt: skip
+
+COMPARISON_FORMAT = "clearhead-comparison/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    """One claim over all heads: how many were measured, changed and identical, medians of both, the largest change."""
+
+    claim: ClaimSummary
+    measured: int
+    changed: int
+    identical: int
+    a: float
+    b: float
+    largest: Difference | None
+
+
+def claim_rows(comparison: Comparison) -> list[ClaimRow]:
+    """Return a row for every claim that was measured, in the order of the audits."""
+    families: dict[ClaimSummary, list[Difference]] = {}
+    for difference in comparison.differences:
+        if difference.outcome is not Outcome.NOT_MEASURED:
+            families.setdefault(difference.claim, []).append(difference)
+    return [_row(claim, family) for claim, family in families.items()]
+
+
+def _row(claim: ClaimSummary, family: Sequence[Difference]) -> ClaimRow:
+    changed = [d for d in family if d.outcome is Outcome.CHANGED]
+    return ClaimRow(
+        claim=claim,
+        measured=len(family),
+        changed=len(changed),
+        identical=sum(d.outcome is Outcome.IDENTICAL for d in family),
+        a=statistics.median(d.a for d in family),
+        b=statistics.median(d.b for d in family),
+        largest=max(changed, key=lambda d: abs(d.difference), default=None),
+    )
+
+
+def largest_changes(comparison: Comparison) -> list[Difference]:
+    """Return the significant differences, those of primary claims and earlier layers first, then by size."""
+    primary = [Role.PRIMARY, Role.SECONDARY, Role.PUBLISHED, Role.DEPTH]
+    order = {d.claim: number for number, d in enumerate(comparison.differences)}
+    return sorted(
+        comparison.changed,
+        key=lambda d: (primary.index(d.claim.role), d.layer, order[d.claim], -abs(d.difference)),
+    )
+
+
+def compared(comparison: Comparison) -> str:
+    """Return what was compared, in one sentence."""
+    return (
+        f"A is {clean(comparison.a)}, B is {clean(comparison.b)}; {comparison.inputs:,} inputs of "
+        f"{clean(comparison.data)}, paired; differences are B minus A"
+    )
+
+
+def comparison_headline(comparison: Comparison) -> str:
+    """Return the answer in one sentence, as in "1 of 72 heads differs"."""
+    heads = comparison.heads
+    count = sum(outcome is Outcome.CHANGED for outcome in heads.values())
+    if count:
+        return f"{count} of {_count(len(heads), 'head')} {'differs' if count == 1 else 'differ'}."
+    if all(outcome is Outcome.IDENTICAL for outcome in heads.values()):
+        return f"No head differs: all values of {_count(len(heads), 'head')} are identical to the last bit."
+    return f"No head of {len(heads)} differs."
+
+
+def evidence_lines(comparison: Comparison) -> list[str]:
+    """Return sentences on where the differences begin, which layers are equal, and which heads were not called."""
+    heads = comparison.heads
+    lines = [_origin(comparison)] if comparison.origin is not None else []
+    by_layer: dict[int, set[Outcome]] = {}
+    for (layer, _), outcome in heads.items():
+        by_layer.setdefault(layer, set()).add(outcome)
+    identical = [layer for layer, outcomes in by_layer.items() if outcomes == {Outcome.IDENTICAL}]
+    if identical and comparison.origin is not None:
+        lines.append(f"{_layers(identical)} identical to the last bit.")
+    counts = comparison.counts
+    for outcomes, words in (
+        ((Outcome.ROUNDING,), "by rounding only"),
+        ((Outcome.NO_EVIDENCE, Outcome.UNDECIDED), "by less than these inputs can show"),
+    ):
+        count = sum(counts.get(outcome, 0) for outcome in outcomes)
+        if count:
+            lines.append(f"{_count(count, 'head')} {'differs' if count == 1 else 'differ'} {words}.")
+    return lines
+
+
+def _origin(comparison: Comparison) -> str:
+    """Return in which layer and heads the differences begin."""
+    origin = comparison.origin
+    assert origin is not None
+    start = f"The differences begin in layer {origin.layer}"
+    text = f"{start}, {_heads(origin.heads)}" if origin.heads else f"{start}, in the residual stream behind its heads"
+    changed = [
+        head
+        for (layer, head), outcome in comparison.heads.items()
+        if layer == origin.layer and outcome is Outcome.CHANGED and head not in origin.heads
+    ]
+    if changed and origin.heads:
+        verb = "differs" if len(changed) == 1 else "differ"
+        text += f"; {_heads(changed)} of that layer {verb} only in claims on the residual stream, which heads share"
+    later = sum(layer > origin.layer and outcome is Outcome.CHANGED for (layer, _), outcome in comparison.heads.items())
+    if later:
+        text += f"; later layers get other inputs, and {_count(later, 'head')} differ there"
+    return f"{text}."
+
+
+def place(difference: Difference) -> str:
+    """Return where a difference is, as in "layer 3, head 5"."""
+    return f"layer {difference.layer}" + (f", head {difference.head}" if difference.claim.unit is Unit.HEAD else "")
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Return what was compared, the answer, and a line for every primary claim that changed."""
+    return "\n".join([compared(comparison), *_sentences(comparison), *(f"- {line}" for line in _claims(comparison))])
+
+
+def comparison_fragment(comparison: Comparison) -> str:
+    """Return the same as an HTML fragment without scripts or styles; every string is escaped."""
+    answer, *rest = _sentences(comparison)
+    items = Markup("").join(Markup("<li>{}</li>").format(line) for line in _claims(comparison))
+    return str(
+        Markup("<div><p>{}</p><p><b>{}</b> {}</p><ul>{}</ul></div>").format(
+            compared(comparison), answer, " ".join(rest), items
+        )
+    )
+
+
+def _sentences(comparison: Comparison) -> list[str]:
+    notes = [f"differs: {clean(line)}" for line in comparison.manifest]
+    return [
+        comparison_headline(comparison),
+        *evidence_lines(comparison),
+        *notes,
+        *(f"note: {clean(note)}" for note in comparison.notes),
+    ]
+
+
+def _claims(comparison: Comparison) -> list[str]:
+    lines = []
+    for row in claim_rows(comparison):
+        if row.claim.role is Role.PRIMARY:
+            text = f"{row.claim.theory}, {row.claim.statistic}: changed in {row.changed} of {row.measured}"
+            if row.largest is not None:
+                at, d = place(row.largest), row.largest
+                text += f", most at {at}: {number(d.a)} and {number(d.b)}"
+            lines.append(clean(text))
+    return lines
+
+
+def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as values that any JSON reader accepts, at full precision; NaN becomes null."""
+    values = {field.name: getattr(comparison, field.name) for field in dataclasses.fields(comparison)}
+    differences = values.pop("differences")
+    return {
+        "format": COMPARISON_FORMAT,
+        **plain(values),
+        "false_discovery_rate": RATE,
+        "headline": comparison_headline(comparison),
+        "evidence": evidence_lines(comparison),
+        "heads": plain({str(outcome): count for outcome, count in comparison.counts.items()}),
+        "differences": [_difference(difference) for difference in differences],
+    }
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    values: dict[str, Any] = plain(difference)
+    claim, interval = values.pop("claim"), values.pop("interval")
+    return {
+        "theory": claim["theory"],
+        "statistic": claim["statistic"],
+        "role": claim["role"],
+        "unit": claim["unit"],
+        **values,
+        "low": interval["low"],
+        "high": interval["high"],
+    }
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def _heads(heads: Sequence[int]) -> str:
+    return ("head " if len(heads) == 1 else "heads ") + _numbers(heads)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """Write numbers in ascending order, as in "3", "0, 2" or "0 to 11"."""
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(str(number) for number in numbers)
+
+
+def _layers(layers: Sequence[int]) -> str:
+    return f"Layer {layers[0]} is" if len(layers) == 1 else f"Layers {_numbers(layers)} are"
