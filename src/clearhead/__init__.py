@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from clearhead._swap import register_huggingface as register_huggingface
     from clearhead._swap import save_swaps as save_swaps
     from clearhead._swap import swap as swap
+    from clearhead.audit.comparison import Comparison as Comparison
+    from clearhead.audit.comparison import compare as compare
     from clearhead.audit.fidelity import check_fidelity as check_fidelity
     from clearhead.audit.findings import Finding as Finding
     from clearhead.audit.findings import Verdict as Verdict
@@ -43,6 +45,7 @@ _HOME = {
     "AttentionSpec": "clearhead.interfaces",
     "AuditRecord": "clearhead.audit.record",
     "ClearheadError": "clearhead.errors",
+    "Comparison": "clearhead.audit.comparison",
     "Finding": "clearhead.audit.findings",
     "Heads": "clearhead.heads",
     "InputError": "clearhead.errors",
@@ -54,6 +57,7 @@ _HOME = {
     "capture": "clearhead._capture",
     "check_attention": "clearhead.testing",
     "check_fidelity": "clearhead.audit.fidelity",
+    "compare": "clearhead.audit.comparison",
     "ensure_torchvision": "clearhead.interfaces.torchvision_shim",
     "find_swaps": "clearhead._swap",
     "load_model": "clearhead.models.loading",

@@ -16,10 +16,10 @@ from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_mar
 ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
-    "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "ClearheadError", "Finding", "Heads", "InputError",
-    "ShapeError", "Swap", "SwapWarning", "Verdict", "__version__",
-    "audit", "capture", "check_attention", "check_fidelity", "ensure_torchvision", "find_swaps", "load_model",
-    "load_swaps", "modules", "operators", "register_huggingface", "save_swaps", "swap", "write_report",
+    "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "ClearheadError", "Comparison", "Finding", "Heads",
+    "InputError", "ShapeError", "Swap", "SwapWarning", "Verdict", "__version__",
+    "audit", "capture", "check_attention", "check_fidelity", "compare", "ensure_torchvision", "find_swaps",
+    "load_model", "load_swaps", "modules", "operators", "register_huggingface", "save_swaps", "swap", "write_report",
 ]  # fmt: skip
 
 

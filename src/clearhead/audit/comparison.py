@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from clearhead.audit.manifest import Manifest
+from clearhead.audit.record import AuditRecord
 from clearhead.audit.samples import ClaimSamples, ClaimSummary
-from clearhead.audit.stored import read_audit
+from clearhead.audit.stored import StoredAudit, read_audit
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array, Interval, RunningMoments, false_discovery_rate
 from clearhead.numerics.precision import machine_epsilon, tolerance
@@ -97,11 +98,22 @@ class Comparison:
 
     @property
     def heads(self) -> dict[tuple[int, int], Outcome]:
-        """The outcome of every head that was measured, by layer and head: the first of `Outcome` among its claims."""
+        """The outcome of every head that was measured, by layer and head: the first of `Outcome` among its claims.
+
+        Claims on the residual stream, which the heads of a layer share, count only if no other claim was measured.
+        """
+        return self._outcomes(shared=False) or self._outcomes(shared=True)
+
+    @property
+    def streams(self) -> dict[tuple[int, int], Outcome]:
+        """The same for claims on the residual stream."""
+        return self._outcomes(shared=True)
+
+    def _outcomes(self, *, shared: bool) -> dict[tuple[int, int], Outcome]:
         order = list(Outcome)
         outcomes: dict[tuple[int, int], Outcome] = {}
         for d in self.differences:
-            if d.claim.unit is Unit.HEAD and d.outcome is not Outcome.NOT_MEASURED:
+            if d.claim.unit is Unit.HEAD and d.claim.shared is shared and d.outcome is not Outcome.NOT_MEASURED:
                 key = (d.layer, d.head)
                 outcomes[key] = min(d.outcome, outcomes.get(key, Outcome.NOT_MEASURED), key=order.index)
         return dict(sorted(outcomes.items()))
@@ -147,21 +159,8 @@ class Comparison:
         return str(import_module("clearhead.report.comparison").comparison_fragment(self))
 
 
-class Audited(Protocol):
-    """An audit that can be compared: a record, or one read from a report."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def data(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def inputs(self) -> int: ...
-    @property
-    def manifest(self) -> Manifest | None: ...
-    @property
-    def samples(self) -> tuple[ClaimSamples, ...]: ...
+Audited = AuditRecord | StoredAudit
+"""An audit that can be compared: a record, or one read from a report."""
 
 
 def compare(a: Audited | str | Path, b: Audited | str | Path) -> Comparison:

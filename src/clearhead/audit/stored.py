@@ -28,7 +28,7 @@ class StoredAudit:
 def report_folder_of(path: Path) -> Path | None:
     """Return the report folder that a path is or whose file it is; None if it is neither."""
     folder = path.parent if path.is_file() and path.name in (FINDINGS_FILE, MANIFEST_FILE, SAMPLES_FILE) else path
-    return folder if (folder / MANIFEST_FILE).is_file() else None
+    return folder if all((folder / name).is_file() for name in (MANIFEST_FILE, FINDINGS_FILE)) else None
 
 
 def read_audit(path: str | Path) -> StoredAudit:

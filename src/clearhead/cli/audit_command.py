@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from clearhead._swap import SwapWarning, load_swaps, swap
 from clearhead.audit.checksums import text_checksum
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
@@ -15,11 +17,12 @@ from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
 from clearhead.cli.options import Baseline
+from clearhead.cli.request import AuditRequest
 from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.interfaces import read_descriptions
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.huggingface import tokenizer_files
-from clearhead.models.loading import DEMOS, LoadedModel, load_model
+from clearhead.models.loading import LoadedModel, load_model
 from clearhead.models.objects import is_object_path, load_batches, load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
@@ -27,7 +30,7 @@ from clearhead.report.terminal import print_audit
 from clearhead.storage import sha256_of_file
 from clearhead.theories.catalogue import find_theories
 
-__all__ = ["AuditRequest", "AuditResult", "print_result", "run_audit"]
+__all__ = ["AuditResult", "print_result", "run_audit"]
 
 _BASELINES: dict[Baseline, Literal["auto", "all"] | None] = {
     Baseline.AUTO: "auto",
@@ -35,50 +38,6 @@ _BASELINES: dict[Baseline, Literal["auto", "all"] | None] = {
     Baseline.NONE: None,
 }
 _PHASES = {"check": "checking the capture", "measure": "measuring", "baseline": "measuring the baseline"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRequest:
-    """The arguments and options of the command, except for how to print."""
-
-    model: str
-    text: Path | None
-    batches: str | None
-    layers: str | None
-    theories: tuple[str, ...]
-    inputs: int | None
-    max_tokens: int
-    batch_size: int
-    seed: int
-    describe: Path | None
-    allow_unseen: bool
-    baseline: Baseline
-    loss: str | None
-    out: Path
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options as plain values, with absolute paths."""
-        values = dataclasses.asdict(self)
-        is_folder = self.model not in DEMOS and not is_object_path(self.model)
-        paths = ("text", "describe", "out", *(["model"] if is_folder else []))
-        absolute = {name: str(Path(values[name]).absolute()) for name in paths if values[name] is not None}
-        return {**values, "theories": list(self.theories), "baseline": str(self.baseline), **absolute}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "AuditRequest":
-        """Return the request of plain values. Raise CommandError if an option is missing or has another type."""
-        types: dict[str, Any] = {
-            "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
-            "baseline": str, "out": str, "inputs": int | None,
-        }  # fmt: skip
-        for field in dataclasses.fields(cls):
-            if field.name not in values or not isinstance(values[field.name], types.get(field.name, str | None)):
-                raise CommandError(f"the manifest has no usable option {field.name}; audit the model again")
-        paths = {name: Path(values[name]) for name in ("text", "describe", "out") if values[name] is not None}
-        options = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-        return cls(
-            **{**options, **paths, "theories": tuple(values["theories"]), "baseline": Baseline(values["baseline"])}
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +89,7 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
                 seed=request.seed,
                 describe=describe,
                 allow_unseen=request.allow_unseen,
+                allow_swapped=request.swap is not None,
                 baseline=_BASELINES[request.baseline],
                 loss=None if request.loss is None else load_function(request.loss),
                 name=loaded.name,
@@ -165,9 +125,23 @@ def _load(request: AuditRequest) -> LoadedModel:
     else:
         remove_from_import_path(request.model)
     loaded = load_model(request.model, max_tokens=request.max_tokens)
+    if request.swap is not None:
+        loaded = _swapped(loaded, request.swap)
     if objects := [path for path in (request.batches, request.loss) if path is not None]:
         allow_current_folder(request.model, objects)
     return loaded
+
+
+def _swapped(loaded: LoadedModel, description: str) -> LoadedModel:
+    """Apply a swap: the folder that save_swaps wrote, or the name of an operator with layers, such as symmetric:0-2."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SwapWarning)  # the comparison names the operator and its layers
+        if Path(description).is_dir():
+            load_swaps(loaded.model, description)
+        else:
+            name, _, layers = description.partition(":")
+            swap(loaded.model, name, layers=sorted(_layer_numbers(layers, "--swap")) if layers else "all")
+    return dataclasses.replace(loaded, name=f"{loaded.name} with {description}")
 
 
 def _with_command(record: AuditRecord, request: AuditRequest, loaded: LoadedModel, inputs: _Inputs) -> AuditRecord:
@@ -201,15 +175,15 @@ def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | No
     return _Inputs(batches=encoded, name=name, count=len(chosen), text=text_checksum(chosen))
 
 
-def _layer_numbers(text: str) -> set[int]:
+def _layer_numbers(text: str, option: str = "--layers") -> set[int]:
     """Return the layers of a list such as 0,2,5 or 0-3."""
     layers: set[int] = set()
     for item in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", item)
         if match is None:
-            raise CommandError(f"--layers takes numbers of at most four digits, such as 0,2,5 or 0-3, not {text!r}")
+            raise CommandError(f"{option} takes numbers of at most four digits, such as 0,2,5 or 0-3, not {text!r}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise CommandError(f"--layers {item.strip()} runs backwards; give {last}-{first}")
+            raise CommandError(f"{option} {item.strip()} runs backwards; give {last}-{first}")
         layers.update(range(first, last + 1))
     return layers

@@ -12,6 +12,7 @@ from clearhead import __version__
 from clearhead.cli import options
 from clearhead.cli.failure import CommandError, exit_code_of
 from clearhead.cli.options import Baseline
+from clearhead.cli.repeat import compare, rerun
 
 __all__ = ["app", "run"]
 
@@ -25,7 +26,6 @@ app = typer.Typer(
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
-DEFAULT_RERUN = "clearhead-rerun"
 DEFAULT_RUNS = "clearhead-runs"
 DEFAULT_CALIBRATION = "clearhead-calibration"
 
@@ -81,7 +81,8 @@ def audit(
     from clearhead.cli.console import progress_bar
 
     with progress_bar("loading libraries") as bar:
-        from clearhead.cli.audit_command import AuditRequest, print_result, run_audit
+        from clearhead.cli.audit_command import print_result, run_audit
+        from clearhead.cli.request import AuditRequest
 
         request = AuditRequest(
             model=model,
@@ -103,36 +104,8 @@ def audit(
     print_result(result, as_json=json)
 
 
-@app.command()
-def rerun(
-    manifest: Annotated[
-        Path, typer.Argument(help="The manifest.json of an audit, or the folder of its report.", show_default=False)
-    ],
-    model: Annotated[
-        str | None, typer.Option(help="The model, if it is in another folder now. Default: as in the manifest.")
-    ] = None,
-    text: Annotated[
-        Path | None, typer.Option(help="The text, if it is at another path now. Default: as in the manifest.")
-    ] = None,
-    out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the new report.")] = DEFAULT_RERUN,
-) -> None:
-    """Repeat an audit and compare all findings to the last bit.
-
-    Says what differs: weights, config, tokenizer, data, versions, processor, threads, seeds, theories. The exit code is
-    0 if all findings are identical, 1 if some differ, and 2 if the audit cannot be repeated.
-
-    Example: clearhead rerun clearhead-report/manifest.json
-    """
-    if not out:
-        raise CommandError("--out is empty; name a folder for the report, or . for the current folder")
-    from clearhead.cli.console import progress_bar
-
-    with progress_bar("loading libraries") as bar:
-        from clearhead.cli.rerun_command import print_rerun, run_again
-
-        result = run_again(manifest, out=Path(out), model=model, text=text, bar=bar)
-    if not print_rerun(result):
-        raise typer.Exit(1)
+app.command()(rerun)
+app.command()(compare)
 
 
 @app.command()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from clearhead.audit.manifest import MANIFEST_FILE
 from clearhead.audit.stored import read_findings, read_manifest
-from clearhead.cli.audit_command import AuditRequest, run_audit
+from clearhead.cli.audit_command import run_audit
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError
+from clearhead.cli.request import AuditRequest
 from clearhead.report.folder import WrittenReport
 from clearhead.report.json_file import audit_as_json
 from clearhead.report.repetition import Repetition, compare_findings

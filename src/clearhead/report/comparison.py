@@ -67,13 +67,9 @@ def _row(claim: ClaimSummary, family: Sequence[Difference]) -> ClaimRow:
 
 
 def largest_changes(comparison: Comparison) -> list[Difference]:
-    """Return the significant differences, those of primary claims and earlier layers first, then by size."""
-    primary = [Role.PRIMARY, Role.SECONDARY, Role.PUBLISHED, Role.DEPTH]
-    order = {d.claim: number for number, d in enumerate(comparison.differences)}
-    return sorted(
-        comparison.changed,
-        key=lambda d: (primary.index(d.claim.role), d.layer, order[d.claim], -abs(d.difference)),
-    )
+    """Return the significant differences by layer, those on a head's own tensors first, then by claim and size."""
+    order = {claim: number for number, claim in enumerate(dict.fromkeys(d.claim for d in comparison.differences))}
+    return sorted(comparison.changed, key=lambda d: (d.layer, d.claim.shared, order[d.claim], -abs(d.difference)))
 
 
 def compared(comparison: Comparison) -> str:
@@ -97,12 +93,19 @@ def comparison_headline(comparison: Comparison) -> str:
 
 def evidence_lines(comparison: Comparison) -> list[str]:
     """Return sentences on where the differences begin, which layers are equal, and which heads were not called."""
-    heads = comparison.heads
     lines = [_origin(comparison)] if comparison.origin is not None else []
+    streams = sum(
+        outcome is Outcome.CHANGED and comparison.heads.get(head) is not Outcome.CHANGED
+        for head, outcome in comparison.streams.items()
+    )
+    if streams:
+        heads = "head differs" if streams == 1 else "heads differ"
+        lines.append(f"{streams} more {heads} in claims on the residual stream only, which heads of a layer share.")
     by_layer: dict[int, set[Outcome]] = {}
-    for (layer, _), outcome in heads.items():
-        by_layer.setdefault(layer, set()).add(outcome)
-    identical = [layer for layer, outcomes in by_layer.items() if outcomes == {Outcome.IDENTICAL}]
+    for difference in comparison.differences:
+        by_layer.setdefault(difference.layer, set()).add(difference.outcome)
+    same = {Outcome.IDENTICAL, Outcome.NOT_MEASURED}
+    identical = sorted(layer for layer, outcomes in by_layer.items() if outcomes <= same)
     if identical and comparison.origin is not None:
         lines.append(f"{_layers(identical)} identical to the last bit.")
     counts = comparison.counts
@@ -122,17 +125,10 @@ def _origin(comparison: Comparison) -> str:
     assert origin is not None
     start = f"The differences begin in layer {origin.layer}"
     text = f"{start}, {_heads(origin.heads)}" if origin.heads else f"{start}, in the residual stream behind its heads"
-    changed = [
-        head
-        for (layer, head), outcome in comparison.heads.items()
-        if layer == origin.layer and outcome is Outcome.CHANGED and head not in origin.heads
-    ]
-    if changed and origin.heads:
-        verb = "differs" if len(changed) == 1 else "differ"
-        text += f"; {_heads(changed)} of that layer {verb} only in claims on the residual stream, which heads share"
     later = sum(layer > origin.layer and outcome is Outcome.CHANGED for (layer, _), outcome in comparison.heads.items())
     if later:
-        text += f"; later layers get other inputs, and {_count(later, 'head')} differ there"
+        verb = "differs" if later == 1 else "differ"
+        text += f"; later layers get other inputs, and {_count(later, 'head')} there {verb}"
     return f"{text}."
 
 

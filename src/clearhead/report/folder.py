@@ -1,23 +1,27 @@
 """The report on disk: written completely, or not at all."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from clearhead import stored_json
+from clearhead.audit.comparison import Comparison
 from clearhead.audit.manifest import FINDINGS_FILE, MANIFEST_FILE
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.samples import SAMPLES_FILE, write_samples
 from clearhead.errors import InputError
+from clearhead.report.comparison import comparison_as_json
+from clearhead.report.comparison_page import render_comparison
 from clearhead.report.html import render_html
 from clearhead.report.json_file import write_json
 from clearhead.storage import sha256_of_file
 from clearhead.temporary_folder import temporary_folder
 
-__all__ = ["ReportFolder", "WrittenReport", "report_folder", "write_report"]
+__all__ = ["ReportFolder", "WrittenComparison", "WrittenReport", "report_folder", "write_report"]
 
-PAGE_FILE = "index.html"
+PAGE_FILE, COMPARISON_FILE = "index.html", "comparison.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,14 @@ class WrittenReport:
     page: Path
     findings: Path
     manifest: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenComparison:
+    """Paths of the files of a comparison."""
+
+    page: Path
+    differences: Path
 
 
 class ReportFolder:
@@ -51,16 +63,27 @@ class ReportFolder:
             files = {name: sha256_of_file(self._temporary / name) for name in names}
             stored_json.write_json(self._temporary / MANIFEST_FILE, {**record.manifest.to_dict(), "files": files})
             names.append(MANIFEST_FILE)
-        try:
-            self._move(names)
-        except KeyboardInterrupt:
-            self._move(names)  # files of two audits would not fit each other
-            raise
+        self._move_all(names)
         return WrittenReport(
             page=self._target / PAGE_FILE,
             findings=self._target / FINDINGS_FILE,
             manifest=None if record.manifest is None else self._target / MANIFEST_FILE,
         )
+
+    def write_comparison(self, comparison: Comparison) -> WrittenComparison:
+        """Render a comparison and write its files."""
+        text = json.dumps(comparison_as_json(comparison), indent=1, allow_nan=False)
+        (self._temporary / COMPARISON_FILE).write_text(text + "\n", encoding="utf-8")
+        (self._temporary / PAGE_FILE).write_text(render_comparison(comparison), encoding="utf-8")
+        self._move_all([COMPARISON_FILE, PAGE_FILE])
+        return WrittenComparison(page=self._target / PAGE_FILE, differences=self._target / COMPARISON_FILE)
+
+    def _move_all(self, names: Sequence[str]) -> None:
+        try:
+            self._move(names)
+        except KeyboardInterrupt:
+            self._move(names)  # files of two audits would not fit each other
+            raise
 
     def _move(self, names: Sequence[str]) -> None:
         for name in names:

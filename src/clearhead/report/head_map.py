@@ -10,7 +10,10 @@ from clearhead.report.grid import Cell, ClaimGrid, Row, leading
 from clearhead.report.wording import agreement, short
 from clearhead.theories.theory import Claim
 
-__all__ = ["HeadMap", "Square", "head_maps", "legend_shades", "shade_of", "shade_styles", "square_text"]
+__all__ = [
+    "HEADER_HEIGHT", "LABEL_WIDTH", "MAP_WIDTH", "UNMEASURED", "WITHOUT_SCALE", "HeadMap", "Square", "head_maps",
+    "legend_shades", "shade", "shade_of", "shade_styles", "square_text",
+]  # fmt: skip
 
 MAP_WIDTH = 1040
 LABEL_WIDTH = 44
@@ -114,8 +117,8 @@ def shade_of(finding: Finding) -> str:
     if finding.verdict is Verdict.NOT_APPLICABLE or not math.isfinite(finding.value):
         return UNMEASURED
     if finding.claim.direction is not None:
-        return _shade(VERDICT_SHADES.get(finding.verdict, 0.0))
-    return _shade(finding.agreement) if math.isfinite(finding.agreement) else WITHOUT_SCALE
+        return shade(VERDICT_SHADES.get(finding.verdict, 0.0))
+    return shade(finding.agreement) if math.isfinite(finding.agreement) else WITHOUT_SCALE
 
 
 def square_text(finding: Finding) -> str:
@@ -125,13 +128,14 @@ def square_text(finding: Finding) -> str:
     return agreement(finding.agreement) if math.isfinite(finding.agreement) else short(finding.value)
 
 
-def _shade(value: float) -> str:
+def shade(value: float) -> str:
+    """Return the CSS class of a number from -1 to 1."""
     return f"a{round(min(max(value, -1.0), 1.0) * 100):d}"
 
 
 def legend_shades() -> list[str]:
     """Return the CSS classes of the legend's steps from -1 to 1."""
-    return [_shade(step / 20) for step in range(-20, 21)]
+    return [shade(step / 20) for step in range(-20, 21)]
 
 
 def shade_styles() -> str:
@@ -140,7 +144,7 @@ def shade_styles() -> str:
 
 
 def _rules(scale: Scale) -> str:
-    values = {_shade(step / 100): step / 100 for step in range(-100, 101)}
+    values = {shade(step / 100): step / 100 for step in range(-100, 101)}
     return "".join(
         f".{s}{{fill:{scale.fill(v)}}}.{s} :is(text,.mark){{fill:{scale.ink(v)}}}" for s, v in values.items()
     )

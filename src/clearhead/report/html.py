@@ -5,7 +5,7 @@ import hashlib
 import math
 from importlib.resources import files
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from clearhead.audit.findings import Verdict
@@ -33,7 +33,7 @@ from clearhead.report.wording import (
 )
 from clearhead.theories.theory import Role
 
-__all__ = ["render_html"]
+__all__ = ["page_policy", "page_style", "page_template", "render_html"]
 
 _FILTERS = {
     "beyond": beyond_controls,
@@ -62,17 +62,9 @@ def render_html(record: AuditRecord) -> str:
     grids = arrange(record.findings)
     maps, map_of = head_maps(grids)
     leads = leading(grids)
-    style = f"\n{_file('report.css')}{shade_styles()}\n"
+    style = page_style()
     script = f"\n{_file('report.js')}"
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(_file),
-    )
-    environment.filters.update(_FILTERS)
-    return environment.get_template("template.html.j2").render(
+    return page_template("template.html.j2").render(
         record=record,
         grids=grids,
         claim_index={grid.claim: i for i, grid in enumerate(grids)},
@@ -95,18 +87,38 @@ def render_html(record: AuditRecord) -> str:
         shades=legend_shades(),
         style=Markup(style),
         script=Markup(script),
-        policy=_policy(script=script, style=style),
+        policy=page_policy(script=script, style=style),
         data=page_data(grids, maps, map_of),
     )
+
+
+def page_style() -> str:
+    """Return the style sheet of every page."""
+    return f"\n{_file('report.css')}{shade_styles()}\n"
+
+
+def page_template(name: str) -> Template:
+    """Return a template of this package, which escapes every string."""
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=FunctionLoader(_file),
+    )
+    environment.filters.update(_FILTERS)
+    return environment.get_template(name)
 
 
 def _file(name: str) -> str:
     return (files("clearhead.report") / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def _policy(*, script: str, style: str) -> str:
+def page_policy(*, style: str, script: str = "") -> str:
+    """Return the content security policy of a page: its own style sheet and script, by their hashes, and no address."""
+    scripts = f"'{_hash(script)}'" if script else "'none'"
     return (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; script-src {scripts}; style-src '{_hash(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 

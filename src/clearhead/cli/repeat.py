@@ -1,0 +1,113 @@
+"""The commands `clearhead rerun` and `clearhead compare` and their options. Nothing heavy is imported until one runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clearhead.cli import options
+from clearhead.cli.failure import CommandError
+from clearhead.cli.options import Baseline
+
+__all__ = ["compare", "rerun"]
+
+DEFAULT_COMPARISON = "clearhead-comparison"
+DEFAULT_RERUN = "clearhead-rerun"
+
+
+def rerun(
+    manifest: Annotated[
+        Path, typer.Argument(help="The manifest.json of an audit, or the folder of its report.", show_default=False)
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="The model, if it is in another folder now. Default: as in the manifest.")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="The text, if it is at another path now. Default: as in the manifest.")
+    ] = None,
+    out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the new report.")] = DEFAULT_RERUN,
+) -> None:
+    """Repeat an audit and compare all findings to the last bit.
+
+    Says what differs: weights, config, tokenizer, data, versions, processor, threads, seeds, theories. The exit code is
+    0 if all findings are identical, 1 if some differ, and 2 if the audit cannot be repeated.
+
+    Example: clearhead rerun clearhead-report/manifest.json
+    """
+    if not out:
+        raise CommandError("--out is empty; name a folder for the report, or . for the current folder")
+    from clearhead.cli.console import progress_bar
+
+    with progress_bar("loading libraries") as bar:
+        from clearhead.cli.rerun_command import print_rerun, run_again
+
+        result = run_again(manifest, out=Path(out), model=model, text=text, bar=bar)
+    if not print_rerun(result):
+        raise typer.Exit(1)
+
+
+def compare(
+    a: Annotated[str, typer.Argument(help="The folder of a report, or a model.", show_default=False)],
+    b: Annotated[
+        str | None,
+        typer.Argument(help="Another report or model. Not needed with --swap.", show_default=False),
+    ] = None,
+    swap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OPERATOR",
+            help="Compare with B, or A, after a swap: an operator and its layers, such as symmetric:3 or rpc:0-2, or a "
+            "folder that save_swaps wrote.",
+        ),
+    ] = None,
+    text: options.Text = None,
+    batches: options.Batches = None,
+    layers: options.Layers = None,
+    theory: options.Theories = None,
+    inputs: options.Inputs = None,
+    max_tokens: options.MaxTokens = 256,
+    batch_size: options.BatchSize = 8,
+    seed: options.Seed = 0,
+    describe: options.Describe = None,
+    allow_unseen: options.AllowUnseen = False,
+    out: Annotated[
+        str, typer.Option(metavar="PATH", help="Folder for the comparison: index.html, comparison.json.")
+    ] = DEFAULT_COMPARISON,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON instead of tables.")] = False,
+) -> None:
+    """Compare two audits on the same inputs, head by head.
+
+    Values are paired by input; differences come with 95% intervals and a false discovery rate of 5%. Reports are read.
+    Models are audited on the same inputs first, with the options below; a model that is compared with a report is
+    audited with the options of that report.
+
+    Examples: clearhead compare report-before report-after; clearhead compare ./checkpoint-1 ./checkpoint-2 --text
+    reviews.txt; clearhead compare all-MiniLM-L6-v2 --swap symmetric:3
+    """
+    if not out:
+        raise CommandError("--out is empty; name a folder for the comparison, or . for the current folder")
+    from clearhead.cli.console import progress_bar
+
+    with progress_bar("loading libraries") as bar:
+        from clearhead.cli.compare_command import print_compared, run_comparison
+        from clearhead.cli.request import AuditRequest
+
+        request = AuditRequest(
+            model=a,
+            text=text,
+            batches=batches,
+            layers=layers,
+            theories=tuple(theory or ()),
+            inputs=inputs,
+            max_tokens=max_tokens,
+            batch_size=batch_size,
+            seed=seed,
+            describe=describe,
+            allow_unseen=allow_unseen,
+            baseline=Baseline.NONE,
+            loss=None,
+            out=Path(out),
+            swap=swap,
+        )
+        result = run_comparison(a, b, request, bar)
+    print_compared(result, as_json=json)

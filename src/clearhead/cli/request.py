@@ -1,0 +1,61 @@
+"""The options of an audit, as a command got them and as a manifest holds them."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clearhead.cli.failure import CommandError
+from clearhead.cli.options import Baseline
+from clearhead.models.loading import DEMOS
+from clearhead.models.objects import is_object_path
+
+__all__ = ["AuditRequest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """The arguments and options of the command, except for how to print."""
+
+    model: str
+    text: Path | None
+    batches: str | None
+    layers: str | None
+    theories: tuple[str, ...]
+    inputs: int | None
+    max_tokens: int
+    batch_size: int
+    seed: int
+    describe: Path | None
+    allow_unseen: bool
+    baseline: Baseline
+    loss: str | None
+    out: Path
+    swap: str | None = None
+    """An operator and its layers, or the folder of a saved swap, applied to the model before it is measured."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as plain values, with absolute paths."""
+        values = dataclasses.asdict(self)
+        is_folder = self.model not in DEMOS and not is_object_path(self.model)
+        is_saved_swap = self.swap is not None and Path(self.swap).is_dir()
+        paths = ("text", "describe", "out", *(["model"] if is_folder else []), *(["swap"] if is_saved_swap else []))
+        absolute = {name: str(Path(values[name]).absolute()) for name in paths if values[name] is not None}
+        return {**values, "theories": list(self.theories), "baseline": str(self.baseline), **absolute}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "AuditRequest":
+        """Return the request of plain values. Raise CommandError if an option is missing or has another type."""
+        types: dict[str, Any] = {
+            "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
+            "baseline": str, "out": str, "inputs": int | None,
+        }  # fmt: skip
+        for field in dataclasses.fields(cls):
+            if field.name not in values or not isinstance(values[field.name], types.get(field.name, str | None)):
+                raise CommandError(f"the manifest has no usable option {field.name}; audit the model again")
+        paths = {name: Path(values[name]) for name in ("text", "describe", "out") if values[name] is not None}
+        options = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+        return cls(
+            **{**options, **paths, "theories": tuple(values["theories"]), "baseline": Baseline(values["baseline"])}
+        )
