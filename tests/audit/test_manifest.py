@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 import clearhead
-from clearhead.audit.checksums import BatchChecksum, config_checksum, text_checksum, weight_checksums
+from clearhead.audit.checksums import BatchChecksum, config_checksum, source_checksum, text_checksum, weight_checksums
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.record import AuditRecord
 from clearhead.errors import InputError
@@ -156,3 +157,9 @@ def test_arrays_of_objects_are_not_read_as_memory() -> None:
         checksum = BatchChecksum()
         list(checksum.of([value]))
         assert checksum.hexdigest() != BatchChecksum().hexdigest()
+
+
+def test_the_source_is_part_of_the_versions(record: AuditRecord) -> None:
+    assert record.manifest is not None
+    assert source_checksum().startswith(record.manifest.versions["clearhead source"])
+    assert re.fullmatch("[0-9a-f]{64}", source_checksum())

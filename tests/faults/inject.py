@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit_faults import AUDIT_FAULTS
+from comparison_faults import COMPARISON_FAULTS
 from crate_faults import CRATE_FAULTS
 from experiment_faults import EXPERIMENT_FAULTS
 from fault import Fault
@@ -52,6 +53,7 @@ FAULTS = (
     + EXPERIMENT_FAULTS
     + STORED_FAULTS
     + REPORT_FAULTS
+    + COMPARISON_FAULTS
 )
 
 

@@ -8,8 +8,8 @@ COMMANDS, FAILURE = "tests/cli/test_commands.py", "tests/as_shipped/test_failure
 SHIPPED = "tests/as_shipped/test_command_line.py"
 
 REPORT_FAULTS = (
-    Fault("json: p-values are not adjusted", "report/json_file.py", '"p_value_adjusted": _plain(finding.adjusted_p_value)', '"p_value_adjusted": _plain(finding.p_value)', (JSON,)),
-    Fault("json: the interval of the agreement is that of the value", "report/json_file.py", '"agreement_interval": _plain(finding.agreement_interval)', '"agreement_interval": _plain(finding.interval)', (JSON,)),
+    Fault("json: p-values are not adjusted", "report/json_file.py", '"p_value_adjusted": plain(finding.adjusted_p_value)', '"p_value_adjusted": plain(finding.p_value)', (JSON,)),
+    Fault("json: the interval of the agreement is that of the value", "report/json_file.py", '"agreement_interval": plain(finding.agreement_interval)', '"agreement_interval": plain(finding.interval)', (JSON,)),
     Fault("page: p-values are not adjusted in the table", "report/html.py", '"adjusted": number(finding.adjusted_p_value)', '"adjusted": number(finding.p_value)', (HTML,)),
     Fault("page: p-values are not adjusted in the data", "report/page_data.py", "number(cell.finding.adjusted_p_value)", "number(cell.finding.p_value)", (DATA,)),
     Fault("page: the interval of the agreement in the data is that of the value", "report/page_data.py", "high(f.agreement_interval)", "high(f.interval)", (DATA,)),

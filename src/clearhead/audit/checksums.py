@@ -1,16 +1,20 @@
 """SHA-256 of what an audit is made from: weights, configuration and batches, as they are in memory."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BatchChecksum", "config_checksum", "text_checksum", "weight_checksums"]
+from clearhead.storage import sha256_of_file
+
+__all__ = ["BatchChecksum", "config_checksum", "source_checksum", "text_checksum", "weight_checksums"]
 
 _NOT_CONTENT = ("_name_or_path", "name_or_path", "transformers_version")
 """Keys of a configuration that say where it was read and which version wrote it."""
@@ -37,6 +41,14 @@ def config_checksum(model: nn.Module) -> str | None:
         return None
     plain = {name: value for name, value in plain.items() if name not in _NOT_CONTENT}
     return text_checksum([json.dumps(plain, sort_keys=True, default=str)])
+
+
+@functools.cache
+def source_checksum() -> str:
+    """Return the checksum of Clearhead's own code, which tells apart two states that have one version number."""
+    folder = Path(__file__).parents[1]
+    files = sorted(folder.rglob("*.py"))
+    return text_checksum(f"{file.relative_to(folder).as_posix()} {sha256_of_file(file)}" for file in files)
 
 
 def text_checksum(texts: Iterable[str]) -> str:

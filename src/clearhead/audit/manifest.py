@@ -13,7 +13,7 @@ from torch import nn
 
 from clearhead import __version__
 from clearhead._swap.notes import swapped_operators
-from clearhead.audit.checksums import config_checksum, weight_checksums
+from clearhead.audit.checksums import config_checksum, source_checksum, weight_checksums
 from clearhead.errors import ClearheadError, InputError
 from clearhead.kernels.library import status
 from clearhead.theories.catalogue import TheorySource
@@ -105,8 +105,7 @@ def make_manifest(
         config=config_checksum(model),
         data=data,
         dtype=dict(Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)),
-        versions={"python": platform.python_version(), "clearhead": __version__, "torch": torch.__version__}
-        | dict(_versions()),
+        versions=dict(_versions()),
         machine={
             "processor": _processor(),
             "system": f"{platform.system()} {platform.machine()}",
@@ -122,6 +121,10 @@ def make_manifest(
 
 
 def _versions() -> Iterator[tuple[str, str]]:
+    yield "python", platform.python_version()
+    yield "clearhead", __version__
+    yield "clearhead source", source_checksum()[:12]
+    yield "torch", torch.__version__
     for name in PACKAGES:
         try:
             yield name, metadata.version(name)

@@ -1,4 +1,4 @@
-"""The commands `clearhead rerun` and `clearhead compare` and their options. Nothing heavy is imported until one runs."""
+"""The commands `clearhead rerun` and `clearhead compare`. Nothing heavy is imported until one runs."""
 
 from pathlib import Path
 from typing import Annotated
