@@ -56,8 +56,7 @@ def calibration() -> Calibration:
                 for strength, counts in zip(("0", "1"), verdicts, strict=True)
             }
         },
-        models={"BERT": 11},
-        random={"BERT": {"kernel-pca": RandomCounts(models=11, called_models=1, heads=88, called_heads=3)}},
+        random={"BERT": {"kernel-pca": RandomCounts(audited=13, models=11, called_models=1, heads=88, called_heads=3)}},
     )
 
 
@@ -99,7 +98,7 @@ def test_tables_have_power_and_false_positives_with_wilson_intervals(calibration
     page = as_page(calibration)
     assert page.startswith("clearhead 9, seed 3. Planted heads: layers 2, heads 4, head dim 3,")
     assert "| kernel-pca | captured variance | 1 | supported 5, partly supported 2 |" in page
-    without = dataclasses.replace(calibration, random={}, models={})
+    without = dataclasses.replace(calibration, random={})
     assert "random models" not in as_page(without)
 
 

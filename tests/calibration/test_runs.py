@@ -78,7 +78,7 @@ def test_interrupted_calibration_continues_and_ends_with_the_same_counts(tmp_pat
     continued = calibrate(wanted, random_models, path=path, progress=lambda what, done, total: steps.append(total))
     assert continued == complete == Calibration.read(path)
     assert max(steps) == 4
-    assert complete.models == {"first": 2, "second": 1}
+    assert [complete.random[family]["symmetry"].audited for family in ("first", "second")] == [2, 1]
 
 
 def test_other_settings_are_refused_and_more_repeats_are_added(tmp_path):
@@ -90,7 +90,6 @@ def test_other_settings_are_refused_and_more_repeats_are_added(tmp_path):
     for changed in (
         dataclasses.replace(wanted, seed=1),
         dataclasses.replace(wanted, model="another"),
-        dataclasses.replace(wanted, theories=("kernel-pca",)),
         dataclasses.replace(wanted, shape=dataclasses.replace(SMALL, tokens=13)),
     ):
         with pytest.raises(InputError, match="choose another folder with --out"):
@@ -108,6 +107,15 @@ def test_random_models_are_counted_by_family_with_their_own_seeds(random_models)
     assert len(seeds) == len(set(seeds)) == 3 * (1 + runs.BASELINE_DRAWS)
     assert calibration.random["first"]["symmetry"].models == 2
     assert calibration.random_counts("symmetry").heads == 3 * 8
+
+
+def test_theory_that_is_added_later_gets_the_same_random_models(tmp_path, random_models):
+    wanted = request("symmetry", strengths=(), models=2)
+    both = calibrate(dataclasses.replace(wanted, theories=("symmetry", "attention-sinks")), random_models)
+    path = tmp_path / "calibration.json"
+    calibrate(wanted, random_models, path=path)
+    added = calibrate(dataclasses.replace(wanted, theories=("attention-sinks",)), random_models, path=path)
+    assert added == both
 
 
 @once
@@ -178,7 +186,7 @@ def test_random_counts_leave_out_heads_without_a_test():
     values = RandomCounts()
     values.add(findings)
     values.add(findings[2:])
-    assert values == RandomCounts(models=1, called_models=1, heads=2, called_heads=1)
+    assert values == RandomCounts(audited=2, models=1, called_models=1, heads=2, called_heads=1)
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', "{", ""])

@@ -59,8 +59,9 @@ class PlantedCounts:
 
 @dataclass(slots=True, kw_only=True)
 class RandomCounts:
-    """Random models with at least one judged head, how many of them have a called head, and the same for heads."""
+    """Random models: audited, with a tested head, with a called head; and heads: tested, called."""
 
+    audited: int = 0
     models: int = 0
     called_models: int = 0
     heads: int = 0
@@ -70,6 +71,7 @@ class RandomCounts:
         """Count the findings of one model on one claim."""
         counts = Counter(finding.verdict for finding in findings if finding.verdict not in WITHOUT_TEST)
         called = sum(counts[verdict] for verdict in CALLED)
+        self.audited += 1
         self.models += bool(counts)
         self.called_models += bool(called)
         self.heads += counts.total()
@@ -82,14 +84,13 @@ class Calibration:
 
     settings: the seed, the sizes of models and inputs, and the audited model if there is one
     primary: the primary statistic of each theory, by key
-    planted: by theory and strength; random: by family and theory; models: random models by family
+    planted: by theory and strength; random: by family and theory
     """
 
     settings: dict[str, Any]
     version: str
     primary: dict[str, str] = field(default_factory=dict)
     planted: dict[str, dict[str, PlantedCounts]] = field(default_factory=dict)
-    models: dict[str, int] = field(default_factory=dict)
     random: dict[str, dict[str, RandomCounts]] = field(default_factory=dict)
 
     def strengths(self, theory: str) -> list[float]:

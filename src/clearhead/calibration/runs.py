@@ -47,8 +47,7 @@ class CalibrationRequest:
 
     def settings(self) -> dict[str, Any]:
         """Return what the counts depend on, except for how many there are."""
-        theories = [theory.key for theory in find_theories(self.theories)]
-        return {"seed": self.seed, "model": self.model, "shape": asdict(self.shape), "theories": theories}
+        return {"seed": self.seed, "model": self.model, "shape": asdict(self.shape)}
 
 
 def calibrate(
@@ -84,8 +83,7 @@ def _begin(request: CalibrationRequest, path: Path | None) -> Calibration:
     stored = Calibration.read(path)
     if (stored.settings, stored.version) != (empty.settings, empty.version):
         raise InputError(
-            f"{path} is a calibration with another seed, model, version or list of theories; choose another folder "
-            "with --out"
+            f"{path} is a calibration with another seed, model or version; choose another folder with --out"
         )
     return stored
 
@@ -134,12 +132,14 @@ def _random_steps(
     families: Sequence[RandomModels],
     calibration: Calibration,
 ) -> Iterator[Step]:
-    for index in range(sum(calibration.models.values()), request.models if families else 0):
+    for index in range(request.models if families else 0):
         family = families[index % len(families)]
-        yield (
-            f"random models, {family.name}",
-            functools.partial(_audit_random, request, theories, family, index, calibration),
-        )
+        missing = [theory for theory in theories if calibration.random_counts(theory.key).audited <= index]
+        if missing:
+            yield (
+                f"random models, {family.name}",
+                functools.partial(_audit_random, request, missing, family, index, calibration),
+            )
 
 
 def _audit_random(
@@ -159,7 +159,6 @@ def _audit_random(
         baseline=[family.draw(seed) for seed in seeds[2:]] if compared else None,
         baseline_for=compared,
     )
-    calibration.models[family.name] = calibration.models.get(family.name, 0) + 1
     by_theory = calibration.random.setdefault(family.name, {})
     for theory in theories:
         primary = calibration.primary[theory.key]

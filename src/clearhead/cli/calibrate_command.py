@@ -10,7 +10,7 @@ from clearhead.audit.findings import Verdict
 from clearhead.calibration.model_shape import shape_of
 from clearhead.calibration.planted_model import Shape
 from clearhead.calibration.random_models import RandomModels, families
-from clearhead.calibration.results import Calibration, Count
+from clearhead.calibration.results import Calibration, Count, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError
@@ -101,7 +101,7 @@ def random_table(calibration: Calibration) -> Table:
     """Return one row for each theory and family of random models, and one for all families."""
     rows = [(theory, family) for theory in calibration.primary for family in (*calibration.random, None)]
     counts = [
-        calibration.random_counts(theory) if family is None else calibration.random[family][theory]
+        calibration.random_counts(theory) if family is None else calibration.random[family].get(theory, RandomCounts())
         for theory, family in rows
     ]
     models = [Count(count.called_models, count.models) for count in counts]

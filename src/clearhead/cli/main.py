@@ -121,7 +121,7 @@ def calibrate(
     theory: Annotated[
         list[str] | None, typer.Option(help="A theory to calibrate; can be repeated. Default: all.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Planted heads of each theory and strength.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Planted heads of each theory and strength.")] = 12,
     models: Annotated[int, typer.Option(min=0, help="Random models to audit.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[
@@ -133,7 +133,7 @@ def calibrate(
 
     Heads that follow a theory to a strength from 0 to 1 are planted in small models and audited: the power of the
     audit. Models with random weights are audited too: its false positives. An interrupted run continues where it
-    stopped, and more --repeats or --models continue a finished one.
+    stopped; another --theory, more --repeats or more --models add to a finished one.
 
     Example: clearhead calibrate --theory kernel-pca --repeats 8
     """
