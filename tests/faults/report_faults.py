@@ -33,7 +33,6 @@ REPORT_FAULTS = (
     Fault("command: exit code 0 if a theorem does not hold", "cli/main.py", "    if not print_checks(checks, as_json=json):\n        raise typer.Exit(1)", "    if not print_checks(checks, as_json=json):\n        raise typer.Exit(0)", (f"{SHIPPED}::test_verify_exits_with_one_if_a_theorem_fails",)),
     Fault("command: a range of layers is its two ends", "cli/audit_command.py", "layers.update(range(first, last + 1))", "layers.update((first, last))", (COMMANDS,)),
     Fault("command: all passages are read", "cli/audit_command.py", "(default_passages() if passages is None else passages)[: request.inputs]", "(default_passages() if passages is None else passages)", (COMMANDS,)),
-    Fault("baseline: the same model is drawn again", "audit/baseline.py", "(draw(other) for other in others)", "(draw(first) for other in others)", ("tests/audit/test_run.py::test_the_baseline_is_drawn_where_a_theory_needs_it",)),
     Fault("command: control characters of an experiment", "cli/reproduce_command.py", "Text(clean(remark))", "Text(remark)", (COMMANDS,)),
     Fault("command: options that the experiment does not take", "cli/reproduce_command.py", "    if unknown:\n", "    if False:\n", (COMMANDS,)),
 )  # fmt: skip
