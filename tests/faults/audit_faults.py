@@ -57,6 +57,7 @@ AUDIT_FAULTS = (
     Fault("baseline: in training mode", "audit/baseline.py", "with evaluation_mode(model), torch.no_grad():", "with torch.no_grad():", (f"{RUN}::test_the_baseline_is_measured_without_dropout",)),
     Fault("baseline: no theory is judged by it", "audit/run.py", "decisive = [theory.title for theory in judged_by_it]", "decisive = [theory.title for theory in ()]", (f"{RUN}::test_a_theory_that_needs_the_baseline_has_it_among_its_controls",)),
     Fault("baseline: the same weights in every draw", "audit/baseline.py", "[seed + index for index in range(DRAWS)]", "[seed for _ in range(DRAWS)]", (f"{RUN}::test_the_baseline_is_drawn_where_a_theory_needs_it",)),
+    Fault("baseline: the same model is drawn again", "audit/baseline.py", "(draw(other) for other in others)", "(draw(first) for other in others)", ("tests/audit/test_run.py::test_the_baseline_is_drawn_where_a_theory_needs_it",)),
     Fault("baseline: one model decides", "audit/baseline.py", "several = judged and len(starts) > 1", "several = judged", (f"{RUN}::test_a_theory_that_needs_the_baseline_has_it_among_its_controls",)),
     Fault("baseline: the deviation is the error", "audit/baseline.py", "_deviation(finding) / math.sqrt(finding.inputs) if", "_deviation(finding) if", JUDGED),
     Fault("run: too short is any reason", "audit/run.py", "if reason.kind is ReasonKind.TOO_SHORT]", "]", (f"{RUN}::test_a_model_that_the_theory_does_not_cover_gets_a_table_and_no_error",)),
