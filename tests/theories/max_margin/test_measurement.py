@@ -18,7 +18,7 @@ from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import MODEL, RANDOM, Sampling, choices_of
 from clearhead.theories.max_margin.on_heads.held_out import FixedPosition, Trial
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
-from clearhead.theories.max_margin.on_heads.problems import Group
+from clearhead.theories.max_margin.on_heads.problems import Group, _inverse_form
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim, Windows
 from tests.theories.max_margin.synthetic_heads import WIDTH, call, matrix, normal
@@ -347,3 +347,10 @@ def test_controls_can_be_left_out() -> None:
     result = measurement.findings()
     assert all(not f.controls for f in result)
     assert next(f.value for f in result if f.claim == c.RATIO) == pytest.approx(1, abs=1e-7)
+
+
+def test_a_gram_matrix_with_a_negative_eigenvalue_of_rounding_is_inverted() -> None:
+    """Cholesky refuses it; the exact matrix of collapsed tokens has the eigenvalue 0, which counts 1e-10."""
+    unit, v = np.array([[1.0, 1 + 1e-9], [1 + 1e-9, 1.0]]), np.array([1.0, -1.0])
+    assert np.linalg.eigvalsh(unit)[0] < -1e-10
+    assert _inverse_form(unit, v) == pytest.approx(v @ v / 1e-10)
