@@ -1,8 +1,10 @@
 """The manifest of an audit: everything its numbers depend on, so that it can be repeated and differences explained."""
 
+import functools
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -105,7 +107,7 @@ def make_manifest(
         config=config_checksum(model),
         data=data,
         dtype=dict(Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)),
-        versions=dict(_versions()),
+        versions=_versions(),
         machine={
             "processor": _processor(),
             "system": f"{platform.system()} {platform.machine()}",
@@ -120,18 +122,21 @@ def make_manifest(
     )
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    yield "python", platform.python_version()
-    yield "clearhead", __version__
-    yield "clearhead source", source_checksum()[:12]
-    yield "torch", torch.__version__
+@functools.cache
+def _versions() -> dict[str, str]:
+    versions = {
+        "python": platform.python_version(),
+        "clearhead": __version__,
+        "clearhead source": source_checksum()[:12],
+        "torch": torch.__version__,
+    }
     for name in PACKAGES:
-        try:
-            yield name, metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
+@functools.cache
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
