@@ -126,7 +126,7 @@ def test_batches_with_other_content_have_other_checksums(other: object) -> None:
     assert checksums[0] == checksums[1] != checksums[2]
 
 
-def test_a_tensor_of_any_memory_layout_has_the_checksum_of_its_numbers() -> None:
+def test_a_tensor_of_any_memory_layout_has_the_checksum_of_its_dtype_and_numbers() -> None:
     x = torch.arange(12.0).reshape(3, 4)
     checksums = set()
     for same in (x, x.T.contiguous().T, torch.cat((x, x))[3:], x.requires_grad_()):
@@ -134,6 +134,10 @@ def test_a_tensor_of_any_memory_layout_has_the_checksum_of_its_numbers() -> None
         list(checksum.of([same]))
         checksums.add(checksum.hexdigest())
     assert len(checksums) == 1
+    zeros = [BatchChecksum() for _ in range(2)]
+    for checksum, dtype in zip(zeros, (torch.int32, torch.float32), strict=True):
+        list(checksum.of([torch.zeros(3, dtype=dtype)]))
+    assert zeros[0].hexdigest() != zeros[1].hexdigest()
     assert text_checksum(["ab", "c"]) != text_checksum(["a", "bc"])
 
 

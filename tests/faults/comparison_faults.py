@@ -16,7 +16,7 @@ COMPARISON_FAULTS = (
     Fault("samples: other formats are read", "audit/samples.py", 'if metadata.get("format") != FORMAT:', "if False:", (SAMPLES,)),
     Fault("manifest: dtypes do not count in batches", "audit/checksums.py", 'f"tensor {tensor.dtype} {tuple(tensor.shape)}\\n"', 'f"tensor {tuple(tensor.shape)}\\n"', (MANIFEST,)),
     Fault("manifest: shapes do not count in batches", "audit/checksums.py", 'f"tensor {tensor.dtype} {tuple(tensor.shape)}\\n"', 'f"tensor {tensor.dtype}\\n"', (MANIFEST,)),
-    Fault("manifest: memory layout counts", "audit/checksums.py", "tensor.cpu().contiguous().reshape(-1)", "tensor.cpu().T.contiguous().reshape(-1)", (MANIFEST,)),
+    Fault("manifest: memory layout counts", "audit/checksums.py", "tensor.cpu().contiguous().reshape(-1)", "torch.as_strided(tensor.cpu(), (tensor.numel(),), (1,)).contiguous()", (MANIFEST,)),
     Fault("manifest: the folder of a config counts", "audit/checksums.py", "if name not in _NOT_CONTENT", "if name", (MANIFEST,)),
     Fault("manifest: other threads are not reported", "audit/manifest.py", '("dtype", "versions", "machine", "seeds", "plugins", "swaps")', '("dtype", "versions", "seeds", "plugins", "swaps")', (MANIFEST,)),
     Fault("manifest: edited findings are accepted", "audit/stored.py", "    if not fits:\n", "    if False:\n", (RERUN,)),
