@@ -141,8 +141,8 @@ def test_equal_differences_have_the_p_value_of_their_signs(record: AuditRecord) 
 
 
 def test_inputs_without_a_value_in_both_are_left_out(record: AuditRecord) -> None:
-    one = with_values(with_values(record, 0.5), np.nan, slice(1, 12))
-    compared = compare(record, one)
+    single = with_values(with_values(record, 0.5), np.nan, slice(1, 12))
+    compared = compare(record, single)
     assert {(d.inputs, d.outcome) for d in compared.differences[:HEADS]} == {(1, Outcome.UNDECIDED)}
     nothing = compare(record, with_values(record, np.nan))
     assert {(d.inputs, d.outcome) for d in nothing.differences[:HEADS]} == {(0, Outcome.NOT_MEASURED)}

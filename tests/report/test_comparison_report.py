@@ -36,7 +36,7 @@ def difference(claim: ClaimSummary, layer: int, head: int, outcome: Outcome) -> 
     )  # fmt: skip
 
 
-def made(outcomes: dict[tuple[ClaimSummary, int, int], Outcome], **fields: object) -> Comparison:
+def comparison_of(outcomes: dict[tuple[ClaimSummary, int, int], Outcome], **fields: object) -> Comparison:
     differences = tuple(
         difference(claim, layer, head, outcomes.get((claim, layer, head), Outcome.IDENTICAL))
         for claim in (OWN, STREAM)
@@ -48,7 +48,7 @@ def made(outcomes: dict[tuple[ClaimSummary, int, int], Outcome], **fields: objec
 
 @pytest.fixture
 def changed() -> Comparison:
-    return made(
+    return comparison_of(
         {
             (OWN, 2, 1): Outcome.CHANGED,
             (OWN, 3, 0): Outcome.CHANGED,
@@ -81,16 +81,16 @@ def test_the_answer_names_where_the_differences_begin(changed: Comparison) -> No
 
 
 def test_equal_models_have_one_sentence() -> None:
-    same = made({})
+    same = comparison_of({})
     assert comparison_headline(same) == "No head differs: all values of 12 heads are identical to the last bit."
     assert evidence_lines(same) == []
-    rounded = made({(OWN, 1, 1): Outcome.ROUNDING})
+    rounded = comparison_of({(OWN, 1, 1): Outcome.ROUNDING})
     assert comparison_headline(rounded) == "No head of 12 differs."
     assert evidence_lines(rounded) == ["1 head differs by rounding only."]
 
 
 def test_a_change_behind_the_attention_has_no_heads() -> None:
-    behind = made({(STREAM, 1, head): Outcome.CHANGED for head in range(HEADS)})
+    behind = comparison_of({(STREAM, 1, head): Outcome.CHANGED for head in range(HEADS)})
     assert evidence_lines(behind)[0] == "The differences begin in layer 1, in the residual stream behind its heads."
 
 
@@ -133,7 +133,7 @@ def test_a_page_holds_all_and_runs_nothing(changed: Comparison) -> None:
 
 
 def test_equal_models_have_a_page_without_maps() -> None:
-    page = render_comparison(made({}))
+    page = render_comparison(comparison_of({}))
     assert 'class="map"' not in page
     assert "Every claim has the same value in both models" in page
     assert "0 changes" in page

@@ -45,7 +45,7 @@ def config_checksum(model: nn.Module) -> str | None:
 
 @functools.cache
 def source_checksum() -> str:
-    """Return the checksum of Clearhead's own code, which tells apart two states that have one version number."""
+    """Return the checksum of Clearhead's own code, which distinguishes two states with the same version number."""
     folder = Path(__file__).parents[1]
     files = sorted(folder.rglob("*.py"))
     return text_checksum(f"{file.relative_to(folder).as_posix()} {sha256_of_file(file)}" for file in files)

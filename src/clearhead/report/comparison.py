@@ -25,7 +25,7 @@ __all__ = [
     "comparison_text",
     "evidence_lines",
     "largest_changes",
-    "place",
+    "location",
 ]  # fmt: skip
 
 COMPARISON_FORMAT = "clearhead-comparison/1"
@@ -132,7 +132,7 @@ def _origin(comparison: Comparison) -> str:
     return f"{text}."
 
 
-def place(difference: Difference) -> str:
+def location(difference: Difference) -> str:
     """Return where a difference is, as in "layer 3, head 5"."""
     return f"layer {difference.layer}" + (f", head {difference.head}" if difference.claim.unit is Unit.HEAD else "")
 
@@ -169,7 +169,7 @@ def _claims(comparison: Comparison) -> list[str]:
         if row.claim.role is Role.PRIMARY:
             text = f"{row.claim.theory}, {row.claim.statistic}: changed in {row.changed} of {row.measured}"
             if row.largest is not None:
-                at, d = place(row.largest), row.largest
+                at, d = location(row.largest), row.largest
                 text += f", most at {at}: {number(d.a)} and {number(d.b)}"
             lines.append(clean(text))
     return lines

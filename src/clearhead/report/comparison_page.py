@@ -12,7 +12,7 @@ from clearhead.report.comparison import (
     comparison_headline,
     evidence_lines,
     largest_changes,
-    place,
+    location,
 )
 from clearhead.report.head_map import (
     HEADER_HEIGHT,
@@ -75,7 +75,7 @@ def render_comparison(comparison: Comparison) -> str:
         rate=f"{RATE:.0%}",
         shades=legend_shades(),
         numbered_from=NUMBERED_FROM,
-        place=place,
+        location=location,
         style=Markup(style),
         policy=page_policy(style=style),
     )
@@ -90,8 +90,8 @@ def _maps(comparison: Comparison) -> list[DifferenceMap]:
             families.setdefault(d.claim, []).append(d)
     silent = (*EQUAL, Outcome.NOT_MEASURED)
     maps = [_map(claim, f) for claim, f in families.items() if any(d.outcome not in silent for d in f)]
-    own = [d for d in on_heads if not d.claim.shared and d.outcome is not Outcome.NOT_MEASURED]
-    return [_counts(own), *maps] if maps and own else maps
+    measured = [d for d in on_heads if not d.claim.shared and d.outcome is not Outcome.NOT_MEASURED]
+    return [_counts(measured), *maps] if maps and measured else maps
 
 
 def _counts(differences: Sequence[Difference]) -> DifferenceMap:
@@ -99,12 +99,12 @@ def _counts(differences: Sequence[Difference]) -> DifferenceMap:
     heads: dict[tuple[int, int], list[Difference]] = {}
     for d in differences:
         heads.setdefault((d.layer, d.head), []).append(d)
-    changed = {key: sum(d.outcome is Outcome.CHANGED for d in own) for key, own in heads.items()}
+    changed = {key: sum(d.outcome is Outcome.CHANGED for d in claims) for key, claims in heads.items()}
     most = max(changed.values())
     squares = {}
-    for (layer, head), own in heads.items():
-        count, equal = changed[layer, head], all(d.outcome in EQUAL for d in own)
-        words = f"Layer {layer}, head {head}: {count} of {len(own)} claims changed"
+    for (layer, head), claims in heads.items():
+        count, equal = changed[layer, head], all(d.outcome in EQUAL for d in claims)
+        words = f"Layer {layer}, head {head}: {count} of {len(claims)} claims changed"
         text, colour = "=" if equal else str(count), shade(count / most) if count else WITHOUT_SCALE
         squares[layer, head] = (colour, not count, text, words)
     return _layout("Claims that changed, of those on the head's own tensors", squares)
@@ -123,7 +123,7 @@ def _square(d: Difference, largest: float) -> tuple[str, bool, str, str]:
     text = "=" if d.outcome in EQUAL else "" if d.outcome is Outcome.NOT_MEASURED else short(d.difference)
     colour = UNMEASURED if d.outcome is Outcome.NOT_MEASURED else WITHOUT_SCALE
     words = (
-        f"{facts['place']}: {d.outcome}. A {facts['a']}, B {facts['b']}, B - A {facts['difference']} "
+        f"{facts['location']}: {d.outcome}. A {facts['a']}, B {facts['b']}, B - A {facts['difference']} "
         f"({facts['interval']}), p adjusted {facts['p']}, inputs {facts['inputs']}"
     )
     return shade(d.difference / largest) if changed else colour, not changed, text, capitalised(words)
@@ -151,7 +151,7 @@ def _layout(title: str, squares: Mapping[tuple[int, int], tuple[str, bool, str, 
 
 def _facts(d: Difference) -> dict[str, str]:
     return {
-        "place": place(d),
+        "location": location(d),
         "theory": d.claim.theory,
         "statistic": d.claim.statistic,
         "name": d.name,

@@ -14,7 +14,7 @@ from clearhead.report.comparison import (
     comparison_headline,
     evidence_lines,
     largest_changes,
-    place,
+    location,
 )
 from clearhead.report.wording import clean, number, short
 from clearhead.theories.theory import Role
@@ -66,7 +66,7 @@ def _claim_columns(rows: Sequence[ClaimRow]) -> list[tuple[Column, ...]]:
 
 
 def _change_columns(changes: Sequence[Difference]) -> list[tuple[Column, ...]]:
-    where = text_column("first changes", [place(d) for d in changes], right=False)
+    where = text_column("first changes", [location(d) for d in changes], right=False)
     statistic = text_column("statistic", [d.claim.statistic for d in changes], right=False)
     a = text_column("A", [number(d.a) for d in changes])
     b = text_column("B", [number(d.b) for d in changes])
