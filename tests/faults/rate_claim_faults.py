@@ -5,6 +5,7 @@ from fault import Fault
 MEASURED = ("tests/theories/coding_rate/test_measurement.py",)
 CURVES = ("tests/theories/coding_rate/test_depth.py",)
 SUBSPACES = ("tests/theories/coding_rate/test_subspaces.py",)
+ABLATED = ("tests/theories/coding_rate/test_ablations.py",)
 JUDGED = ("tests/audit/test_one_sided.py",)
 WHERE = "theories/coding_rate"
 
@@ -19,15 +20,15 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: scale matched the wrong way round",
         f"{WHERE}/block.py",
-        "factor = _size(self._tokens.before) / max(_size(tokens), SMALLEST)",
-        "factor = _size(tokens) / max(_size(self._tokens.before), SMALLEST)",
+        "factor = size(self._tokens) / size(tokens).clamp_min(SMALLEST)",
+        "factor = size(tokens) / size(self._tokens).clamp_min(SMALLEST)",
         MEASURED,
     ),
     Fault(
         "rate: unit length in the subspace, not in the whole space",
         f"{WHERE}/block.py",
-        "projected / lengths, projected",
-        "projected / torch.linalg.vector_norm(projected, dim=-1, keepdim=True), projected",
+        "_gram(projected / _lengths(tokens))",
+        "_gram(projected / torch.linalg.vector_norm(projected, dim=-1, keepdim=True))",
         MEASURED,
     ),
     Fault(
@@ -40,8 +41,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: exchanged tokens instead of exchanged additions",
         f"{WHERE}/block.py",
-        "yield self.rates(z.before + (z.between - z.before)[source])",
-        "yield self.rates(z.between[source])",
+        "exchanged.append(before + (total - before)[source])",
+        "exchanged.append(total[source])",
         MEASURED,
     ),
     Fault(
@@ -61,8 +62,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: the map itself for its basis",
         f"{WHERE}/measurement.py",
-        "block = Block(tokens, bases, eps=self.eps)",
-        "block = Block(tokens, weights, eps=self.eps)",
+        "measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps))",
+        "measured, curves = prepared.measure(Block(tokens.before, weights, eps=self.eps))",
         MEASURED,
     ),
     Fault(
@@ -82,8 +83,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: reflected bases lose directions outside the tokens",
         f"{WHERE}/subspaces.py",
-        "(signs[:, :, :-1] * inside) + signs[:, :, -1:] * outside",
-        "(signs[:, :, :-1] * inside)",
+        "@ inside + signs[..., -1:] * outside.unsqueeze(-3)",
+        "@ inside",
         SUBSPACES,
     ),
     Fault(
@@ -96,15 +97,15 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: curves before attention, not after it",
         f"{WHERE}/depth.py",
-        "raw, unit = block.after.raw, block.after.unit",
-        "raw, unit = block.before.raw, block.before.unit",
+        "raw, unit = after.raw, after.unit",
+        "raw, unit = before.raw, before.unit",
         CURVES,
     ),
     Fault(
         "rate: one random subspace for all heads",
         f"{WHERE}/depth.py",
-        "len(raw) * float(random.after.raw.mean())",
-        "float(random.after.raw.mean())",
+        "len(raw) * float(random.raw.mean())",
+        "float(random.raw.mean())",
         CURVES,
     ),
     Fault(
@@ -113,6 +114,62 @@ RATE_CLAIM_FAULTS = (
         "np.sqrt(np.maximum(size**2 * self.squares - 2 * size",
         "np.sqrt(np.maximum(size * self.squares - 2 * size",
         SUBSPACES,
+    ),
+    Fault(
+        "rate: Z+ after the norm",
+        f"{WHERE}/head_samples.py",
+        "{None: tokens.total[None]}",
+        "{None: tokens.between[None]}",
+        ABLATED,
+    ),
+    Fault(
+        "rate: the norm of the sum for the norm alone",
+        f"{WHERE}/head_samples.py",
+        "apply_norm(norm, tokens.before)[None]",
+        "apply_norm(norm, tokens.total)[None]",
+        ABLATED,
+    ),
+    Fault(
+        "rate: subspaces drawn again for every input",
+        f"{WHERE}/head_samples.py",
+        "entropy = (example.seed, example.layer, FIXED)",
+        "entropy = (example.seed, example.layer, FIXED, example.number)",
+        ABLATED,
+    ),
+    Fault(
+        "rate: the same subspaces in every layer",
+        f"{WHERE}/head_samples.py",
+        "entropy = (example.seed, example.layer, FIXED)",
+        "entropy = (example.seed, FIXED)",
+        ABLATED,
+    ),
+    Fault(
+        "rate: supported without ablations",
+        f"{WHERE}/measurement.py",
+        "if not can_ablate(example):",
+        "if False:",
+        ABLATED,
+    ),
+    Fault(
+        "rate: uniform attention to hidden keys too",
+        f"{WHERE}/ablations.py",
+        "softmax_attention(torch.zeros_like(q), k, v, mask=mask)",
+        "softmax_attention(torch.zeros_like(q), k, v)",
+        ABLATED,
+    ),
+    Fault(
+        "rate: each head's own weights for another's",
+        f"{WHERE}/ablations.py",
+        "q.roll(-1, dims=0),",
+        "q,",
+        ABLATED,
+    ),
+    Fault(
+        "rate: ablations that differ by rounding",
+        f"{WHERE}/ablations.py",
+        "abs(control - value) <= machine_epsilon(dtype)",
+        "abs(control - value) < 0",
+        ABLATED,
     ),
     Fault(
         "curves: the baseline's lines are lost",

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads, LinearMap, ResidualStream
+from clearhead.heads import Heads, LayerNorm, LinearMap, ResidualStream
 from clearhead.numerics.coding_rate import subspace_rate_gradient
 
 INPUTS, TOKENS, HEADS, WIDTH, STREAM = 7, 23, 3, 5, 31
@@ -33,22 +33,31 @@ def heads_of(
     windows: int = 1,
     stream: bool = True,
     values: bool = True,
+    total: Tensor | None = None,
+    norm: LayerNorm | None = None,
+    linear: bool = True,
 ) -> Heads:
-    """A call whose queries, keys and values do not matter; `tied` is the factor on the map of queries and keys."""
+    """A call whose heads put out their share of what is added; `tied` is the factor on the map of queries and keys.
+
+    total: the sum, if `between` is not the sum but its norm
+    """
     i, t, _ = before.shape
     maps = bases() if maps is None else maps
     h, _, f = maps.shape
     parts = normal(i * windows, h, t // windows, f, seed=9)
+    total = between if total is None else total
+    whole = windows == 1 and maps.shape[1] == before.shape[-1]
+    v, out = (torch.einsum("btc,hcf->bhtf", x, maps) for x in (before, total - before)) if whole else (parts, parts)
     read = normal(i, t, maps.shape[1], seed=10)
     of_values = LinearMap(x=read, weight=maps)
     shared = None if tied is None else LinearMap(x=read, weight=tied * maps)
     return Heads(
         layer=layer,
         name=f"block.{layer}",
-        q=parts,
-        k=parts,
-        v=parts,
-        out=parts,
+        q=v,
+        k=v,
+        v=v,
+        out=out,
         scale=1.0,
         mask=mask,
         groups=groups,
@@ -56,7 +65,10 @@ def heads_of(
         queries_from=shared,
         keys_from=shared,
         values_from=of_values if values else None,
-        residual_stream=ResidualStream(before=before, total=between, between=between, after=after) if stream else None,
+        output_weight=maps.mT if linear and whole else None,
+        residual_stream=ResidualStream(before=before, total=total, between=between, after=after, norm=norm)
+        if stream
+        else None,
     )
 
 

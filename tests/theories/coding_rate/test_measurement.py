@@ -10,7 +10,7 @@ from clearhead.audit.judging import judge
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate import make_theory
-from clearhead.theories.coding_rate.block import Block, Draws, relative_changes
+from clearhead.theories.coding_rate.block import exchanged_additions
 from clearhead.theories.coding_rate.change import rate_change
 from clearhead.theories.coding_rate.claims import (
     COMPRESSION,
@@ -31,7 +31,6 @@ from clearhead.theories.coding_rate.claims import (
     UNIT_NORM,
     UNSCALED_MAP,
 )
-from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.theory import Claim, Unit
 from tests.theories.coding_rate.synthetic_heads import (
     HEADS,
@@ -73,11 +72,12 @@ Z = tokens()
 
 
 def test_a_gradient_step_compresses_and_its_opposite_is_contradicted() -> None:
-    down, up = found(heads_of(Z, compressed(Z))), found(heads_of(Z, expanded(Z)))
+    z = tokens(inputs=17)
+    down, up = found(heads_of(z, compressed(z))), found(heads_of(z, expanded(z)))
     assert verdicts(down[COMPRESSION]) == verdicts(down[RAW]) == {Verdict.SUPPORTED}
     assert verdicts(up[COMPRESSION]) <= {Verdict.CONTRADICTED, Verdict.NO_EVIDENCE}
     assert Verdict.SUPPORTED not in verdicts(up[RAW])
-    assert all(f.inputs == INPUTS and not f.skipped for f in down[COMPRESSION])
+    assert all(f.inputs == 17 and not f.skipped for f in down[COMPRESSION])
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.3])
@@ -137,15 +137,9 @@ def test_exchanged_additions_are_those_of_other_tokens() -> None:
 
 
 def test_with_two_tokens_each_gets_the_additions_of_the_other() -> None:
-    z, between = Z[0, :2], Z[0, :2] + normal(2, STREAM, seed=7)
-    block = Block(Tokens(before=z, between=between, after=None), bases(), eps=0.5)
-    generator = torch.Generator().manual_seed(0)
-    samples = block.samples(Draws(), generator, block.in_random_subspaces(2, generator))
-    expected = relative_changes(block.before, block.rates(z + (between - z).flip(0)))
-    for claim in HEAD_CLAIMS:
-        for exchanged in samples[claim].controls[OTHER_TOKENS]:
-            assert exchanged == pytest.approx(expected[claim], rel=TOLERANCE)
-            assert exchanged != pytest.approx(samples[claim].value, rel=1e-3)
+    z, total = Z[0, :2], Z[0, :2] + normal(2, STREAM, seed=7)
+    exchanged = exchanged_additions(z, total, draws=3, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(exchanged, (z + (total - z).flip(0)).expand(3, 2, STREAM))
 
 
 def test_padding_does_not_count() -> None:
@@ -177,9 +171,9 @@ def test_how_inputs_are_batched_does_not_matter() -> None:
 
 def test_the_windows_of_an_input_are_one_sample() -> None:
     z, between = (torch.cat([part, part.flip(-1)], dim=1) for part in (Z, compressed(Z)))
-    windowed, plain = found(heads_of(z, between, windows=2)), found(heads_of(z, between))
-    assert windowed[COMPRESSION][0].inputs == INPUTS
-    assert windowed[COMPRESSION][0].value == pytest.approx(plain[COMPRESSION][0].value, rel=TOLERANCE)
+    windowed, plain = (found(heads_of(z, between, after=between.relu(), windows=count)) for count in (2, 1))
+    assert windowed[DENSITY][0].inputs == INPUTS
+    assert windowed[DENSITY][0].value == pytest.approx(plain[DENSITY][0].value, rel=TOLERANCE)
 
 
 def test_heads_that_share_values_share_their_numbers() -> None:

@@ -9,11 +9,12 @@ from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate.maps import RandomMaps
 from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.subspaces import (
+    Reflections,
     coherence,
     orthonormal_bases,
     orthonormality_error,
     random_bases,
-    rate_preserving_bases,
+    random_signs,
 )
 from tests.theories.coding_rate.synthetic_heads import normal
 
@@ -33,11 +34,13 @@ def test_bases_are_orthonormal_and_span_the_map(rank: int) -> None:
 
 
 @pytest.mark.parametrize("count", [11, 53])
-def test_rate_preserving_bases_have_the_same_rate_and_another_span(count: int) -> None:
+def test_reflected_subspaces_have_the_same_rate_and_another_span(count: int) -> None:
     """With fewer tokens than dimensions and with more."""
     basis = random_bases(3, c=31, p=7, generator=torch.Generator().manual_seed(3))
     z, other = normal(count, 31, seed=4), normal(count, 31, seed=5)
-    reflected = rate_preserving_bases(basis, z, draws=5, generator=torch.Generator().manual_seed(6))
+    signs = random_signs(5, 32, generator=torch.Generator().manual_seed(6))
+    flat = Reflections.of(z, signs).project(torch.eye(31, dtype=torch.float64), basis.movedim(0, 1).flatten(1))
+    reflected = flat.unflatten(-1, (3, 7)).movedim(-2, -3)
     assert reflected.shape == (5, 3, 31, 7)
     eye = torch.eye(7, dtype=torch.float64).expand(5, 3, 7, 7)
     assert torch.allclose(reflected.mT @ reflected, eye, atol=TOLERANCE)

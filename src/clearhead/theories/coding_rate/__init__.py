@@ -1,7 +1,14 @@
 """Attention as compression: the coding rate of tokens, its reduction by classes, and the steps that lower it."""
 
-from clearhead.theories.coding_rate.block import Draws
-from clearhead.theories.coding_rate.claims import DEPTH_CLAIMS, HEAD_CLAIMS, LAYER_CLAIMS, MAP_CLAIMS, TIED_CLAIMS
+from clearhead.theories.coding_rate.claims import (
+    DEPTH_CLAIMS,
+    HEAD_CLAIMS,
+    LAYER_CLAIMS,
+    MAP_CLAIMS,
+    NORM_CLAIMS,
+    TIED_CLAIMS,
+)
+from clearhead.theories.coding_rate.head_samples import Draws
 from clearhead.theories.coding_rate.measurement import CodingRate
 from clearhead.theories.coding_rate.theorems import theorems
 from clearhead.theories.theory import Need, Theory, Windows
@@ -15,7 +22,7 @@ def make_theory(*, eps: float = 0.5, draws: Draws | None = None) -> Theory:
     return Theory(
         key="coding-rate",
         title="coding rate",
-        claims=(*HEAD_CLAIMS, *LAYER_CLAIMS, *MAP_CLAIMS, *TIED_CLAIMS, *DEPTH_CLAIMS),
+        claims=(*HEAD_CLAIMS, *NORM_CLAIMS, *LAYER_CLAIMS, *MAP_CLAIMS, *TIED_CLAIMS, *DEPTH_CLAIMS),
         measure=measured.measure,
         claims_of=measured.claims_of,
         windows=Windows.WHOLE,

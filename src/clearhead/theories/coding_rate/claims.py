@@ -3,6 +3,8 @@
 from clearhead.theories.theory import Claim, Control, Direction, Role, Unit
 
 __all__ = [
+    "ABLATIONS",
+    "AFTER_NORM",
     "AT_THIS_SIZE",
     "BEFORE_ATTENTION",
     "BEFORE_MLP",
@@ -12,14 +14,18 @@ __all__ = [
     "DEPTH_CLAIMS",
     "GAUSSIAN",
     "HEAD_CLAIMS",
+    "IDENTITY",
     "IN_RANDOM_SUBSPACES",
     "LARGEST_COSINE",
     "LAYER_CLAIMS",
     "MAP_CLAIMS",
     "NONZERO",
     "NONZERO_BY_LAYER",
+    "NORM_ALONE",
+    "NORM_CLAIMS",
     "NOTHING_ADDED",
     "ORTHONORMAL",
+    "OTHER_HEAD",
     "OTHER_TOKENS",
     "OVERLAP",
     "RANDOM_MAP",
@@ -31,6 +37,7 @@ __all__ = [
     "SCALE_MATCHED",
     "SIZE_ALONE",
     "TIED_CLAIMS",
+    "UNIFORM",
     "UNIT_NORM",
     "UNIT_RATE",
     "UNSCALED_MAP",
@@ -44,9 +51,14 @@ ZERO_MAP = "a map of zeros has no columns to compare"
 NOTHING_ADDED = Control(name="nothing added")
 SIZE_ALONE = Control(name="a change of size alone")
 OTHER_TOKENS = Control(name="additions of other tokens")
-RANDOM_SUBSPACE = Control(name="a random subspace")
-SAME_RATE = Control(name="another subspace of the same rate")
+RANDOM_SUBSPACE = Control(name="a random subspace", fixed=True)
+SAME_RATE = Control(name="another subspace of the same rate", fixed=True)
+UNIFORM = Control(name="uniform attention")
+IDENTITY = Control(name="attention of each token to itself")
+OTHER_HEAD = Control(name="attention weights of another head")
+NORM_ALONE = Control(name="the norm alone")
 RANDOM_MAP = Control(name="a random map", fixed=True)
+ABLATIONS = (UNIFORM, IDENTITY, OTHER_HEAD, NORM_ALONE)
 BEFORE_MLP = Control(name="before the MLP")
 GAUSSIAN = Control(name="Gaussian features")
 AT_THIS_SIZE = Control(name="before attention, at this size")
@@ -100,9 +112,18 @@ COMPRESSION = _claim(
     f"{PAPER}, section 2.3; the raw rate may rise: {INVESTIGATION}",
     role=Role.PRIMARY,
     note="the less compressing of the unit-norm and the scale-matched change, input by input. A change of size alone "
-    "is 0 by definition. The rate falls with depth in untrained models too, so several draws of the same head before "
-    "training decide with the other controls. Z is the stream, and a norm between it and the value map is left out. In "
-    "a model that normalises after the sum, the trained gain of the norm can lower the rate without attention",
+    "is 0 by definition. Z⁺ is the sum of tokens and attention's output, before a norm that may follow it. Attention "
+    "with other weights and the same values must compress less. The rate falls with depth in untrained models too, so "
+    "several draws of the same head before training decide with the other controls. Z is the stream, and a norm "
+    "between it and the value map is left out",
+)
+AFTER_NORM = _claim(
+    "rate change after the norm",
+    "the same as the rate change, with the norm that follows the sum",
+    "as the rate change, with Z⁺ = norm(Z + attention(Z))",
+    f"{PAPER}, section 2.3, read for models that normalise after the sum",
+    note="only in models that normalise after the sum. The trained gain of the norm lowers the rate without attention, "
+    "so the norm alone, norm(Z), is a control",
 )
 UNIT_NORM = _claim(
     "unit-norm change",
@@ -192,6 +213,7 @@ HEAD_CLAIMS = (COMPRESSION, UNIT_NORM, SCALE_MATCHED, RAW)
 MAP_CLAIMS = (ORTHONORMAL, OVERLAP, LARGEST_COSINE)
 LAYER_CLAIMS = (DENSITY, NONZERO)
 TIED_CLAIMS = (RAW_MAP, UNSCALED_MAP)
+NORM_CLAIMS = (AFTER_NORM,)
 
 RAW_RATE = _by_depth(
     "Coding rate after attention",

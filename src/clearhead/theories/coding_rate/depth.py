@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from clearhead.theories.coding_rate.block import Block
+from clearhead.theories.coding_rate.block import Rates
 from clearhead.theories.coding_rate.claims import (
     AT_THIS_SIZE,
     BEFORE_ATTENTION,
@@ -21,25 +21,24 @@ from clearhead.theories.theory import Claim, Control, Sample
 __all__ = ["rates_by_layer", "sparsity_by_layer"]
 
 
-def rates_by_layer(block: Block, random: Block | None) -> dict[Claim, Sample]:
-    """Return R^c of one input after the block, with R^c before the block and in random subspaces as controls."""
-    raw, unit = block.after.raw, block.after.unit
-    if random is None:
+def rates_by_layer(
+    before: Rates, after: Rates, *, at_size: Rates | None = None, random: Rates | None = None
+) -> dict[Claim, Sample]:
+    """Return R^c of one input after the sum.
+
+    at_size, random: of the tokens before the block at this size, and after it in random subspaces, as controls
+    """
+    raw, unit = after.raw, after.unit
+    if at_size is None or random is None:
         return {RAW_RATE: _sample(float(raw.sum())), UNIT_RATE: _sample(float(unit.sum()))}
     return {
         RAW_RATE: _sample(
             float(raw.sum()),
-            {
-                AT_THIS_SIZE: float(block.size_alone.sum()),
-                IN_RANDOM_SUBSPACES: len(raw) * float(random.after.raw.mean()),
-            },
+            {AT_THIS_SIZE: float(at_size.raw.sum()), IN_RANDOM_SUBSPACES: len(raw) * float(random.raw.mean())},
         ),
         UNIT_RATE: _sample(
             float(unit.sum()),
-            {
-                BEFORE_ATTENTION: float(block.before.unit.sum()),
-                IN_RANDOM_SUBSPACES: len(raw) * float(random.after.unit.mean()),
-            },
+            {BEFORE_ATTENTION: float(before.unit.sum()), IN_RANDOM_SUBSPACES: len(raw) * float(random.unit.mean())},
         ),
     }
 

@@ -4,10 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from clearhead.numerics.coding_rate import check_eps
-from clearhead.theories.coding_rate.block import Block, Draws
+from clearhead.theories.coding_rate.ablations import NO_ABLATION, NO_NORM, can_ablate
+from clearhead.theories.coding_rate.block import Block
 from clearhead.theories.coding_rate.claims import (
     BEFORE_MLP,
     COMPRESSION,
@@ -18,12 +20,14 @@ from clearhead.theories.coding_rate.claims import (
     LAYER_CLAIMS,
     MAP_CLAIMS,
     NONZERO,
+    NORM_CLAIMS,
     RANDOM_SUBSPACE,
     RAW_MAP,
     TIED_CLAIMS,
     UNSCALED_MAP,
 )
-from clearhead.theories.coding_rate.depth import rates_by_layer, sparsity_by_layer
+from clearhead.theories.coding_rate.depth import sparsity_by_layer
+from clearhead.theories.coding_rate.head_samples import Draws, HeadSamples
 from clearhead.theories.coding_rate.maps import LayerMaps, RandomMaps
 from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.subspaces import orthonormal_bases, value_maps
@@ -57,10 +61,11 @@ class CodingRate:
         check_eps(self.eps)
 
     def claims_of(self, example: Example) -> tuple[Claim, ...]:
-        """Return the claims on the layer; those on tied maps only if queries, keys and values share one."""
+        """Return the claims on the layer: on tied maps if queries, keys and values share one, after a norm if any."""
         maps = self._maps(example)
         tied = TIED_CLAIMS if maps is not None and maps.tied else ()
-        return (*HEAD_CLAIMS, *LAYER_CLAIMS, *MAP_CLAIMS, *tied, *DEPTH_CLAIMS)
+        normed = NORM_CLAIMS if _is_normed(example) else ()
+        return (*HEAD_CLAIMS, *normed, *LAYER_CLAIMS, *MAP_CLAIMS, *tied, *DEPTH_CLAIMS)
 
     def measure(self, example: Example, rng: Random) -> Samples:
         """Measure every claim; those on maps also where the residual stream is missing."""
@@ -68,33 +73,39 @@ class CodingRate:
         missing = tokens if isinstance(tokens, Reason) else NO_MLP
         samples: dict[Claim, Sample | Reason] = dict.fromkeys(claims, missing)
         samples |= dict.fromkeys(MAP_CLAIMS, NO_MAP) if maps is None else _subset(maps, MAP_CLAIMS)
+        if maps is not None and maps.tied:
+            samples |= _subset(maps, (UNSCALED_MAP,))
         if isinstance(tokens, Reason):
             return samples
         samples |= self._layer_samples(tokens, controls=example.controls)
         samples |= sparsity_by_layer(tokens, controls=example.controls)
         weights = example.per_call.get("value maps", lambda: value_maps(example))
+        on_heads = [claim for claim in claims if claim in (*HEAD_CLAIMS, *NORM_CLAIMS, RAW_MAP)]
         if maps is None or weights is None or weights.shape[1] != tokens.before.shape[-1]:
-            head_claims = [claim for claim in claims if claim in (*HEAD_CLAIMS, *TIED_CLAIMS, *DEPTH_CLAIMS[:2])]
-            return samples | dict.fromkeys(head_claims, NO_MAP if maps is None else OTHER_WIDTH)
+            return samples | dict.fromkeys([*on_heads, *DEPTH_CLAIMS[:2]], NO_MAP if maps is None else OTHER_WIDTH)
+        samples |= dict.fromkeys(on_heads, NO_ABLATION)
+        samples |= dict.fromkeys([claim for claim in on_heads if claim in NORM_CLAIMS], NO_NORM)
         return samples | self._head_samples(example, rng, tokens, weights, maps)
 
     def _head_samples(
         self, example: Example, rng: Random, tokens: Tokens, weights: Tensor, maps: LayerMaps
     ) -> dict[Claim, Sample]:
-        draws = self.draws if example.controls else None
         bases = example.per_call.get("bases", lambda: orthonormal_bases(weights))
-        block = Block(tokens, bases, eps=self.eps)
-        random = block.in_random_subspaces(draws.random_subspace, rng.torch) if draws else None
-        samples = repeat(block.samples(draws, rng.torch, random), example.groups)
+        prepared = HeadSamples.of(
+            example, tokens, p=bases.shape[-1], eps=self.eps, draws=self.draws, generator=rng.torch
+        )
+        measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps))
+        if not can_ablate(example):
+            return curves
+        samples = repeat(measured, example.groups)
         if maps.tied:
+            raw_map = prepared.measure(Block(tokens.before, weights, eps=self.eps))[0][COMPRESSION]
             # Random subspaces are left out: their bases are orthonormal and the learned map is not.
-            raw_map = Block(tokens, weights, eps=self.eps).samples(draws, rng.torch, random)[COMPRESSION]
             controls = {control: x for control, x in raw_map.controls.items() if control is not RANDOM_SUBSPACE}
             samples |= repeat({RAW_MAP: dataclasses.replace(raw_map, controls=controls)}, example.groups)
-            samples |= _subset(maps, (UNSCALED_MAP,))
         if tokens.zeros:
             samples[COMPRESSION] = dataclasses.replace(samples[COMPRESSION], caveat=ZERO_TOKENS)
-        return samples | rates_by_layer(block, random)
+        return samples | curves
 
     def _layer_samples(self, tokens: Tokens, *, controls: bool) -> dict[Claim, Sample]:
         if tokens.after is None:
@@ -128,3 +139,9 @@ class CodingRate:
 
 def _subset(maps: LayerMaps, claims: tuple[Claim, ...]) -> dict[Claim, Sample]:
     return {claim: maps.samples[claim] for claim in claims}
+
+
+def _is_normed(example: Example) -> bool:
+    """Return whether the tokens after attention are not the sum itself but its norm."""
+    stream = example.stream
+    return stream is not None and not torch.equal(stream.total, stream.between)

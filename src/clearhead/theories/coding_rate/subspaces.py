@@ -1,6 +1,7 @@
 """The subspaces that heads read: orthonormal bases of their value maps, and measures of orthonormality and overlap."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,12 +14,13 @@ from clearhead.shapes import Float
 from clearhead.theories.example import Example
 
 __all__ = [
+    "Reflections",
     "coherence",
     "is_tied",
     "orthonormal_bases",
     "orthonormality_error",
     "random_bases",
-    "rate_preserving_bases",
+    "random_signs",
     "value_maps",
 ]
 
@@ -67,19 +69,35 @@ def random_bases(draws: int, *, c: int, p: int, generator: torch.Generator) -> F
     return basis
 
 
-def rate_preserving_bases(
-    bases: Float[Tensor, "k c p"], tokens: Float[Tensor, "n c"], *, draws: int, generator: torch.Generator
-) -> Float[Tensor, "t k c p"]:
-    """Return random bases in which the tokens have the same coding rate: S U with S Z^T Z S = Z^T Z.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reflections:
+    """Random reflections S under which tokens Z have the same coding rate in S U as in U: S Z^T Z S = Z^T Z.
 
-    S reflects each principal direction of the tokens Z, and their orthogonal complement, with probability 1/2.
+    directions: principal directions of the tokens
+    signs: by draw, -1 for directions that are reflected; the last is that of their orthogonal complement
     """
-    directions = torch.linalg.svd(tokens, full_matrices=False).Vh
-    signs = torch.randint(2, (draws, 1, len(directions) + 1, 1), generator=generator).to(bases.dtype) * 2 - 1
-    inside = directions @ bases
-    outside = bases - directions.mT @ inside
-    reflected: Tensor = directions.mT @ (signs[:, :, :-1] * inside) + signs[:, :, -1:] * outside
-    return reflected
+
+    directions: Float[Tensor, "r c"]
+    signs: Float[Tensor, "t r1"]
+
+    @classmethod
+    def of(cls, tokens: Float[Tensor, "n c"], signs: Float[Tensor, "t c1"]) -> "Reflections":
+        """Reflect the tokens' principal directions, from the strongest on, by the first signs of each draw."""
+        directions = torch.linalg.svd(tokens, full_matrices=False).Vh
+        return cls(directions=directions, signs=torch.cat([signs[:, : len(directions)], signs[:, -1:]], dim=1))
+
+    def project(self, tokens: Float[Tensor, "*s n c"], bases: Float[Tensor, "c p"]) -> Float[Tensor, "*s t n p"]:
+        """Return Z S U for every draw."""
+        inside, along = self.directions @ bases, tokens @ self.directions.mT
+        outside = tokens @ bases - along @ inside
+        signs = self.signs[:, None]
+        projected: Tensor = (along.unsqueeze(-3) * signs[..., :-1]) @ inside + signs[..., -1:] * outside.unsqueeze(-3)
+        return projected
+
+
+def random_signs(draws: int, count: int, *, generator: torch.Generator) -> Float[Tensor, "t n"]:
+    """Return 1 and -1 with equal probability."""
+    return torch.randint(2, (draws, count), generator=generator).double() * 2 - 1
 
 
 def orthonormality_error(maps: Float[Tensor, "*t c f"], *, scaled: bool) -> Array:

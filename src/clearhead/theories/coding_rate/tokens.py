@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.shapes import Float
+from clearhead.shapes import Bool, Float
 from clearhead.theories.example import Example
 from clearhead.theories.reason import Reason, ReasonKind
 
@@ -18,16 +18,23 @@ NO_STREAM = Reason(ReasonKind.NOT_FOUND, "the residual stream around this block 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The residual stream of one input in float64: before attention, after it, and after the MLP."""
+    """The residual stream of one input in float64: before attention, after it, and after the MLP.
+
+    total, between: the sum with attention's output, and what the MLP is added to, which may be its norm
+    present: True for the positions that are not padding; dtype: of the model's tokens
+    """
 
     before: Float[Tensor, "n c"]
+    total: Float[Tensor, "n c"]
     between: Float[Tensor, "n c"]
     after: Float[Tensor, "n c"] | None
+    present: Bool[Tensor, "t"]
+    dtype: torch.dtype
 
     @property
     def zeros(self) -> int:
         """Number of zero tokens, which cannot be scaled to length one."""
-        return sum(int((z == 0).all(dim=-1).sum()) for z in (self.before, self.between))
+        return sum(int((z == 0).all(dim=-1).sum()) for z in (self.before, self.total))
 
 
 def tokens_of(example: Example) -> Tokens | Reason:
@@ -45,14 +52,11 @@ def tokens_of(example: Example) -> Tokens | Reason:
     if int(present.sum()) < FEWEST_TOKENS:
         text = f"fewer than {FEWEST_TOKENS} tokens, which have too few ways to exchange additions"
         return Reason(ReasonKind.TOO_SHORT, text)
-    before, between, after = (
-        None if z is None else z[0].detach().cpu()[present].double()
-        for z in (stream.before, stream.between, stream.after)
-    )
-    if not all(z is None or bool(torch.isfinite(z).all()) for z in (before, between, after)):
+    streams = (stream.before, stream.total, stream.between)
+    before, total, between = (z[0].detach().cpu()[present].double() for z in streams)
+    after = None if stream.after is None else stream.after[0].detach().cpu()[present].double()
+    if not all(z is None or bool(torch.isfinite(z).all()) for z in (before, total, between, after)):
         return Reason(ReasonKind.NOT_FINITE, "the residual stream around this block is not finite")
-    assert before is not None
-    assert between is not None
     if not bool(before.any()):
         return Reason(ReasonKind.UNDEFINED, "all tokens before this block are zero, and have no size to compare with")
-    return Tokens(before=before, between=between, after=after)
+    return Tokens(before=before, total=total, between=between, after=after, present=present, dtype=stream.total.dtype)

@@ -1,0 +1,91 @@
+"""Ablations: what a block would add to the tokens if its attention weights were others, from the same values.
+
+The sum Z+ depends linearly on the attention's output, by the weight W_O of each head. So with other weights it is
+
+    Z+ + sum_h (out'_h - out_h) W_h,
+
+computed in float64 from the captured tensors. A layer norm after the sum is computed on the result.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from clearhead.heads import LayerNorm
+from clearhead.numerics.moments import Array
+from clearhead.numerics.precision import machine_epsilon
+from clearhead.operators.softmax import softmax_attention
+from clearhead.shapes import Float
+from clearhead.theories.coding_rate.claims import IDENTITY, OTHER_HEAD, UNIFORM
+from clearhead.theories.coding_rate.tokens import Tokens
+from clearhead.theories.example import Example
+from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.theory import Control
+
+__all__ = ["NO_ABLATION", "NO_NORM", "ablated_sums", "apply_norm", "can_ablate", "without_rounding"]
+
+NO_ABLATION = Reason(
+    ReasonKind.NOT_FOUND,
+    "what attention adds to the residual stream is not a linear map of its output, so attention cannot be replaced for "
+    "the controls",
+)
+NO_NORM = Reason(ReasonKind.NOT_FOUND, "the norm after the sum is not a layer norm, which the controls need")
+
+
+def can_ablate(example: Example) -> bool:
+    """Return whether the sum is known for other attention weights."""
+    return example.output_weight is not None and example.windows == 1
+
+
+def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor, "1 n c"]]:
+    """Return the sum of the block with every head's attention replaced, for the tokens that are not padding.
+
+    A query that may attend to no key, or to itself not, keeps its output.
+    """
+    assert example.output_weight is not None
+    q, k, v, out = (x.detach().cpu().double() for x in (example.q, example.k, example.v, example.out))
+    mask = None if example.mask is None else example.mask.cpu()
+    replaced = {
+        UNIFORM: softmax_attention(torch.zeros_like(q), k, v, mask=mask),
+        IDENTITY: v if mask is None else torch.where(mask.diagonal(dim1=-2, dim2=-1)[..., None], v, out),
+    }
+    if len(q) > 1:
+        replaced[OTHER_HEAD] = _with_weights_of_next_head(example, q, k, v, mask)
+    if mask is not None:
+        has_keys = mask.any(dim=-1, keepdim=True)
+        replaced = {control: torch.where(has_keys, x, out) for control, x in replaced.items()}
+    weight = example.output_weight.detach().cpu().double()
+    return {
+        control: tokens.total + torch.einsum("hne,hec->nc", (x - out)[:, tokens.present], weight).unsqueeze(0)
+        for control, x in replaced.items()
+    }
+
+
+def _with_weights_of_next_head(example: Example, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the output of every head's values under the attention weights of the head after it."""
+
+    def of_next(x: Tensor | None) -> Tensor | None:
+        return x if x is None or len(x) == 1 else x.roll(-1, dims=0)
+
+    bias = None if example.bias is None else example.bias.detach().cpu().double()
+    sinks = None if example.sinks is None else example.sinks.detach().cpu().double()
+    return softmax_attention(
+        q.roll(-1, dims=0), k.roll(-1, dims=0), v, mask=of_next(mask), bias=of_next(bias), scale=example.scale,
+        softcap=example.softcap, sinks=of_next(sinks),
+    )  # fmt: skip
+
+
+def apply_norm(norm: LayerNorm, tokens: Float[Tensor, "*s n c"]) -> Float[Tensor, "*s n c"]:
+    """Return the layer norm of tokens in float64."""
+    weight, bias = (None if x is None else x.detach().cpu().double() for x in (norm.weight, norm.bias))
+    return layer_norm(tokens, tokens.shape[-1:], weight, bias, norm.eps)
+
+
+def without_rounding(control: Array, value: Array, dtype: torch.dtype) -> Array:
+    """Return the control, equal to the value where they differ by less than the spacing of the tokens' dtype.
+
+    The model rounds its output and the ablation does not: a model whose attention is uniform already must not differ
+    from the ablation by rounding alone.
+    """
+    return np.where(abs(control - value) <= machine_epsilon(dtype), value, control)
