@@ -79,7 +79,13 @@ def test_clearhead_works_without_test_dependencies() -> None:
         "x = torch.randn(5, 13, 24, generator=torch.Generator().manual_seed(0))\n"
         "print(len(ch.audit(layer, [x]).findings))"
     )
-    by_head = (*kernel_pca.CLAIMS, *max_margin.CLAIMS[1:], *coding_rate.HEAD_CLAIMS, *coding_rate.MAP_CLAIMS)
+    by_head = (
+        *kernel_pca.CLAIMS,
+        *max_margin.CLAIMS[1:],
+        *coding_rate.HEAD_CLAIMS,
+        *coding_rate.NORM_CLAIMS,
+        *coding_rate.MAP_CLAIMS,
+    )
     by_layer = len(coding_rate.LAYER_CLAIMS)
     others = 1 + len(attention_sinks.THEORY.claims)
     assert int(_python(code).splitlines()[-1]) == 4 * (len(by_head) + others) + by_layer

@@ -77,6 +77,17 @@ def _features_first(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
     return between, (x, between, None)
 
 
+def _unprojected(block: toys.Parts, x: Tensor) -> tuple[Tensor, Carried]:
+    q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in block.attention.project(x).chunk(3, dim=-1))
+    between = x + 0.5 * nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    return between, (x, between, None)
+
+
+def test_attention_without_a_projection_has_the_identity_as_output_weight() -> None:
+    weight = captured(toy_model(_unprojected, 1), tokens())[0].output_weight
+    assert torch.equal(weight.flatten(0, 1), 0.5 * torch.eye(WIDTH))
+
+
 def test_the_output_weight_has_scales_of_features_but_no_gates_and_no_other_order() -> None:
     model = toy_model(_scaled_by_feature, 1)
     scale, projection = model.blocks[0].norm.weight, model.blocks[0].attention.out

@@ -1,7 +1,7 @@
 """The linear map from an attention call's output to what is added to the residual stream, followed through the graph.
 
-Followed are operations that copy a tensor, one linear map (the output projection), and after it products with constants
-and sums with tensors that do not depend on the output. A norm or a gate ends the map.
+Followed are operations that copy a tensor, one linear map (the output projection) if there is one, and then products
+with constants and sums with tensors that do not depend on the output. A norm or a gate ends the map.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,12 +81,20 @@ class OutputMap:
         elif name in _PROJECTIONS and not kwargs:
             self._project(name, args, nodes, result)
         elif name.removesuffix("_") in SCALES:
+            self._note_unprojected(args, nodes)
             self._scale(args, nodes, result, depends, divide="div" in name)
         elif name in SUMS and len(nodes) == 2:
+            self._note_unprojected(args, nodes)
             x, y = nodes
             for node, other, factor in ((x, y, 1.0), (y, x, coefficient(name, kwargs))):
                 if node in self._weights and not depends(other):
                     self._weights[result] = _times(self._weights[node], factor)
+
+    def _note_unprojected(self, args: tuple[Any, ...], nodes: Sequence[int]) -> None:
+        """Note that the output itself is used, without a projection."""
+        for x, node in zip(args, nodes, strict=False):
+            if node in self._copies and isinstance(x, Tensor) and self._is_output(x):
+                self._weights[node] = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
     def _project(self, name: str, args: tuple[Any, ...], nodes: Sequence[int], result: int) -> None:
         at, weight_at = _PROJECTIONS[name]

@@ -13,7 +13,17 @@ from clearhead.theories.coding_rate.measurement import CodingRate
 from clearhead.theories.coding_rate.theorems import theorems
 from clearhead.theories.theory import Need, Theory, Windows
 
-__all__ = ["HEAD_CLAIMS", "LAYER_CLAIMS", "MAP_CLAIMS", "THEORY", "TIED_CLAIMS", "Draws", "make_theory", "theorems"]
+__all__ = [
+    "HEAD_CLAIMS",
+    "LAYER_CLAIMS",
+    "MAP_CLAIMS",
+    "NORM_CLAIMS",
+    "THEORY",
+    "TIED_CLAIMS",
+    "Draws",
+    "make_theory",
+    "theorems",
+]
 
 
 def make_theory(*, eps: float = 0.5, draws: Draws | None = None) -> Theory:
