@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from clearhead.experiments import images
 from clearhead.experiments.images import digits, read_images
 
 N, M, Y, X = 13, 7, 5, 3
@@ -201,4 +202,13 @@ def test_an_array_that_declares_more_than_its_file_holds_is_refused(tmp_path: Pa
         for name, content in entries.items():
             archive.writestr(name, content)
     with pytest.raises(ValueError, match=r"declares 195,000,000 bytes for x_train\.npy and holds fewer"):
+        read_images(path)
+
+
+def test_an_archive_cannot_expand_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, **_arrays() | {"x_train": np.zeros((13, 500, 500), np.uint8)})
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(images, "MAX_BYTES", 1_000_000)
+    with pytest.raises(ValueError, match="holds 3,250,000 bytes of images or labels, more than the limit of 1,000,000"):
         read_images(path)
