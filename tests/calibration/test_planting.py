@@ -57,16 +57,21 @@ def test_equal_seeds_plant_equal_models_and_baselines(key):
 
 
 def test_kernel_pca_values_capture_all_variance_at_full_strength_only():
-    variances = {}
-    for strength in (0.0, 1.0):
+    variances, values = {}, {}
+    for strength in (0.0, 0.6, 1.0):
         planted = plant("kernel-pca", strength)
         heads = calls(planted)
+        values[strength] = torch.stack([heads[layer].v[:, head] for layer, head in planted.heads])
         variances[strength] = torch.stack([
             captured_variance(heads[layer].k[:, head], heads[layer].v[:, head], scale=heads[layer].scale)
             for layer, head in planted.heads
         ])  # fmt: skip
     torch.testing.assert_close(variances[1.0], torch.ones(3, 7, dtype=torch.float64), atol=1e-6, rtol=0)
     assert variances[0.0].max() < 0.95
+    torch.testing.assert_close(values[0.6], 0.6 * values[1.0] + 0.8 * values[0.0], atol=ROUNDING, rtol=0)
+    for strength in (0.0, 1.0):
+        sizes = values[strength].square().mean(dim=(-2, -1))
+        torch.testing.assert_close(sizes, torch.ones_like(sizes), atol=ROUNDING, rtol=0)
 
 
 def test_max_margin_matrix_is_the_svm_of_all_queries_at_full_strength_only():

@@ -1,7 +1,9 @@
 """A calibration counts what the audit says, continues where it stopped, and reports power and false positives."""
 
 import dataclasses
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -94,6 +96,17 @@ def test_other_settings_are_refused_and_more_repeats_are_added(tmp_path):
     ):
         with pytest.raises(InputError, match="choose another folder with --out"):
             calibrate(changed, [], path=path)
+
+
+def test_further_repeats_plant_other_heads(monkeypatch):
+    models = []
+    monkeypatch.setattr(
+        runs, "audit", lambda model, *rest, **options: (models.append(model), SimpleNamespace(findings=()))[1]
+    )
+    calibrate(request("symmetry", strengths=(0.5, 1.0), repeats=3), [])
+    values = [model.layers[0].value.weight for model in models]
+    assert len(values) == 4
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(values, 2))
 
 
 def test_random_models_are_counted_by_family_with_their_own_seeds(random_models):

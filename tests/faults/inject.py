@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit_faults import AUDIT_FAULTS
+from calibration_faults import CALIBRATION_FAULTS
 from comparison_faults import COMPARISON_FAULTS
 from crate_faults import CRATE_FAULTS
 from experiment_faults import EXPERIMENT_FAULTS
@@ -54,6 +55,7 @@ FAULTS = (
     + STORED_FAULTS
     + REPORT_FAULTS
     + COMPARISON_FAULTS
+    + CALIBRATION_FAULTS
 )
 
 
