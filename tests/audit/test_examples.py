@@ -22,12 +22,12 @@ def _heads(*, shared: bool = False) -> Heads:
     q, out, out_gradient = (drawn(ENTRIES, HEADS, QUERIES, WIDTH) for _ in range(3))
     k, v = (drawn(ENTRIES, HEADS, KEYS, WIDTH) for _ in range(2))
     added = (1, 1) if shared else (ENTRIES, HEADS)
-    before, between, after = (drawn(INPUTS, QUERIES, WIDTH) for _ in range(3))
+    before, total, between, after = (drawn(INPUTS, QUERIES, WIDTH) for _ in range(4))
     return Heads(
         layer=0, name="a", scale=1.0, windows=WINDOWS, q=q, k=k, v=v, out=out, out_gradient=out_gradient,
         mask=drawn(*added, QUERIES, KEYS) > 0, bias=drawn(*added, QUERIES, KEYS),
         keys_from=LinearMap(x=drawn(ENTRIES, KEYS, WIDTH), weight=drawn(HEADS, WIDTH, WIDTH)),
-        residual_stream=ResidualStream(before=before, between=between, after=after),
+        residual_stream=ResidualStream(before=before, total=total, between=between, after=after),
     )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_examples_hold_the_tensors_of_their_own_entry() -> None:
             assert example.keys_from is not None
             assert torch.equal(example.keys_from.x[0], heads.keys_from.x[entry])
             assert example.stream is not None
-            for name in ("before", "between", "after"):
+            for name in ("before", "total", "between", "after"):
                 assert torch.equal(getattr(example.stream, name)[0], getattr(heads.residual_stream, name)[index]), name
 
 

@@ -77,8 +77,8 @@ class Block:
     def _rates(self, tokens: Float[Tensor, "*s n c"], projected: Float[Tensor, "*s k n p"]) -> Rates:
         factor = size(self._tokens) / size(tokens).clamp_min(SMALLEST)
         gram, unit = _gram(projected), _gram(projected / _lengths(tokens))
-        raw, matched = (self._log_det(x) for x in (gram, gram * factor.square()[..., None, None, None]))
-        return Rates(raw=raw, unit=self._log_det(unit), matched=matched)
+        matched = self._log_det(gram * factor.square()[..., None, None, None])
+        return Rates(raw=self._log_det(gram), unit=self._log_det(unit), matched=matched)
 
     def _log_det(self, gram: Float[Tensor, "*s k p p"]) -> Float[Tensor, "*s k"]:
         return log_det_of_gram(gram, a=self._a) / 2
