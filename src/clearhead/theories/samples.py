@@ -48,7 +48,7 @@ def average(samples: Sequence[Sample]) -> Sample:
         predicted=_mean(predicted) if predicted else None,
         covered=None
         if all(s.covered is None for s in samples)
-        else np.stack([_covered(s) for s in samples]).all(axis=0),
+        else np.logical_and.reduce([_covered(s) for s in samples]),
     )
 
 

@@ -96,7 +96,8 @@ class HeadSamples:
         sums[OTHER_TOKENS] = exchanged_additions(
             tokens.before, tokens.total, draws=draws.other_tokens, generator=generator
         )
-        sums |= ablated_sums(example, tokens) if can_ablate(example) else {}
+        if can_ablate(example):
+            sums = {**sums, **ablated_sums(example, tokens)}
         if norm is not None:
             normed |= {control: apply_norm(norm, x) for control, x in sums.items() if control is not None}
             normed[NORM_ALONE] = apply_norm(norm, tokens.before)[None]
