@@ -97,7 +97,7 @@ class HeadSamples:
             tokens.before, tokens.total, draws=draws.other_tokens, generator=generator
         )
         if can_ablate(example):
-            sums = {**sums, **ablated_sums(example, tokens)}
+            sums.update(ablated_sums(example, tokens).items())
         if norm is not None:
             normed |= {control: apply_norm(norm, x) for control, x in sums.items() if control is not None}
             normed[NORM_ALONE] = apply_norm(norm, tokens.before)[None]
