@@ -74,7 +74,7 @@ class Block:
         unit = self._log_det(_gram(before / _lengths(self._tokens)))
         return relative_changes(Rates(raw=raw, unit=unit, matched=raw), self._rates(tokens, after))
 
-    def _rates(self, tokens: Float[Tensor, "*s n c"], projected: Float[Tensor, "*s k n p"]) -> Rates:
+    def _rates(self, tokens: Float[Tensor, "*s n c"], projected: Float[Tensor, "*t k n p"]) -> Rates:
         factor = size(self._tokens) / size(tokens).clamp_min(SMALLEST)
         gram, unit = _gram(projected), _gram(projected / _lengths(tokens))
         matched = self._log_det(gram * factor.square()[..., None, None, None])
