@@ -29,9 +29,9 @@ class Shape:
     """Sizes of a model and of its inputs. `width` is that of the tokens a layer reads."""
 
     layers: int = 4
-    heads: int = 4
+    heads: int = 8
     head_dim: int = 16
-    width: int = 64
+    width: int = 128
     tokens: int = 40
     inputs: int = 24
 

@@ -117,7 +117,7 @@ def _audit_planted(
         seed=_seed(*entropy),
         baseline=draws if Need.BASELINE in theory.needs else None,
     )
-    findings = [finding for finding in record.findings if finding.claim.unit is Unit.HEAD]
+    findings = [f for f in record.findings if f.claim.unit is Unit.HEAD and f.claim.role is not Role.PUBLISHED]
     calibration.at(theory.key, strength).add(
         (f for f in findings if (f.layer, f.head) in planted.heads),
         (f for f in findings if (f.layer, f.head) not in planted.heads),
