@@ -10,7 +10,9 @@ import torch
 from rich.console import Console
 
 from clearhead.calibration.planted_model import Shape
+from clearhead.calibration.planting import PLANTS
 from clearhead.calibration.results import Calibration, PlantedCounts, RandomCounts, shipped_calibration
+from clearhead.calibration.runs import STRENGTHS
 from clearhead.cli import calibrate_command
 from clearhead.cli.calibrate_command import as_page, draw_power, planted_table, random_table, run_calibration
 from clearhead.cli.console import ProgressBar
@@ -142,13 +144,26 @@ def test_audit_cites_the_calibration_of_each_theory(record, calibration, monkeyp
     monkeypatch.setattr(cited, "_shipped", lambda: calibration)
     sources = (TheorySource(key="kernel-pca", title="kernel PCA", package="clearhead", version="9"),)
     audited = dataclasses.replace(record, theories=sources)
-    sentence = "follows the theory exactly is detected 7/7; random models called 1/11"
+    sentence = "follows the theory exactly is detected 7/7 (supported 5/7); random models called 1/11"
     text = io.StringIO()
     print_audit(audited, Console(file=text, width=200))
     assert f"calibrated kernel PCA: a head that {sentence}" in text.getvalue()
     assert f"<span>Calibration</span> A head that {sentence}" in render_html(audited)
     monkeypatch.setattr(cited, "_shipped", lambda: None)
     assert cited.calibration_sentences(audited) == {}
+
+
+def test_package_has_the_calibration_of_every_theory_it_ships():
+    calibration = shipped_calibration()
+    assert calibration is not None
+    assert set(calibration.planted) == set(PLANTS)
+    for theory in PLANTS:
+        assert calibration.strengths(theory) == list(STRENGTHS)
+        full, zero = (calibration.detected(theory, strength) for strength in (1.0, 0.0))
+        assert full.count > zero.count
+        assert full.total == zero.total == 20
+        assert calibration.sentence(theory).startswith(f"a head that follows the theory exactly is detected {full}")
+    assert calibration.random_counts("kernel-pca").models == 200
 
 
 def test_package_without_a_calibration_cites_none(monkeypatch, tmp_path):

@@ -128,11 +128,13 @@ class Calibration:
         """Return the power and the false positives of a theory in words; "" if neither was measured."""
         parts = []
         names = {1.0: "a head that follows the theory exactly is detected", 0.5: "half strength"}
-        parts += [
-            f"{name} {self.detected(theory, strength)}"
-            for strength, name in names.items()
-            if strength in self.strengths(theory) and self.at(theory, strength).heads
-        ]
+        for strength, name in names.items():
+            counts = self.planted.get(theory, {}).get(f"{strength:g}", PlantedCounts())
+            if counts.heads:
+                detected = self.detected(theory, strength)
+                supported = counts.count(self.primary[theory], (Verdict.SUPPORTED,))
+                weaker = f" (supported {supported})" if strength == 1 and supported != detected else ""
+                parts.append(f"{name} {detected}{weaker}")
         random = self.random_counts(theory)
         if random.models:
             parts.append(f"random models called {Count(random.called_models, random.models)}")
