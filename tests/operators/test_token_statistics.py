@@ -250,7 +250,9 @@ def test_invalid_eps_and_temperatures_raise_an_error() -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda pi: pi[:, :1], lambda pi: pi.double(), lambda pi: pi[..., :1]])
-def test_memberships_that_do_not_fit(wrong) -> None:
+def test_memberships_that_do_not_fit(wrong, typechecked: bool) -> None:
+    if typechecked:
+        pytest.skip("annotations catch these first")
     z, bases = torch.ones(2, 5, 4), torch.ones(3, 4, 2)
     pi = torch.full((2, 3, 5), 1 / 3)
     assert torch.isfinite(variational_rate(z, bases, pi)).all()
