@@ -51,7 +51,6 @@ AUDIT_FAULTS = (
     Fault("baseline: without it a verdict", "audit/baseline.py", "if judged and len(starts) < 2:", "if False:", (f"{RUN}::test_what_has_no_baseline_is_undecided",)),
     Fault("kernel PCA: an invariant control decides", "theories/kernel_pca/entry.py", "if (claim, control) not in INVARIANT", "if True", ("tests/theories/kernel_pca/test_claims.py",)),
     Fault("sums: heads that a theory does not cover are judged", "audit/accumulators.py", "applies=bool(self.covered[head])", "applies=True", ("tests/theories/test_symmetry.py",)),
-    Fault("symmetry: one masked head excludes all", "theories/symmetry/claim.py", "mask.all(dim=-1).all(dim=-1).expand(len(q))", "mask.all().expand(len(q))", ("tests/theories/test_symmetry.py",)),
     Fault("findings: controls that do not decide count", "audit/findings.py", "if control.decisive and not math.isnan(control.value)]", "if not math.isnan(control.value)]", JUDGED),
     Fault("findings: the easiest control is the null", "theories/theory.py", "return min(known, key=lambda name: abs(predicted - known[name]))", "return max(known, key=lambda name: abs(predicted - known[name]))", JUDGED),
     Fault("baseline: in training mode", "audit/baseline.py", "with evaluation_mode(model), torch.no_grad():", "with torch.no_grad():", (f"{RUN}::test_the_baseline_is_measured_without_dropout",)),
