@@ -63,32 +63,21 @@ class OutputMap:
         if all(node not in self._copies and node not in self._weights for node in nodes):
             return
         with Passes.paused():
-            self._follow(name, args, kwargs, nodes, result, depends)
-
-    def _follow(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        nodes: Sequence[int],
-        result: int,
-        depends: Callable[[int], bool],
-    ) -> None:
-        if name in COPIES and nodes[0] in self._copies:
-            self._copies.add(result)
-        elif name in COPIES and nodes[0] in self._weights:
-            self._weights[result] = self._weights[nodes[0]]
-        elif name in _PROJECTIONS and not kwargs:
-            self._project(name, args, nodes, result)
-        elif name.removesuffix("_") in SCALES:
-            self._note_unprojected(args, nodes)
-            self._scale(args, nodes, result, depends, divide="div" in name)
-        elif name in SUMS and len(nodes) == 2:
-            self._note_unprojected(args, nodes)
-            x, y = nodes
-            for node, other, factor in ((x, y, 1.0), (y, x, coefficient(name, kwargs))):
-                if node in self._weights and not depends(other):
-                    self._weights[result] = _times(self._weights[node], factor)
+            if name in COPIES and nodes[0] in self._copies:
+                self._copies.add(result)
+            elif name in COPIES and nodes[0] in self._weights:
+                self._weights[result] = self._weights[nodes[0]]
+            elif name in _PROJECTIONS and not kwargs:
+                self._project(name, args, nodes, result)
+            elif name.removesuffix("_") in SCALES:
+                self._note_unprojected(args, nodes)
+                self._scale(args, nodes, result, depends, divide="div" in name)
+            elif name in SUMS and len(nodes) == 2:
+                self._note_unprojected(args, nodes)
+                x, y = nodes
+                for node, other, factor in ((x, y, 1.0), (y, x, coefficient(name, kwargs))):
+                    if node in self._weights and not depends(other):
+                        self._weights[result] = _times(self._weights[node], factor)
 
     def _note_unprojected(self, args: tuple[Any, ...], nodes: Sequence[int]) -> None:
         """Note that the output itself is used, without a projection."""

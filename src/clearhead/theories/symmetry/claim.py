@@ -98,7 +98,7 @@ class PermutationSymmetry:
         distinct = control.mean(axis=0) > LEAST_CONTROL
         value = np.where(distinct, errors.error.mean(dim=0).cpu().numpy(), np.nan)
         controls = {CONTROL: np.where(distinct, control, np.nan)}
-        covered = None if mask is None else mask.all(dim=-1).all(dim=-1).expand(len(q)).cpu().numpy()
+        covered = None if mask is None else np.zeros(len(q), dtype=bool)
         return {CLAIM: Sample(value=value, controls=controls, covered=covered, by_construction=position_free)}
 
 
