@@ -24,10 +24,18 @@ from clearhead.numerics.moments import Interval, prediction_error, prediction_p_
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Need, Theory, Unit
 
-__all__ = ["BASELINE", "Baseline", "baseline_seeds", "draw_baselines", "measure_baseline", "with_baseline"]
+__all__ = [
+    "BASELINE",
+    "BASELINE_DRAWS",
+    "Baseline",
+    "baseline_seeds",
+    "draw_baselines",
+    "measure_baseline",
+    "with_baseline",
+]
 
 BASELINE = "the same head before training"
-DRAWS = 5
+BASELINE_DRAWS = 5
 """Number of models with fresh random weights that form the baseline."""
 NO_BASELINE = Reason(
     ReasonKind.NO_BASELINE, "not compared with several draws of the model before training, which may do as well"
@@ -49,7 +57,7 @@ class Baseline:
 
 def baseline_seeds(seed: int) -> list[int]:
     """Return the seeds of the baseline models of an audit."""
-    return [seed + index for index in range(DRAWS)]
+    return [seed + index for index in range(BASELINE_DRAWS)]
 
 
 def draw_baselines(model: nn.Module, seed: int) -> Iterator[nn.Module] | None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from clearhead import __version__
+from clearhead.audit.baseline import BASELINE_DRAWS
 from clearhead.audit.run import audit
 from clearhead.calibration.planted_model import Shape
 from clearhead.calibration.planting import PLANTS
@@ -22,8 +23,6 @@ from clearhead.theories.theory import Need, Role, Theory, Unit
 __all__ = ["STRENGTHS", "CalibrationRequest", "calibrate"]
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-BASELINE_DRAWS = 5
-"""Number of models that form a baseline, as in `clearhead audit`."""
 OF_PLANTED, OF_RANDOM = 0, 1
 """Separate the seeds of planted and of random models."""
 
