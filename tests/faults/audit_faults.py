@@ -55,7 +55,7 @@ AUDIT_FAULTS = (
     Fault("findings: the easiest control is the null", "theories/theory.py", "return min(known, key=lambda name: abs(predicted - known[name]))", "return max(known, key=lambda name: abs(predicted - known[name]))", JUDGED),
     Fault("baseline: in training mode", "audit/baseline.py", "with evaluation_mode(model), torch.no_grad():", "with torch.no_grad():", (f"{RUN}::test_the_baseline_is_measured_without_dropout",)),
     Fault("baseline: no theory is judged by it", "audit/run.py", "decisive = [theory.title for theory in judged_by_it]", "decisive = [theory.title for theory in ()]", (f"{RUN}::test_a_theory_that_needs_the_baseline_has_it_among_its_controls",)),
-    Fault("baseline: the same weights in every draw", "audit/baseline.py", "[seed + index for index in range(BASELINE_DRAWS)]", "[seed for _ in range(DRAWS)]", (f"{RUN}::test_the_baseline_is_drawn_where_a_theory_needs_it",)),
+    Fault("baseline: the same weights in every draw", "audit/baseline.py", "[seed + index for index in range(BASELINE_DRAWS)]", "[seed for _ in range(BASELINE_DRAWS)]", (f"{RUN}::test_the_baseline_is_drawn_where_a_theory_needs_it",)),
     Fault("baseline: the same model is drawn again", "audit/baseline.py", "(draw(other) for other in others)", "(draw(first) for other in others)", ("tests/audit/test_run.py::test_the_baseline_is_drawn_where_a_theory_needs_it",)),
     Fault("baseline: one model decides", "audit/baseline.py", "several = judged and len(starts) > 1", "several = judged", (f"{RUN}::test_a_theory_that_needs_the_baseline_has_it_among_its_controls",)),
     Fault("baseline: the deviation is the error", "audit/baseline.py", "_deviation(finding) / math.sqrt(finding.inputs) if", "_deviation(finding) if", JUDGED),
