@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from clearhead.audit.baseline import DRAWS, baseline_seeds
+from clearhead.audit.baseline import BASELINE_DRAWS, baseline_seeds
 from clearhead.cli import audit_command
 from clearhead.cli.audit_command import AuditRequest, run_audit
 from clearhead.cli.console import progress_bar
@@ -81,7 +81,7 @@ def test_the_baseline_option_reaches_the_audit(audited) -> None:
 
 
 def test_every_model_of_the_baseline_has_another_seed() -> None:
-    assert baseline_seeds(7) == list(range(7, 7 + DRAWS))
+    assert baseline_seeds(7) == list(range(7, 7 + BASELINE_DRAWS))
 
 
 def test_an_outcome_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
