@@ -4,6 +4,9 @@ from fault import Fault
 
 ENGINE = ("tests/audit/test_engine.py",)
 JUDGED = ("tests/audit/test_judging.py", "tests/audit/test_one_sided.py", "tests/audit/test_findings.py")
+COMPARED = ("tests/audit/test_baseline.py",)
+NORMS = ("tests/models/test_norms.py",)
+MOMENTS = ("tests/numerics/test_moments.py",)
 RUN = "tests/audit/test_run.py"
 EXAMPLES = ("tests/audit/test_examples.py",)
 RECORD = ("tests/audit/test_record.py",)
@@ -48,7 +51,7 @@ AUDIT_FAULTS = (
     Fault("judging: medians over heads that are not judged", "audit/judging.py", "if f.verdict is not Verdict.NOT_APPLICABLE and math.isfinite(f.value)]", "if f.inputs and math.isfinite(f.value)]", JUDGED),
     Fault("moments: a difference without spread decides", "numerics/moments.py", "np.where(self.mean == 0, 1.0, np.nan)", "np.where(self.mean == 0, 1.0, 0.0)", ("tests/numerics/test_moments.py",)),
     Fault("moments: fixed draws without spread decide", "numerics/moments.py", "return 1.0 if distance == 0 else math.nan", "return float(distance == 0)", ENGINE),
-    Fault("baseline: without it a verdict", "audit/baseline.py", "if judged and len(starts) < 2:", "if False:", (f"{RUN}::test_what_has_no_baseline_is_undecided",)),
+    Fault("baseline: without it a verdict", "audit/baseline.py", "if judged and len(by_head[BASELINE][key]) < 2:", "if False:", (f"{RUN}::test_what_has_no_baseline_is_undecided",)),
     Fault("kernel PCA: an invariant control decides", "theories/kernel_pca/entry.py", "if (claim, control) not in INVARIANT", "if True", ("tests/theories/kernel_pca/test_claims.py",)),
     Fault("sums: heads that a theory does not cover are judged", "audit/accumulators.py", "applies=bool(self.covered[head])", "applies=True", ("tests/theories/test_symmetry.py",)),
     Fault("findings: controls that do not decide count", "audit/findings.py", "if control.decisive and not math.isnan(control.value)]", "if not math.isnan(control.value)]", JUDGED),
@@ -59,6 +62,17 @@ AUDIT_FAULTS = (
     Fault("baseline: the same model is drawn again", "audit/baseline.py", "(draw(other) for other in others)", "(draw(first) for other in others)", ("tests/audit/test_run.py::test_the_baseline_is_drawn_where_a_theory_needs_it",)),
     Fault("baseline: one model decides", "audit/baseline.py", "several = judged and len(starts) > 1", "several = judged", (f"{RUN}::test_a_theory_that_needs_the_baseline_has_it_among_its_controls",)),
     Fault("baseline: the deviation is the error", "audit/baseline.py", "_deviation(finding) / math.sqrt(finding.inputs) if", "_deviation(finding) if", JUDGED),
+    Fault("baseline: the deviation is the error of the first model", "audit/baseline.py", "max(finding.inputs - 1, 1))) * math.sqrt(finding.inputs)", "max(finding.inputs - 1, 1)))", JUDGED),
+    Fault("baseline: trained norms are not measured", "audit/baseline.py", "if judged and not has_norms(model, norms):", "if False:", COMPARED),
+    Fault("baseline: trained norms for all theories", "audit/baseline.py", "again = run(model, judged)", "again = run(model, compared)", COMPARED),
+    Fault("baseline: the second baseline has the fresh norms", "audit/baseline.py", "with with_norms(model, norms):\n                again", "if True:\n                again", COMPARED),
+    Fault("baseline: initial norms are measured twice", "audit/baseline.py", "return baseline if differ else dataclasses.replace(baseline, with_norms=[])", "return baseline", COMPARED),
+    Fault("baseline: trained norms replace the first baseline", "audit/baseline.py", "by_head = {BASELINE: _by_head(baseline), TRAINED_NORMS: _by_head(with_norms)}", "by_head = {BASELINE: _by_head(with_norms or baseline)}", COMPARED),
+    Fault("baseline: all theories are judged by it", "audit/run.py", "decisive = [theory.title for theory in judged_by_it]", "decisive = [theory.title for theory in chosen]", COMPARED),
+    Fault("norms: they stay in the model", "models/norms.py", "        _write(own, before)", "        pass", NORMS),
+    Fault("norms: running statistics are left out", "models/norms.py", 'BUFFERS = ("weight", "bias", "running_mean", "running_var")', 'BUFFERS = ("weight", "bias")', NORMS),
+    Fault("norms: classes outside of PyTorch are left out", "models/norms.py", '"norm" in type(module).__name__.lower() and', "False and", NORMS),
+    Fault("norms: maps with norm in their name count", "models/norms.py", " and all(value.ndim <= 1 for value in values.values())", "", NORMS),
     Fault("run: too short is any reason", "audit/run.py", "if reason.kind is ReasonKind.TOO_SHORT]", "]", (f"{RUN}::test_a_model_that_the_theory_does_not_cover_gets_a_table_and_no_error",)),
     Fault("record: heads of every layer", "audit/finding_table.py", "if entry == value))", "))", RECORD),
     Fault("plug-ins: another package's theory wins", "theories/catalogue.py", "_package(e) != OWN_PACKAGE, ", "", LOADED),

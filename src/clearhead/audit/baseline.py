@@ -1,4 +1,7 @@
-"""The baseline: the same model before training, drawn once or several times and measured on the same inputs."""
+"""The baseline: the same model before training, drawn once or several times and measured on the same inputs.
+
+Each drawn model is measured twice: as it is, and with the normalisation of the trained model (`models.norms`).
+"""
 
 import dataclasses
 import itertools
@@ -19,14 +22,16 @@ from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.model_runs import AuditError, Coverage, evaluation_mode
 from clearhead.audit.record import DepthCurve
 from clearhead.models.loading import baseline_draw
+from clearhead.models.norms import has_norms, norm_values, with_norms
 from clearhead.models.objects import LoadError
 from clearhead.numerics.moments import Interval, prediction_error, prediction_p_value
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.theory import Claim, Need, Theory, Unit
+from clearhead.theories.theory import Claim, Need, Theory
 
 __all__ = [
     "BASELINE",
     "BASELINE_DRAWS",
+    "TRAINED_NORMS",
     "Baseline",
     "baseline_seeds",
     "draw_baselines",
@@ -35,6 +40,7 @@ __all__ = [
 ]
 
 BASELINE = "the same head before training"
+TRAINED_NORMS = f"{BASELINE}, with the trained norms"
 BASELINE_DRAWS = 5
 """Number of models with fresh random weights that form the baseline."""
 NO_BASELINE = Reason(
@@ -44,11 +50,21 @@ NO_BASELINE = Reason(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Findings and curves of the baseline models, one model after the other, and the number of models."""
+    """Findings and curves of the baseline models, one model after the other, and the number of models.
+
+    with_norms: findings of the same models with the trained norms; empty if these are the norms of the baseline too
+    """
 
     findings: list[Finding]
+    with_norms: list[Finding]
     curves: list[DepthCurve]
     models: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of models by the name of the control that they are."""
+        counts = {BASELINE: self.models if self.findings else 0, TRAINED_NORMS: self.models if self.with_norms else 0}
+        return {name.replace("head", "model"): count for name, count in counts.items() if count}
 
     def curves_like(self, curve: DepthCurve) -> list[DepthCurve]:
         """Return the same curve of every model."""
@@ -78,6 +94,7 @@ def draw_baselines(model: nn.Module, seed: int) -> Iterator[nn.Module] | None:
 
 
 def measure_baseline(
+    trained: nn.Module,
     models: Iterable[nn.Module],
     theories: Sequence[Theory],
     findings: Sequence[Finding],
@@ -89,29 +106,47 @@ def measure_baseline(
 ) -> Baseline:
     """Measure all theories on the first model, and those that are judged by the baseline on the others too.
 
-    `findings` and `covered` are the trained model's, which the baseline must match.
+    These theories are measured again on each model with the norms of the `trained` one, unless it has them already: a
+    trained gain alone can change a statistic, and an initial gain is 1. No model is copied, and its own norms are
+    restored. `findings` and `covered` are the trained model's, which the baseline must match.
     """
-    baseline = Baseline(findings=[], curves=[], models=0)
-    for number, model in enumerate(models):
-        compared = theories if number == 0 else [theory for theory in theories if Need.BASELINE in theory.needs]
-        if not compared:
-            break
+
+    def run(model: nn.Module, compared: Sequence[Theory]) -> list[Measurement]:
         measurements = [Measurement(theory, seed=seed, controls=False) for theory in compared]
         with evaluation_mode(model), torch.no_grad():
             baseline_inputs = measure(model, iter(batches), measurements, lambda done: progress("baseline", done))
-        baseline_findings = [finding for measurement in measurements for finding in measurement.findings()]
         _require_match(
             findings,
-            baseline_findings,
+            _findings(measurements),
             titles=[theory.title for theory in compared],
             same_inputs=baseline_inputs == covered,
         )
+        return measurements
+
+    baseline = Baseline(findings=[], with_norms=[], curves=[], models=0)
+    judged = [theory for theory in theories if Need.BASELINE in theory.needs]
+    norms, differ = norm_values(trained), False
+    for number, model in enumerate(models):
+        compared = theories if number == 0 else judged
+        if not compared:
+            break
+        measurements = run(model, compared)
+        again = [measurement for measurement in measurements if measurement.theory in judged]
+        if judged and not has_norms(model, norms):
+            differ = True
+            with with_norms(model, norms):
+                again = run(model, judged)
         baseline = Baseline(
-            findings=baseline.findings + baseline_findings,
+            findings=baseline.findings + _findings(measurements),
+            with_norms=baseline.with_norms + _findings(again),
             curves=baseline.curves + [curve for measurement in measurements for curve in measurement.curves()],
             models=number + 1,
         )
-    return baseline
+    return baseline if differ else dataclasses.replace(baseline, with_norms=[])
+
+
+def _findings(measurements: Iterable[Measurement]) -> list[Finding]:
+    return [finding for measurement in measurements for finding in measurement.findings()]
 
 
 def _require_match(
@@ -140,38 +175,46 @@ def _require_match(
 
 
 def with_baseline(
-    findings: Iterable[Finding], baseline: Iterable[Finding], *, seed: int, decisive: Collection[str] = ()
+    findings: Iterable[Finding],
+    baseline: Iterable[Finding],
+    with_norms: Iterable[Finding] = (),
+    *,
+    seed: int,
+    decisive: Collection[str] = (),
 ) -> list[Finding]:
     """Add the same head of the baseline models to every finding as one more control, where both were measured.
 
-    `baseline` are the findings of one model or of several, one after the other. The control is shown and not judged by,
-    with Welch's test over inputs against the first model: its head has other keys, on which the same number may have
-    another meaning. If the claim's theory is among the `decisive` and there are several models, the head must lie
-    outside the spread of one more draw; a single model says nothing about that spread. A finding of such a theory
-    without several models gets the reason `NO_BASELINE`, and cannot be decided.
+    `baseline` are the findings of one model or of several, one after the other; those `with_norms`, of the same models
+    with the trained norms, are a second control. A control is shown and not judged by, with Welch's test over inputs
+    against the first model: its head has other keys, on which the same number may have another meaning. If the claim's
+    theory is among the `decisive` and there are several models, the head must lie outside the spread of one more draw;
+    a single model says nothing about that spread. A finding of such a theory without several models gets the reason
+    `NO_BASELINE`, and cannot be decided.
     """
-    at_start: dict[tuple[Claim, int, int], list[Finding]] = defaultdict(list)
-    for start in (start for start in baseline if start.inputs):
-        at_start[start.claim, start.layer, start.head].append(start)
+    by_head = {BASELINE: _by_head(baseline), TRAINED_NORMS: _by_head(with_norms)}
 
     def compared(finding: Finding) -> Finding:
-        starts = at_start.get((finding.claim, finding.layer, finding.head), [])
         if not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
             return finding
+        key = (finding.claim, finding.layer, finding.head)
         judged = finding.claim.theory in decisive
-        if judged and len(starts) < 2:
+        if judged and len(by_head[BASELINE][key]) < 2:
             finding = dataclasses.replace(finding, reasons=(*finding.reasons, NO_BASELINE))
-        if not starts:
-            return finding
-        several = judged and len(starts) > 1
-        result = _against_all(finding, starts, seed) if several else _against_first(finding, starts[0], seed)
-        return dataclasses.replace(finding, controls=(*finding.controls, result))
+        for name, starts in ((name, heads[key]) for name, heads in by_head.items() if heads[key]):
+            several = judged and len(starts) > 1
+            test = _against_all(finding, starts, seed) if several else _against_first(finding, starts[0], seed)
+            control = dataclasses.replace(test, name=name.replace("head", finding.claim.unit))
+            finding = dataclasses.replace(finding, controls=(*finding.controls, control))
+        return finding
 
     return [compared(finding) for finding in findings]
 
 
-def _control_name(finding: Finding) -> str:
-    return BASELINE if finding.claim.unit is Unit.HEAD else BASELINE.replace("head", finding.claim.unit)
+def _by_head(baseline: Iterable[Finding]) -> defaultdict[tuple[Claim, int, int], list[Finding]]:
+    by_head = defaultdict(list)
+    for finding in (finding for finding in baseline if finding.inputs):
+        by_head[finding.claim, finding.layer, finding.head].append(finding)
+    return by_head
 
 
 def _against_first(finding: Finding, start: Finding, seed: int) -> ControlResult:
@@ -182,7 +225,7 @@ def _against_first(finding: Finding, start: Finding, seed: int) -> ControlResult
     # Numbers without spread have no test, as in RunningMoments.
     p = float(test.pvalue) if spread or spread_at_start else 1.0 if finding.value == start.value else math.nan
     return ControlResult(
-        name=_control_name(finding),
+        name=BASELINE,
         value=start.value,
         range=start.interval,
         draws=1,
@@ -198,7 +241,7 @@ def _against_all(finding: Finding, starts: Sequence[Finding], seed: int) -> Cont
     low, high = np.quantile(values, [0.025, 0.975])
     error = _deviation(finding) / math.sqrt(finding.inputs) if finding.inputs > 1 else math.nan
     return ControlResult(
-        name=_control_name(finding),
+        name=BASELINE,
         value=float(values.mean()),
         range=Interval(float(low), float(high)),
         draws=len(values),

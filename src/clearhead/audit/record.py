@@ -1,7 +1,7 @@
 """The record of one audit: the facts that the terminal, the JSON file and the report all show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -125,6 +125,8 @@ class AuditRecord:
     """The values of every claim and layer, input by input."""
     manifest: Manifest | None = None
     """Everything that the numbers depend on."""
+    baselines: dict[str, int] = field(default_factory=dict)
+    """The baselines that were measured, and the number of models of each."""
 
     def __getitem__(self, key: str) -> FindingTable:
         """Return the findings of one theory: `record["kernel-pca"].layer(3).head(5)`."""

@@ -63,7 +63,8 @@ def audit(
         because theories are about softmax attention
     baseline: the same model before training, drawn once or several times. Each of its heads becomes one more control
         for the same head of the model. The batches are iterated over again for it, so they must not be an iterator.
-        Theories that are judged by the baseline need several draws; without them their claims are undecided. "auto"
+        Theories that are judged by the baseline need several draws; without them their claims are undecided. They are
+        measured again on each draw with the norms of the model, a second control; the draw's own are restored. "auto"
         draws five for the theories that are judged by it, if Clearhead can: for models of transformers and its own,
         without a swapped operator, and batches that are not an iterator. "all" compares all theories, and raises if it
         cannot draw. None compares none
@@ -142,14 +143,12 @@ def audit(
             model, checksum.of(chain([first], remaining)), measurements, lambda done: report_progress("measure", done)
         )
     findings = [finding for measurement in measurements for finding in measurement.findings()]
-    curves, baselines = [curve for measurement in measurements for curve in measurement.curves()], 0
+    curves = [curve for measurement in measurements for curve in measurement.curves()]
     models = [baseline] if isinstance(baseline, nn.Module) else baseline or ()
-    before = measure_baseline(models, compared, findings, covered, measure_model, batches, report_progress, seed)
+    before = measure_baseline(model, models, compared, findings, covered, measure_model, batches, report_progress, seed)
     decisive = [theory.title for theory in judged_by_it]
-    findings = with_baseline(findings, before.findings, seed=seed, decisive=decisive)
-    if compared:
-        curves = [curve.with_line(before.curves_like(curve), name=BASELINE_LINE) for curve in curves]
-        baselines = before.models
+    findings = with_baseline(findings, before.findings, before.with_norms, seed=seed, decisive=decisive)
+    curves = [curve.with_line(before.curves_like(curve), name=BASELINE_LINE) for curve in curves]
     findings = judge(findings)
     _require_length(findings)
     manifest = make_manifest(model, data=checksum.hexdigest(), seeds=seeds, theories=loaded.sources)
@@ -177,12 +176,13 @@ def audit(
         notes=(
             *loaded.failures,
             *(f"{path} has {operator} swapped in and is not measured" for path, operator in swapped.items()),
-            *_baseline_notes(chosen, compared, baselines),
+            *_baseline_notes(chosen, compared, before.models),
             *(note for measurement in measurements for note in measurement.notes()),
         ),
         theories=loaded.sources,
         samples=tuple(sample for measurement in measurements for sample in measurement.samples()),
         manifest=manifest,
+        baselines=before.counts,
     )
 
 

@@ -50,6 +50,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "theories": plain(record.theories),
         "curves": plain(record.curves),
         "notes": list(record.notes),
+        "baselines": dict(record.baselines),
         "timing": plain(record.timing),
         "findings": [_finding(cell) for cell in cells],
     }
