@@ -187,3 +187,27 @@ def test_generation_with_a_cache_records_the_residual_stream_of_new_tokens() -> 
     with capture(model, residual_stream=True) as captured:
         model.generate(prompt, max_new_tokens=3, min_new_tokens=3, do_sample=False)
     assert [tuple(call.residual_stream.before.shape) for call in captured.heads] == [(2, 5, 24)] * 2 + [(2, 1, 24)] * 4
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("path", ["fused", "open", "gradients"])
+def test_the_output_weight_of_torch_attention_has_its_output_projection(path: str, batch_first: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 3, 13, batch_first=batch_first, dtype=torch.float64)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(5, 7, 12, dtype=torch.float64)
+    if path == "gradients":
+        with capture_gradients(model, residual_stream=True) as captured:
+            captured.differentiate(model(x).sum())
+    else:
+        if path == "open":
+            for block in model.layers:
+                block.register_forward_pre_hook(lambda *_: None)
+        with torch.no_grad(), capture(model, residual_stream=True) as captured:
+            model(x)
+    for call, block in zip(captured.heads, model.layers, strict=True):
+        attention, stream = block.self_attn, call.residual_stream
+        projected = torch.einsum("bhne,hec->bnc", call.out, call.output_weight) + attention.out_proj.bias
+        torch.testing.assert_close(stream.before + projected, stream.total)
+        wrong = torch.einsum("bhne,hec->bnc", call.out, call.output_weight.flip(0)) + attention.out_proj.bias
+        assert not torch.allclose(stream.before + wrong, stream.total)

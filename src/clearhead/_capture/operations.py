@@ -58,11 +58,14 @@ class StreamTrace:
         finally:
             self._residuals = None
 
-    def note_call(self, heads: Heads, model_output: Tensor) -> BlockCall | None:
-        """Note an attention call with which the model continues as `model_output`; return None outside a pass."""
+    def note_call(self, heads: Heads, model_output: Tensor, *, projection: Tensor | None = None) -> BlockCall | None:
+        """Note an attention call with which the model continues as `model_output`; return None outside a pass.
+
+        projection: weight of the output projection that is already applied to it
+        """
         if not self.tracing or self._residuals is None:
             return None
-        return self._residuals.note_call(heads, model_output)
+        return self._residuals.note_call(heads, model_output, projection=projection)
 
     def note_replacement(self, call: BlockCall, output: Tensor) -> None:
         """Note that the model continues with this tensor instead."""

@@ -30,13 +30,16 @@ def coefficient(name: str, kwargs: dict[str, Any]) -> float:
 class OutputMap:
     """The tensors that are a linear function of one attention call's output plus others, by their node.
 
-    out, node: the output, and its node
+    out, node: the output, and the node of it or of its projection
+    projection: weight of the output projection, if the node is that of the projected output
     """
 
-    def __init__(self, out: Float[Tensor, "b h n e"], node: int) -> None:
+    def __init__(
+        self, out: Float[Tensor, "b h n e"], node: int, *, projection: Float[Tensor, "c he"] | None = None
+    ) -> None:
         self._out = out
-        self._copies = {node}
-        self._weights: dict[int, Float[Tensor, "he c"]] = {}
+        self._copies = {node} if projection is None else set()
+        self._weights: dict[int, Float[Tensor, "he c"]] = {} if projection is None else {node: projection.detach().mT}
 
     def weight(self, node: int, factor: float) -> Float[Tensor, "h e c"] | None:
         """Return the weight of each head's output in the tensor of a node, times a factor; None if it is not linear."""

@@ -66,7 +66,7 @@ class Capture:
             layout = Layout.of(call, self.counter.inputs)
             heads = self.number(self.with_maps(layout.heads(call, output, name=self.name_of(call))))
             if heads is not None:
-                block_call = self.block_call(heads, original)
+                block_call = self.block_call(heads, original, projection=call.projection)
                 if block_call is None:
                     self._keep(heads)
                 else:
@@ -82,10 +82,16 @@ class Capture:
         """Return the call with the linear maps of its queries, keys and values."""
         return self._maps.with_origins(heads)
 
-    def block_call(self, heads: Heads, original: Original) -> BlockCall | None:
-        """Return the call as the trace of the residual stream has it, None without one."""
+    def block_call(self, heads: Heads, original: Original, *, projection: Tensor | None = None) -> BlockCall | None:
+        """Return the call as the trace of the residual stream has it, None without one.
+
+        projection: weight of the output projection that the layer's own output has gone through
+        """
         assert original.model_output is not None
-        return None if self.stream is None else self.stream.note_call(heads, original.model_output)
+        if self.stream is None:
+            return None
+        replaced = original.model_output is original.output
+        return self.stream.note_call(heads, original.model_output, projection=None if replaced else projection)
 
     def _keep_ready(self) -> None:
         if self.stream is not None:

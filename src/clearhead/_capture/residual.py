@@ -64,8 +64,11 @@ class Residuals:
         self._waiting: Block | None = None
         self._paths: deque[list[str]] = deque(maxlen=PATHS)
 
-    def note_call(self, heads: Heads, output: Tensor) -> BlockCall:
-        """Note an attention call. An earlier call that it was computed from and that no sum has closed has no block."""
+    def note_call(self, heads: Heads, output: Tensor, *, projection: Tensor | None = None) -> BlockCall:
+        """Note an attention call. An earlier call that it was computed from and that no sum has closed has no block.
+
+        projection: weight of the output projection that is already applied to `output`
+        """
         flow = self.flow
         operands = flow.node(heads.q), flow.node(heads.k)
         passed = [call for call in self._open if any(flow.reaches(call.node, node) for node in operands)]
@@ -75,7 +78,8 @@ class Residuals:
                 call.lost = True
                 self._open.remove(call)
         node = flow.join(ATTENTION, [heads.q, heads.k, heads.v], [output])
-        call = BlockCall(node=node, operands=operands, axes=Axes.of(heads), output_map=OutputMap(heads.out, node))
+        output_map = OutputMap(heads.out, node, projection=projection)
+        call = BlockCall(node=node, operands=operands, axes=Axes.of(heads), output_map=output_map)
         self.calls.append(call)
         self._open.append(call)
         return call

@@ -28,6 +28,7 @@ class Call:
     cross: whether keys and values come from another sequence than the queries
     window: largest number of keys a query attends to, where the layer has a sliding window
     need_weights: whether the caller wants the attention weights too
+    projection: weight of the output projection, if the model shows the attention's output only after it
     folded: number of heads within the last axis before n (1 if no axis holds heads); None if that axis holds the heads
     """
 
@@ -49,6 +50,7 @@ class Call:
     window: int | None = None
     folded: int | None = None
     need_weights: bool = False
+    projection: Float[Tensor, "c he"] | None = None
 
 
 class Original:

@@ -93,6 +93,7 @@ class TorchCall:
             dropout=self.dropout,
             cross=self.cross,
             need_weights=self.need_weights,
+            projection=self.module.out_proj.weight,
         )
 
     def _added(self, heads: int, extra_keys: int) -> Tensor | None:
