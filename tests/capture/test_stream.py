@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._capture import capture, capture_gradients
+from clearhead._swap import swap
 from clearhead.heads import Heads, ResidualStream
 from clearhead.numerics.precision import tolerance
+from clearhead.operators import softmax_attention
 from tests.capture.models import loss_of
 from tests.capture.stream_truth import CASES, IN, Case, recorded
 from tests.interfaces.zoo import FAMILIES, _size, _text, _transformers
@@ -190,7 +192,7 @@ def test_generation_with_a_cache_records_the_residual_stream_of_new_tokens() -> 
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("path", ["fused", "open", "gradients"])
+@pytest.mark.parametrize("path", ["fused", "open", "swapped", "gradients"])
 def test_the_output_weight_of_torch_attention_has_its_output_projection(path: str, batch_first: bool) -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(12, 3, 13, batch_first=batch_first, dtype=torch.float64)
@@ -200,7 +202,9 @@ def test_the_output_weight_of_torch_attention_has_its_output_projection(path: st
         with capture_gradients(model, residual_stream=True) as captured:
             captured.differentiate(model(x).sum())
     else:
-        if path == "open":
+        if path == "swapped":
+            swap(model, softmax_attention)
+        elif path == "open":
             for block in model.layers:
                 block.register_forward_pre_hook(lambda *_: None)
         with torch.no_grad(), capture(model, residual_stream=True) as captured:
