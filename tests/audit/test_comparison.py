@@ -12,6 +12,7 @@ from scipy import stats
 from clearhead._swap import swap
 from clearhead.audit.comparison import EQUAL, Comparison, Outcome, compare
 from clearhead.audit.fidelity import FidelityError
+from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.errors import InputError
@@ -182,6 +183,26 @@ def test_reports_are_compared_as_records_are(
     write_report(record, tmp_path / "a")
     written = write_report(scaled, tmp_path / "b")
     assert repr(compare(tmp_path / "a", written.findings)) == repr(second_layer)
+
+
+def test_verdicts_are_compared_where_both_audits_judged_the_head(record: AuditRecord, tmp_path: Path) -> None:
+    judged = [f for f in record.findings if f.verdict is Verdict.NO_EVIDENCE and f.head == 1]
+    undecided = [f for f in record.findings if f.verdict is Verdict.NO_EVIDENCE and f.head == 2]
+    assert judged
+    assert undecided
+    verdicts = {id(f): Verdict.SUPPORTED for f in judged} | {id(f): Verdict.UNDECIDED for f in undecided}
+    findings = tuple(dataclasses.replace(f, verdict=verdicts.get(id(f), f.verdict)) for f in record.findings)
+    other = dataclasses.replace(record, findings=findings)
+    write_report(other, tmp_path)
+    for comparison in (compare(record, other), compare(record, tmp_path)):
+        found = {(d.claim.statistic, d.layer, d.head): d for d in comparison.differences}
+        assert {key for key, d in found.items() if d.verdict_differs} == {
+            (f.claim.statistic, f.layer, f.head) for f in judged
+        }
+        for finding in judged:
+            difference = found[finding.claim.statistic, finding.layer, finding.head]
+            assert difference.verdicts == (Verdict.NO_EVIDENCE, Verdict.SUPPORTED)
+        assert all(found[f.claim.statistic, f.layer, f.head].verdicts is None for f in undecided)
 
 
 @pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from clearhead.audit.comparison import Comparison, Difference, Outcome
+from clearhead.audit.findings import Verdict
 from clearhead.audit.samples import ClaimSummary
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval
@@ -117,6 +118,26 @@ def test_json_has_every_difference(changed: Comparison) -> None:
         0.25, 0.5, 0.25, 0.24, "changed",
     )  # fmt: skip
     assert [d["difference"] for d in values["differences"] if d["outcome"] == "not measured"] == [None]
+
+
+def test_verdicts_are_shown_where_they_differ(changed: Comparison) -> None:
+    same, other = (Verdict.NO_EVIDENCE, Verdict.NO_EVIDENCE), (Verdict.NO_EVIDENCE, Verdict.SUPPORTED)
+    verdicts = {(2, 1): other, (3, 0): same}
+    differences = tuple(
+        dataclasses.replace(d, verdicts=verdicts.get((d.layer, d.head)) if d.claim is OWN else None)
+        for d in changed.differences
+    )
+    judged = dataclasses.replace(changed, differences=differences)
+    line = "The verdict of a primary claim differs in 1 case (kernel PCA: no evidence -> supported in 1)."
+    assert evidence_lines(judged) == [*evidence_lines(changed), line]
+    assert printed(judged, 200).count("no evidence -> supported") == 2
+    assert "verdict A -> B" in printed(judged, 200)
+    assert "verdict A -> B" not in printed(changed, 200)
+    assert render_comparison(judged).count("no evidence -&gt; supported") == 2
+    entries = {(d["theory"], d["layer"], d["head"]): d for d in comparison_as_json(judged)["differences"]}
+    entry, unjudged = entries["kernel PCA", 2, 1], entries["coding rate", 2, 1]
+    assert (entry["verdict_a"], entry["verdict_b"]) == ("no evidence", "supported")
+    assert (unjudged["verdict_a"], unjudged["verdict_b"]) == (None, None)
 
 
 def test_a_page_holds_all_and_runs_nothing(changed: Comparison) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from clearhead.audit.findings import Verdict
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.samples import ClaimSamples, ClaimSummary
-from clearhead.audit.stored import StoredAudit, read_audit
+from clearhead.audit.stored import StoredAudit, VerdictTable, read_audit
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array, Interval, RunningMoments, false_discovery_rate
 from clearhead.numerics.precision import machine_epsilon, tolerance
@@ -43,6 +44,8 @@ class Outcome(StrEnum):
 
 
 EQUAL = (Outcome.ROUNDING, Outcome.IDENTICAL)
+JUDGED = (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED, Verdict.NO_EVIDENCE, Verdict.CONTRADICTED)
+"""The verdicts that controls give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ class Difference:
 
     difference: b - a, and Student's 95 % interval of its mean over inputs
     p_value: of Student's paired test; adjusted over all claims and heads for the false discovery rate
+    verdicts: of a and of b, where both audits judged the head by its controls
     """
 
     claim: ClaimSummary
@@ -65,6 +69,12 @@ class Difference:
     adjusted_p_value: float
     inputs: int
     outcome: Outcome
+    verdicts: tuple[Verdict, Verdict] | None = None
+
+    @property
+    def verdict_differs(self) -> bool:
+        """True if both audits judged the head and came to different verdicts."""
+        return self.verdicts is not None and self.verdicts[0] is not self.verdicts[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +189,11 @@ def compare(a: Audited | str | Path, b: Audited | str | Path) -> Comparison:
     if not pairs:
         raise InputError("the audits share no claim and layer; audit both models with the same theories and layers")
     digits = _coarsest(before, after)
-    differences = _adjusted([d for pair in pairs for d in _differences(*pair, digits)])
+    verdicts = _verdicts(a), _verdicts(b)
+    differences = [
+        replace(d, verdicts=_both_judged(d, *verdicts))
+        for d in _adjusted([d for pair in pairs for d in _differences(*pair, digits)])
+    ]
     names = dict.fromkeys((*before.weights, *after.weights))
     return Comparison(
         a=a.model,
@@ -191,6 +205,19 @@ def compare(a: Audited | str | Path, b: Audited | str | Path) -> Comparison:
         tensors=tuple(name for name in names if before.weights.get(name) != after.weights.get(name)),
         notes=tuple(_notes(a, b, before, after)),
     )
+
+
+def _verdicts(audited: Audited) -> VerdictTable:
+    """Return the verdict of every claim, layer and head."""
+    if isinstance(audited, StoredAudit):
+        return audited.verdicts
+    return {(f.claim.theory, f.claim.statistic, f.layer, f.head): f.verdict for f in audited.findings}
+
+
+def _both_judged(d: Difference, a: VerdictTable, b: VerdictTable) -> tuple[Verdict, Verdict] | None:
+    key = d.claim.theory, d.claim.statistic, d.layer, d.head
+    first, second = a.get(key), b.get(key)
+    return (first, second) if first in JUDGED and second in JUDGED else None
 
 
 def _manifest(audited: Audited) -> Manifest:

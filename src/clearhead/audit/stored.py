@@ -4,18 +4,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clearhead.audit.findings import Verdict
 from clearhead.audit.manifest import FINDINGS_FILE, MANIFEST_FILE, Manifest
 from clearhead.audit.samples import SAMPLES_FILE, ClaimSamples, read_samples
 from clearhead.errors import InputError
 from clearhead.storage import parse_json, read_bytes, sha256_of_file
 from clearhead.stored_json import read_json
 
-__all__ = ["StoredAudit", "read_audit", "read_findings", "read_manifest", "report_folder_of"]
+__all__ = ["StoredAudit", "VerdictTable", "read_audit", "read_findings", "read_manifest", "report_folder_of"]
+
+VerdictTable = dict[tuple[str, str, int, int], Verdict]
+"""Verdicts by theory, statistic, layer and head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAudit:
-    """What was audited, its manifest, and the values input by input."""
+    """What was audited, its manifest, the values input by input, and the verdicts."""
 
     model: str
     data: str
@@ -23,6 +27,7 @@ class StoredAudit:
     inputs: int
     manifest: Manifest
     samples: tuple[ClaimSamples, ...]
+    verdicts: VerdictTable
 
 
 def report_folder_of(path: Path) -> Path | None:
@@ -46,6 +51,9 @@ def read_audit(path: str | Path) -> StoredAudit:
         inputs=int(content["inputs"]),
         manifest=manifest,
         samples=read_samples(folder / SAMPLES_FILE),
+        verdicts={
+            (f["theory"], f["statistic"], f["layer"], f["head"]): Verdict(f["verdict"]) for f in content["findings"]
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from clearhead.theories.theory import Role, Unit
 __all__ = [
     "COMPARISON_FORMAT",
     "ClaimRow",
+    "changed_verdict",
     "claim_rows",
     "compared",
     "comparison_as_json",
@@ -116,7 +118,24 @@ def evidence_lines(comparison: Comparison) -> list[str]:
         count = sum(counts.get(outcome, 0) for outcome in outcomes)
         if count:
             lines.append(f"{_count(count, 'head')} {'differs' if count == 1 else 'differ'} {words}.")
-    return lines
+    return [*lines, *_verdict_lines(comparison)]
+
+
+def _verdict_lines(comparison: Comparison) -> list[str]:
+    """Return a sentence on the verdicts of primary claims that differ, if there are any."""
+    primary = [d for d in comparison.differences if d.claim.role is Role.PRIMARY and d.verdict_differs]
+    if not primary:
+        return []
+    counts = Counter((d.claim.theory, changed_verdict(d)) for d in primary)
+    listed = "; ".join(f"{clean(theory)}: {change} in {count}" for (theory, change), count in counts.items())
+    return [f"The verdict of a primary claim differs in {_count(len(primary), 'case')} ({listed})."]
+
+
+def changed_verdict(difference: Difference) -> str:
+    """Return both verdicts, as in "no evidence -> supported"; "" if they are the same or a head was not judged."""
+    if difference.verdicts is None or not difference.verdict_differs:
+        return ""
+    return " -> ".join(difference.verdicts)
 
 
 def _origin(comparison: Comparison) -> str:
@@ -193,6 +212,7 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
 def _difference(difference: Difference) -> dict[str, Any]:
     values: dict[str, Any] = plain(difference)
     claim, interval = values.pop("claim"), values.pop("interval")
+    first, second = values.pop("verdicts") or (None, None)
     return {
         "theory": claim["theory"],
         "statistic": claim["statistic"],
@@ -201,6 +221,8 @@ def _difference(difference: Difference) -> dict[str, Any]:
         **values,
         "low": interval["low"],
         "high": interval["high"],
+        "verdict_a": first,
+        "verdict_b": second,
     }
 
 

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from clearhead.audit.comparison import EQUAL, RATE, Comparison, Difference, Outcome
 from clearhead.audit.samples import ClaimSummary
 from clearhead.report.comparison import (
+    changed_verdict,
     claim_rows,
     comparison_headline,
     evidence_lines,
@@ -161,4 +162,5 @@ def _facts(d: Difference) -> dict[str, str]:
         "interval": span(d.interval),
         "p": number(d.adjusted_p_value),
         "inputs": f"{d.inputs:,}",
+        "verdict": changed_verdict(d),
     }

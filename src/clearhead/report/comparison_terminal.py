@@ -9,6 +9,7 @@ from clearhead.audit.comparison import RATE, Comparison, Difference
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_paragraph, text_column
 from clearhead.report.comparison import (
     ClaimRow,
+    changed_verdict,
     claim_rows,
     compared,
     comparison_headline,
@@ -73,7 +74,10 @@ def _change_columns(changes: Sequence[Difference]) -> list[tuple[Column, ...]]:
     difference = text_column("B - A", [number(d.difference) for d in changes])
     span = text_column("95% interval", [f"{number(d.interval.low)} to {number(d.interval.high)}" for d in changes])
     p = text_column("p adjusted", [short(d.adjusted_p_value) for d in changes])
+    verdict = text_column("verdict A -> B", [changed_verdict(d) for d in changes], right=False)
+    widest = [(where, statistic, a, b, difference, span, p, verdict)] if any(map(changed_verdict, changes)) else []
     return [
+        *widest,
         (where, statistic, a, b, difference, span, p),
         (where, statistic, difference, span, p),
         (where, statistic, difference),
