@@ -96,6 +96,7 @@ def test_only_what_the_second_baseline_can_change_is_measured(
         def __init__(self, theory: Any, **options: Any) -> None:
             super().__init__(theory, **options)
             runs.append(theory.key)
+            assert options["controls"] is False
 
     monkeypatch.setattr(baselines, "Measurement", Counted)
     record = audit(model, _batches(), theories=("symmetry", "attention-sinks"), baseline=fresh)

@@ -502,7 +502,11 @@ def test_the_baseline_is_drawn_where_a_theory_needs_it(encoder_pair: Any) -> Non
     )  # fmt: skip
     assert repr(record.findings) == repr(given.findings)
     assert record.manifest is not None
-    assert record.manifest.seeds["baseline"] == [3, 4, 5, 6, 7]
+    assert (
+        record.manifest.seeds["baseline"] == record.manifest.seeds["baseline with the trained norms"] == [3, 4, 5, 6, 7]
+    )
+    assert given.manifest is not None
+    assert given.manifest.seeds == {"controls": 3}
     assert {c.draws for f in record.findings for c in f.controls if c.name == BASELINE} == {5}
 
 

@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from clearhead.numerics.moments import RunningMoments, false_discovery_rate, median_interval
+from clearhead.numerics.moments import (
+    RunningMoments,
+    false_discovery_rate,
+    median_interval,
+    prediction_error,
+    prediction_p_value,
+)
 
 EPSILON = np.finfo(np.float64).eps
 
@@ -168,3 +174,19 @@ def test_the_interval_of_the_median_is_a_pair_of_order_statistics(count: int, le
     assert (result.low, result.high) == (ordered[below - 1], ordered[count - below])
     # The next narrower pair of order statistics covers the median less often than the level.
     assert 1 - 2 * stats.binom.cdf(below - 1, count, 0.5) >= level > 1 - 2 * stats.binom.cdf(below, count, 0.5)
+
+
+@pytest.mark.parametrize("draws", [2, 5, 16])
+def test_the_prediction_test_is_the_t_test_of_one_value(draws: int) -> None:
+    samples, value = np.random.default_rng(draws).normal(0.3, 0.1, draws), 0.5
+    assert prediction_p_value(value, samples) == pytest.approx(stats.ttest_ind([value], samples).pvalue)
+    widened = prediction_error(samples, error=0.07)
+    assert widened**2 == pytest.approx(prediction_error(samples) ** 2 + 0.07**2)
+    expected = 2 * stats.t.sf(abs(value - samples.mean()) / widened, draws - 1)
+    assert prediction_p_value(value, samples, error=0.07) == pytest.approx(expected)
+
+
+def test_few_draws_have_no_prediction_test() -> None:
+    assert np.isnan(prediction_p_value(0.5, np.array([0.2])))
+    assert prediction_p_value(0.5, np.array([0.5, 0.5])) == 1
+    assert np.isnan(prediction_p_value(0.6, np.array([0.5, 0.5])))

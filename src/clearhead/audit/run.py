@@ -149,6 +149,8 @@ def audit(
     decisive = [theory.title for theory in judged_by_it]
     findings = with_baseline(findings, before.findings, before.with_norms, seed=seed, decisive=decisive)
     curves = [curve.with_line(before.curves_like(curve), name=BASELINE_LINE) for curve in curves]
+    if before.with_norms and "baseline" in seeds:
+        seeds["baseline with the trained norms"] = seeds["baseline"]
     findings = judge(findings)
     _require_length(findings)
     manifest = make_manifest(model, data=checksum.hexdigest(), seeds=seeds, theories=loaded.sources)
