@@ -52,7 +52,6 @@ AUDIT_FAULTS = (
     Fault("moments: a difference without spread decides", "numerics/moments.py", "np.where(self.mean == 0, 1.0, np.nan)", "np.where(self.mean == 0, 1.0, 0.0)", ("tests/numerics/test_moments.py",)),
     Fault("moments: fixed draws without spread decide", "numerics/moments.py", "return 1.0 if distance == 0 else math.nan", "return float(distance == 0)", ENGINE),
     Fault("baseline: without it a verdict", "audit/baseline.py", "if judged and len(by_head[BASELINE][key]) < 2:", "if False:", (f"{RUN}::test_what_has_no_baseline_is_undecided",)),
-    Fault("kernel PCA: an invariant control decides", "theories/kernel_pca/entry.py", "if (claim, control) not in INVARIANT", "if True", ("tests/theories/kernel_pca/test_claims.py",)),
     Fault("sums: heads that a theory does not cover are judged", "audit/accumulators.py", "applies=bool(self.covered[head])", "applies=True", ("tests/theories/test_symmetry.py",)),
     Fault("findings: controls that do not decide count", "audit/findings.py", "if control.decisive and not math.isnan(control.value)]", "if not math.isnan(control.value)]", JUDGED),
     Fault("findings: the easiest control is the null", "theories/theory.py", "return min(known, key=lambda name: abs(predicted - known[name]))", "return max(known, key=lambda name: abs(predicted - known[name]))", JUDGED),
@@ -104,10 +103,11 @@ AUDIT_FAULTS = (
     Fault("plug-ins: a broken one ends the audit", "theories/catalogue.py", "            if keys:\n                raise\n", "            raise\n", LOADED),
     Fault("plug-ins: any object is a theory", "theories/catalogue.py", "if not isinstance(theory, Theory) or theory.key != entry.name:", "if False:", LOADED),
     Fault("sinks: the last token", "theories/attention_sinks.py", "values = {MASS: mass[0]", "values = {MASS: mass[-1]", SINKS),
-    Fault("sinks: queries that attend to themselves", "theories/attention_sinks.py", "    queries[..., j] = 0\n", "", SINKS),
-    Fault("sinks: hidden queries count", "theories/attention_sinks.py", "visible[..., j].expand_as(weights[..., j]).double()", "torch.ones_like(weights[..., j])", SINKS),
-    Fault("sinks: uniform attention without the mask", "theories/attention_sinks.py", "torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()", "torch.ones_like(weights)", SINKS),
+    Fault("sinks: queries that attend to themselves", "theories/attention_sinks.py", "    attends = attends - torch.diag_embed(attends.diagonal(dim1=-2, dim2=-1))\n", "", SINKS),
+    Fault("sinks: hidden queries count", "theories/attention_sinks.py", "_mean_attention(weights, attends)[:columns]", "_mean_attention(weights, torch.ones_like(weights))[:columns]", SINKS),
+    Fault("sinks: uniform attention without the mask", "theories/attention_sinks.py", "uniform = attends / attends.sum(dim=-1, keepdim=True).clamp_min(1)", "uniform = torch.ones_like(weights) / weights.shape[-1]", SINKS),
     Fault("sinks: the sink logit is left out", "theories/attention_sinks.py", "if example.sinks is not None:", "if False:", SINKS),
     Fault("sinks: the mean of the other values", "theories/attention_sinks.py", ".median(dim=-1).values", ".mean(dim=-1)", SINKS),
+    Fault("sinks: few other positions", "theories/attention_sinks.py", "POSITIONS = 16", "POSITIONS = 8", SINKS),
 )  # fmt: skip
 """Each is one replacement in the package."""

@@ -25,6 +25,7 @@ from crate_faults import CRATE_FAULTS
 from experiment_faults import EXPERIMENT_FAULTS
 from fault import Fault
 from interface_faults import INTERFACE_FAULTS
+from kernel_pca_faults import KERNEL_PCA_FAULTS
 from map_faults import MAP_FAULTS
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
@@ -49,6 +50,7 @@ FAULTS = (
     + RATE_FAULTS
     + CRATE_FAULTS
     + MAP_FAULTS
+    + KERNEL_PCA_FAULTS
     + AUDIT_FAULTS
     + INTERFACE_FAULTS
     + EXPERIMENT_FAULTS

@@ -20,7 +20,7 @@ from clearhead.theories.attention_sinks import MASS, OTHERS, RATE, THEORY, UNIFO
 from clearhead.theories.theory import Role
 from tests.interfaces.zoo import FAMILIES
 
-INPUTS, HEADS, TOKENS, WIDTH = 7, 3, 13, 5
+INPUTS, HEADS, TOKENS, WIDTH = 7, 3, 23, 5
 
 
 def _normal(*shape: int, seed: int) -> Tensor:
@@ -72,7 +72,8 @@ def test_the_numbers_are_those_of_the_definitions() -> None:
         assert mass.value == pytest.approx(float(weights[:, h, 1:, 0].mean()))
         controls = {control.name: control for control in mass.controls}
         assert controls[UNIFORM.name].value == pytest.approx(uniform)
-        others = [float(weights[:, h, j + 1 :, j].mean()) for j in range(1, 9)]
+        others = [float(weights[:, h, j + 1 :, j].mean()) for j in range(1, 17)]
+        assert controls[OTHERS.name].draws == len(others)
         assert controls[OTHERS.name].value == pytest.approx(np.mean(others))
         ratio = (norms[:, h, 0] / norms[:, h, 1:].median(dim=-1).values).mean()
         assert result[VALUE.statistic][h].value == pytest.approx(float(ratio))

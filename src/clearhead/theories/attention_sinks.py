@@ -21,7 +21,7 @@ __all__ = ["MASS", "RATE", "THEORY", "VALUE"]
 TITLE = "attention sinks"
 GU = "Gu et al. 2024 (arXiv 2410.10781)"
 EPSILON = 0.3
-POSITIONS = 8
+POSITIONS = 16
 FEWEST_TOKENS = 4
 
 UNIFORM = Control(name="uniform attention under the same mask")
@@ -82,12 +82,13 @@ def measure(example: Example, rng: Random) -> Samples:
 def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"]) -> dict[Claim, Sample]:
     visible = _between(example.mask, heads, tokens)
     weights = _attention(example, heads, tokens, visible)
-    columns = range(min(POSITIONS + 1, weights.shape[-1] - 1))
-    mass = np.stack([_mean_attention(weights, visible, j) for j in columns])
-    uniform = torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()
-    level = _mean_attention(uniform / uniform.sum(dim=-1, keepdim=True).clamp_min(1), visible, 0)
+    columns = min(POSITIONS + 1, weights.shape[-1] - 1)
+    attends = torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()
+    mass = _mean_attention(weights, attends)[:columns]
+    uniform = attends / attends.sum(dim=-1, keepdim=True).clamp_min(1)
+    level = _mean_attention(uniform, attends)[0]
     norms = example.v[heads][:, tokens].double().norm(dim=-1)
-    ratios = np.stack([_ratio(norms, j) for j in columns])
+    ratios = np.stack([_ratio(norms, j) for j in range(columns)])
     missing = np.full((POSITIONS + 1 - len(mass), mass.shape[1]), np.nan)
     mass, ratios = np.concatenate([mass, missing]), np.concatenate([ratios, missing])
     controls = {
@@ -121,14 +122,10 @@ def _between(mask_or_bias: Tensor | None, heads: slice, tokens: Tensor) -> Tenso
     return (mask_or_bias[heads] if mask_or_bias.shape[0] > 1 else mask_or_bias)[:, tokens][:, :, tokens]
 
 
-def _mean_attention(weights: Tensor, visible: Tensor | None, j: int) -> Array:
-    """Return the mean attention on token j by head, over the later and earlier queries that may attend to it."""
-    queries = (
-        torch.ones_like(weights[..., j]) if visible is None else visible[..., j].expand_as(weights[..., j]).double()
-    )
-    queries = queries.clone()
-    queries[..., j] = 0
-    return ((weights[..., j] * queries).sum(dim=-1) / queries.sum(dim=-1)).cpu().numpy()
+def _mean_attention(weights: Tensor, attends: Float[Tensor, "h n n"]) -> Array:
+    """Return the mean attention by token and head, over the other queries that may attend to the token."""
+    attends = attends - torch.diag_embed(attends.diagonal(dim1=-2, dim2=-1))
+    return ((weights * attends).sum(dim=-2) / attends.sum(dim=-2)).mT.cpu().numpy()
 
 
 def _ratio(norms: Tensor, j: int) -> Array:

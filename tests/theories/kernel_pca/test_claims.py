@@ -12,15 +12,17 @@ from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads, LinearMap
-from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, make_theory
+from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, captured_variance, make_theory
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.kernel_pca.controls import (
     OTHER_HEADS,
+    OTHER_KEYS,
     PERMUTED,
     RANDOM_MAP,
     RANDOM_VALUES,
+    RandomMaps,
     other_heads,
-    random_maps,
+    with_other_keys,
 )
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from clearhead.theories.theory import Role
@@ -29,11 +31,11 @@ from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call
 BATCH, HEADS, INPUT = 7, 5, 13
 
 
-def _mapped(seed: int = 0, *, bias: bool = True, batch: int = BATCH) -> Heads:
+def _mapped(seed: int = 0, *, bias: bool = True, batch: int = BATCH, heads: int = HEADS) -> Heads:
     """Return a layer whose values are a linear map of its input, as in a transformer."""
-    k = normal(batch, HEADS, TOKENS, WIDTH, seed=seed)
-    x, weight = normal(batch, TOKENS, INPUT, seed=seed + 1), normal(HEADS, INPUT, VALUES, seed=seed + 2)
-    shift = normal(HEADS, VALUES, seed=seed + 3) if bias else None
+    k = normal(batch, heads, TOKENS, WIDTH, seed=seed)
+    x, weight = normal(batch, TOKENS, INPUT, seed=seed + 1), normal(heads, INPUT, VALUES, seed=seed + 2)
+    shift = normal(heads, VALUES, seed=seed + 3) if bias else None
     v = x.unsqueeze(1) @ weight + (0 if shift is None else shift.unsqueeze(-2))
     return call(v, k, values_from=LinearMap(x=x, weight=weight, bias=shift))
 
@@ -92,25 +94,27 @@ def test_published_alignment_uses_eigenvectors_of_length_one() -> None:
 
 
 def test_controls_by_claim(mapped: dict[str, list[Finding]]) -> None:
-    all_controls = {RANDOM_VALUES.name, RANDOM_MAP.name, PERMUTED.name, OTHER_HEADS.name}
+    all_draws = {RANDOM_VALUES: 2, RANDOM_MAP: 16, PERMUTED: 2, OTHER_HEADS: HEADS - 1, OTHER_KEYS: HEADS - 1}
+    # The order of tokens does not change how many tokens a column is concentrated on. Predictions that depend on keys
+    # cannot be compared between heads.
+    left_out = {c.LOCALISATION: {PERMUTED, OTHER_KEYS}, c.EXPLAINED: {OTHER_KEYS}, c.TRUE_LOSS: {OTHER_KEYS}}
     for claim in CLAIMS:
-        names = {control.name for control in mapped[claim.statistic][0].controls}
-        # The order of tokens does not change how many tokens a column is concentrated on.
-        expected = all_controls - {PERMUTED.name} if claim is c.LOCALISATION else all_controls
-        assert names == ({RANDOM_VALUES.name} if claim.role is Role.PUBLISHED else expected), claim.statistic
+        draws = {control.name: control.draws for control in mapped[claim.statistic][0].controls}
+        expected = {k.name: n for k, n in all_draws.items() if k not in left_out.get(claim, set())}
+        assert draws == ({RANDOM_VALUES.name: 1} if claim.role is Role.PUBLISHED else expected), claim.statistic
         for control in mapped[claim.statistic][0].controls:
             assert math.isfinite(control.value), (claim.statistic, control.name)
             assert 0 <= control.p_value <= 1
 
 
 def test_a_planted_head_passes_every_control_and_the_others_do_not() -> None:
-    layer = _mapped()
+    layer = _mapped(heads=11)
     planted = layer.v.clone()
     planted[:, 1] = _theorems_values(layer.k[:, 1])
     result = _found(dataclasses.replace(layer, v=planted))
     verdicts = [f.verdict for f in result[CAPTURED.statistic]]
     # Not the explained fraction: other axes than the keys' may explain queries that are no keys as well by chance.
-    # Nor orthogonality, in which four other heads differ so much that none lies outside their spread.
+    # Nor orthogonality, in which other heads differ so much that none lies outside their spread.
     for claim in (CAPTURED, c.OVERLAP, c.MATCHED, c.LINEAR_CKA, c.RESIDUAL, c.MEAN):
         assert result[claim.statistic][1].verdict is Verdict.SUPPORTED, claim.statistic
     assert {*verdicts[:1], *verdicts[2:]} == {Verdict.NO_EVIDENCE}
@@ -128,7 +132,7 @@ def test_values_no_better_than_a_random_map_are_not_supported() -> None:
     strong = _found(layer, claims=[CAPTURED])[CAPTURED.statistic]
     assert sum(f.verdict is Verdict.PARTLY_SUPPORTED for f in weak) >= 3
     assert {f.verdict for f in strong} == {Verdict.NO_EVIDENCE}
-    assert all(f.closest_control.name in (RANDOM_MAP.name, OTHER_HEADS.name) for f in strong)
+    assert all(f.closest_control.name in (RANDOM_MAP.name, OTHER_HEADS.name, OTHER_KEYS.name) for f in strong)
 
 
 def test_the_false_positive_rate_for_random_maps_is_5_percent() -> None:
@@ -143,20 +147,42 @@ def test_the_false_positive_rate_for_random_maps_is_5_percent() -> None:
     assert 0.01 <= rejected <= 0.12
 
 
-def test_random_maps_have_the_models_singular_values_and_are_the_same_on_every_input() -> None:
+def _maps(linear: LinearMap, *, draws: int, seed: int = 0, layer: int = 3) -> Tensor:
+    """Return the matrices of random maps, (t, h, c, e)."""
+    maps = RandomMaps.draw(linear, draws=draws, seed=seed, layer=layer)
+    return maps.values(torch.eye(linear.weight.shape[-2]), slice(None))
+
+
+def test_random_maps_have_the_models_singular_values_and_directions_of_either_sign() -> None:
     made = _mapped().values_from
     assert made is not None
-    maps = random_maps(made, draws=4, seed=0, layer=3)
+    maps = _maps(made, draws=4)
     assert maps.shape == (4, HEADS, INPUT, VALUES)
     own = torch.linalg.svdvals(made.weight)
     assert torch.allclose(torch.linalg.svdvals(maps), own.expand(4, -1, -1), rtol=1e-9)
-    assert torch.equal(maps, random_maps(made, draws=4, seed=0, layer=3))
-    for other in (random_maps(made, draws=4, seed=1, layer=3), random_maps(made, draws=4, seed=0, layer=2)):
-        assert not torch.allclose(maps, other)
-    many = random_maps(made, draws=60, seed=0, layer=0) @ torch.linalg.inv(torch.linalg.qr(made.weight).R)
+    many = _maps(made, draws=60) @ torch.linalg.inv(torch.linalg.qr(made.weight).R)
     assert 0.4 < float((many[..., 0, 0] > 0).double().mean()) < 0.6, "uniform directions have either sign"
     narrow = LinearMap(x=normal(BATCH, TOKENS, 3, seed=0), weight=normal(HEADS, 3, VALUES, seed=1))
-    assert random_maps(narrow, draws=2, seed=0, layer=0).shape == (2, HEADS, 3, VALUES)
+    assert _maps(narrow, draws=2).shape == (2, HEADS, 3, VALUES)
+
+
+def test_random_maps_differ_by_seed_and_layer_only_and_random_values_by_input_too() -> None:
+    """Every input and layer is the same here, so that only the draws of a control can differ."""
+    layer = _mapped(batch=1)
+    theory = make_theory(claims=[CAPTURED])
+
+    def draws(number: int = 1, layer_number: int = 0, seed: int = 0) -> dict[str, list[float]]:
+        measurement = Measurement(theory, seed=seed, first=number)
+        measurement.observe(dataclasses.replace(layer, layer=layer_number))
+        return {control.name: [control.value] for control in measurement.findings()[0].controls}
+
+    first, second, elsewhere, other_seed = draws(), draws(number=2), draws(layer_number=1), draws(seed=1)
+    assert first == draws()
+    for name in (RANDOM_VALUES.name, PERMUTED.name):
+        assert first[name] not in (second[name], elsewhere[name], other_seed[name]), name
+    assert first[RANDOM_MAP.name] == second[RANDOM_MAP.name]
+    assert first[RANDOM_MAP.name] not in (elsewhere[RANDOM_MAP.name], other_seed[RANDOM_MAP.name])
+    assert first[OTHER_HEADS.name] == second[OTHER_HEADS.name] == elsewhere[OTHER_HEADS.name]
 
 
 def test_random_values_have_the_size_of_the_heads_values() -> None:
@@ -177,6 +203,60 @@ def test_values_of_other_heads_are_cyclic() -> None:
     assert other_heads(v[:1], most=3).shape == (0, 1, TOKENS, VALUES)
 
 
+def test_keys_of_other_heads_are_the_heads_values_in_the_space_of_other_keys() -> None:
+    layer = _mapped(batch=1)
+    k, v = layer.k[0], layer.v[0]
+
+    def captured(values: Tensor, head: int) -> float:
+        return float(captured_variance(k[head : head + 1], values[None], scale=SCALE))
+
+    findings = _found(layer, claims=[CAPTURED])[CAPTURED.statistic]
+    by_head = [{control.name: control.value for control in finding.controls} for finding in findings]
+    level = [controls[RANDOM_VALUES.name] for controls in by_head]
+    for h in range(HEADS):
+        others = [b for b in range(HEADS) if b != h]
+        shares = [(captured(v[h], b) - level[b]) / (1 - level[b]) for b in others]
+        assert by_head[h][OTHER_KEYS.name] == pytest.approx(level[h] + np.mean(shares) * (1 - level[h]), rel=1e-9)
+
+
+def test_keys_of_other_heads_follow_the_order_of_their_values() -> None:
+    """Draw t of values of other heads is that of head h + t with the keys of h: head h with the keys of h - t."""
+    of_others = torch.tensor([[10 * ((h + t) % HEADS) + h for h in range(HEADS)] for t in (1, 2, 3)])
+    level = torch.zeros(HEADS, dtype=torch.float64)
+    for t, draw in enumerate(with_other_keys(of_others, level, 1.0), start=1):
+        assert draw.tolist() == [10 * h + (h - t) % HEADS for h in range(HEADS)]
+    assert with_other_keys(of_others, level + 1, 1.0).isnan().all(), "random values reach the prediction"
+
+
+def test_values_that_fit_the_keys_of_every_head_do_not_support_the_theory() -> None:
+    """The values of head 1 are the theorem's for what the keys of all heads share, and fit its own keys no better."""
+    heads = 11
+    shared = normal(BATCH, 1, TOKENS, WIDTH, seed=0)
+    k = shared + 0.1 * normal(BATCH, heads, TOKENS, WIDTH, seed=1)
+    v = normal(BATCH, heads, TOKENS, VALUES, seed=2)
+    v[:, 1] = _theorems_values(shared)[:, 0]
+    finding = _found(call(v, k), claims=[CAPTURED])[CAPTURED.statistic][1]
+    assert finding.value > 0.8
+    p_values = {control.name: control.p_value for control in finding.controls}
+    assert p_values.pop(OTHER_KEYS.name) > 0.05
+    assert max(p_values.values()) < 0.001
+    assert finding.verdict is Verdict.NO_EVIDENCE
+
+
+def test_uniform_attention_and_identity_leave_the_claim_undefined_or_without_information() -> None:
+    """Replace attention by the kernel that makes it uniform, c 1 1^T, and by the one that makes it the identity, c I.
+
+    Equal keys have no variance. Orthogonal keys have a flat spectrum, of which any e axes have between 1 - 1/e and all.
+    """
+    v = normal(HEADS, TOKENS, VALUES, seed=0)
+    equal = torch.ones(HEADS, TOKENS, WIDTH, dtype=torch.float64)
+    assert captured_variance(equal, v, scale=SCALE).isnan().all()
+    orthogonal = 30 * torch.eye(TOKENS, dtype=torch.float64).expand(HEADS, -1, -1)
+    captured = captured_variance(orthogonal, v, scale=1.0)
+    assert float(captured.min()) >= 1 - 1 / VALUES
+    assert float(captured.max()) <= 1 + 1e-12
+
+
 def test_a_control_that_cannot_be_computed_is_left_out(mapped: dict[str, list[Finding]]) -> None:
     layer = _mapped()
     unknown = dataclasses.replace(layer, values_from=None)
@@ -184,7 +264,7 @@ def test_a_control_that_cannot_be_computed_is_left_out(mapped: dict[str, list[Fi
     result = (mapped, *(_found(x, claims=[CAPTURED]) for x in (unknown, few)))
     names = [{ch.name for ch in x[CAPTURED.statistic][0].controls} for x in result]
     assert names[0] - names[1] == {RANDOM_MAP.name}
-    assert names[1] - names[2] == {OTHER_HEADS.name}
+    assert names[1] - names[2] == {OTHER_HEADS.name, OTHER_KEYS.name}
 
 
 def test_without_controls_the_values_are_the_same_and_undecided(mapped: dict[str, list[Finding]]) -> None:

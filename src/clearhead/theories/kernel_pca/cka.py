@@ -7,7 +7,8 @@ are nearly as many columns as tokens. The estimate of Song et al. 2012 is unbias
 
     HSIC_u(K, L) = [tr(K L) + 1^T K 1 1^T L 1 / ((n-1)(n-2)) - 2 1^T K L 1 / (n-2)] / (n (n-3)),  diagonals set to zero.
 
-Both follow from inner products, row sums and diagonals, so no centred or zero-diagonal matrix is formed.
+Both follow from inner products, row sums and diagonals, so no centred or zero-diagonal matrix is formed. For linear
+kernels K = X X^T and L = Y Y^T, tr(K L) = |X^T Y|^2, so no Gram matrix is formed either.
 """
 
 from dataclasses import dataclass
@@ -25,12 +26,16 @@ FEWEST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gram:
-    """A Gram matrix with its row sums, its diagonal and its squared Frobenius norm, which every alignment uses."""
+    """A Gram matrix by its row sums, its diagonal and its squared Frobenius norm, which every alignment uses.
 
-    entries: Float[Tensor, "*t m m"]
+    entries: the matrix; of a linear kernel its factor X, K = X X^T
+    """
+
+    entries: Float[Tensor, "*t m _"]
     rows: Float[Tensor, "*t m"]
     diagonal: Float[Tensor, "*t m"]
     square: Float[Tensor, "*t"]
+    linear: bool = False
 
     @classmethod
     def of(cls, entries: Float[Tensor, "*t m m"]) -> "Gram":
@@ -42,18 +47,35 @@ class Gram:
             square=_products(entries, entries),
         )
 
+    def product(self, other: "Gram") -> Float[Tensor, "*t"]:
+        """Return tr(K L). Both kernels are linear, or neither is."""
+        if self.linear:
+            return (self.entries.mT @ other.entries).square().sum(dim=(-2, -1))
+        return _products(self.entries, other.entries)
+
 
 def linear_gram(x: Float[Tensor, "*t m e"]) -> Gram:
     """Return inner products of the rows after dividing by the largest entry."""
-    return Gram.of(_inner_products(x))
+    x = _scaled(x)
+    return Gram(
+        entries=x,
+        rows=(x @ x.sum(dim=-2).unsqueeze(-1)).squeeze(-1),
+        diagonal=x.square().sum(dim=-1),
+        square=(x.mT @ x).square().sum(dim=(-2, -1)),
+        linear=True,
+    )
 
 
 def gaussian_gram(x: Float[Tensor, "*t m e"]) -> Gram:
     """Return exp(-|x_i - x_j|^2 / (2 sigma^2)), sigma^2 the median of the nonzero squared distances."""
-    inner = _inner_products(x)
+    x = _scaled(x)
+    inner = x @ x.mT
     square = inner.diagonal(dim1=-2, dim2=-1)
     distance = (square.unsqueeze(-1) + square.unsqueeze(-2) - 2 * inner).clamp_min(0)
-    return Gram.of((-distance / (2 * _median_of_positive(distance.flatten(-2))[..., None, None])).exp())
+    m = distance.shape[-1]
+    first, second = torch.triu_indices(m, m, offset=1, device=distance.device)
+    pairs = distance.flatten(-2).index_select(-1, first * m + second)
+    return Gram.of((-distance / (2 * _median_of_positive(pairs)[..., None, None])).exp())
 
 
 def _median_of_positive(x: Float[Tensor, "*t n"]) -> Float[Tensor, "*t"]:
@@ -67,10 +89,9 @@ def _median_of_positive(x: Float[Tensor, "*t n"]) -> Float[Tensor, "*t"]:
     return torch.where(x > 0, x, torch.nan).nanmedian(dim=-1).values
 
 
-def _inner_products(x: Tensor) -> Tensor:
+def _scaled(x: Tensor) -> Tensor:
     largest = x.abs().amax(dim=(-2, -1), keepdim=True)
-    x = x / torch.where(largest > 0, largest, 1)
-    return x @ x.mT
+    return x / torch.where(largest > 0, largest, 1)
 
 
 def biased_cka(a: Gram, b: Gram) -> Float[Tensor, "*t"]:
@@ -81,7 +102,7 @@ def biased_cka(a: Gram, b: Gram) -> Float[Tensor, "*t"]:
         return cross - 2 / n * (of_a * of_b).sum(dim=-1) + of_a.sum(dim=-1) * of_b.sum(dim=-1) / n**2
 
     return _ratio(
-        centred(_products(a.entries, b.entries), a.rows, b.rows),
+        centred(a.product(b), a.rows, b.rows),
         centred(a.square, a.rows, a.rows),
         centred(b.square, b.rows, b.rows),
     )
@@ -97,7 +118,7 @@ def unbiased_cka(a: Gram, b: Gram) -> Float[Tensor, "*t"]:
         both = of_x.sum(dim=-1) * of_y.sum(dim=-1) / ((n - 1) * (n - 2))
         return trace + both - 2 / (n - 2) * (of_x * of_y).sum(dim=-1)
 
-    cross = _products(a.entries, b.entries)
+    cross = a.product(b)
     if n < FEWEST:
         return torch.full_like(cross, torch.nan)
     return _ratio(

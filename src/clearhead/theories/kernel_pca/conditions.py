@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from clearhead.shapes import Float
-from clearhead.theories.kernel_pca.space import KeySpace, Principal
+from clearhead.theories.kernel_pca.space import KeySpace, Principal, product
 
 __all__ = [
     "axes_not_orthogonal",
@@ -39,7 +39,7 @@ def mean_of_weighted_values(space: KeySpace, v: Float[Tensor, "*t m e"]) -> Floa
 def axes_not_orthogonal(space: KeySpace, v: Float[Tensor, "*t m e"]) -> Float[Tensor, "*s"]:
     """Return the mean squared cosine between two axes u_d, u_d' of the values; NaN for fewer than two nonzero axes."""
     log_size = space.log_size - space.log_size.amax(dim=-1, keepdim=True)
-    u = unit_columns((space.axes @ v.double()) * log_size.exp().unsqueeze(-1))
+    u = unit_columns(product(space.axes, v.double()) * log_size.exp().unsqueeze(-1))
     count = (u != 0).any(dim=-2).sum(dim=-1)
     off_diagonal = (u.mT @ u).square().sum(dim=(-2, -1)) - count
     return torch.where(count > 1, off_diagonal.clamp_min(0) / (count * (count - 1)), torch.nan)
@@ -52,11 +52,11 @@ def eigenvector_residual(space: KeySpace, principal: Principal, v: Float[Tensor,
     """
     w = axis_coefficients(space, v)
     b = unit_columns(w - w.mean(dim=-2, keepdim=True))
-    product = (space.rows @ space.rows.mT) @ b
-    rho = (b * product).sum(dim=-2, keepdim=True)
+    image = product(space.rows @ space.rows.mT, b)
+    rho = (b * image).sum(dim=-2, keepdim=True)
     eigenvalue_range = principal.energy[..., 0] - principal.energy[..., -1]
     nonzero = (b != 0).any(dim=-2)
-    residual = torch.where(nonzero, (product - rho * b).norm(dim=-2), torch.nan).nanmean(dim=-1)
+    residual = torch.where(nonzero, (image - rho * b).norm(dim=-2), torch.nan).nanmean(dim=-1)
     return torch.where(eigenvalue_range > 0, residual / eigenvalue_range, torch.nan)
 
 

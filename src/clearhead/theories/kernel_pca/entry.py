@@ -18,7 +18,13 @@ from clearhead.theories.kernel_pca.conditions import (
     mean_of_weighted_values,
     participation,
 )
-from clearhead.theories.kernel_pca.controls import PERMUTED, RANDOM_VALUES
+from clearhead.theories.kernel_pca.controls import (
+    OTHER_HEADS,
+    OTHER_KEYS,
+    PERMUTED,
+    RANDOM_VALUES,
+    with_other_keys,
+)
 from clearhead.theories.kernel_pca.loss import Queries, explained_fraction, log_output_square, log_true_loss
 from clearhead.theories.kernel_pca.published import (
     gammas,
@@ -59,7 +65,7 @@ class Entry:
     ) -> dict[Claim, Sample]:
         """Return every claim's sample: of the head's own values, of the controls, and of the theorem's values.
 
-        Statistics as published have random values as their only control.
+        Statistics as published are not judged, and have one draw of random values to be read with.
         """
         samples: dict[Claim, Sample] = {}
         predicted = self._predictions()
@@ -67,20 +73,19 @@ class Entry:
             selected = [claim for claim in measure.claims if claim in claims]
             if not selected:
                 continue
-            wanted_controls = {
-                control: draws[: measure.most_draws]
-                for control, draws in controls.items()
-                if selected[0].role is not Role.PUBLISHED or control is RANDOM_VALUES
-            }
+            wanted_controls = dict(controls)
+            if selected[0].role is Role.PUBLISHED:
+                wanted_controls = {key: draws[:1] for key, draws in controls.items() if key is RANDOM_VALUES}
             numbers = measure.of(self, torch.cat([values.unsqueeze(0), *wanted_controls.values()]))
             sizes = [1, *(len(draws) for draws in wanted_controls.values())]
             for claim in selected:
-                first, *rest = torch.split(self._by_head(claim, numbers[claim]), sizes)
+                first, *rest = torch.split(numbers[claim], sizes)
+                by_control = _with_other_keys(claim, dict(zip(wanted_controls, rest, strict=True)))
                 samples[claim] = Sample(
-                    value=_array(first[0]),
+                    value=_array(self._by_head(claim, first[0])),
                     controls={
-                        control: _array(numbers_of_control)
-                        for control, numbers_of_control in zip(wanted_controls, rest, strict=True)
+                        control: _array(self._by_head(claim, numbers_of_control))
+                        for control, numbers_of_control in by_control.items()
                         if (claim, control) not in INVARIANT
                     },
                     predicted=_array(self._by_head(claim, predicted[claim]())) if claim in predicted else None,
@@ -114,6 +119,14 @@ class Entry:
             c.LOSS_QUERY: lambda: queries.log_mean_square / LOG_10,
             c.LOSS_OUTPUT: lambda: log_output() / LOG_10,
         }
+
+
+def _with_other_keys(claim: Claim, by_control: Mapping[Control, Tensor]) -> dict[Control, Tensor]:
+    """Add the head's values with the keys of other heads, if the claim predicts the same number for all keys."""
+    if claim.predicted is None or not {OTHER_HEADS, RANDOM_VALUES} <= by_control.keys():
+        return dict(by_control)
+    random_values = by_control[RANDOM_VALUES].mean(dim=0)
+    return {**by_control, OTHER_KEYS: with_other_keys(by_control[OTHER_HEADS], random_values, claim.predicted)}
 
 
 def _array(numbers: Tensor) -> Array:
@@ -157,7 +170,7 @@ def _of_published_alignment(entry: Entry, v: Tensor) -> Statistics:
 
 
 def _alignments(cka: Callable[[Gram, Gram], Tensor], theorem: Tensor, v: Tensor) -> Iterator[Tensor]:
-    """Yield linear and Gaussian CKA with the theorem's values, draw by draw, to hold one Gram matrix at a time."""
+    """Yield linear and Gaussian CKA with the theorem's values, draw by draw, to hold few matrices at a time."""
     for gram in (linear_gram, gaussian_gram):
         expected = gram(theorem)
         yield torch.stack([cka(gram(of_draw), expected) for of_draw in v])
@@ -193,19 +206,18 @@ def _of_spectra(entry: Entry, v: Tensor) -> Statistics:
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """Statistics that are computed together, and the largest number of draws of a control, as some are slow."""
+    """Statistics that are computed together."""
 
     of: Callable[[Entry, Tensor], Statistics]
     claims: tuple[Claim, ...]
-    most_draws: int | None = None
 
 
 _MEASURES = (
     _Measure(_of_spans, (c.CAPTURED, c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS)),
-    _Measure(_of_axes, (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION), most_draws=5),
-    _Measure(_of_alignment, (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED), most_draws=5),
-    _Measure(_of_losses, (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT), most_draws=2),
-    _Measure(_of_gammas, (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION), most_draws=2),
-    _Measure(_of_published_alignment, (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA), most_draws=2),
-    _Measure(_of_spectra, (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()), most_draws=2),
+    _Measure(_of_axes, (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION)),
+    _Measure(_of_alignment, (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED)),
+    _Measure(_of_losses, (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT)),
+    _Measure(_of_gammas, (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION)),
+    _Measure(_of_published_alignment, (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA)),
+    _Measure(_of_spectra, (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values())),
 )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.shapes import Float
-from clearhead.theories.kernel_pca.space import KeySpace, query_directions
+from clearhead.theories.kernel_pca.space import KeySpace, product, query_directions
 
 __all__ = ["Queries", "explained_fraction", "log_output_square", "log_true_loss", "queries_in_space"]
 
@@ -55,8 +55,10 @@ def queries_in_space(space: KeySpace, q: Float[Tensor, "*b g n d"]) -> Queries:
 def explained_fraction(queries: Queries, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s g"]:
     """Return 1 - J_true / mean |phi(q)|^2, the share of the queries within the span of orthonormal columns."""
     share = (queries.log_square - torch.logsumexp(queries.log_square, dim=-1, keepdim=True)).exp()
-    inside = (queries.directions @ span.unsqueeze(-3)).square().sum(dim=-1)
-    return (share * inside).sum(dim=-1).clamp(0, 1)
+    weighted = share.sqrt().unsqueeze(-1) * queries.directions
+    *_, g, n, _ = weighted.shape
+    inside = product(weighted.flatten(-3, -2), span).square().sum(dim=-1)
+    return inside.unflatten(-1, (g, n)).sum(dim=-1).clamp(0, 1)
 
 
 def log_true_loss(queries: Queries, explained: Float[Tensor, "*s g"]) -> Float[Tensor, "*s g"]:

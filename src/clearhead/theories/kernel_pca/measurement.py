@@ -18,8 +18,8 @@ from clearhead.theories.kernel_pca.controls import (
     RANDOM_MAP,
     RANDOM_VALUES,
     Draws,
+    RandomMaps,
     other_heads,
-    random_maps,
 )
 from clearhead.theories.kernel_pca.entry import Entry
 from clearhead.theories.kernel_pca.kernels import KERNEL, measure_kernel
@@ -78,10 +78,11 @@ class KernelPCA:
         if linear is not None and draws.random_map:
             maps = example.per_call.get(
                 RANDOM_MAP,
-                lambda: random_maps(linear, draws=draws.random_map, seed=example.seed, layer=example.layer),
+                lambda: RandomMaps.draw(linear, draws=draws.random_map, seed=example.seed, layer=example.layer),
             )
-            mapped = linear.x[0][keys].double() @ maps[:, heads][:, ::step]
-            bias = None if linear.bias is None else linear.bias[heads][::step].double().unsqueeze(-2)
+            one_of_each = slice(heads.start, heads.stop, step)
+            mapped = maps.values(linear.x[0][keys], one_of_each)
+            bias = None if linear.bias is None else linear.bias[one_of_each].double().unsqueeze(-2)
             controls[RANDOM_MAP] = mapped if bias is None else mapped + bias
         return entry.samples(self.claims, v.double(), controls)
 

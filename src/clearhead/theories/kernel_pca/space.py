@@ -14,7 +14,7 @@ from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import centred, features_from_log_kernel
 from clearhead.shapes import Bool, Float, Int
 
-__all__ = ["KeySpace", "Principal", "key_space", "principal_axes", "query_directions"]
+__all__ = ["KeySpace", "Principal", "key_space", "principal_axes", "product", "query_directions"]
 
 EMPTY = 100.0
 """Log-length of an empty coordinate below that of the shortest key, so that it is sorted last."""
@@ -133,6 +133,11 @@ def principal_axes(space: KeySpace, count: int) -> Principal:
         values=scaled * (smallest.unsqueeze(-1) - space.log_g).exp().unsqueeze(-1),
         log_values=-smallest - space.log_unit,
     )
+
+
+def product(matrix: Float[Tensor, "*b r m"], v: Float[Tensor, "*t m e"]) -> Float[Tensor, "*t r e"]:
+    """Return matrix @ v. If v has an axis of draws first, all draws are one product; broadcasting copies the matrix."""
+    return torch.einsum("...rm,t...me->t...re", matrix, v) if v.dim() == matrix.dim() + 1 else matrix @ v
 
 
 def query_directions(space: KeySpace, q: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n r"]:

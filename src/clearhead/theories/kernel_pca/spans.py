@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead.numerics.spectrum import captured_fraction, orthonormal_basis
 from clearhead.shapes import Float
-from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space
+from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space, product
 
 __all__ = ["captured_variance", "span_of", "span_variance", "subspace_overlap"]
 
@@ -35,18 +35,18 @@ def captured_variance(
 
 def span_of(space: KeySpace, v: Float[Tensor, "*t m e"]) -> Float[Tensor, "*t r e"]:
     """Return orthonormal columns that span the axes of values V."""
-    return orthonormal_basis((space.axes @ v.double()).contiguous(), space.log_size)
+    return orthonormal_basis(product(space.axes, v.double()).contiguous(), space.log_size)
 
 
 def span_variance(space: KeySpace, principal: Principal, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s"]:
     """Return EV(V) from the span of the axes and the principal axes."""
     largest = principal.energy.sum(dim=-1)
-    captured = (space.rows @ span).square().sum(dim=(-2, -1))
+    captured = product(space.rows, span).square().sum(dim=(-2, -1))
     return torch.where(largest > 0, captured / largest, torch.nan)
 
 
 def subspace_overlap(principal: Principal, span: Float[Tensor, "*t r e"]) -> Float[Tensor, "*s"]:
     """Return the mean squared cosine between the principal subspace and the span; NaN if no axis is known."""
-    shared = (principal.directions.mT @ span).square().sum(dim=(-2, -1))
+    shared = product(principal.directions.mT, span).square().sum(dim=(-2, -1))
     axes = principal.known.sum(dim=-1)
     return torch.where(axes > 0, shared / axes, torch.nan)

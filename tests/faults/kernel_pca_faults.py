@@ -1,0 +1,25 @@
+"""Bugs that the tests must find in the claims of kernel PCA and in their controls."""
+
+from fault import Fault
+
+CLAIMS = ("tests/theories/kernel_pca/test_claims.py",)
+CKA = ("tests/theories/kernel_pca/test_cka.py",)
+
+KERNEL_PCA_FAULTS = (
+    Fault("kernel PCA: an invariant control decides", "theories/kernel_pca/entry.py", "if (claim, control) not in INVARIANT", "if True", CLAIMS),
+    Fault("kernel PCA: the same random maps in every layer", "theories/kernel_pca/controls.py", "SeedSequence([seed, layer, c, e])", "SeedSequence([seed, 0, c, e])", CLAIMS),
+    Fault("kernel PCA: other random maps on every input", "theories/kernel_pca/measurement.py", "seed=example.seed, layer=example.layer", "seed=example.seed + example.number, layer=example.layer", CLAIMS),
+    Fault("kernel PCA: the same random values in every layer and on every input", "theories/kernel_pca/measurement.py", "_control_values(v.double(), draws, rng.torch)", "_control_values(v.double(), draws, torch.Generator().manual_seed(example.seed))", CLAIMS),
+    Fault("kernel PCA: the same random values in every layer", "theories/kernel_pca/measurement.py", "_control_values(v.double(), draws, rng.torch)", "_control_values(v.double(), draws, torch.Generator().manual_seed(example.seed + 1000 * example.number))", CLAIMS),
+    Fault("kernel PCA: random directions of one sign", "theories/kernel_pca/controls.py", "basis = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)", "basis = basis", CLAIMS),
+    Fault("kernel PCA: few random maps", "theories/kernel_pca/controls.py", "random_map: int = 16", "random_map: int = 8", CLAIMS),
+    Fault("kernel PCA: keys of heads in another order", "theories/kernel_pca/controls.py", "of_draw.roll(j, dims=0)", "of_draw.roll(-j, dims=0)", CLAIMS),
+    Fault("kernel PCA: other keys on their own scale", "theories/kernel_pca/entry.py", "by_control[RANDOM_VALUES].mean(dim=0)", "0 * by_control[RANDOM_VALUES].mean(dim=0)", CLAIMS),
+    Fault("kernel PCA: keys that predict other numbers are compared", "theories/kernel_pca/entry.py", "if claim.predicted is None or not", "if not", CLAIMS),
+    Fault("kernel PCA: two other heads are a control", "theories/kernel_pca/controls.py", "fewest_fixed: int = 3", "fewest_fixed: int = 2", CLAIMS),
+    Fault("kernel PCA: many draws of statistics as published", "theories/kernel_pca/entry.py", "key: draws[:1] for", "key: draws for", CLAIMS),
+    Fault("kernel PCA: queries of equal weight", "theories/kernel_pca/loss.py", "share.sqrt().unsqueeze(-1) * queries.directions", "share.shape[-1] ** -0.5 * queries.directions", ("tests/theories/kernel_pca/test_loss.py",)),
+    Fault("CKA: row sums of a linear kernel", "theories/kernel_pca/cka.py", "x.sum(dim=-2).unsqueeze(-1)", "x.mean(dim=-2).unsqueeze(-1)", CKA),
+    Fault("CKA: the trace of a linear kernel", "theories/kernel_pca/cka.py", "(self.entries.mT @ other.entries).square()", "(self.entries.mT @ other.entries).abs()", CKA),
+)  # fmt: skip
+"""Each is one replacement in the package."""
