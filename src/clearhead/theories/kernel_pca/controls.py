@@ -28,7 +28,7 @@ PERMUTED = Control(name="values of other tokens")
 OTHER_HEADS = Control(name="values of other heads", fixed=True)
 OTHER_KEYS = Control(name="keys of other heads", fixed=True)
 LEAST_DISTANCE = 1e-9
-"""Smallest distance of random values from the prediction at which a share of it is defined."""
+"""Smallest distance between control and prediction at which a share of it is defined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class Draws:
     other_heads: int = 16
     fewest_fixed: int = 3
     """A control with fixed draws needs at least this many for its range to mean anything."""
+    fewest_keys: int = 5
+    """Keys of other heads differ more than their values: with fewer, heads that follow the theory are not detected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +84,24 @@ def other_heads(v: Float[Tensor, "h m e"], *, most: int) -> Float[Tensor, "t h m
     return torch.stack([v.roll(-j, dims=0) for j in range(1, count + 1)]) if count else v.new_zeros(0, *v.shape)
 
 
-def with_other_keys(
-    of_others: Float[Tensor, "t h *g"],
-    random_values: Float[Tensor, "h *g"],
-    predicted: float,
-) -> Float[Tensor, "t h *g"]:
+def with_other_keys(of_others: Float[Tensor, "t h"], predicted: float) -> Float[Tensor, "t h"]:
     """Return a statistic of every head's values with the keys of other heads, on the scale of its own keys.
 
     of_others: of the values that `other_heads` returns, so that no further statistic is computed
-    random_values: of random values with the keys of each head
 
     Keys whose spectrum is flat give every value a higher number than others. So the number with other keys is expressed
-    as a share of the way from random values to the prediction, both with these keys, and applied to the same way with
-    the head's own keys. NaN where random values reach the prediction.
+    as a share of the way from the remaining heads' values to the prediction, both with these keys, and applied to the
+    way from other heads' values to the prediction with the head's own keys. NaN where the way has no length.
     """
-    distance = predicted - random_values
-    distance = torch.where(distance.abs() > LEAST_DISTANCE, distance, torch.nan)
-    share = (of_others - random_values) / distance
-    shifted = [of_draw.roll(j, dims=0) for j, of_draw in enumerate(share, start=1)]
-    return random_values + distance * torch.stack(shifted)
+    known = of_others.isfinite()
+    total, count = torch.where(known, of_others, 0).sum(dim=0), known.sum(dim=0)
+    remaining = (total - of_others) / (count - 1)
+    share = (of_others - remaining) / _distance(remaining, predicted)
+    shifted = torch.stack([of_draw.roll(j, dims=0) for j, of_draw in enumerate(share, start=1)])
+    level = total / count
+    return level + _distance(level, predicted) * shifted
+
+
+def _distance(level: Tensor, predicted: float) -> Tensor:
+    distance = predicted - level
+    return torch.where(distance.abs() > LEAST_DISTANCE, distance, torch.nan)

@@ -62,10 +62,14 @@ class Entry:
         claims: Collection[Claim],
         values: Float[Tensor, "h m e"],
         controls: Mapping[Control, Float[Tensor, "_ h m e"]],
+        *,
+        fewest_keys: int,
     ) -> dict[Claim, Sample]:
         """Return every claim's sample: of the head's own values, of the controls, and of the theorem's values.
 
         Statistics as published are not judged, and have one draw of random values to be read with.
+
+        fewest_keys: other heads that the control by their keys needs
         """
         samples: dict[Claim, Sample] = {}
         predicted = self._predictions()
@@ -80,7 +84,10 @@ class Entry:
             sizes = [1, *(len(draws) for draws in wanted_controls.values())]
             for claim in selected:
                 first, *rest = torch.split(numbers[claim], sizes)
-                by_control = _with_other_keys(claim, dict(zip(wanted_controls, rest, strict=True)))
+                by_control = dict(zip(wanted_controls, rest, strict=True))
+                # Numbers with other keys can be compared if the prediction is the same for all keys.
+                if claim.predicted is not None and len(by_control.get(OTHER_HEADS, ())) >= fewest_keys:
+                    by_control[OTHER_KEYS] = with_other_keys(by_control[OTHER_HEADS], claim.predicted)
                 samples[claim] = Sample(
                     value=_array(self._by_head(claim, first[0])),
                     controls={
@@ -119,14 +126,6 @@ class Entry:
             c.LOSS_QUERY: lambda: queries.log_mean_square / LOG_10,
             c.LOSS_OUTPUT: lambda: log_output() / LOG_10,
         }
-
-
-def _with_other_keys(claim: Claim, by_control: Mapping[Control, Tensor]) -> dict[Control, Tensor]:
-    """Add the head's values with the keys of other heads, if the claim predicts the same number for all keys."""
-    if claim.predicted is None or not {OTHER_HEADS, RANDOM_VALUES} <= by_control.keys():
-        return dict(by_control)
-    random_values = by_control[RANDOM_VALUES].mean(dim=0)
-    return {**by_control, OTHER_KEYS: with_other_keys(by_control[OTHER_HEADS], random_values, claim.predicted)}
 
 
 def _array(numbers: Tensor) -> Array:

@@ -84,7 +84,7 @@ class KernelPCA:
             mapped = maps.values(linear.x[0][keys], one_of_each)
             bias = None if linear.bias is None else linear.bias[one_of_each].double().unsqueeze(-2)
             controls[RANDOM_MAP] = mapped if bias is None else mapped + bias
-        return entry.samples(self.claims, v.double(), controls)
+        return entry.samples(self.claims, v.double(), controls, fewest_keys=self.draws.fewest_keys)
 
 
 def _control_values(v: Tensor, draws: Draws, generator: torch.Generator) -> dict[Control, Tensor]:
