@@ -91,6 +91,18 @@ def test_a_head_must_lie_outside_the_spread_of_fixed_draws() -> None:
     assert outside["fixed"] < 1e-3
 
 
+def test_fixed_draws_are_compared_with_the_head_on_the_inputs_that_have_them() -> None:
+    """Draws are missing where the head's value is another: its mean over all inputs would be significant."""
+    fixed = np.array([-1.0, -0.5, 0.2, 0.6, 1.0])[None, :, None] + 0.001 * _normal(11, DRAWS, HEADS)
+    values = 0.3 + 0.001 * _normal(11, HEADS, seed=1)
+    complete = [finding.controls[1] for finding in _stream(values[:8], fixed[:8], fixed[:8])[:HEADS]]
+    fixed[8:], values[8:] = np.nan, 300.0
+    for finding, alone in zip(_stream(values, fixed, fixed)[:HEADS], complete, strict=True):
+        assert finding.value > 50
+        assert finding.controls[1].value == pytest.approx(alone.value)
+        assert finding.controls[1].p_value == pytest.approx(alone.p_value, rel=1e-6)
+
+
 def test_one_more_fixed_draw_is_significant_at_the_nominal_rate() -> None:
     heads = 2000
     levels = _normal(DRAWS + 1, heads)

@@ -327,7 +327,7 @@ def test_a_control_without_any_value_has_no_median() -> None:
         (10, (3, 60), 100, Verdict.NO_EVIDENCE),
         (0.2, (0.3,), 0.9, Verdict.CONTRADICTED),
         (0.2, (0.3,), 0.1, Verdict.PARTLY_SUPPORTED),
-        (math.nan, (0.3,), 0.9, Verdict.NOT_APPLICABLE),
+        (math.nan, (0.3,), 0.9, Verdict.UNDECIDED),
     ],
 )
 def test_a_value_that_can_exceed_the_prediction_must_stay_close_to_it(

@@ -76,9 +76,10 @@ def test_kernel_pca_values_capture_all_variance_at_full_strength_only():
 
 def test_max_margin_matrix_is_the_svm_of_all_queries_at_full_strength_only():
     cosines = {}
-    for strength in (0.0, 1.0):
-        planted = plant("max-margin", strength)
+    for strength, queries in ((0.0, 3), (1.0, 3), (1.0, 5)):
+        planted = max_margin.plant(SHAPE, strength, 3, torch.Generator().manual_seed(11), queries=queries)
         heads = calls(planted)
+        assert {call.q.shape[2] for call in heads} == {queries}
         cosines[strength] = []
         for layer, head in planted.heads:
             call = heads[layer]

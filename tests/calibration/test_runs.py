@@ -17,14 +17,13 @@ from clearhead.calibration.planting import PLANTS
 from clearhead.calibration.random_models import FAMILIES, RandomModels, families
 from clearhead.calibration.results import Calibration, Count, PlantedCounts, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
+from clearhead.cli.calibrate_command import planted_table
 from clearhead.errors import InputError
 from clearhead.stored_json import DamagedFileError
 from tests.audit.synthetic_findings import finding
 from tests.once import once
 
 SMALL = Shape(layers=2, heads=4, head_dim=3, width=13, tokens=11, inputs=12)
-DETECTED_AT_FULL_STRENGTH = [key for key in PLANTS if key != "max-margin"]
-"""The prediction of max margin is not what a sample of an exact head gives, so its heads are too weak to be called."""
 
 
 def request(*theories: str, **options) -> CalibrationRequest:
@@ -32,7 +31,7 @@ def request(*theories: str, **options) -> CalibrationRequest:
 
 
 @once
-@pytest.mark.parametrize("key", DETECTED_AT_FULL_STRENGTH)
+@pytest.mark.parametrize("key", [key for key in PLANTS if key != "max-margin"])
 def test_full_strength_is_detected_and_zero_strength_is_not(key):
     shape = dataclasses.replace(SMALL, inputs=18)
     calibration = calibrate(request(key, shape=shape, strengths=(0.0, 1.0)), [])
@@ -42,12 +41,35 @@ def test_full_strength_is_detected_and_zero_strength_is_not(key):
 
 
 @once
-def test_max_margin_heads_are_planted_and_counted():
-    shape = dataclasses.replace(SMALL, inputs=12, head_dim=7)
-    counts = calibrate(request("max-margin", shape=shape, strengths=(1.0,)), []).at("max-margin", 1.0)
-    assert counts.heads == 2
-    assert sum(counts.verdicts["margin ratio"].values()) == 2
-    assert counts.verdicts["saturated queries"].keys() <= {"supported", "partly supported", "no evidence"}
+def test_max_margin_head_of_full_strength_is_supported_and_one_of_zero_strength_is_not_called(monkeypatch):
+    """A group has six inputs, so its heads need more of them than those of other theories."""
+    monkeypatch.setattr(runs, "VARIANTS", {})
+    shape = dataclasses.replace(SMALL, inputs=36, head_dim=7, tokens=7)
+    calibration = calibrate(request("max-margin", shape=shape, strengths=(0.0, 1.0)), [])
+    assert calibration.at("max-margin", 1.0).count("margin ratio", (Verdict.SUPPORTED,)) == Count(2, 2)
+    assert calibration.detected("max-margin", 0.0) == Count(0, 2)
+    assert [calibration.at("max-margin", strength).other_called for strength in (0.0, 1.0)] == [0, 0]
+
+
+def test_variants_are_planted_at_full_strength_and_have_rows_of_their_own(monkeypatch, tmp_path):
+    strengths = []
+
+    def plant(shape, strength, planted, generator):
+        strengths.append(strength)
+        return PLANTS["symmetry"](shape, strength / 2, planted, generator)
+
+    monkeypatch.setattr(runs, "VARIANTS", {"symmetry": {"at half": plant}})
+    path = tmp_path / "calibration.json"
+    calibration = calibrate(request("symmetry", strengths=(0.0, 1.0)), [], path=path)
+    assert strengths == [1.0]
+    assert [(name, counts.heads) for name, counts in calibration.rows("symmetry")] == [
+        ("0", 2), ("1", 2), ("1, at half", 2),
+    ]  # fmt: skip
+    assert Calibration.read(path) == calibration
+    assert calibration.strengths("symmetry") == [0, 1]
+    assert not calibrate(request("symmetry", strengths=(0.5,)), []).variants
+    table = {field.title: field.cells for field in planted_table(calibration)}
+    assert table["strength"] == ["0", "1", "1, at half"]
 
 
 @pytest.fixture

@@ -36,6 +36,20 @@ CALIBRATION_FAULTS = (
         (f"{PLANTING}::test_max_margin_heads_are_saturated_to_the_share_that_is_wanted",),
     ),
     Fault(
+        "calibration: variants are planted as the theory's default",
+        "calibration/runs.py",
+        "counts=counts, plant=plant, strength=1.0,",
+        "counts=counts, plant=PLANTS[theory.key], strength=1.0,",
+        (f"{RUNS}::test_variants_are_planted_at_full_strength_and_have_rows_of_their_own",),
+    ),
+    Fault(
+        "calibration: more queries are not planted",
+        "calibration/planting/max_margin.py",
+        "z = _normal(shape.inputs, shape.layers, queries, d, generator=generator)",
+        "z = _normal(shape.inputs, shape.layers, QUERIES, d, generator=generator)",
+        (f"{PLANTING}::test_max_margin_matrix_is_the_svm_of_all_queries_at_full_strength_only",),
+    ),
+    Fault(
         "calibration: tokens that are not centred",
         "calibration/planting/coding_rate.py",
         "    tokens = tokens - tokens.mean(dim=-2, keepdim=True)\n",
@@ -94,8 +108,8 @@ CALIBRATION_FAULTS = (
     Fault(
         "calibration: every run plants the same heads",
         "calibration/runs.py",
-        "round(1000 * strength), first)",
-        "round(1000 * strength), 0)",
+        "row.number, first)",
+        "row.number, 0)",
         (f"{RUNS}::test_further_repeats_plant_other_heads",),
     ),
     Fault(

@@ -3,6 +3,8 @@
 from fault import Fault
 
 HEADS = ("tests/theories/max_margin/test_measurement.py",)
+CONTROLS = ("tests/theories/max_margin/test_controls.py",)
+PREDICTIONS = ("tests/theories/max_margin/test_predictions.py",)
 WHERE = "theories/max_margin/on_heads"
 
 MARGIN_CLAIM_FAULTS = (
@@ -30,8 +32,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: rotated heads lose the singular values",
         f"{WHERE}/random_heads.py",
-        "left, self._values, torch.einsum(",
-        "left, torch.ones_like(self._values), torch.einsum(",
+        'einsum("cd,hd,ngd->nhc", left, self._values, z @ right)',
+        'einsum("cd,hd,ngd->nhc", left, torch.ones_like(self._values), z @ right)',
         HEADS,
     ),
     Fault(
@@ -159,5 +161,138 @@ MARGIN_CLAIM_FAULTS = (
         "selected, scores = group.selected(MODEL, 0, h), group.scores(MODEL, 0, h)",
         "selected, scores = group.selected(MODEL, 0, h), group.scores(MODEL, 0, 0)",
         HEADS,
+    ),
+    Fault(
+        "margin: queries of other sequences keep their own query in the problem",
+        f"{WHERE}/evidence.py",
+        "other_scores, norm, order=replacement.sequences),",
+        "other_scores, norm),",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: queries of other sequences keep their own scores",
+        f"{WHERE}/evidence.py",
+        "pulls = np.stack([choice.pull[h] for choice in self._choices])[replacement.sequences]",
+        "pulls = np.stack([choice.pull[h] for choice in self._choices])",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: random heads saturate at their own norm",
+        f"{WHERE}/choices.py",
+        "[s * (norms / pull.norms)[:, None] for s, pull in zip(draw_scores, draws, strict=True)]",
+        "draw_scores",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: tokens that some head sees are visible to all",
+        f"{WHERE}/choices.py",
+        "return example.mask.all(dim=0).cpu()",
+        "return example.mask.any(dim=0).cpu()",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: held-out selection on the group itself",
+        f"{WHERE}/evidence.py",
+        "Trial(self._group, Group(before, side)) if before",
+        "Trial(self._group, self._group) if before",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: the other head is the head itself",
+        f"{WHERE}/evidence.py",
+        "other = (h + replacement.other_head) % heads",
+        "other = h",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: another head's matrix with the head's norm",
+        f"{WHERE}/evidence.py",
+        "norm = float(self._choices[0].norms[MODEL][0, other])",
+        "norm = fit.problem.norm",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: controls of heads without saturated queries",
+        f"{WHERE}/evidence.py",
+        "controlled = [everywhere or share > 0 for share in shares]",
+        "controlled = [True for share in shares]",
+        CONTROLS,
+    ),
+    Fault(
+        "margin: the prediction is fitted on the measured queries alone",
+        f"{WHERE}/predictions.py",
+        "for choice in (*group.measured, *group.further)]",
+        "for choice in group.measured]",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: the prediction is the SVM of the first group",
+        f"{WHERE}/predictions.py",
+        "for group in groups for choice in (*group.measured",
+        "for group in groups[:1] for choice in (*group.measured",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: the prediction is fitted on another head's selection",
+        f"{WHERE}/predictions.py",
+        "rows = _problem(everything, h).constraints()",
+        "rows = _problem(everything, 0).constraints()",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: the Frobenius SVM predicts the nuclear cosine",
+        f"{WHERE}/predictions.py",
+        "statistics |= {claim: cosine(others[claim], own[claim]) for claim in OTHER_NORMS}",
+        "statistics |= {claim: cosine(W, own[claim]) for claim in OTHER_NORMS}",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: kept choices lose precision",
+        f"{WHERE}/choices.py",
+        "return single if np.array_equal(single, x) else x",
+        "return single",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: kept choices select another token",
+        f"{WHERE}/choices.py",
+        "selected={MODEL: np.searchsorted(tokens, self.selected[MODEL])}",
+        "selected={MODEL: self.selected[MODEL] % len(tokens)}",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: groups of a merged part take the place of the first ones",
+        "audit/engine.py",
+        "mine.kept |= {mine.groups + number: kept for number, kept in layer.kept.items()}",
+        "mine.kept |= layer.kept",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: restored sums predict from the groups that follow",
+        "audit/engine.py",
+        "kept = [layer.kept.get(number) for number in range(min(layer.groups, grouping.predictions.groups))]",
+        "kept = [layer.kept[number] for number in sorted(layer.kept)] or [None]",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: heads that are not covered are predicted",
+        "audit/engine.py",
+        "bool(required.value.mean[head] >= needed.at_least)",
+        "True",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: predictions of other groups",
+        "audit/accumulators.py",
+        "sums._predict(value, predicted[index])",
+        "sums._predict(value, predicted[0])",
+        PREDICTIONS,
+    ),
+    Fault(
+        "margin: fixed draws compared with the head on all groups",
+        "audit/accumulators.py",
+        "value = float(sums.difference.mean[head] + draws.mean())",
+        "pass",
+        ("tests/audit/test_engine.py",),
     ),
 )

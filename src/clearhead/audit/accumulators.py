@@ -4,9 +4,10 @@ Running moments are kept, and of every input one number per claim and head, for 
 two parts of the inputs can be merged, and saved and restored without losing a bit.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class ClaimSums:
     examples: how many were counted, measured or not; reasons: why some were not
     values: by head, of each example that was measured, with its index among the examples
     by_construction: whether the claim held by construction on every example measured
+    unpredicted: why a predicted value may be missing
     """
 
     def __init__(self, heads: int) -> None:
@@ -52,6 +54,7 @@ class ClaimSums:
         self.undefined = False
         self.by_construction = True
         self.caveats: Counter[Reason] = Counter()
+        self.unpredicted = "the predicted value could not be computed"
 
     def add(self, sample: Sample) -> None:
         """Add one sample. Controls and predictions count only where the value is defined."""
@@ -60,9 +63,7 @@ class ClaimSums:
         self.examples += 1
         self.value.add(sample.value)
         if sample.predicted is not None:
-            self.predicted.add(np.where(defined, sample.predicted, np.nan))
-            with np.errstate(invalid="ignore"):
-                self.deviation.add(np.where(defined, sample.value - sample.predicted, np.nan))
+            self._predict(sample.value, sample.predicted)
         self.shared = max(self.shared, sample.shared)
         if sample.covered is not None:
             self.covered &= sample.covered
@@ -76,6 +77,22 @@ class ClaimSums:
         self.by_construction = self.by_construction and sample.by_construction
         if sample.caveat is not None:
             self.caveats[sample.caveat] += 1
+
+    def _predict(self, value: Array, predicted: Array) -> None:
+        """Count a prediction where the value is defined."""
+        defined = np.isfinite(value)
+        self.predicted.add(np.where(defined, predicted, np.nan))
+        with np.errstate(invalid="ignore"):
+            self.deviation.add(np.where(defined, value - predicted, np.nan))
+
+    def with_predictions(self, predicted: Array) -> "ClaimSums":
+        """Return the sums with predictions for the first examples, (examples, heads), in place of those of samples."""
+        sums = copy.copy(self)
+        sums.predicted, sums.deviation = (RunningMoments(self.value.count.shape) for _ in range(2))
+        for index, value in self.values:
+            if index < len(predicted):
+                sums._predict(value, predicted[index])
+        return sums
 
     def skip(self, reason: Reason) -> None:
         """Count an example that could not be measured."""
@@ -166,6 +183,7 @@ class ClaimSums:
         for head in range(len(self.value.count)):
             count = int(self.value.count[head])
             predicted = float(self.predicted.mean[head]) if self.predicted.count[head] else np.nan
+            unpredicted = claim.predicted is None and claim.direction is None and count and np.isnan(predicted)
             yield Finding(
                 claim=claim,
                 layer=layer,
@@ -180,6 +198,7 @@ class ClaimSums:
                 reasons=(
                     *((*self.reasons, *undefined) if self.examples > count else ()),
                     *(() if self.covered[head] else (uncovered,)),
+                    *((Reason(ReasonKind.NO_PREDICTION, self.unpredicted),) if unpredicted else ()),
                 ),
                 applies=bool(self.covered[head]),
                 verdict=Verdict.TRUE_BY_CONSTRUCTION if self.by_construction and count else Verdict.UNDECIDED,
@@ -204,7 +223,11 @@ class ClaimSums:
         p = float(sums.difference.p_value()[head])
         if control.fixed:
             error = min(error, float(self.value.standard_error()[head]))
-            p = prediction_p_value(float(self.value.mean[head]), draws, error=error)
+            value = float(self.value.mean[head])
+            if sums.difference.count[head] < self.value.count[head]:
+                # Some examples have no draws: the head's mean is that over the others.
+                value = float(sums.difference.mean[head] + draws.mean())
+            p = prediction_p_value(value, draws, error=error)
             error, freedom = prediction_error(draws, error=error), len(draws) - 1
         return ControlResult(
             name=control.name,
@@ -253,6 +276,22 @@ class LayerSums:
                 self.of(claim).skip(sample)
             else:
                 self.of(claim).add(sample)
+
+    def with_predictions(self, predicted: Mapping[Claim, Array], heads: Sequence[int]) -> "LayerSums":
+        """Return the sums with the predicted values of some heads, (examples, heads), for the first examples."""
+        claims = dict(self.claims)
+        for claim, values in predicted.items():
+            by_head = np.full((len(values), self.heads), np.nan)
+            by_head[:, heads] = values
+            claims[claim] = self.claims[claim].with_predictions(by_head)
+        return replace(self, claims=claims)
+
+    def without_predictions(self, claims: Sequence[Claim], why: str) -> "LayerSums":
+        """Return the sums with the reason why these claims have no predicted value."""
+        explained = {claim: copy.copy(self.claims[claim]) for claim in claims}
+        for sums in explained.values():
+            sums.unpredicted = why
+        return replace(self, claims=self.claims | explained)
 
     def merge(self, other: "LayerSums") -> None:
         """Add the sums of other examples of the same layer."""

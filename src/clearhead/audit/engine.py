@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from clearhead.audit.accumulators import ClaimSums, LayerSums, depth_curve
 from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
@@ -27,11 +29,15 @@ __all__ = ["Measurement"]
 
 OF_GROUPS = 2**31
 """Separates the random numbers of groups from those of inputs, whose numbers are smaller."""
+NOT_SAVED = "the groups of inputs that the prediction is computed from were not saved with the sums"
 
 
 @dataclass(slots=True)
 class _Layer:
-    """One layer: its sums, how many inputs came, and the group of prepared examples that is not complete."""
+    """One layer: its sums, how many inputs came, and the group of prepared examples that is not complete.
+
+    kept: what predictions need of the first groups, by the number of the group
+    """
 
     sums: LayerSums
     claims: tuple[Claim, ...]
@@ -40,10 +46,14 @@ class _Layer:
     waiting: list[Any] = field(default_factory=list)
     before: list[Any] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
+    kept: dict[int, Any] = field(default_factory=dict)
 
 
 class Measurement:
-    """One theory, measured on the calls given to `observe`. It keeps sums and samples, never the inputs.
+    """One theory, measured on the calls given to `observe`. It keeps sums and samples, and no inputs.
+
+    Of the first groups it keeps what the theory's predictions need, if these depend on all groups. It is merged with
+    the sums but not saved: predictions of restored sums are missing, and the findings say so.
 
     controls: whether controls are measured too
     first: how many inputs of the audit come before the first, for parts of an audit that are merged
@@ -134,7 +144,14 @@ class Measurement:
                 group = Group(number=layer.groups, prepared=layer.waiting, before=layer.before, last=example)
                 rng = Random(self._seed, example.layer, OF_GROUPS, layer.groups)
                 layer.sums.add(self.theory.measure(group, rng))
+                self._keep(layer, group)
                 layer.groups, layer.before, layer.waiting = layer.groups + 1, layer.waiting, []
+
+    def _keep(self, layer: _Layer, group: Group) -> None:
+        assert self.theory.grouping is not None
+        predictions = self.theory.grouping.predictions
+        if predictions is not None and self._controls and group.number < predictions.groups:
+            layer.kept[group.number] = predictions.keep(group)
 
     def _group_obstacle(self, layer: _Layer, example: Example) -> Reason | None:
         if not set(self._claims_of(example)) & set(layer.claims):
@@ -159,7 +176,7 @@ class Measurement:
 
     def findings(self) -> list[Finding]:
         """Return a finding for every claim, layer and head, without verdicts from controls."""
-        layers = self._sums()
+        layers = [self._predicted(layer) for layer in self._sums()]
         results = [
             finding
             for claim in self.theory.claims
@@ -169,6 +186,27 @@ class Measurement:
             for finding in layer.claims[claim].findings(claim, layer.layer, layer.name, self._seed)
         ]
         return _with_requirements(results)
+
+    def _predicted(self, sums: LayerSums) -> LayerSums:
+        """Return the sums of a layer with the predictions that depend on all groups."""
+        layer, grouping = self._layers[sums.layer], self.theory.grouping
+        if grouping is None or grouping.predictions is None or not layer.groups or not self._controls:
+            return sums
+        claims = [claim for claim in sums.claims if claim.predicted is None and claim.direction is None]
+        covered = [head for head in range(sums.heads) if any(_covers(sums, claim, head) for claim in claims)]
+        if not covered:
+            return sums
+        kept = [layer.kept.get(number) for number in range(min(layer.groups, grouping.predictions.groups))]
+        if any(group is None for group in kept):
+            return sums.without_predictions(claims, NOT_SAVED)
+        predict = grouping.predictions.predict
+        by_claim = run_within_memory(
+            lambda: predict(kept, covered),
+            task=f"the prediction of {self.theory.title} for layer {sums.layer}",
+            remedy="audit fewer inputs or this theory alone",
+            device=torch.device("cpu"),
+        )
+        return sums.with_predictions({claim: by_claim[claim] for claim in claims if claim in by_claim}, covered)
 
     def curves(self) -> list[DepthCurve]:
         """Return the curves over depth."""
@@ -207,6 +245,7 @@ class Measurement:
                 continue
             mine = self._layers[number]
             mine.sums.merge(layer.sums)
+            mine.kept |= {mine.groups + number: kept for number, kept in layer.kept.items()}
             mine.inputs += layer.inputs - other._first
             mine.groups += layer.groups
             mine.reasons += [reason for reason in layer.reasons if reason not in mine.reasons]
@@ -253,6 +292,15 @@ class Measurement:
                 reasons=[Reason(ReasonKind(kind), text) for kind, text in entry["reasons"]],
             )
         return restored
+
+
+def _covers(sums: LayerSums, claim: Claim, head: int) -> bool:
+    """Return whether the head meets the claim's requirement."""
+    needed = claim.requires
+    if needed is None:
+        return True
+    [required] = [sums.claims[other] for other in sums.claims if other.statistic == needed.statistic]
+    return bool(required.value.count[head]) and bool(required.value.mean[head] >= needed.at_least)
 
 
 def _with_requirements(findings: Sequence[Finding]) -> list[Finding]:

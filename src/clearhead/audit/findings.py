@@ -23,7 +23,7 @@ class Verdict(StrEnum):
     """Beyond every control on the side away from the theory."""
     NOT_APPLICABLE = "not applicable"
     UNDECIDED = "undecided"
-    """No test: too few inputs, no spread, or no baseline where the theory needs one."""
+    """No test: too few inputs, no spread, no predicted value, or no baseline where the theory needs one."""
     TRUE_BY_CONSTRUCTION = "true by construction"
     NOT_JUDGED = "not judged"
     """A statistic as published, shown with its value on random models."""

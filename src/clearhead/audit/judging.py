@@ -29,7 +29,8 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
 
     - not applicable: nothing could be measured, or the theory makes no statement about the head
     - not judged: the claim is a statistic as published
-    - undecided: fewer than two inputs, a difference without spread, or no baseline where the theory is judged by it
+    - undecided: fewer than two inputs, a difference without spread, no predicted value, or no baseline where the
+      theory is judged by it
     - no evidence: the head does not lie on one side of every decisive control with an adjusted p-value of at most
       `rate`; or the predicted value itself lies among the controls. `Finding.no_evidence` has the kind
     - contradicted: the head lies beyond every decisive control on the side away from the theory
@@ -98,13 +99,13 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
         return Verdict.NOT_JUDGED
     if not math.isfinite(p) or any(reason.kind is ReasonKind.NO_BASELINE for reason in finding.reasons):
         return Verdict.UNDECIDED
+    if finding.claim.direction is None and not math.isfinite(finding.predicted):
+        return Verdict.UNDECIDED
     if p > rate:
         return Verdict.NO_EVIDENCE
     if finding.claim.direction is not None:
         lower = finding.value < finding.closest_control.value
         return Verdict.SUPPORTED if lower is (finding.claim.direction is Direction.LOWER) else Verdict.CONTRADICTED
-    if not math.isfinite(finding.predicted):
-        return Verdict.NOT_APPLICABLE
     known = [control.value for control in finding.controls if control.decisive and math.isfinite(control.value)]
     if min(known) <= finding.predicted <= max(known) and min(known) < max(known):
         return Verdict.NO_EVIDENCE

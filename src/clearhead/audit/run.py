@@ -142,7 +142,11 @@ def audit(
         covered = measure_model(
             model, checksum.of(chain([first], remaining)), measurements, lambda done: report_progress("measure", done)
         )
-    findings = [finding for measurement in measurements for finding in measurement.findings()]
+    findings = []
+    for measurement in measurements:
+        start = time.perf_counter()
+        findings += measurement.findings()
+        seconds[measurement.theory.title] += time.perf_counter() - start
     curves = [curve for measurement in measurements for curve in measurement.curves()]
     models = [baseline] if isinstance(baseline, nn.Module) else baseline or ()
     before = measure_baseline(model, models, compared, findings, covered, measure_model, batches, report_progress, seed)

@@ -84,13 +84,15 @@ class Calibration:
 
     settings: the seed, the sizes of models and inputs, and the audited model if there is one
     primary: the primary statistic of each theory, by key
-    planted: by theory and strength; random: by family and theory
+    planted: by theory and strength; variants: other heads of strength 1, by theory and name
+    random: by family and theory
     """
 
     settings: dict[str, Any]
     version: str
     primary: dict[str, str] = field(default_factory=dict)
     planted: dict[str, dict[str, PlantedCounts]] = field(default_factory=dict)
+    variants: dict[str, dict[str, PlantedCounts]] = field(default_factory=dict)
     random: dict[str, dict[str, RandomCounts]] = field(default_factory=dict)
 
     def strengths(self, theory: str) -> list[float]:
@@ -100,6 +102,15 @@ class Calibration:
     def at(self, theory: str, strength: float) -> PlantedCounts:
         """Return the counts of one theory and strength, which begin at zero."""
         return self.planted.setdefault(theory, {}).setdefault(f"{strength:g}", PlantedCounts())
+
+    def rows(self, theory: str) -> list[tuple[str, PlantedCounts]]:
+        """Return the counts of all planted heads of a theory with their strength, and what else is varied, in words."""
+        strengths = [(f"{strength:g}", self.at(theory, strength)) for strength in self.strengths(theory)]
+        return strengths + [(f"1, {name}", counts) for name, counts in self.variants.get(theory, {}).items()]
+
+    def variant(self, theory: str, name: str) -> PlantedCounts:
+        """Return the counts of one variant, which begin at zero."""
+        return self.variants.setdefault(theory, {}).setdefault(name, PlantedCounts())
 
     def detected(self, theory: str, strength: float) -> Count:
         """Return how many planted heads of this strength are detected by the primary claim."""
@@ -151,15 +162,18 @@ class Calibration:
         if content.pop("format", None) != FORMAT:
             raise DamagedFileError(f"{path} is not a calibration ({FORMAT}); delete it and run the command again")
         try:
-            planted = {
-                theory: {strength: PlantedCounts(**counts) for strength, counts in by_strength.items()}
-                for theory, by_strength in content.pop("planted").items()
-            }
+            planted, variants = (
+                {
+                    theory: {name: PlantedCounts(**counts) for name, counts in by_name.items()}
+                    for theory, by_name in by_theory.items()
+                }
+                for by_theory in (content.pop("planted"), content.pop("variants", {}))
+            )
             random = {
                 family: {theory: RandomCounts(**counts) for theory, counts in by_theory.items()}
                 for family, by_theory in content.pop("random").items()
             }
-            return cls(**content, planted=planted, random=random)
+            return cls(**content, planted=planted, variants=variants, random=random)
         except (TypeError, KeyError, AttributeError) as error:
             raise DamagedFileError(f"{path} cannot be read ({error}); delete it and run the command again") from None
 

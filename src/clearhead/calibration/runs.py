@@ -1,7 +1,7 @@
 """Run a calibration: audit models with planted heads and models with random weights, and count the verdicts."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from clearhead import __version__
 from clearhead.audit.baseline import BASELINE_DRAWS
 from clearhead.audit.run import audit
 from clearhead.calibration.planted_model import Shape
-from clearhead.calibration.planting import PLANTS
+from clearhead.calibration.planting import PLANTS, VARIANTS, Plant
 from clearhead.calibration.random_models import RandomModels
-from clearhead.calibration.results import Calibration, RandomCounts
+from clearhead.calibration.results import Calibration, PlantedCounts, RandomCounts
 from clearhead.errors import InputError
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.theory import Need, Role, Theory, Unit
@@ -25,6 +25,8 @@ __all__ = ["STRENGTHS", "CalibrationRequest", "calibrate"]
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 OF_PLANTED, OF_RANDOM = 0, 1
 """Separate the seeds of planted and of random models."""
+OF_VARIANTS = 2000
+"""Separates the seeds of variants from those of strengths, which are at most 1000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,21 +95,47 @@ Step = tuple[str, Callable[[], None]]
 def _planted_steps(request: CalibrationRequest, theories: Sequence[Theory], calibration: Calibration) -> Iterator[Step]:
     layers = request.shape.layers
     for theory in (theory for theory in theories if theory.key in PLANTS):
-        for strength in request.strengths:
-            for first in range(calibration.at(theory.key, strength).heads, request.repeats, layers):
+        for row in _rows(request, theory, calibration):
+            for first in range(row.counts.heads, request.repeats, layers):
                 count = min(layers, request.repeats - first)
                 yield (
-                    f"{theory.title}, strength {strength:g}",
-                    functools.partial(_audit_planted, request, theory, strength, first, count, calibration),
+                    f"{theory.title}, strength {row.name}",
+                    functools.partial(_audit_planted, request, theory, row, first, count, calibration.primary),
                 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One row of the table of planted heads: its counts, and how its heads are planted.
+
+    number: separates the seeds of the rows of a theory
+    """
+
+    name: str
+    counts: PlantedCounts
+    plant: Plant
+    strength: float
+    number: int
+
+
+def _rows(request: CalibrationRequest, theory: Theory, calibration: Calibration) -> Iterator[_Row]:
+    """Yield the strengths of a theory, and its variants of strength 1 if that is one of them."""
+    for strength in request.strengths:
+        counts = calibration.at(theory.key, strength)
+        plant, number = PLANTS[theory.key], round(1000 * strength)
+        yield _Row(name=f"{strength:g}", counts=counts, plant=plant, strength=strength, number=number)
+    variants = VARIANTS.get(theory.key, {}) if 1.0 in request.strengths else {}
+    for index, (name, plant) in enumerate(variants.items()):
+        counts = calibration.variant(theory.key, name)
+        yield _Row(name=f"1, {name}", counts=counts, plant=plant, strength=1.0, number=OF_VARIANTS + index)
+
+
 def _audit_planted(
-    request: CalibrationRequest, theory: Theory, strength: float, first: int, count: int, calibration: Calibration
+    request: CalibrationRequest, theory: Theory, row: _Row, first: int, count: int, primary: Mapping[str, str]
 ) -> None:
     """Audit one model in which `count` layers have a planted head."""
-    entropy = (request.seed, OF_PLANTED, list(PLANTS).index(theory.key), round(1000 * strength), first)
-    planted = PLANTS[theory.key](request.shape, strength, count, _generator(*entropy, 0))
+    entropy = (request.seed, OF_PLANTED, list(PLANTS).index(theory.key), row.number, first)
+    planted = row.plant(request.shape, row.strength, count, _generator(*entropy, 0))
     draws = [planted.draw_baseline(_generator(*entropy, 1 + draw)) for draw in range(BASELINE_DRAWS)]
     record = audit(
         planted.model,
@@ -117,11 +145,11 @@ def _audit_planted(
         baseline=draws if Need.BASELINE in theory.needs else None,
     )
     findings = [f for f in record.findings if f.claim.unit is Unit.HEAD and f.claim.role is not Role.PUBLISHED]
-    calibration.at(theory.key, strength).add(
+    row.counts.add(
         (f for f in findings if (f.layer, f.head) in planted.heads),
         (f for f in findings if (f.layer, f.head) not in planted.heads),
         heads=count,
-        primary=calibration.primary[theory.key],
+        primary=primary[theory.key],
     )
 
 

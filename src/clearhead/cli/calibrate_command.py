@@ -73,17 +73,14 @@ def print_calibration(files: CalibrationFiles) -> None:
 
 
 def planted_table(calibration: Calibration) -> Table:
-    """Return one row for each theory and strength: how many planted heads are detected and supported."""
-    rows = [(theory, strength) for theory in calibration.primary for strength in calibration.strengths(theory)]
-    counts = [calibration.at(theory, strength) for theory, strength in rows]
-    detected = [calibration.detected(theory, strength) for theory, strength in rows]
-    supported = [
-        count.count(calibration.primary[theory], (Verdict.SUPPORTED,))
-        for count, (theory, _) in zip(counts, rows, strict=True)
-    ]
+    """Return one row for each theory and strength or variant: how many planted heads are detected and supported."""
+    rows = [(theory, *row) for theory in calibration.primary for row in calibration.rows(theory)]
+    counts = [count for *_, count in rows]
+    detected = [count.count(calibration.primary[theory]) for theory, _, count in rows]
+    supported = [count.count(calibration.primary[theory], (Verdict.SUPPORTED,)) for theory, _, count in rows]
     return [
-        Field(title="theory", cells=[theory for theory, _ in rows], text=True),
-        Field(title="strength", cells=[f"{strength:g}" for _, strength in rows]),
+        Field(title="theory", cells=[theory for theory, *_ in rows], text=True),
+        Field(title="strength", cells=[name for _, name, _ in rows], text=True),
         Field(title="detected", cells=[str(count) for count in detected]),
         Field(
             title="power, % [95% interval]", short="power, %", cells=[percentage(_flags(count)) for count in detected]
@@ -135,18 +132,16 @@ def as_page(calibration: Calibration) -> str:
 
 def _claims_table(calibration: Calibration) -> Table:
     rows = [
-        (theory, statistic, strength, verdicts)
+        (theory, statistic, name, verdicts)
         for theory in calibration.primary
-        for statistic in dict.fromkeys(
-            s for counts in calibration.planted.get(theory, {}).values() for s in counts.verdicts
-        )
-        for strength in calibration.strengths(theory)
-        if (verdicts := calibration.at(theory, strength).verdicts.get(statistic))
+        for statistic in dict.fromkeys(s for _, counts in calibration.rows(theory) for s in counts.verdicts)
+        for name, counts in calibration.rows(theory)
+        if (verdicts := counts.verdicts.get(statistic))
     ]
     return [
         Field(title="theory", cells=[theory for theory, *_ in rows]),
         Field(title="statistic", cells=[statistic for _, statistic, *_ in rows]),
-        Field(title="strength", cells=[f"{strength:g}" for *_, strength, _ in rows]),
+        Field(title="strength", cells=[name for *_, name, _ in rows]),
         Field(
             title="verdicts",
             cells=[", ".join(f"{name} {count}" for name, count in verdicts.items()) for *_, verdicts in rows],

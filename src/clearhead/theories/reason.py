@@ -19,6 +19,8 @@ class ReasonKind(StrEnum):
     NOT_FINITE = "not finite"
     NO_BASELINE = "no baseline"
     """The theory is judged by the model before training, of which there are not several draws."""
+    NO_PREDICTION = "no prediction"
+    """The predicted value could not be computed."""
     UNDEFINED = "undefined"
     """The statistic has no value, as in a division by zero."""
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
-from clearhead.theories.example import Example, ModelOutput, Random
+from clearhead.theories.example import Example, Group, ModelOutput, Random
 from clearhead.theories.reason import Reason
 
 __all__ = [
-    "Claim", "Control", "Direction", "Dispute", "Grouping", "Need", "Position", "Requirement", "Role", "Sample",
-    "Samples", "TheoremCheck", "Theory", "Unit", "WholeModelErrors", "Windows",
+    "Claim", "Control", "Direction", "Dispute", "GroupPredictions", "Grouping", "Need", "Position", "Requirement",
+    "Role", "Sample", "Samples", "TheoremCheck", "Theory", "Unit", "WholeModelErrors", "Windows",
 ]  # fmt: skip
 
 
@@ -87,8 +87,8 @@ class Claim:
     """One measurable prediction of a theory.
 
     theory: the theory's title
-    predicted: the statistic if the theory held exactly; None where it depends on the input, and samples carry it, and
-        where the theory predicts only a `direction`
+    predicted: the statistic if the theory held exactly; None where it depends on the input, and samples or
+        `GroupPredictions` have it, and where the theory predicts only a `direction`
     note: what to know before trusting the number
     percent: whether the statistic is a share of a whole, shown as a percentage
     undefined: why the statistic may have no value on an example that the theory applies to
@@ -164,6 +164,19 @@ Samples = Mapping[Claim, Sample | Reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPredictions:
+    """Predicted values that depend on all groups of a layer, computed when these are known.
+
+    groups: how many are used, the first ones; keep: reduces a `Group` to what `predict` needs
+    predict: given the kept groups and the heads that the theory covers, the predicted values by claim, (groups, heads)
+    """
+
+    groups: int
+    keep: Callable[[Group], Any]
+    predict: Callable[[Sequence[Any], Sequence[int]], Mapping["Claim", Array]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
     """Samples over groups of inputs: `prepare` reduces examples to what a group needs, so no tensors wait for it.
 
@@ -172,6 +185,7 @@ class Grouping:
 
     size: int
     prepare: Callable[[Sequence[Example], Sequence[Random]], Sequence[Any]]
+    predictions: GroupPredictions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

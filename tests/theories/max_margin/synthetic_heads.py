@@ -3,8 +3,11 @@
 import torch
 from torch import Tensor
 
+from clearhead.audit.examples import make_examples
 from clearhead.heads import Heads, LinearMap
 from clearhead.operators.softmax import softmax_attention
+from clearhead.theories.example import Cache, Example
+from clearhead.theories.theory import Windows
 
 WIDTH = 7
 
@@ -52,3 +55,9 @@ def matrix(head: Heads, h: int) -> Tensor:
     if head.queries_from.bias is not None:
         right = torch.cat([right, head.queries_from.bias[h].unsqueeze(0)])
     return head.scale * head.keys_from.weight[h] @ right.mT
+
+
+def examples_of(heads: Heads) -> list[Example]:
+    """Return the example of every input of a call."""
+    made = make_examples(heads, Windows.EACH, first=0, seed=0, controls=True, per_audit=Cache())
+    return [example for [(example, _)] in made]

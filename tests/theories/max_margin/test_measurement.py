@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from clearhead.audit.engine import Measurement
-from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.theories.example import Cache, Example
 from clearhead.theories.max_margin import Norm, attention_svm, make_theory
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import MODEL, RANDOM, Sampling, choices_of
@@ -20,8 +18,8 @@ from clearhead.theories.max_margin.on_heads.held_out import FixedPosition, Trial
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group, _inverse_form
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
-from clearhead.theories.theory import Claim, Windows
-from tests.theories.max_margin.synthetic_heads import WIDTH, call, matrix, normal
+from clearhead.theories.theory import Claim
+from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, matrix, normal
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
 EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, rotated=4, replacements=1)
@@ -64,7 +62,8 @@ def test_a_max_margin_head_meets_every_claim_exactly() -> None:
         for finding in result[claim.statistic]:
             assert finding.value == pytest.approx(1, abs=1e-7), claim.statistic
             assert finding.inputs == GROUPS - (claim is c.HELD_OUT)
-    assert {f.verdict for f in result[c.RATIO.statistic]} == {Verdict.SUPPORTED}
+    # Both heads have the same matrix, so the matrix of another head does as well.
+    assert {f.verdict for f in result[c.RATIO.statistic]} == {Verdict.NO_EVIDENCE}
     assert {f.verdict for f in result[c.SEPARABLE.statistic]} == {Verdict.TRUE_BY_CONSTRUCTION}
 
 
@@ -95,12 +94,6 @@ def test_other_norms_are_measured_in_saturated_heads_or_everywhere() -> None:
     assert 0 < first.value < 1
 
 
-def examples_of(heads: Heads) -> list[Example]:
-    """Return the example of every input of a call."""
-    made = make_examples(heads, Windows.EACH, first=0, seed=0, controls=True, per_audit=Cache())
-    return [example for [(example, _)] in made]
-
-
 def test_matrices_of_random_heads_select_the_recorded_tokens() -> None:
     head = call(
         tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=normal(HEADS, 3, seed=13)
@@ -110,7 +103,7 @@ def test_matrices_of_random_heads_select_the_recorded_tokens() -> None:
         sampling = Sampling(inputs=1, queries=2, tokens=4, random=3, rotated=1, replacements=1)
         [choices] = choices_of([examples_of(given)[1]], space, [np.random.default_rng(0)], sampling, head_seed=kept)
         for draw, W in enumerate(Matrices(space, kept, 3).random_heads()):
-            for choice in choices:
+            for choice in choices.measured:
                 for h in range(choice.scores[RANDOM].shape[1]):
                     expected = choice.x[h % len(choice.x)] @ W @ choice.z[h % len(choice.z)]
                     assert choice.scores[RANDOM][draw, h] == pytest.approx(expected)
@@ -141,7 +134,8 @@ def test_a_random_head_is_separable_and_meets_no_other_claim() -> None:
     for claim in (c.RATIO, c.COSINE, c.COSINE_SPAN):
         for finding in result[claim.statistic]:
             assert finding.value < 0.9
-            assert finding.verdict is Verdict.NO_EVIDENCE
+            # The inputs of all groups are equal, and so are the differences from the other head, up to rounding.
+            assert finding.verdict in (Verdict.NO_EVIDENCE, Verdict.UNDECIDED)
 
 
 def test_an_unsaturated_head_is_measured_but_not_judged() -> None:
@@ -238,7 +232,7 @@ def test_a_token_that_was_not_sampled_can_be_selected_if_the_head_selects_it() -
     by_input = choices_of(
         examples_of(head)[:2], space_of(head), generators, sampling, head_seed=np.random.SeedSequence(0)
     )
-    choices = [choice for of_input in by_input for choice in of_input]
+    choices = [choice for of_input in by_input for choice in of_input.measured]
     group = Group(choices, 0)
     selected = group.selected(MODEL, 0, 0)
     assert {choice.positions[at] for choice, at in zip(choices, selected - group.start, strict=True)} == {3}

@@ -20,7 +20,8 @@ from clearhead.theories.max_margin import attention_svm
 __all__ = ["plant"]
 
 QUERIES, TOKENS = 3, 16
-"""Queries of each input, and the most tokens: as many as the theory samples, so that it sees every constraint."""
+"""Queries of each input, and the most tokens: as many as the claims are measured on, so that these see every
+constraint."""
 HEADS = 2
 """The most heads of a layer. None of the controls compares heads, and problems in three norms take time."""
 SATURATED = 0.99
@@ -28,19 +29,26 @@ SATURATED = 0.99
 
 
 def plant(
-    shape: Shape, strength: float, planted: int, generator: torch.Generator, *, saturation: float = 0.95
+    shape: Shape,
+    strength: float,
+    planted: int,
+    generator: torch.Generator,
+    *,
+    saturation: float = 0.95,
+    queries: int = QUERIES,
 ) -> Planted:
     """Plant W = s W_svm + (1 - s) R, both of norm one, then scaled until the share `saturation` of queries saturates.
 
-    W_svm is the matrix of largest margin for the tokens that another random matrix selects on all inputs. Tokens and
-    queries are as wide as the head, so that its W can have any rank. Every other head has W = R.
+    W_svm is the matrix of largest margin for the tokens that another random matrix selects in all inputs, each with
+    this number of queries. Tokens and queries are as wide as the head, so that its W can have any rank. Every other
+    head has W = R.
     """
     shape = dataclasses.replace(
         shape, tokens=min(shape.tokens, TOKENS), width=shape.head_dim, heads=min(shape.heads, HEADS)
     )
     d = shape.head_dim
     x = _normal(shape.inputs, shape.layers, shape.tokens, d, generator=generator)
-    z = _normal(shape.inputs, shape.layers, QUERIES, d, generator=generator)
+    z = _normal(shape.inputs, shape.layers, queries, d, generator=generator)
 
     def model(generator: torch.Generator, strength: float, planted: int) -> PlantedModel:
         layers = [PlantedAttention(shape, generator=generator) for _ in range(shape.layers)]

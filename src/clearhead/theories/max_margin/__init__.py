@@ -12,7 +12,7 @@ from clearhead.theories.max_margin.svm.multi_token import MultiToken, multi_toke
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead.theories.max_margin.theorems import theorems
-from clearhead.theories.theory import Grouping, Theory, Windows
+from clearhead.theories.theory import Grouping, GroupPredictions, Theory, Windows
 
 __all__ = [
     "CLAIMS",
@@ -42,7 +42,11 @@ def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -
         applies=obstacle,
         claims_of=measured.claims_of,
         windows=Windows.ONE,
-        grouping=Grouping(size=measured.sampling.inputs, prepare=measured.prepare),
+        grouping=Grouping(
+            size=measured.sampling.inputs,
+            prepare=measured.prepare,
+            predictions=GroupPredictions(groups=measured.sampling.groups, keep=measured.keep, predict=measured.predict),
+        ),
         theorems=theorems,
     )
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.theory import Claim, Control, Requirement, Role
+from clearhead.theories.theory import Claim, Control, Direction, Requirement, Role
 
 __all__ = [
     "ANY_TOKENS",
@@ -19,6 +19,7 @@ __all__ = [
     "LOCAL",
     "LOW_RATIO",
     "MAJORITY",
+    "OTHER_HEAD",
     "OTHER_POSITIONS",
     "OTHER_QUERIES",
     "OTHER_TOKENS",
@@ -39,6 +40,7 @@ ROTATED_HEAD = Control(name="the head with random singular vectors", fixed=True)
 OTHER_TOKENS = Control(name="random tokens")
 OTHER_POSITIONS = Control(name="tokens of other sequences")
 OTHER_QUERIES = Control(name="queries of other sequences")
+OTHER_HEAD = Control(name="the matrix of another head")
 HEBBIAN = Control(name="the Hebbian matrix")
 RIDGE = Control(name="ridge regression")
 MAJORITY = Control(name="the most common position")
@@ -61,6 +63,8 @@ def _claim(
     formula: str,
     where: str,
     *,
+    predicted: float | None = None,
+    direction: Direction | None = None,
     role: Role = Role.SECONDARY,
     note: str = "",
     percent: bool = False,
@@ -73,7 +77,8 @@ def _claim(
         statement=statement,
         formula=formula,
         citation=f"{PAPER}, {where}",
-        predicted=1.0,
+        predicted=predicted,
+        direction=direction,
         role=role,
         note=note,
         percent=percent,
@@ -84,17 +89,19 @@ def _claim(
 
 RATIO = _claim(
     "margin ratio",
-    "the head selects its tokens with the largest margin that a matrix of its norm can have",
+    "the head selects its tokens with the largest margin that a matrix of its norm can have on all inputs",
     "ρ = [min ⟨A_it, W⟩ / ‖W‖] · ‖Wᵐᵐ‖,  A_it = (x_iα − x_it) z_iᵀ,  Wᵐᵐ the attention SVM of the head's own selection",
     "problem (Att-SVM)",
     role=Role.PRIMARY,
-    note="one sample is a group of inputs with a few queries each; W and Wᵐᵐ are compared on sampled tokens",
+    note="one sample is a group of inputs with a few queries each; W and Wᵐᵐ are compared on sampled tokens. The "
+    "predicted value is the ratio of the SVM of all groups",
 )
 SATURATION = _claim(
     "saturated queries",
     "queries give one token nearly all of their attention, the limit that the theory covers",
     "share of queries with max_t softmax(X W z)_t > .99",
     "problem (Att-SVM)",
+    predicted=1.0,
     percent=True,
     note="a condition: the other claims are judged only in heads in which most queries are saturated",
     condition=True,
@@ -104,6 +111,7 @@ SEPARABLE = _claim(
     "the head's matrix separates the tokens that it selects from all others",
     "share of groups with min ⟨A_it, W⟩ > 0",
     "problem (Att-SVM)",
+    predicted=1.0,
     percent=True,
     note="true for any head and its own argmax, trained or not. Random tokens are separable too if there are fewer "
     "constraints than about four times the entries of W",
@@ -143,9 +151,11 @@ COSINE_MAX_ENTRY = _claim(
 )
 HELD_OUT = _claim(
     "held-out selection",
-    "the SVM of one group of inputs selects the tokens that the head selects in another group",
+    "the SVM of one group of inputs selects the head's tokens in another group more often than other rules do",
     "share of queries of the previous group whose argmax_t x_tᵀ Wᵐᵐ z, of the sampled tokens, is the head's token",
     "problem (Att-SVM)",
+    direction=Direction.HIGHER,
+    note="depends on what the head selects and not on its W, so the theory predicts no number",
     percent=True,
     undefined="the first group of inputs has no previous group",
 )
@@ -154,6 +164,7 @@ LOCAL = _claim(
     "the loss falls more towards the selected token than towards the support tokens",
     "share of support tokens t with γ_α > γ_t,  γ_t = −⟨∂L/∂o, v_t⟩",
     "locally optimal tokens",
+    predicted=1.0,
     percent=True,
     note="needs the gradient of a loss at the head's output",
     undefined="no gradient was given",

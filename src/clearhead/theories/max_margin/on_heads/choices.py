@@ -1,6 +1,7 @@
 """Queries of a layer and the tokens they choose among, as the sequences of an attention SVM."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space
 from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.reason import Reason, ReasonKind
 
-__all__ = ["MODEL", "RANDOM", "ROTATED", "Choice", "Sampling", "choices_of", "obstacle"]
+__all__ = ["MODEL", "RANDOM", "ROTATED", "Choice", "InputChoices", "Sampling", "choices_of", "obstacle"]
 
 MODEL, RANDOM, ROTATED = "model", "random", "rotated"
 SATURATED = 0.99
@@ -28,6 +29,7 @@ class Sampling:
     """The amount of each input that is used.
 
     inputs: make one group, over which one problem is solved; queries: drawn from each of them
+    further: more queries of each input, for the SVM of all inputs alone; groups: the first ones, which it is fitted on
     tokens: drawn for each query, with which the one that a head selects is compared
     random, rotated: draws of untrained heads
     replacements: draws of tokens or queries that are not the head's own
@@ -35,10 +37,12 @@ class Sampling:
 
     inputs: int = 6
     queries: int = 3
+    further: int = 5
+    groups: int = 8
     tokens: int = 16
-    random: int = 8
-    rotated: int = 5
-    replacements: int = 1
+    random: int = 16
+    rotated: int = 16
+    replacements: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,8 @@ class Choice:
     gains: (h, u), by how much the loss falls if a head's output moves towards a token's value; None without a loss
     """
 
-    x: Array
-    z: Array
+    x: NDArray[np.floating]
+    z: NDArray[np.floating]
     sample_size: int
     positions: Indices
     length: int
@@ -68,6 +72,37 @@ class Choice:
     selected: dict[str, Indices]
     saturated: dict[str, NDArray[np.bool_]]
     gains: Array | None
+
+    def of_model(self) -> "Choice":
+        """Return the choice of the layer's own heads alone, without scores, in as few bytes as hold it exactly."""
+        tokens = np.union1d(np.arange(self.sample_size), self.selected[MODEL])
+        return dataclasses.replace(
+            self,
+            x=_in_few_bytes(self.x[:, tokens]),
+            z=_in_few_bytes(self.z),
+            positions=self.positions[tokens],
+            pull=self.pull[:0],
+            scores={},
+            norms={},
+            selected={MODEL: np.searchsorted(tokens, self.selected[MODEL])},
+            saturated={MODEL: self.saturated[MODEL]},
+            gains=None,
+        )
+
+
+def _in_few_bytes(x: Array) -> NDArray[np.floating]:
+    """Return the numbers in single precision if they are such numbers."""
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    return single if np.array_equal(single, x) else x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputChoices:
+    """The choices of one input: of the queries that claims are measured on, and of further queries of its own heads."""
+
+    measured: list[Choice]
+    further: list[Choice]
 
 
 def obstacle(example: Example, *, fewest: int = FEWEST_TOKENS) -> Reason | None:
@@ -104,23 +139,45 @@ def choices_of(
     sampling: Sampling,
     *,
     head_seed: np.random.SeedSequence,
-) -> list[list[Choice]]:
+) -> list[InputChoices]:
     """Return the choices of some queries of every example, drawn with its own generator.
 
     Random and rotated heads are drawn from `head_seed`, so they are the same heads on every input.
     """
-    positions = []
+    positions: list[list[int]] = []
     for example, generator in zip(examples, generators, strict=True):
         candidates = _usable_queries(example, FEWEST_TOKENS)
-        sample = generator.choice(candidates, size=min(sampling.queries, len(candidates)), replace=False)
-        positions.append([(example, int(position)) for position in sorted(sample)])
-    z = space.queries([pair for pairs in positions for pair in pairs])
-    pulls = _pulls(space, z, sampling, head_seed)
-    choices, start = [], 0
-    for example, generator, pairs in zip(examples, generators, positions, strict=True):
+        count = min(sampling.queries + sampling.further, len(candidates))
+        positions.append([int(position) for position in generator.choice(candidates, size=count, replace=False)])
+    measured, further = (
+        _draw_choices(examples, space, generators, sampling, [sorted(query[part]) for query in positions], pulls)
+        for part, pulls in (
+            (slice(sampling.queries), lambda z: _pulls(space, z, sampling, head_seed)),
+            (slice(sampling.queries, None), lambda z: {MODEL: [space.model_heads(z)]}),
+        )
+    )
+    return [InputChoices(measured=m, further=f) for m, f in zip(measured, further, strict=True)]
+
+
+def _draw_choices(
+    examples: Sequence[Example],
+    space: Space,
+    generators: Sequence[np.random.Generator],
+    sampling: Sampling,
+    positions: Sequence[Sequence[int]],
+    pulls_of: Callable[[Float[Tensor, "queries g e"]], dict[str, list[Pull]]],
+) -> list[list[Choice]]:
+    """Return the choices of the queries at these positions of every example."""
+    pairs = [(example, position) for example, queries in zip(examples, positions, strict=True) for position in queries]
+    if not pairs:
+        return [[] for _ in examples]
+    z = space.queries(pairs)
+    pulls = pulls_of(z)
+    choices, query = [], 0
+    for example, generator, queries in zip(examples, generators, positions, strict=True):
         x, visible = space.tokens(example), _visible(example)
         example_choices = []
-        for query, (_, position) in enumerate(pairs, start=start):
+        for position in queries:
             indices = visible[position].nonzero().flatten()
             example_choices.append(
                 _choice(
@@ -135,7 +192,7 @@ def choices_of(
                     sampling,
                 )
             )
-        start += len(pairs)
+            query += 1
         choices.append(example_choices)
     return choices
 

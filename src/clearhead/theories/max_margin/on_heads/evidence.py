@@ -23,34 +23,43 @@ from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem,
 from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.theory import Claim, Control, Sample
 
-__all__ = ["Replacement", "draw_replacements", "group_samples"]
+__all__ = ["Replacement", "draw_replacements", "fit_statistics", "group_samples"]
 
 Statistics = Mapping[Claim, float]
 HeadStatistics = Mapping[Control | None, Sequence[Statistics]]
 """A head's statistics, under None, and those of each control by draw."""
 FIT_STATISTICS = {c.RATIO: Fit.margin_ratio, c.LOW_RATIO: Fit.low_margin_ratio, c.COSINE: Fit.cosine}
 RANDOM_KINDS = {RANDOM: c.RANDOM_HEAD, ROTATED: c.ROTATED_HEAD}
-SLOW_CLAIM_DRAWS, SLOW_CLAIMS = 3, (c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
-"""Claims that take longer than all others together are compared with only `SLOW_CLAIM_DRAWS` random heads."""
+RANDOM_CLAIMS = {
+    RANDOM: (*FIT_STATISTICS, c.HELD_OUT, c.COSINE_SPAN, c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY),
+    ROTATED: (*FIT_STATISTICS, c.HELD_OUT),
+}
+"""The claims that each kind of untrained head is measured on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Random replacements of what a head selects: for each sequence a token and another sequence; and a seed."""
+    """Random replacements of what a head selects: for each sequence a token and another sequence; and a seed.
+
+    other_head: how many heads further the other head of the layer is; 0 if there is none
+    """
 
     tokens: Indices
     sequences: Indices
     seed: int
+    other_head: int
 
 
 def draw_replacements(group: Sequence[Choice], count: int, generator: np.random.Generator) -> list[Replacement]:
     """Draw `count` replacements. The other sequence belongs to another input if there are several."""
     least, most = len(group) // 4 + 1, max(len(group) * 3 // 4, len(group) // 4 + 1)
+    heads = group[0].selected[MODEL].shape[1]
     return [
         Replacement(
             np.array([generator.integers(choice.sample_size) for choice in group]),
             np.roll(np.arange(len(group)), int(generator.integers(least, most + 1))),
             int(generator.integers(2**31)),
+            int(generator.integers(1, heads)) if heads > 1 else 0,
         )
         for _ in range(count)
     ]
@@ -66,35 +75,52 @@ def group_samples(
 ) -> dict[Claim, Sample]:
     """Return every claim on every head of one layer. Rules fitted on the group are tested on `before`, if any.
 
-    Without `replacements` (None) the only controls are the random heads of the choices. Norms other than Frobenius take
-    far longer and are solved only for saturated heads, or for all heads if `everywhere`.
+    Without `replacements` (None) the only controls are the random heads of the choices.
+
+    The theory does not cover a head without saturated queries. So controls that need a problem of their own for each
+    head are solved for heads with a saturated query in the group, and norms other than Frobenius, which take far
+    longer, for heads with many; or both for all heads if `everywhere`.
     """
     heads = choices[0].selected[MODEL].shape[1]
     sides = choices[0].x.shape[0]
     shares = np.mean([choice.saturated[MODEL][0] for choice in choices], axis=0)
+    controlled = [everywhere or share > 0 for share in shares]
     in_all_norms = [everywhere or share >= c.REQUIRED_SATURATION for share in shares]
     measurements = one_thread_each(lambda side: _GroupMeasurement(choices, before, side), range(sides))
     head_statistics = one_thread_each(
         lambda h: measurements[h % sides].model_head(
-            h, replacements, matrices.model_head(h) if in_all_norms[h] else None
+            h,
+            replacements if controlled[h] or replacements is None else (),
+            matrices.model_head(h) if in_all_norms[h] else None,
         ),
         range(heads),
     )
     random_matrices = matrices.random_heads() if any(in_all_norms) and RANDOM in choices[0].selected else []
-    untrained = {}
-    for kind in (kind for kind in RANDOM_KINDS if kind in choices[0].selected):
-        shape = choices[0].selected[kind].shape
-        indices = [(kind, int(draw), int(h)) for draw, h in np.ndindex(*shape)]
-        statistics = one_thread_each(
-            lambda index: measurements[index[2] % sides].random_head(*index, random_matrices), indices
+
+    def random_head(kind: str, draw: int, h: int) -> Statistics:
+        solved = kind == RANDOM and bool(random_matrices) and (shared[kind] or in_all_norms[h])
+        return measurements[h % sides].random_head(
+            kind, draw, h, in_span=any(controlled), matrix=random_matrices[draw] if solved else None
         )
-        untrained[kind] = {claim: np.array([n[claim] for n in statistics]).reshape(shape) for claim in statistics[0]}
+
+    shapes = {kind: choices[0].selected[kind].shape for kind in RANDOM_KINDS if kind in choices[0].selected}
+    shared = {kind: shape[1] < heads or heads == 1 for kind, shape in shapes.items()}
+    untrained = {}
+    for kind, shape in shapes.items():
+        indices = [(kind, draw, h) for draw, h in np.ndindex(*shape) if shared[kind] or controlled[h]]
+        untrained[kind] = {claim: np.full(shape, np.nan) for claim in RANDOM_CLAIMS[kind]}
+        for (_, draw, h), numbers in zip(indices, one_thread_each(lambda i: random_head(*i), indices), strict=True):
+            for claim, number in numbers.items():
+                untrained[kind][claim][draw, h] = number
         untrained[kind][c.SATURATION] = np.mean([choice.saturated[kind] for choice in choices], axis=0)
     return {claim: _sample(claim, head_statistics, untrained) for claim in c.CLAIMS}
 
 
 def _sample(claim: Claim, heads: Sequence[HeadStatistics], untrained: Mapping[str, Mapping[Claim, Array]]) -> Sample:
-    counts = {control: len(draws) for head in heads for control, draws in head.items() if control is not None}
+    counts: dict[Control, int] = {}
+    for control, draws in ((control, draws) for head in heads for control, draws in head.items()):
+        if control is not None:
+            counts[control] = max(counts.get(control, 0), len(draws))
     controls = {
         control: np.array([_numbers(claim, head.get(control, ()), count) for head in heads]).T
         for control, count in counts.items()
@@ -102,8 +128,7 @@ def _sample(claim: Claim, heads: Sequence[HeadStatistics], untrained: Mapping[st
     }
     for kind, numbers in untrained.items():
         if claim in numbers:
-            kind_draws = numbers[claim][:SLOW_CLAIM_DRAWS] if claim in SLOW_CLAIMS else numbers[claim]
-            controls[RANDOM_KINDS[kind]] = np.broadcast_to(kind_draws, (len(kind_draws), len(heads)))
+            controls[RANDOM_KINDS[kind]] = np.broadcast_to(numbers[claim], (len(numbers[claim]), len(heads)))
     value = np.array([head[None][0].get(claim, np.nan) for head in heads])
     return Sample(value=value, controls=controls, by_construction=claim is c.SEPARABLE)
 
@@ -123,16 +148,14 @@ class _GroupMeasurement:
         # Compute these before threads share them.
         self._group.tokens, self._group.queries  # noqa: B018
 
-    def random_head(self, kind: str, draw: int, h: int, matrices: Sequence[Array]) -> Statistics:
-        """Return the statistics of an untrained head on its own selection; in other norms if matrices are given."""
+    def random_head(self, kind: str, draw: int, h: int, *, in_span: bool, matrix: Array | None) -> Statistics:
+        """Return the statistics of an untrained head on its own selection; in other norms if its matrix is given."""
         group, norm = self._group, float(self._choices[0].norms[kind][draw, h])
         fit = fit_problem(Problem.of(group, group.selected(kind, draw, h), group.scores(kind, draw, h), norm))
-        numbers = {**_fit_statistics(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
-        if kind == RANDOM:
-            compared = fit is not None and draw < SLOW_CLAIM_DRAWS
-            numbers[c.COSINE_SPAN] = fit.cosine_in_span() if fit is not None and compared else float("nan")
-            numbers |= other_cosines(fit if compared else None, matrices[draw]) if matrices else {}
-        return numbers
+        numbers = {**fit_statistics(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
+        if fit is not None and in_span and kind == RANDOM:
+            numbers[c.COSINE_SPAN] = fit.cosine_in_span()
+        return numbers if matrix is None else {**numbers, **other_cosines(fit, matrix)}
 
     def model_head(self, h: int, replacements: Sequence[Replacement] | None, matrix: Array | None) -> HeadStatistics:
         """Return the statistics of one head of the layer and of its controls; in other norms if its matrix is given."""
@@ -145,7 +168,7 @@ class _GroupMeasurement:
             return {None: [saturated]}
         statistics = {
             **saturated,
-            **_fit_statistics(fit),
+            **fit_statistics(fit),
             **self._held_out(margin(fit), MODEL, 0, h),
             c.SEPARABLE: float(fit.separates),
             c.COSINE_SPAN: fit.cosine_in_span(),
@@ -173,11 +196,24 @@ class _GroupMeasurement:
                 rule = None if replaced_fit is None else margin(replaced_fit)
                 numbers = {
                     c.SEPARABLE: float(replaced_fit is not None),
-                    **_fit_statistics(replaced_fit),
+                    **fit_statistics(replaced_fit),
                     **self._held_out(rule, MODEL, 0, h),
                 }
                 by_control.setdefault(control, []).append(numbers)
+            other = self._other_head(fit, h, replacement)
+            if other is not None:
+                numbers = {**fit_statistics(other), c.COSINE_SPAN: other.cosine_in_span()}
+                by_control.setdefault(c.OTHER_HEAD, []).append(numbers)
         return by_control
+
+    def _other_head(self, fit: Fit, h: int, replacement: Replacement) -> Fit | None:
+        """Return the head's own problem with the matrix of another head; None if heads read other tokens."""
+        heads = self._choices[0].selected[MODEL].shape[1]
+        if self._choices[0].x.shape[0] > 1 or replacement.other_head == 0:
+            return None
+        other = (h + replacement.other_head) % heads
+        norm = float(self._choices[0].norms[MODEL][0, other])
+        return fit.with_matrix(self._group.scores(MODEL, 0, other), norm)
 
     def _replaced_problems(self, problem: Problem, replacement: Replacement, h: int) -> dict[Control, Problem]:
         """Return problems in which the selected tokens, their positions or the queries are replaced."""
@@ -208,5 +244,6 @@ class _GroupMeasurement:
         return np.asarray(of_tokens[problem.selected[problem.sequence]] > of_tokens[problem.rows], dtype=np.float64)
 
 
-def _fit_statistics(fit: Fit | None) -> dict[Claim, float]:
+def fit_statistics(fit: Fit | None) -> dict[Claim, float]:
+    """Return the statistics of W that are functions of the fit; NaN without one."""
     return {claim: float("nan") if fit is None else number(fit) for claim, number in FIT_STATISTICS.items()}

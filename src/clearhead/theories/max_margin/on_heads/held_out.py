@@ -38,7 +38,6 @@ class Trial:
 
     def __init__(self, training: Group, test: Group) -> None:
         self._training, self._test = training, test
-        self._tokens = test.x @ training.x.T
         self._queries = test.z @ training.z.T
         self._positions = np.concatenate([choice.positions for choice in test.choices])
         self._lengths = np.array([choice.length for choice in test.choices])
@@ -68,7 +67,8 @@ class Trial:
             return np.asarray(self._positions == positions, dtype=np.float64)
         nonzero = np.flatnonzero(rule.weights)
         queries = self._queries[:, rule.order][:, self._training.sequence[nonzero]] * rule.weights[nonzero]
-        return np.asarray(np.einsum("jk,jk->j", self._tokens[:, nonzero], queries[group.sequence]))
+        pulls = queries @ self._training.x[nonzero]
+        return np.asarray(np.einsum("jc,jc->j", group.x, pulls[group.sequence]))
 
 
 def margin(fit: Fit) -> Matrix:
@@ -100,7 +100,7 @@ def ridge(problem: Problem) -> Matrix:
     centre = np.eye(len(tokens)) - same
     target = centre @ np.isin(tokens, problem.selected).astype(np.float64)
     queries = group.queries[np.ix_(problem.order, problem.order)][np.ix_(sequence, sequence)]
-    kernel = (centre @ group.tokens[np.ix_(tokens, tokens)] @ centre) * queries
+    kernel = (centre @ (group.x[tokens] @ group.x[tokens].T) @ centre) * queries
     kernel[np.diag_indices_from(kernel)] += RIDGE * float(np.trace(kernel)) / len(kernel)
     coefficients = centre @ linalg.solve(kernel, target, assume_a="pos", check_finite=False)
     weights = np.zeros(len(group.x))

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clearhead.numerics.moments import Array
+from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.example import Example, Group, Random
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, choices_of
+from clearhead.theories.max_margin.on_heads.choices import InputChoices, Sampling, choices_of
 from clearhead.theories.max_margin.on_heads.evidence import draw_replacements, group_samples
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
+from clearhead.theories.max_margin.on_heads.predictions import PREDICTED, KeptGroup, predict_head
 from clearhead.theories.max_margin.on_heads.random_heads import Space, space_of
 from clearhead.theories.theory import Claim, Sample
 
@@ -29,7 +32,7 @@ HEAD_SEED = 2**31
 class MaxMarginOnHeads:
     """The claims on the heads of a layer.
 
-    everywhere: solve in other norms than Frobenius for all heads, and not only for those that the theory covers
+    everywhere: solve in all norms and for all controls in all heads, not only in those that the theory may cover
     """
 
     sampling: Sampling
@@ -40,7 +43,7 @@ class MaxMarginOnHeads:
         claims = [claim for claim in c.CLAIMS if claim is not c.LOCAL or example.out_gradient is not None]
         return tuple(claims if _maps_known(example) else (c.HEAD_SPACE_CLAIMS[claim] for claim in claims))
 
-    def prepare(self, examples: Sequence[Example], generators: Sequence[Random]) -> list[list[Choice]]:
+    def prepare(self, examples: Sequence[Example], generators: Sequence[Random]) -> list[InputChoices]:
         """Return the choices of some queries of every example."""
         numbers = [rng.numpy for rng in generators]
         return choices_of(
@@ -51,7 +54,7 @@ class MaxMarginOnHeads:
         """Measure every claim on every head."""
         last = group.last
         choices, before = (
-            [choice for input_choices in inputs for choice in input_choices]
+            [choice for input_choices in inputs for choice in input_choices.measured]
             for inputs in (group.prepared, group.before)
         )
         replacements = draw_replacements(choices, self.sampling.replacements, rng.numpy) if last.controls else None
@@ -61,10 +64,20 @@ class MaxMarginOnHeads:
         by_claim = {c.HEAD_SPACE_CLAIMS[claim] if in_head_space else claim: x for claim, x in samples.items()}
         return {claim: by_claim[claim] for claim in self.claims_of(last)}
 
+    def keep(self, group: Group) -> KeptGroup:
+        """Return what the predictions need of a group."""
+        return KeptGroup.of(group.prepared)
+
+    def predict(self, groups: Sequence[KeptGroup], heads: Sequence[int]) -> dict[Claim, Array]:
+        """Return the predicted values of these heads, (groups, heads), under the claims in both spaces."""
+        by_head = one_thread_each(lambda h: predict_head(groups, h, everywhere=self.everywhere), heads)
+        predicted = dict(zip(PREDICTED, np.stack(by_head, axis=-1), strict=True))
+        return predicted | {c.HEAD_SPACE_CLAIMS[claim]: values for claim, values in predicted.items()}
+
     def _sampling(self, example: Example) -> Sampling:
         if example.controls:
             return self.sampling
-        return dataclasses.replace(self.sampling, random=0, rotated=0, replacements=0)
+        return dataclasses.replace(self.sampling, further=0, random=0, rotated=0, replacements=0)
 
 
 def _maps_known(example: Example) -> bool:

@@ -1,4 +1,4 @@
-"""Cosines of a head's matrix with the SVMs of least nuclear norm and of least max-entry norm."""
+"""SVMs of least nuclear norm and of least max-entry norm, and a head's cosines with them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +10,19 @@ from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.problems import Fit
 from clearhead.theories.max_margin.on_heads.random_heads import Space
+from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm
 from clearhead.theories.max_margin.svm.max_entry import least_max_entry
 from clearhead.theories.max_margin.svm.nuclear import least_nuclear
 from clearhead.theories.theory import Claim
 
-__all__ = ["Matrices", "other_cosines"]
+__all__ = ["Matrices", "cosine", "other_cosines", "other_svms"]
 
 GAP = 1e-4
 """Tolerance of these SVMs: it changes a cosine by less than the third digit."""
-ENTRIES = 2048
-"""Largest size of W for the max-entry SVM: a larger linear program takes seconds for each head."""
+ENTRIES = 128
+"""Largest size of W for the max-entry SVM: larger linear programs, also solved for all random heads, take longer than
+all other claims together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,20 @@ def other_cosines(fit: Fit | None, W: Array) -> Mapping[Claim, float]:
         return {c.COSINE_NUCLEAR: float("nan"), c.COSINE_MAX_ENTRY: float("nan")}
     rows = fit.problem.constraints()
     least = LeastNorm(rows.combined(fit.multipliers), fit.multipliers, converged=True)
-    cosines = {
-        c.COSINE_NUCLEAR: _cosine(W, least_nuclear(rows, least, tolerance=GAP)),
-        c.COSINE_MAX_ENTRY: float("nan"),
+    return {claim: cosine(W, svm) for claim, svm in other_svms(rows, least).items()}
+
+
+def other_svms(rows: Constraints, least: LeastNorm) -> dict[Claim, Array | None]:
+    """Return the SVM of each norm, given that of least Frobenius norm; None if unsolved, or too large for max-entry."""
+    solutions: dict[Claim, LeastNorm | None] = {
+        c.COSINE_NUCLEAR: least_nuclear(rows, least, tolerance=GAP),
+        c.COSINE_MAX_ENTRY: least_max_entry(rows, least, tolerance=GAP) if least.W.size <= ENTRIES else None,
     }
-    if W.size <= ENTRIES:
-        cosines[c.COSINE_MAX_ENTRY] = _cosine(W, least_max_entry(rows, least, tolerance=GAP))
-    return cosines
+    return {claim: svm.W if svm is not None and svm.converged else None for claim, svm in solutions.items()}
 
 
-def _cosine(W: Array, least: LeastNorm) -> float:
-    sizes = float(np.linalg.norm(W) * np.linalg.norm(least.W))
-    return float((W * least.W).sum()) / sizes if least.converged else float("nan")
+def cosine(W: Array | None, other: Array | None) -> float:
+    """Return <W, W'> / (|W| |W'|); NaN if one of them is missing."""
+    if W is None or other is None:
+        return float("nan")
+    return float((W * other).sum()) / float(np.linalg.norm(W) * np.linalg.norm(other))

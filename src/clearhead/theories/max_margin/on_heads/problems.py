@@ -1,10 +1,11 @@
 r"""The attention SVM of one head on a group of choices, compared with the head's own matrix W.
 
 Everything follows from inner products: :math:`\langle A_j, A_k\rangle = (\delta_j \cdot \delta_k)(z_j \cdot z_k)` for
-the constraints, and :math:`\langle A_j, W\rangle` is a difference of the head's scores. The tokens' Gram matrix is
-computed once for a group and serves every head and every control.
+the constraints, and :math:`\langle A_j, W\rangle` is a difference of the head's scores. The Gram matrix of the sampled
+tokens is computed once for a group and serves every head and every control.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,17 +36,19 @@ class Group:
 
     def __init__(self, choices: Sequence[Choice], side: int) -> None:
         self.choices = choices
-        self.x = np.concatenate([choice.x[side] for choice in choices])
-        self.z = np.stack([choice.z[side] for choice in choices])
+        self.x = np.concatenate([choice.x[side] for choice in choices]).astype(np.float64, copy=False)
+        self.z = np.stack([choice.z[side] for choice in choices]).astype(np.float64, copy=False)
         counts = [choice.x.shape[1] for choice in choices]
         self.start = np.concatenate([[0], np.cumsum(counts)[:-1]])
         self.sequence = np.repeat(np.arange(len(choices)), counts)
         self.in_sample = np.concatenate([np.arange(choice.x.shape[1]) < choice.sample_size for choice in choices])
+        self.sample_index = np.cumsum(self.in_sample) - 1
 
     @cached_property
     def tokens(self) -> Array:
-        """Gram matrix of all tokens."""
-        return np.asarray(self.x @ self.x.T)
+        """Gram matrix of the sampled tokens; `sample_index` has the row of each."""
+        sample = self.x[self.in_sample]
+        return np.asarray(sample @ sample.T)
 
     @cached_property
     def queries(self) -> Array:
@@ -85,20 +88,19 @@ class Problem:
         cls, group: Group, selected: Indices, scores: Array, norm: float, *, order: Indices | None = None
     ) -> "Problem":
         """Return the problem in which a head with these scores selects these tokens."""
-        chosen = selected[group.sequence]
-        square = np.diagonal(group.tokens)
-        distance = square + square[chosen] - 2 * group.tokens[np.arange(len(chosen)), chosen]
-        close = np.flatnonzero(distance < CANCELLATION * (square + square[chosen]))
-        distance[close] = np.square(group.x[chosen[close]] - group.x[close]).sum(axis=-1)
-        rows = np.flatnonzero(group.in_sample & (distance > COPY**2 * distance.max()))
+        rows = np.flatnonzero(group.in_sample)
+        token, chosen = group.x[rows], group.x[selected[group.sequence[rows]]]
+        distance, size = (np.square(x).sum(axis=-1) for x in (chosen - token, np.hstack([chosen, token])))
+        different = distance > COPY**2 * distance.max()
+        rows = rows[different]
         return cls(
             group=group,
             selected=selected,
             rows=rows,
             order=np.arange(len(selected)) if order is None else order,
-            head_margins=(scores[chosen] - scores)[rows],
+            head_margins=scores[selected[group.sequence[rows]]] - scores[rows],
             norm=norm,
-            cancels=bool(np.isin(close, rows).any()),
+            cancels=bool((distance < CANCELLATION * size)[different].any()),
         )
 
     @property
@@ -115,13 +117,14 @@ class Problem:
 
     def _differences(self) -> Array:
         """Return the inner products of the token differences."""
-        tokens, sequence = self.group.tokens, self.sequence
+        group, sequence = self.group, self.sequence
+        token, chosen = group.x[self.rows], group.x[self.selected]
         if self.cancels:
-            delta = self.group.x[self.selected][sequence] - self.group.x[self.rows]
+            delta = chosen[sequence] - token
             return np.asarray(delta @ delta.T)
-        mixed = tokens[np.ix_(self.selected, self.rows)][sequence]
-        delta = tokens[np.ix_(self.rows, self.rows)] - mixed - mixed.T
-        delta += tokens[np.ix_(self.selected, self.selected)][np.ix_(sequence, sequence)]
+        mixed, index = (chosen @ token.T)[sequence], group.sample_index[self.rows]
+        delta = group.tokens[np.ix_(index, index)] - mixed - mixed.T
+        delta += (chosen @ chosen.T)[np.ix_(sequence, sequence)]
         return np.asarray(delta)
 
     @cached_property
@@ -148,6 +151,12 @@ class Fit:
 
     problem: Problem
     multipliers: Array
+
+    def with_matrix(self, scores: Array, norm: float) -> "Fit":
+        """Return the same solution, compared with the matrix that gives the tokens of the list these scores."""
+        problem = self.problem
+        margins = scores[problem.selected[problem.sequence]] - scores[problem.rows]
+        return dataclasses.replace(self, problem=dataclasses.replace(problem, head_margins=margins, norm=norm))
 
     @property
     def separates(self) -> bool:

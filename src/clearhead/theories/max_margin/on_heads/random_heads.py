@@ -53,7 +53,7 @@ class Space(Protocol):
         """Draw a head with Gaussian maps of the same rank."""
 
     def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw new singular vectors for every head and keep its singular values."""
+        """Draw new singular vectors, the same for all heads, and keep each head's singular values."""
 
 
 def space_of(layer: Heads | Example) -> Space:
@@ -118,10 +118,10 @@ class TokenSpace:
         return Pull(vectors, torch.einsum("ij,ij->", left.mT @ left, right.mT @ right).sqrt().reshape(1))
 
     def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw new singular vectors for every head and keep its singular values."""
-        h, rank = self._values.shape
-        left, right = (_orthonormal(h, x.shape[-2], rank, generator=generator) for x in (self._left, self._right))
-        vectors = torch.einsum("hcd,hd,nhd->nhc", left, self._values, torch.einsum("nge,hed->nhd", z, right))
+        """Draw new singular vectors, the same for all heads, and keep each head's singular values."""
+        rank = self._values.shape[-1]
+        left, right = (_orthonormal(x.shape[-2], rank, generator=generator) for x in (self._left, self._right))
+        vectors = torch.einsum("cd,hd,ngd->nhc", left, self._values, z @ right)
         return Pull(vectors, self.norms())
 
 
@@ -155,9 +155,9 @@ class HeadSpace:
         return Pull(z @ matrix.mT, torch.linalg.matrix_norm(matrix).expand(z.shape[1]))
 
     def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw new singular vectors for every head and keep its singular values."""
-        rotation = _orthonormal(z.shape[1], self._width, self._width, generator=generator)
-        return Pull(self._scale * torch.einsum("hce,nhe->nhc", rotation, z), self.norms())
+        """Draw new singular vectors, the same for all heads, and keep each head's singular values."""
+        rotation = _orthonormal(self._width, self._width, generator=generator)
+        return Pull(self._scale * z @ rotation.mT, self.norms())
 
     def norms(self) -> Float[Tensor, "h"]:
         """Return |W| of every head."""
@@ -169,9 +169,9 @@ def _normal(*shape: int, generator: torch.Generator) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def _orthonormal(count: int, rows: int, columns: int, *, generator: torch.Generator) -> Tensor:
-    """Return uniformly distributed orthonormal columns, (count, rows, columns)."""
-    basis, triangular = torch.linalg.qr(_normal(count, rows, columns, generator=generator))
+def _orthonormal(rows: int, columns: int, *, generator: torch.Generator) -> Tensor:
+    """Return uniformly distributed orthonormal columns, (rows, columns)."""
+    basis, triangular = torch.linalg.qr(_normal(rows, columns, generator=generator))
     # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
-    signed: Tensor = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    signed: Tensor = basis * triangular.diagonal().sign()
     return signed
