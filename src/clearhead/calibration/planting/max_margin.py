@@ -22,6 +22,8 @@ __all__ = ["plant"]
 QUERIES, TOKENS = 3, 16
 """Queries of each input, and the most tokens: as many as the claims are measured on, so that these see every
 constraint."""
+INPUTS = 36
+"""The fewest inputs: six groups. With four groups, one exact head in about twenty is not called."""
 HEADS = 2
 """The most heads of a layer. None of the controls compares heads, and problems in three norms take time."""
 SATURATED = 0.99
@@ -44,7 +46,11 @@ def plant(
     head has W = R.
     """
     shape = dataclasses.replace(
-        shape, tokens=min(shape.tokens, TOKENS), width=shape.head_dim, heads=min(shape.heads, HEADS)
+        shape,
+        inputs=max(shape.inputs, INPUTS),
+        tokens=min(shape.tokens, TOKENS),
+        width=shape.head_dim,
+        heads=min(shape.heads, HEADS),
     )
     d = shape.head_dim
     x = _normal(shape.inputs, shape.layers, shape.tokens, d, generator=generator)

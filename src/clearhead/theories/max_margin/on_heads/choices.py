@@ -144,19 +144,28 @@ def choices_of(
 
     Random and rotated heads are drawn from `head_seed`, so they are the same heads on every input.
     """
-    positions: list[list[int]] = []
-    for example, generator in zip(examples, generators, strict=True):
-        candidates = _usable_queries(example, FEWEST_TOKENS)
-        count = min(sampling.queries + sampling.further, len(candidates))
-        positions.append([int(position) for position in generator.choice(candidates, size=count, replace=False)])
-    measured, further = (
-        _draw_choices(examples, space, generators, sampling, [sorted(query[part]) for query in positions], pulls)
-        for part, pulls in (
-            (slice(sampling.queries), lambda z: _pulls(space, z, sampling, head_seed)),
-            (slice(sampling.queries, None), lambda z: {MODEL: [space.model_heads(z)]}),
-        )
+    candidates = [_usable_queries(example, FEWEST_TOKENS) for example in examples]
+    positions = _draw_positions(candidates, sampling.queries, generators)
+    measured = _draw_choices(
+        examples, space, generators, sampling, positions, lambda z: _pulls(space, z, sampling, head_seed)
     )
+    # Drawn last: the measured queries and tokens are the same if there are no further ones.
+    others = [sorted(set(all_of) - set(drawn)) for all_of, drawn in zip(candidates, positions, strict=True)]
+    positions = _draw_positions(others, sampling.further, generators)
+    further = _draw_choices(examples, space, generators, sampling, positions, lambda z: {MODEL: [space.model_heads(z)]})
     return [InputChoices(measured=m, further=f) for m, f in zip(measured, further, strict=True)]
+
+
+def _draw_positions(
+    candidates: Sequence[Sequence[int]], count: int, generators: Sequence[np.random.Generator]
+) -> list[list[int]]:
+    """Draw at most `count` queries of every example, in order."""
+    return [
+        sorted(int(i) for i in generator.choice(queries, size=min(count, len(queries)), replace=False))
+        if queries
+        else []
+        for queries, generator in zip(candidates, generators, strict=True)
+    ]
 
 
 def _draw_choices(
