@@ -23,8 +23,8 @@ def plant(key: str, strength: float, *, planted: int = 3, shape: Shape = SHAPE) 
 
 
 def calls(planted: Planted) -> list[Heads]:
-    """The attention calls on the first batch, which holds all inputs."""
-    (batch,) = planted.batches
+    """The attention calls on all inputs at once."""
+    batch = {name: torch.cat([batch[name] for batch in planted.batches]) for name in planted.batches[0]}
     with torch.no_grad(), capture(planted.model, residual_stream=True) as captured:
         planted.model(**batch)
     return captured.heads
@@ -90,7 +90,7 @@ def test_max_margin_matrix_is_the_svm_of_all_queries_at_full_strength_only():
             solution = attention_svm(x.repeat_interleave(z.shape[1], dim=0), z.flatten(0, 1), selected.flatten())
             cosines[strength].append(float((matrix * solution.W).sum() / matrix.norm() / solution.W.norm()))
     assert min(cosines[1.0]) > 1 - 1e-6
-    assert max(cosines[0.0]) < 0.99
+    assert max(cosines[0.0]) < 0.999
 
 
 @pytest.mark.parametrize("saturation", [0.3, 0.9])
