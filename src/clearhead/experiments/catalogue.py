@@ -6,6 +6,7 @@ from clearhead.experiments.crate.sign_table import SIGN_TABLE
 from clearhead.experiments.crate.training import CRATE_DIGITS, CRATE_FASHION
 from clearhead.experiments.experiment import Experiment
 from clearhead.experiments.models.claim_tables import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
+from clearhead.experiments.models.sceptr_table import SCEPTR_TABLE
 from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
 from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiments.svm.convergence_type import CONVERGENCE_TYPE
@@ -29,6 +30,7 @@ EXPERIMENTS = (
     DIGITS_ROBUSTNESS,
     STEP_TIME,
     MAX_MARGIN_TABLE,
+    SCEPTR_TABLE,
     LOCAL_CONVERGENCE,
     CONVERGENCE_TYPE,
     RANK,

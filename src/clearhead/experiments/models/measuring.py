@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import __version__
+from clearhead.audit.baseline import baseline_seeds
 from clearhead.audit.run import AuditError, audit
 from clearhead.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
 from clearhead.experiments.experiment import Request, installed_version
@@ -119,8 +120,11 @@ class Measured:
     reason: str = ""
 
 
-def measure_all(subjects: Iterable[Subject], request: Request, folder: Path, *, theory: str) -> list[Measured]:
-    """Measure a theory on each subject. A subject that cannot be loaded or measured gives its reason."""
+def measure_all(subjects: Iterable[Subject], request: Request, folder: Path, *, theory: str | None) -> list[Measured]:
+    """Measure a theory on each subject, or all theories. A subject that cannot be loaded or measured gives its reason.
+
+    Theories that are judged by the baseline get several draws of it, the others one.
+    """
     rows = list(subjects)
     measured = []
     for number, subject in enumerate(rows):
@@ -146,9 +150,9 @@ def measure_all(subjects: Iterable[Subject], request: Request, folder: Path, *, 
                 record = audit(
                     ready.model,
                     ready.batches,
-                    theories=[theory],
+                    theories=[] if theory is None else [theory],
                     seed=request.seed,
-                    baseline=None if ready.untrained is None else ready.untrained(request.seed),
+                    baseline=None if ready.untrained is None else map(ready.untrained, baseline_seeds(request.seed)),
                     name=subject.name,
                     data=ready.source,
                     progress=progress,

