@@ -10,7 +10,11 @@ ENGINE, REPORT, REPETITION = (
 )
 RERUN, COMPARE = "tests/as_shipped/test_rerun.py", "tests/as_shipped/test_compare.py"
 
+INVARIANCE = "tests/audit/test_invariance.py"
+
 COMPARISON_FAULTS = (
+    Fault("invariance: draws depend on the batch", "audit/examples.py", "entropy = (seed, heads.layer, first + index + 1)", "entropy = (seed, heads.layer, first + index + 1, heads.q.shape[0])", (INVARIANCE,)),
+    Fault("invariance: padding counts as tokens", "theories/example.py", "return self.mask.any(dim=-2)", "return torch.ones_like(self.mask.any(dim=-2))", (INVARIANCE,)),
     Fault("samples: skipped inputs are not counted", "audit/accumulators.py", "self.values.append((self.examples, ", "self.values.append((len(self.values), ", (ENGINE,)),
     Fault("samples: merged inputs overwrite the first", "audit/accumulators.py", "(self.examples + index, values)", "(index, values)", (ENGINE,)),
     Fault("samples: other formats are read", "audit/samples.py", 'if metadata.get("format") != FORMAT:', "if False:", (SAMPLES,)),

@@ -250,15 +250,20 @@ def test_heads_are_exchanged_within_layers() -> None:
     assert p_values["theory", "claim 3"] == pytest.approx(8 / 10_000)  # the smallest possible, adjusted over 8 claims
 
 
+BY_CONSTRUCTION = "true by construction"
+
+
 def _row(name: str, data: str, value: float, *, like_default: bool = True) -> VariantRow:
     rng = np.random.default_rng(len(name))
     claim = {"theory": "kernel PCA", "statistic": "captured variance", "role": "primary"}
     findings = [
-        {**claim, "layer": layer, "head": head, "value": value + 0.01 * rng.normal()}
+        {**claim, "layer": layer, "head": head, "value": value + 0.01 * rng.normal(), "verdict": "no evidence"}
         for layer in range(3) for head in range(8)
     ]  # fmt: skip
+    symmetry = {**claim, "theory": "symmetry", "statistic": "permutation error"}
+    findings.append({**symmetry, "layer": 0, "head": 0, "value": 1e-16 * rng.normal(), "verdict": BY_CONSTRUCTION})
     summary = {**claim, "verdicts": {"no evidence": 23, "supported": 1}, "verdict": "no evidence", "median": value}
-    record = {"claims": [claim], "findings": findings, "summaries": [summary],
+    record = {"claims": [claim, symmetry], "findings": findings, "summaries": [summary],
               "fidelity": {"layers": [{"heads": 8}] * 3}}  # fmt: skip
     subject = Subject(name=name, architecture="", licence="", command="", load=lambda: pytest.fail("not loaded"))
     return VariantRow(
@@ -283,7 +288,7 @@ def test_the_page_says_which_claims_separate(tmp_path: Path) -> None:
     result = report(run, Request(out=tmp_path))
     assert "No claim of 1 separates training on chains paired at random" in result.headline
     assert "1 of 1 claims separates training on synthetic receptors" in result.headline
-    assert "separates random weights" in result.headline
+    assert "1 of 1 claims separates random weights" in result.headline
     assert result.facts["separating"]["synthetic receptors"] == ["kernel PCA: captured variance"]
     sections = dict(result.sections)
     assert "4 trained on real receptors (SCEPTR, a, bb, ccc;" in sections["Does a claim separate training data?"]

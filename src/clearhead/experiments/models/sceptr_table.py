@@ -33,7 +33,7 @@ from clearhead.theories.theory import Role
 
 __all__ = ["SCEPTR_TABLE", "SceptrRun", "VariantRow", "report"]
 
-INPUTS = 36
+INPUTS = 18
 DEFAULT, RANDOM = "SCEPTR", "random weights"
 OTHER_DATA = {"train_randomly_paired.csv": "chains paired at random", "olga_size_matched.csv": "synthetic receptors"}
 """What training files hold that are not of real receptors."""
@@ -156,7 +156,7 @@ def report(run: SceptrRun, request: Request) -> Report:
                 "Does a claim separate training data?",
                 f"{' '.join(sentences)}\n\nCompared are models of one shape (3 layers of 8 heads, width 64) that read "
                 f"all loops: {len(real)} trained on real receptors ({names}; the finetuned one continues SCEPTR, so "
-                f"they are not all independent), and one each of {', '.join(compared)}. A claim separates if the "
+                f"they are not all independent), and one each of {', '.join(map(_kind, compared))}. A claim separates if the "
                 "model's median over heads lies outside the range that is predicted for one more model trained on real "
                 "receptors (Student's prediction interval), at a false discovery rate of 5 % over the claims. With one "
                 "model per kind of data, only large effects can show. Random weights are the positive control.",
@@ -178,8 +178,12 @@ def _record(row: VariantRow) -> Mapping[str, Any]:
     return row.measured.record
 
 
+def _kind(data: str) -> str:
+    return RANDOM if data == "none" else f"training on {data}"
+
+
 def _sentence(data: str, separating: Sequence[Separation], tested: int) -> str:
-    what = {"none": "random weights"}.get(data, f"training on {data}")
+    what = _kind(data)
     if not separating:
         return f"No claim of {tested} separates {what} from training on real receptors."
     listed = ", ".join(f"{claim.statistic} ({claim.theory})" for claim in separating[:6])

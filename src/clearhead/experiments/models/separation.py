@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from clearhead.audit.findings import Verdict
 from clearhead.numerics.moments import Array, false_discovery_rate, prediction_p_value
 from clearhead.theories.theory import Role
 
@@ -40,13 +41,18 @@ class Separation:
 
 
 def head_values(record: Mapping[str, Any]) -> dict[ClaimKey, Array]:
-    """Return the values of every primary and secondary claim of an audit as JSON, (layers, heads); NaN without one."""
+    """Return the values of every primary and secondary claim of an audit as JSON, (layers, heads); NaN without one.
+
+    Claims that are true by construction are left out: their values are rounding errors.
+    """
     roles = {(claim["theory"], claim["statistic"]): claim["role"] for claim in record["claims"]}
     shape = (len(record["fidelity"]["layers"]), max(layer["heads"] for layer in record["fidelity"]["layers"]))
     values = {key: np.full(shape, np.nan) for key, role in roles.items() if role in JUDGED}
     for finding in record["findings"]:
         key = finding["theory"], finding["statistic"]
-        if key in values and finding["value"] is not None:
+        if finding["verdict"] == str(Verdict.TRUE_BY_CONSTRUCTION):
+            values.pop(key, None)
+        elif key in values and finding["value"] is not None:
             values[key][finding["layer"], finding["head"]] = finding["value"]
     return values
 
