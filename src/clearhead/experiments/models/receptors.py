@@ -83,7 +83,7 @@ def _chain(
     inserted: tuple[int, int],
     rng: np.random.Generator,
 ) -> Chain:
-    v, j = v_genes[rng.integers(len(v_genes))], j_genes[rng.integers(len(j_genes))]
+    v, j = (genes[int(rng.integers(len(genes)))] for genes in (v_genes, j_genes))
     end_of_v = "C" + v["V-REGION"].rpartition(v["FR3-IMGT"])[2]
     end = END_OF_J.search(j["J-REGION"])
     assert end is not None, "only such J genes are used"

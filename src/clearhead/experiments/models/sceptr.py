@@ -92,6 +92,10 @@ class ReceptorEncoder(nn.Module):
     two tables and the relative position in the loop are concatenated and projected.
     """
 
+    tokens: Tensor
+    loops: Tensor
+    positions: Tensor
+
     def __init__(self, tables: Mapping[str, Tensor], *, width: int, layers: int) -> None:
         super().__init__()
         for name in ("tokens", "loops", "positions"):

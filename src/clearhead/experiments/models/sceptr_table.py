@@ -156,10 +156,10 @@ def report(run: SceptrRun, request: Request) -> Report:
                 "Does a claim separate training data?",
                 f"{' '.join(sentences)}\n\nCompared are models of one shape (3 layers of 8 heads, width 64) that read "
                 f"all loops: {len(real)} trained on real receptors ({names}; the finetuned one continues SCEPTR, so "
-                f"they are not all independent), and one each of {', '.join(map(_kind, compared))}. A claim separates if the "
-                "model's median over heads lies outside the range that is predicted for one more model trained on real "
-                "receptors (Student's prediction interval), at a false discovery rate of 5 % over the claims. With one "
-                "model per kind of data, only large effects can show. Random weights are the positive control.",
+                f"they are not all independent), and one each of {', '.join(map(_kind, compared))}. A claim separates "
+                "if the model's median over heads lies outside the range that is predicted for one more model trained "
+                "on real receptors (Student's prediction interval), at a false discovery rate of 5 % over the claims. "
+                "With one model per kind of data, only large effects show. Random weights are the positive control.",
             ),
             ("Medians over heads, and adjusted p-values", _separation_table(separations)),
             ("Claims in which heads differ from those of SCEPTR", _head_table(alike, values, request.seed)),
