@@ -128,8 +128,8 @@ def test_the_catalogue_has_each_experiment_once() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
         "kernel-pca/models", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits", "rpc/step-time",
         "svm/models", "calibration/sceptr", "svm/local-convergence", "svm/convergence-type", "svm/rank",
-        "svm/multi-token", "svm/trajectories", "svm/prompt", "svm/optimisers", "svm/regularisation-path", "svm/drift", "svm/training",
-        "coding-rate/sign-table", "crate/fashion-mnist", "crate/digits", "crate/segmentation",
+        "svm/multi-token", "svm/trajectories", "svm/prompt", "svm/optimisers", "svm/regularisation-path", "svm/drift",
+        "svm/training", "coding-rate/sign-table", "crate/fashion-mnist", "crate/digits", "crate/segmentation",
     ]  # fmt: skip
     assert find_experiment("vit/digits") is DIGITS
     fields = {field.name for field in dataclasses.fields(Request)}
