@@ -221,7 +221,7 @@ def test_verify_checks_each_theorem_and_exits_with_zero(here: Path, warm: WarmCo
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(done.stdout)["theorems"]
     assert all(row["holds"] and row["control_residual"] > row["tolerance"] for row in rows)
-    assert sum(row["source"] == "kernel PCA" for row in rows) == 25
+    assert sum(row["source"] == "kernel PCA" for row in rows) == 26
     assert sum(row["source"] == "general attention" for row in rows) >= 28
     assert files(here) == {"small.py"}
 

@@ -19,11 +19,15 @@ from clearhead.calibration.results import Calibration, Count, PlantedCounts, Ran
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.calibrate_command import planted_table
 from clearhead.errors import InputError
-from clearhead.stored_json import DamagedFileError
+from clearhead.stored_json import DamagedFileError, read_json, write_json
+from clearhead.theories.theory import Claim, Role
 from tests.audit.synthetic_findings import finding
 from tests.once import once
 
 SMALL = Shape(layers=2, heads=4, head_dim=3, width=13, tokens=11, inputs=12)
+PUBLISHED = Claim(
+    theory="t", statistic="as published", statement="", formula="", citation="", predicted=None, role=Role.PUBLISHED
+)
 
 
 def request(*theories: str, **options) -> CalibrationRequest:
@@ -143,6 +147,43 @@ def test_random_models_are_counted_by_family_with_their_own_seeds(random_models)
     assert len(seeds) == len(set(seeds)) == 3 * (1 + BASELINE_DRAWS)
     assert calibration.random["first"]["symmetry"].models == 2
     assert calibration.random_counts("symmetry").heads == 3 * 8
+
+
+def test_statistics_as_published_are_kept_for_every_random_model(random_models, tmp_path):
+    path = tmp_path / "calibration.json"
+    wanted = request("attention-sinks", strengths=(), models=2)
+    calibrate(wanted, random_models, path=path)
+    calibration = calibrate(dataclasses.replace(wanted, models=3), random_models, path=path)
+    assert [len(calibration.random[f]["attention-sinks"].published["sink rate"]) for f in ("first", "second")] == [2, 1]
+    level = calibration.published("attention-sinks")["sink rate"]
+    assert level.models == 3
+    assert 0 <= level.low <= level.median <= level.high <= 1
+    assert set(calibration.published("attention-sinks")) == {"sink rate"}, "claims that are judged have verdicts"
+    assert calibration.published("symmetry") == {}
+
+
+def test_level_of_random_models_is_the_median_over_heads_and_then_over_models():
+    def model(*values: float) -> RandomCounts:
+        counts = RandomCounts()
+        counts.add([], [dataclasses.replace(finding(value=value), claim=PUBLISHED) for value in values])
+        return counts
+
+    first, second = model(1, 2, 9), model(4, 5, float("nan"), 6)
+    third = model(8)
+    first.merge(second)
+    calibration = made({}, {"a": first, "b": third})
+    level = calibration.published("t")["as published"]
+    assert (level.median, level.models) == (5, 3)
+    assert (level.low, level.high) == pytest.approx((2.3, 7.7))
+
+
+def test_calibration_without_statistics_as_published_is_read(tmp_path):
+    path = tmp_path / "calibration.json"
+    made({"1": 20}, {"a": RandomCounts(audited=2, models=2, heads=8)}).write(path)
+    content = read_json(path)
+    del content["random"]["a"]["t"]["published"]
+    write_json(path, content)
+    assert Calibration.read(path).published("t") == {}
 
 
 def test_theory_that_is_added_later_gets_the_same_random_models(tmp_path, random_models):

@@ -20,6 +20,11 @@ KERNEL_PCA_FAULTS = (
     Fault("kernel PCA: four other heads' keys are a control", "theories/kernel_pca/controls.py", "fewest_keys: int = 5", "fewest_keys: int = 4", CLAIMS),
     Fault("kernel PCA: many draws of statistics as published", "theories/kernel_pca/entry.py", "key: draws[:1] for", "key: draws for", CLAIMS),
     Fault("kernel PCA: queries of equal weight", "theories/kernel_pca/loss.py", "share.sqrt().unsqueeze(-1) * queries.directions", "share.shape[-1] ** -0.5 * queries.directions", ("tests/theories/kernel_pca/test_loss.py",)),
+    Fault("theorems: the inverse is regularised", "theories/kernel_pca/theorems/remarks.py", "VANISHING = 1e-18", "VANISHING = 1e-3", ("tests/theorems/test_kernel_pca.py",)),
+    Fault("theorems: the control is the inverse too", "theories/kernel_pca/theorems/remarks.py", "return _largest_gamma(e, w - w.mean(dim=0))", "return _largest_gamma(e, w + 1e14 * w.mean(dim=0))", ("tests/theorems/test_kernel_pca.py",)),
+    Fault("random levels: over heads of all models", "calibration/results.py", 'self.published.setdefault(statistic, []).append(float(f"{np.median(of_heads):.4g}"))', "self.published.setdefault(statistic, []).extend(of_heads)", ("tests/calibration/test_runs.py",)),
+    Fault("random levels: of claims that are judged too", "calibration/runs.py", "(f for f in findings if f.claim.role is Role.PUBLISHED)", "findings", ("tests/calibration/test_runs.py",)),
+    Fault("random levels: lost for all families", "calibration/results.py", "self.published[statistic] = [*self.published.get(statistic, []), *values]", "self.published[statistic] = values", ("tests/calibration/test_runs.py",)),
     Fault("CKA: row sums of a linear kernel", "theories/kernel_pca/cka.py", "x.sum(dim=-2).unsqueeze(-1)", "x.mean(dim=-2).unsqueeze(-1)", CKA),
     Fault("CKA: the trace of a linear kernel", "theories/kernel_pca/cka.py", "(self.entries.mT @ other.entries).square()", "(self.entries.mT @ other.entries).abs()", CKA),
 )  # fmt: skip

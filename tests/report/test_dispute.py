@@ -2,9 +2,15 @@
 
 import dataclasses
 
+import pytest
+
 from clearhead.audit.record import AuditRecord
+from clearhead.calibration.results import Calibration, RandomCounts, RandomLevel
+from clearhead.report import calibration
 from clearhead.report.dispute import view_dispute
 from clearhead.report.grid import arrange
+from clearhead.report.html import render_html
+from clearhead.theories.catalogue import TheorySource
 from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP
 
 
@@ -24,3 +30,38 @@ def test_a_dispute_about_a_theory_that_was_not_measured_has_nothing_to_show(disp
     view = view_dispute(dataclasses.replace(DISPUTE, theory="another"), arrange(disputed.findings))
     assert view.deciding == ()
     assert [side.table.summaries for side in view.positions] == [(), ()]
+
+
+def test_each_statistic_is_shown_with_its_level_on_random_models(
+    disputed: AuditRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = RandomCounts(published={LOSS.statistic: [0.95, 0.97, 0.99], "of no position": [1.0]})
+    made = Calibration(settings={}, version="1", random={"a": {"kernel-pca": counts}})
+    monkeypatch.setattr(calibration, "_shipped", lambda: made)
+    source = TheorySource(key="kernel-pca", title=DISPUTE.theory, package="clearhead", version="9")
+    disputed = dataclasses.replace(disputed, theories=(source,))
+    levels = calibration.levels_of_random_models(disputed)[DISPUTE.theory]
+    assert levels[LOSS.statistic] == RandomLevel(0.97, pytest.approx(0.952), pytest.approx(0.988), 3)
+    first, second = view_dispute(DISPUTE, arrange(disputed.findings), levels).positions
+    assert set(first.table.random_models) == {LOSS.statistic}
+    assert second.table.random_models == {}
+    page = render_html(disputed)
+    assert page.count("0.970 (0.952 to 0.988)") == 1
+    assert page.count(">Random models</th>") == 1
+    assert "over 3 models" in page
+
+
+def test_without_a_calibration_there_is_no_column_of_random_models(
+    disputed: AuditRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "_shipped", lambda: None)
+    assert calibration.levels_of_random_models(disputed) == {}
+    assert "Random models" not in render_html(disputed)
+
+
+def test_what_is_known_about_the_evidence_is_on_the_page(disputed: AuditRecord) -> None:
+    texts = ("the first <remark>", "the second")
+    page = render_html(dataclasses.replace(disputed, disputes=(dataclasses.replace(DISPUTE, evidence=texts),)))
+    assert "<p>the first &lt;remark&gt;</p>" in page
+    assert "<p>the second</p>" in page
+    assert "About the evidence" not in render_html(disputed)

@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.kernel_pca import theorems
 from tests.theorems.conftest import Verification
 
-IDS = [f"K{number}" for number in range(1, 26)]
+IDS = [f"K{number}" for number in range(1, 27)]
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -20,6 +21,24 @@ def test_theorem_holds_and_its_control_fails(verification: Verification, id: str
     assert check.holds
     assert check.residual <= 1e-12
     assert check.control_residual > 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_printed_inverse_recovers_constant_vectors_from_random_values(dtype: torch.dtype) -> None:
+    """K26 takes the limit. This is what torch computes here: no inverse, no finite one, or constant vectors."""
+    tokens, columns = 197, 5
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(tokens, columns, generator=generator, dtype=torch.float64).to(dtype) + 0.1
+    centring = torch.eye(tokens, dtype=dtype) - 1 / tokens
+    inverse, info = torch.linalg.inv_ex(centring)
+    if int(info) != 0 or not bool(inverse.isfinite().all()):
+        return
+    a = (inverse @ w).double()
+    # Entries of the inverse are at least 1 / (N eps) / N, and multiply the sum of a column of w.
+    rounding = 10 * tokens * torch.finfo(dtype).eps
+    assert float((a - a.mean(dim=0)).norm() / a.norm()) < 10 * rounding
+    by_least_squares = torch.linalg.pinv(centring, hermitian=True, rtol=rounding) @ w
+    assert torch.allclose(by_least_squares, w - w.mean(dim=0), atol=rounding)
 
 
 def test_every_theorem_of_every_theory_has_its_own_identifier(verification: Verification) -> None:

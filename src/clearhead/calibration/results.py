@@ -1,16 +1,19 @@
 """The counts of a calibration, the file that holds them, and what they say about a theory."""
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.stored_json import DamagedFileError, read_json, write_json
 
-__all__ = ["CALLED", "Calibration", "Count", "PlantedCounts", "RandomCounts", "shipped_calibration"]
+__all__ = ["CALLED", "Calibration", "Count", "PlantedCounts", "RandomCounts", "RandomLevel", "shipped_calibration"]
 
 FORMAT = "clearhead-calibration/1"
 SHIPPED = "shipped.json"
@@ -57,18 +60,32 @@ class PlantedCounts:
         return Count(sum(counts.get(str(verdict), 0) for verdict in verdicts), self.heads)
 
 
+@dataclass(frozen=True, slots=True)
+class RandomLevel:
+    """A statistic on random models: median and 5 to 95 % range over models, each model by the median over its heads."""
+
+    median: float
+    low: float
+    high: float
+    models: int
+
+
 @dataclass(slots=True, kw_only=True)
 class RandomCounts:
-    """Random models: audited, with a tested head, with a called head; and heads: tested, called."""
+    """Random models: audited, with a tested head, with a called head; and heads: tested, called.
+
+    published: the median over heads in every model, by statistic as published
+    """
 
     audited: int = 0
     models: int = 0
     called_models: int = 0
     heads: int = 0
     called_heads: int = 0
+    published: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, findings: Iterable[Finding]) -> None:
-        """Count the findings of one model on one claim."""
+    def add(self, findings: Iterable[Finding], published: Iterable[Finding] = ()) -> None:
+        """Count the findings of one model on one claim, and keep those on statistics as published."""
         counts = Counter(finding.verdict for finding in findings if finding.verdict not in WITHOUT_TEST)
         called = sum(counts[verdict] for verdict in CALLED)
         self.audited += 1
@@ -76,6 +93,22 @@ class RandomCounts:
         self.called_models += bool(called)
         self.heads += counts.total()
         self.called_heads += called
+        values = defaultdict(list)
+        for finding in published:
+            if math.isfinite(finding.value):
+                values[finding.claim.statistic].append(finding.value)
+        for statistic, of_heads in values.items():
+            self.published.setdefault(statistic, []).append(float(f"{np.median(of_heads):.4g}"))
+
+    def merge(self, other: "RandomCounts") -> None:
+        """Add the counts of other models."""
+        self.audited += other.audited
+        self.models += other.models
+        self.called_models += other.called_models
+        self.heads += other.heads
+        self.called_heads += other.called_heads
+        for statistic, values in other.published.items():
+            self.published[statistic] = [*self.published.get(statistic, []), *values]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,10 +153,16 @@ class Calibration:
         """Return the counts of a theory over all families."""
         total = RandomCounts()
         for by_theory in self.random.values():
-            counts = by_theory.get(theory, RandomCounts())
-            for name, value in asdict(counts).items():
-                setattr(total, name, getattr(total, name) + value)
+            total.merge(by_theory.get(theory, RandomCounts()))
         return total
+
+    def published(self, theory: str) -> dict[str, RandomLevel]:
+        """Return what every statistic as published of a theory is on random models; {} if it was not measured."""
+        levels = {}
+        for statistic, values in self.random_counts(theory).published.items():
+            low, median, high = np.quantile(values, [0.05, 0.5, 0.95])
+            levels[statistic] = RandomLevel(float(median), float(low), float(high), len(values))
+        return levels
 
     def detectable(self, theory: str) -> float | None:
         """Return the smallest strength from which on at least 80 % of planted heads are detected; None without."""

@@ -188,9 +188,10 @@ def _audit_random(
     )
     by_theory = calibration.random.setdefault(family.name, {})
     for theory in theories:
-        primary = calibration.primary[theory.key]
+        findings = [f for f in record.findings if f.claim.theory == theory.title]
         by_theory.setdefault(theory.key, RandomCounts()).add(
-            f for f in record.findings if f.claim.theory == theory.title and f.claim.statistic == primary
+            (f for f in findings if f.claim.statistic == calibration.primary[theory.key]),
+            (f for f in findings if f.claim.role is Role.PUBLISHED),
         )
 
 

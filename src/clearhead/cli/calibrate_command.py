@@ -22,11 +22,18 @@ from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.loading import LoadedModel, load_model
 from clearhead.models.objects import is_object_path
 from clearhead.report.columns import first_that_fits, print_columns
-from clearhead.report.wording import clean
+from clearhead.report.wording import clean, number
 from clearhead.storage import lock_folder
 from clearhead.stored_json import write_text
 
-__all__ = ["CalibrationFiles", "planted_table", "print_calibration", "random_table", "run_calibration"]
+__all__ = [
+    "CalibrationFiles",
+    "planted_table",
+    "print_calibration",
+    "published_table",
+    "random_table",
+    "run_calibration",
+]
 
 COUNTS_FILE, TABLE_FILE, PLOT_FILE = "calibration.json", "calibration.md", "calibration.svg"
 MAX_TOKENS, BATCH_SIZE = 256, 8
@@ -115,6 +122,22 @@ def random_table(calibration: Calibration) -> Table:
     ]
 
 
+def published_table(calibration: Calibration) -> Table:
+    """Return one row for each statistic as published: its median and range over random models."""
+    rows = [
+        (theory, statistic, level)
+        for theory in calibration.primary
+        for statistic, level in calibration.published(theory).items()
+    ]
+    return [
+        Field(title="theory", cells=[theory for theory, *_ in rows], text=True),
+        Field(title="statistic as published", cells=[statistic for _, statistic, _ in rows], text=True),
+        Field(title="median over random models", cells=[number(level.median) for *_, level in rows]),
+        Field(title="5% to 95%", cells=[f"{number(level.low)} to {number(level.high)}" for *_, level in rows]),
+        Field(title="models", cells=[str(level.models) for *_, level in rows]),
+    ]
+
+
 def as_page(calibration: Calibration) -> str:
     """Return the tables, the verdicts of all claims and the settings in Markdown."""
     settings = calibration.settings
@@ -126,6 +149,7 @@ def as_page(calibration: Calibration) -> str:
     ]
     if calibration.random:
         parts.append(as_markdown(random_table(calibration)))
+        parts += ["Statistics as published on random models:", as_markdown(published_table(calibration))]
     parts += ["Verdicts of planted heads, all claims:", as_markdown(_claims_table(calibration))]
     return "\n\n".join(parts) + "\n"
 

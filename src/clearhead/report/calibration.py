@@ -1,11 +1,12 @@
 """What the calibration in the package says about the theories of an audit."""
 
 import functools
+from collections.abc import Mapping
 
 from clearhead.audit.record import AuditRecord
-from clearhead.calibration.results import Calibration, shipped_calibration
+from clearhead.calibration.results import Calibration, RandomLevel, shipped_calibration
 
-__all__ = ["calibration_sentences"]
+__all__ = ["calibration_sentences", "levels_of_random_models"]
 
 
 def calibration_sentences(record: AuditRecord) -> dict[str, str]:
@@ -15,6 +16,12 @@ def calibration_sentences(record: AuditRecord) -> dict[str, str]:
         return {}
     sentences = {source.title: calibration.sentence(source.key) for source in record.theories}
     return {title: sentence for title, sentence in sentences.items() if sentence}
+
+
+def levels_of_random_models(record: AuditRecord) -> dict[str, Mapping[str, RandomLevel]]:
+    """Return what statistics as published are on random models, by the title of each theory and statistic."""
+    calibration = _shipped()
+    return {} if calibration is None else {s.title: calibration.published(s.key) for s in record.theories}
 
 
 @functools.cache

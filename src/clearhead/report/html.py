@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
-from clearhead.report.calibration import calibration_sentences
+from clearhead.report.calibration import calibration_sentences, levels_of_random_models
 from clearhead.report.depth import depth_chart
 from clearhead.report.dispute import summary_table, view_dispute
 from clearhead.report.grid import Cell, arrange, beyond_controls, further_claims, leading, skipped_heads
@@ -45,6 +45,7 @@ _FILTERS = {
     "finite": lambda value: value if math.isfinite(value) else 0.0,
     "headline": headline,
     "interval": lambda interval, claim: interval_in_prose(claim, interval),
+    "level": lambda level: f"{number(level.median)} ({number(level.low)} to {number(level.high)})",
     "memory": amount_of_memory,
     "number": number,
     "skipped": skipped_heads,
@@ -62,6 +63,7 @@ def render_html(record: AuditRecord) -> str:
     grids = arrange(record.findings)
     maps, map_of = head_maps(grids)
     leads = leading(grids)
+    levels = levels_of_random_models(record)
     style = page_style()
     script = f"\n{_file('report.js')}"
     return page_template("template.html.j2").render(
@@ -72,7 +74,7 @@ def render_html(record: AuditRecord) -> str:
         maps=maps,
         charts=[value_chart(grid) for grid in leads],
         calibrated=calibration_sentences(record),
-        disputes=[view_dispute(dispute, grids) for dispute in record.disputes],
+        disputes=[view_dispute(dispute, grids, levels.get(dispute.theory)) for dispute in record.disputes],
         groups=[
             (theory, role, claims)
             for theory in dict.fromkeys(grid.claim.theory for grid in grids)

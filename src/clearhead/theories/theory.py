@@ -281,8 +281,12 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispute:
-    """A theory on which publications disagree. The theory's primary claim decides, on the audited model."""
+    """A theory on which publications disagree. The theory's primary claim decides, on the audited model.
+
+    evidence: what is known about the evidence of the positions, whatever the model
+    """
 
     theory: str
     question: str
     positions: tuple[Position, ...]
+    evidence: tuple[str, ...] = ()

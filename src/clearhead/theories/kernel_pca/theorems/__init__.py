@@ -1,8 +1,9 @@
-"""Theorem checks of kernel PCA (Teo and Nguyen 2024): theorem 1, remarks 1 to 3, the projection loss, pursuit."""
+"""Theorem checks of kernel PCA (Teo and Nguyen 2024): theorem 1, remarks 1 to 3, the projection loss, pursuit,
+and the singular inverse of section 2.2.2."""
 
 from clearhead.theories.kernel_pca.theorems.axes import AXES_THEOREMS
 from clearhead.theories.kernel_pca.theorems.pursuit import PURSUIT_THEOREMS
-from clearhead.theories.kernel_pca.theorems.remarks import REMARKS, ROW_SUMS
+from clearhead.theories.kernel_pca.theorems.remarks import REMARKS, ROW_SUMS, SINGULAR_INVERSE
 from clearhead.theories.theorem import check_theorems
 from clearhead.theories.theory import TheoremCheck
 
@@ -11,4 +12,5 @@ __all__ = ["theorems"]
 
 def theorems() -> list[TheoremCheck]:
     """Check every theorem of kernel PCA on one random example."""
-    return check_theorems((*AXES_THEOREMS, *REMARKS, *PURSUIT_THEOREMS, *ROW_SUMS), source="kernel PCA")
+    every = (*AXES_THEOREMS, *REMARKS, *PURSUIT_THEOREMS, *ROW_SUMS, *SINGULAR_INVERSE)
+    return check_theorems(every, source="kernel PCA")

@@ -19,7 +19,10 @@ from clearhead.theories.kernel_pca.theorems.example import (
     largest_relative_error,
 )
 
-__all__ = ["REMARKS", "ROW_SUMS"]
+__all__ = ["REMARKS", "ROW_SUMS", "SINGULAR_INVERSE"]
+
+VANISHING = 1e-18
+"""A distance of I - (1 - eps) 1_N from the singular I - 1_N that cannot be distinguished from zero."""
 
 
 def _averaging(e: Example) -> Tensor:
@@ -117,6 +120,27 @@ def _published_loss_below_zero(e: Example) -> float:
     return float(((h.square().sum(dim=-1) - total) / total).clamp_min(0).max())
 
 
+def _gamma_of_constant_vectors(e: Example) -> float:
+    """Return how far the recovered vectors are from constant, or gamma from zero, whichever is more.
+
+    1_N is idempotent, so the inverse of I - (1 - eps) 1_N is I + (1 - eps) / eps 1_N.
+    """
+    w = e.g_k[:, None] * e.v
+    a = w + (1 - VANISHING) / VANISHING * _averaging(e) @ w
+    return max(largest_relative_error(a, a.mean(dim=0).expand_as(a)), _largest_gamma(e, a))
+
+
+def _largest_gamma(e: Example, a: Tensor) -> float:
+    """Return the largest |gamma| = |K~ a / (N a)|, relative to the first eigenvalue of K~ / N."""
+    gram = centred_gram(e)
+    return float(((gram @ a) / a).abs().max() / torch.linalg.matrix_norm(gram, ord=2))
+
+
+def _gamma_by_least_squares(e: Example) -> float:
+    w = e.g_k[:, None] * e.v
+    return _largest_gamma(e, w - w.mean(dim=0))
+
+
 REMARKS = (
     kernel_pca_theorem(
         "K10", "the centred Gram matrix is K - 1_N K - K 1_N + 1_N K 1_N", lambda e: _centring(e, last_term=True),
@@ -173,5 +197,13 @@ ROW_SUMS = (
     kernel_pca_theorem(
         "K25", "row j of S sums to mean(g) / g(k_j)", lambda e: _row_sums(e, _scaling(e)),
         "S without g, whose rows sum to one", lambda e: _row_sums(e, _averaging(e)), "remark 3",
+    ),
+)  # fmt: skip
+
+SINGULAR_INVERSE = (
+    kernel_pca_theorem(
+        "K26", "with the inverse of I - (1 - eps) 1_N, eps -> 0, random values too give constant vectors and gamma = 0",
+        _gamma_of_constant_vectors,
+        "least squares in place of the inverse", _gamma_by_least_squares, "section 2.2.2 (limit derived here)",
     ),
 )  # fmt: skip
