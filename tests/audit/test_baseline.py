@@ -2,7 +2,8 @@
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ import torch
 from scipy import stats
 from torch import nn
 
-from clearhead.audit import baseline as baselines
 from clearhead.audit.baseline import BASELINE, TRAINED_NORMS, with_baseline
+from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
 from clearhead.audit.judging import judge
-from clearhead.audit.run import audit
+from clearhead.audit.run import AuditError, audit
 from clearhead.errors import InputError
 from clearhead.models.norms import norm_values
-from clearhead.numerics.moments import prediction_p_value
+from clearhead.numerics.moments import Interval, prediction_p_value
 from clearhead.report.json_file import audit_as_json
 from clearhead.theories.theory import Unit
 from tests.audit.synthetic_findings import CLAIM, finding
@@ -92,13 +93,14 @@ def test_only_what_the_second_baseline_can_change_is_measured(
     model = BERT.make() if gains == "initial" else trained
     runs: list[str] = []
 
-    class Counted(baselines.Measurement):
-        def __init__(self, theory: Any, **options: Any) -> None:
-            super().__init__(theory, **options)
-            runs.append(theory.key)
-            assert options["controls"] is False
+    begin = Measurement.__init__
 
-    monkeypatch.setattr(baselines, "Measurement", Counted)
+    def counted(self: Measurement, theory: Any, *, controls: bool = True, **options: Any) -> None:
+        begin(self, theory, controls=controls, **options)
+        if not controls:  # the trained model is measured with controls, the baseline without
+            runs.append(theory.key)
+
+    monkeypatch.setattr(Measurement, "__init__", counted)
     record = audit(model, _batches(), theories=("symmetry", "attention-sinks"), baseline=fresh)
     again = ["attention-sinks"] if gains == "trained" else []
     assert runs == ["symmetry", "attention-sinks", *again, "attention-sinks", *again]
@@ -152,6 +154,28 @@ def test_the_second_baseline_does_not_stand_in_for_the_first() -> None:
     low = [0.2, 0.21, 0.19]
     assert _compared(finding(0.97, half=0.001), low[:1], low).verdict is Verdict.UNDECIDED
     assert _compared(finding(0.97, half=0.001), [], low).verdict is Verdict.UNDECIDED
+
+
+def test_models_without_a_value_are_no_draws() -> None:
+    nothing = dataclasses.replace(finding(math.nan, inputs=0), interval=Interval(math.nan, math.nan))
+    heads = [*_heads([0.2, 0.21, 0.19]), nothing]
+    (compared,) = judge(with_baseline([finding(0.97, half=0.001)], heads, seed=3, decisive=["theory"]))
+    assert compared.controls[-1].draws == 3
+    assert compared.verdict is Verdict.SUPPORTED
+
+
+def test_a_baseline_with_fewer_inputs_raises_an_error(trained: nn.Module, fresh: list[nn.Module]) -> None:
+    class Fewer:
+        """Batches of which one is missing from the second time on."""
+
+        times = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.times += 1  # when the first batch is taken
+            yield from _batches()[self.times > 1 :]
+
+    with pytest.raises(AuditError, match="did not get the same inputs"):
+        audit(trained, Fewer(), theories="attention-sinks", baseline=fresh)
 
 
 def test_layers_have_layers_as_baselines() -> None:

@@ -19,7 +19,7 @@ from clearhead.theories import kernel_pca, symmetry
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import measure_by_head
-from clearhead.theories.theory import Claim, Control, Sample, Samples, Theory
+from clearhead.theories.theory import Claim, Control, Grouping, Sample, Samples, Theory
 
 FIRST, SECOND = (
     Claim(
@@ -319,3 +319,31 @@ def test_fixed_draws_are_widened_by_the_heads_own_error() -> None:
         for finding in _stream(values, fixed, fixed)[:HEADS]:
             p = {control.name: control.p_value for control in finding.controls}
             assert (p["fixed"] < 0.05) is significant
+
+
+def test_every_group_of_every_layer_has_random_numbers_of_its_own() -> None:
+    drawn: list[float] = []
+
+    def measure(group: object, rng: Random) -> Samples:
+        drawn.append(float(rng.numpy.random()))
+        return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
+
+    grouping = Grouping(size=2, prepare=lambda examples, generators: list(examples))
+    theory = Theory(key="t", title="t", claims=(FIRST,), measure=measure, grouping=grouping)
+    for seed in (0, 1):
+        measurement = Measurement(theory, seed=seed)
+        for layer in (0, 1):
+            measurement.observe(_call(range(6), layer=layer))
+    assert len(set(drawn)) == len(drawn) == 12
+
+
+def test_a_head_is_covered_if_it_is_on_every_input() -> None:
+    covered = np.array([[True, True, False], [True, False, False], [True, True, False]])
+
+    def measure(example: Example, rng: Random) -> Samples:
+        i = int(example.q[0, 0, 0])
+        return {FIRST: Sample(value=np.full(HEADS, 0.1 * i), controls={}, covered=covered[i])}
+
+    measurement = Measurement(Theory(key="t", title="t", claims=(FIRST,), measure=measure))
+    measurement.observe(_call(range(3)))
+    assert [finding.applies for finding in measurement.findings()] == [True, False, False]
