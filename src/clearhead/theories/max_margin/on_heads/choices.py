@@ -90,7 +90,7 @@ class Choice:
         )
 
 
-def _in_few_bytes(x: Array) -> NDArray[np.floating]:
+def _in_few_bytes(x: NDArray[np.floating]) -> NDArray[np.floating]:
     """Return the numbers in single precision if they are such numbers."""
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)

@@ -99,9 +99,10 @@ def group_samples(
 
     def random_head(kind: str, draw: int, h: int) -> Statistics:
         solved = kind == RANDOM and bool(random_matrices) and (shared[kind] or in_all_norms[h])
-        return measurements[h % sides].random_head(
+        statistics: Statistics = measurements[h % sides].random_head(
             kind, draw, h, in_span=any(controlled), matrix=random_matrices[draw] if solved else None
         )
+        return statistics
 
     shapes = {kind: choices[0].selected[kind].shape for kind in RANDOM_KINDS if kind in choices[0].selected}
     shared = {kind: shape[1] < heads or heads == 1 for kind, shape in shapes.items()}
