@@ -247,6 +247,13 @@ MARGIN_CLAIM_FAULTS = (
         PREDICTIONS,
     ),
     Fault(
+        "margin: the SVM of all inputs is tried once",
+        f"{WHERE}/predictions.py",
+        "least = separate(rows)",
+        "least = separate.__globals__['least_frobenius'](rows)",
+        PREDICTIONS,
+    ),
+    Fault(
         "margin: kept choices lose precision",
         f"{WHERE}/choices.py",
         "return single if np.array_equal(single, x) else x",

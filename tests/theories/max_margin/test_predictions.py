@@ -20,6 +20,9 @@ from clearhead.theories.max_margin.on_heads import measurement as on_heads
 from clearhead.theories.max_margin.on_heads.choices import MODEL, Sampling, choices_of
 from clearhead.theories.max_margin.on_heads.predictions import KeptGroup
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
+from clearhead.theories.max_margin.svm import solving
+from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm, least_frobenius
 from clearhead.theories.theory import Claim
 from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, normal
 
@@ -114,6 +117,20 @@ def test_predictions_are_the_statistics_of_the_svm_of_all_queries() -> None:
         margins[torch.arange(len(z)), selected] = torch.inf
         ratios.append(float(margins.min() / best.norm() * own.norm()))
     assert finding.predicted == pytest.approx(np.mean(ratios), rel=1e-6)
+
+
+def test_svm_that_needs_a_second_attempt_is_solved(monkeypatch: pytest.MonkeyPatch, whole: Measurement) -> None:
+    def without_convergence(rows: Constraints, *, start: Array | None = None) -> LeastNorm:
+        return dataclasses.replace(least_frobenius(rows, start=start), converged=start is not None)
+
+    monkeypatch.setattr(solving, "least_frobenius", without_convergence)
+    assert findings_of(measure(heads_of(svm(tokens()))))[EXACT].predicted == pytest.approx(
+        findings_of(whole)[EXACT].predicted, abs=ROUNDING
+    )
+    monkeypatch.setattr(solving, "decide", lambda *rest: None)
+    exact = findings_of(measure(heads_of(svm(tokens()))))[EXACT]
+    assert np.isnan(exact.predicted)
+    assert exact.reason == "the predicted value could not be computed"
 
 
 def test_further_queries_bring_the_prediction_down_to_the_head_that_saw_them() -> None:
@@ -223,7 +240,7 @@ def test_kept_choices_are_exact_and_of_the_layers_own_heads_alone() -> None:
     for x, dtype in ((tokens().float().double(), np.float32), (tokens(), np.float64)):
         heads = heads_of(svm(tokens()), x=x)[0]
         generators = [np.random.default_rng(index) for index in range(INPUTS)]
-        sampling = dataclasses.replace(SAMPLING, tokens=3)
+        sampling = dataclasses.replace(SAMPLING, tokens=3, random=4)
         seed = np.random.SeedSequence(0)
         for choices in choices_of(examples_of(heads), space_of(heads), generators, sampling, head_seed=seed):
             assert (len(choices.measured), len(choices.further)) == (3, 2)

@@ -18,7 +18,9 @@ from clearhead.theories.max_margin.on_heads.choices import MODEL, Choice, InputC
 from clearhead.theories.max_margin.on_heads.evidence import fit_statistics
 from clearhead.theories.max_margin.on_heads.other_norms import cosine, other_svms
 from clearhead.theories.max_margin.on_heads.problems import Group, Problem, fit_problem
-from clearhead.theories.max_margin.svm.frobenius import LeastNorm, least_frobenius
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm
+from clearhead.theories.max_margin.svm.solution import Conflict
+from clearhead.theories.max_margin.svm.solving import separate
 from clearhead.theories.theory import Claim
 
 __all__ = ["PREDICTED", "KeptGroup", "predict_head"]
@@ -56,8 +58,8 @@ def predict_head(groups: Sequence[KeptGroup], h: int, *, everywhere: bool = Fals
     side = h % groups[0].measured[0].x.shape[0]
     everything = Group([choice for group in groups for choice in (*group.measured, *group.further)], side)
     rows = _problem(everything, h).constraints()
-    least = least_frobenius(rows)
-    if not least.converged:
+    least = separate(rows)
+    if isinstance(least, Conflict) or not least.converged:
         return predicted
     in_other_norms = [everywhere or group.saturation(h) >= c.REQUIRED_SATURATION for group in groups]
     others = other_svms(rows, least) if any(in_other_norms) else {}

@@ -33,7 +33,7 @@ from clearhead.theories.max_margin.svm.nuclear import least_nuclear
 from clearhead.theories.max_margin.svm.selection import selection_constraints
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm
 
-__all__ = ["attention_svm", "solve_constraints"]
+__all__ = ["attention_svm", "separate", "solve_constraints"]
 
 TOLERANCE = {Norm.FROBENIUS: 1e-10, Norm.NUCLEAR: 1e-6, Norm.MAX_ENTRY: 1e-6}
 """Default tolerances: largest distance of the bounds on the margin, relative to the upper bound."""
@@ -84,7 +84,7 @@ def solve_constraints(
     """Solve for given constraints; `chosen`, the selected tokens, and `shape`, (n, t), serve to name tokens."""
     if constraints.equal.all():
         return trivial_solution(constraints, shape, norm)
-    least = zero_constraint_conflict(constraints, chosen) or _separate(constraints)
+    least = zero_constraint_conflict(constraints, chosen) or separate(constraints)
     if isinstance(least, Conflict):
         return infeasible_solution(constraints, shape, norm, least)
     separates = constraints.values(least.W)[~constraints.equal].min() > 0
@@ -97,7 +97,7 @@ def solve_constraints(
     return certified_solution(constraints, shape, norm, least.W, least.multipliers, tolerance=tolerance)
 
 
-def _separate(constraints: Constraints) -> Conflict | LeastNorm:
+def separate(constraints: Constraints) -> Conflict | LeastNorm:
     """Return the matrix of least Frobenius norm, or a conflict: feasibility does not depend on the norm.
 
     If neither can be computed, return a matrix that separates, otherwise the last one tried.
