@@ -126,7 +126,8 @@ def test_seeds_count_from_the_first(tmp_path: Path) -> None:
 
 def test_the_catalogue_has_each_experiment_once() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
-        "kernel-pca/models", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits", "rpc/step-time",
+        "kernel-pca/models", "kernel-pca/linear-map", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits",
+        "rpc/step-time",
         "svm/models", "calibration/sceptr", "svm/local-convergence", "svm/convergence-type", "svm/rank",
         "svm/multi-token", "svm/trajectories", "svm/prompt", "svm/optimisers", "svm/regularisation-path", "svm/drift",
         "svm/training", "coding-rate/sign-table", "crate/fashion-mnist", "crate/digits", "crate/segmentation",
@@ -134,5 +135,5 @@ def test_the_catalogue_has_each_experiment_once() -> None:
     assert find_experiment("vit/digits") is DIGITS
     fields = {field.name for field in dataclasses.fields(Request)}
     assert all(experiment.options <= fields for experiment in EXPERIMENTS)
-    with pytest.raises(ValueError, match="there is no experiment vit; choose one of kernel-pca/models, vit/fashion"):
+    with pytest.raises(ValueError, match="no experiment vit; choose one of kernel-pca/models, kernel-pca/linear-map, "):
         find_experiment("vit")

@@ -3,6 +3,7 @@
 from fault import Fault
 
 CLAIMS = ("tests/theories/kernel_pca/test_claims.py",)
+LINEAR = ("tests/experiments/models/test_linear_map.py",)
 CKA = ("tests/theories/kernel_pca/test_cka.py",)
 
 KERNEL_PCA_FAULTS = (
@@ -25,6 +26,10 @@ KERNEL_PCA_FAULTS = (
     Fault("random levels: over heads of all models", "calibration/results.py", 'self.published.setdefault(statistic, []).append(float(f"{np.median(of_heads):.4g}"))', "self.published.setdefault(statistic, []).extend(of_heads)", ("tests/calibration/test_runs.py",)),
     Fault("random levels: of claims that are judged too", "calibration/runs.py", "(f for f in findings if f.claim.role is Role.PUBLISHED)", "findings", ("tests/calibration/test_runs.py",)),
     Fault("random levels: lost for all families", "calibration/results.py", "self.published[statistic] = [*self.published.get(statistic, []), *values]", "self.published[statistic] = values", ("tests/calibration/test_runs.py",)),
+    Fault("linear map: evaluated on the inputs it was fitted to", "experiments/models/linear_map.py", "fitted_on, held_out = given[::2], given[1::2]", "fitted_on, held_out = given[::2], given[::2]", LINEAR),
+    Fault("linear map: descent", "experiments/models/linear_map.py", "(-captured(given, weight, pivots=False)", "(captured(given, weight, pivots=False)", LINEAR),
+    Fault("linear map: all eigenvalues count", "experiments/models/linear_map.py", ".flip(-1)[..., :count].clamp_min(0)", ".flip(-1).clamp_min(0)", LINEAR),
+    Fault("linear map: without the bias", "experiments/models/linear_map.py", "x.new_ones(len(x), 1)], -1)", "x.new_zeros(len(x), 1)], -1)", LINEAR),
     Fault("CKA: row sums of a linear kernel", "theories/kernel_pca/cka.py", "x.sum(dim=-2).unsqueeze(-1)", "x.mean(dim=-2).unsqueeze(-1)", CKA),
     Fault("CKA: the trace of a linear kernel", "theories/kernel_pca/cka.py", "(self.entries.mT @ other.entries).square()", "(self.entries.mT @ other.entries).abs()", CKA),
 )  # fmt: skip

@@ -6,6 +6,7 @@ from clearhead.experiments.crate.sign_table import SIGN_TABLE
 from clearhead.experiments.crate.training import CRATE_DIGITS, CRATE_FASHION
 from clearhead.experiments.experiment import Experiment
 from clearhead.experiments.models.claim_tables import KERNEL_PCA_TABLE, MAX_MARGIN_TABLE
+from clearhead.experiments.models.linear_map import LINEAR_MAP
 from clearhead.experiments.models.sceptr_table import SCEPTR_TABLE
 from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
 from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
@@ -24,6 +25,7 @@ __all__ = ["EXPERIMENTS", "find_experiment"]
 
 EXPERIMENTS = (
     KERNEL_PCA_TABLE,
+    LINEAR_MAP,
     FASHION_MNIST,
     DIGITS,
     ROBUSTNESS,

@@ -98,7 +98,7 @@ def centred(rows: Float[Tensor, "*b n r"]) -> Float[Tensor, "*b n r"]:
 
 
 def orthonormal_basis(
-    columns: Float[Tensor, "*b r e"], log_size: Float[Tensor, "*#b r"] | None = None
+    columns: Float[Tensor, "*b r e"], log_size: Float[Tensor, "*#b r"] | None = None, *, pivots: bool = True
 ) -> Float[Tensor, "*b r e"]:
     r"""Return orthonormal columns with the span of diag(exp(log_size)) @ columns; those beyond the rank are zero.
 
@@ -106,7 +106,8 @@ def orthonormal_basis(
     out, the first few would dominate every column, and the others would be lost to rounding. Multiplication from the
     right keeps the span, so the columns are first brought to echelon form, in which column j starts at row j, and then
     scaled by the size of that row. QR of such columns is accurate row by row (Cox and Higham 1998). If the leading rows
-    or the columns are nearly dependent, or a leading row is nearly zero, pivots are used: see `_pivoted_basis`.
+    or the columns are nearly dependent, or a leading row is nearly zero, pivots are used: see `_pivoted_basis`. They
+    have no gradient; without `pivots` such columns lose digits instead.
     """
     r, e = columns.shape[-2:]
     rank = min(r, e)
@@ -121,6 +122,8 @@ def orthonormal_basis(
     falling = (log_size.unsqueeze(-1) - log_size[..., None, :rank]).clamp_max(0).exp().tril()
     basis: Tensor
     basis, triangular = torch.linalg.qr((columns @ mix) * falling)
+    if not pivots:
+        return pad(basis, (0, e - rank))
     of_rows = _independence(leading, leading.norm(dim=-2).amax(dim=-1, keepdim=True))
     of_columns = _independence(triangular, triangular.norm(dim=-2))
     doubtful = torch.minimum(of_rows, of_columns) <= INDEPENDENT

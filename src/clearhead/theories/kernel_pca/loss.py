@@ -58,7 +58,7 @@ def explained_fraction(queries: Queries, span: Float[Tensor, "*t r e"]) -> Float
     weighted = share.sqrt().unsqueeze(-1) * queries.directions
     *_, g, n, _ = weighted.shape
     inside = product(weighted.flatten(-3, -2), span).square().sum(dim=-1)
-    return inside.unflatten(-1, (g, n)).sum(dim=-1).clamp(0, 1)
+    return inside.reshape(*inside.shape[:-1], g, n).sum(dim=-1).clamp(0, 1)
 
 
 def log_true_loss(queries: Queries, explained: Float[Tensor, "*s g"]) -> Float[Tensor, "*s g"]:
