@@ -243,7 +243,7 @@ def test_verify_exits_with_one_if_a_theorem_fails(here: Path) -> None:
         command, cwd=here, env=environment(100), capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 1
-    assert done.stdout.endswith("\n24 hold, 1 do not hold\n")
+    assert done.stdout.endswith("\n25 hold, 1 do not hold\n")
 
 
 def _folder(here: Path, **files: bytes | str) -> str:
