@@ -4,6 +4,7 @@ from fault import Fault
 
 CLAIMS = ("tests/theories/kernel_pca/test_claims.py",)
 LINEAR = ("tests/experiments/models/test_linear_map.py",)
+RUNS = "tests/calibration/test_runs.py"
 CKA = ("tests/theories/kernel_pca/test_cka.py",)
 
 KERNEL_PCA_FAULTS = (
@@ -23,9 +24,9 @@ KERNEL_PCA_FAULTS = (
     Fault("kernel PCA: queries of equal weight", "theories/kernel_pca/loss.py", "share.sqrt().unsqueeze(-1) * queries.directions", "share.shape[-1] ** -0.5 * queries.directions", ("tests/theories/kernel_pca/test_loss.py",)),
     Fault("theorems: the inverse is regularised", "theories/kernel_pca/theorems/remarks.py", "VANISHING = 1e-18", "VANISHING = 1e-3", ("tests/theorems/test_kernel_pca.py",)),
     Fault("theorems: the control is the inverse too", "theories/kernel_pca/theorems/remarks.py", "return _largest_gamma(e, w - w.mean(dim=0))", "return _largest_gamma(e, w + 1e14 * w.mean(dim=0))", ("tests/theorems/test_kernel_pca.py",)),
-    Fault("random levels: over heads of all models", "calibration/results.py", 'self.published.setdefault(statistic, []).append(float(f"{np.median(of_heads):.4g}"))', "self.published.setdefault(statistic, []).extend(of_heads)", ("tests/calibration/test_runs.py",)),
-    Fault("random levels: of claims that are judged too", "calibration/runs.py", "(f for f in findings if f.claim.role is Role.PUBLISHED)", "findings", ("tests/calibration/test_runs.py",)),
-    Fault("random levels: lost for all families", "calibration/results.py", "self.published[statistic] = [*self.published.get(statistic, []), *values]", "self.published[statistic] = values", ("tests/calibration/test_runs.py",)),
+    Fault("random levels: over heads of all models", "calibration/results.py", 'self.published.setdefault(statistic, []).append(float(f"{np.median(of_heads):.4g}"))', "self.published.setdefault(statistic, []).extend(of_heads)", (f"{RUNS}::test_level_of_random_models_is_the_median_over_heads_and_then_over_models",)),
+    Fault("random levels: of claims that are judged too", "calibration/runs.py", "(f for f in findings if f.claim.role is Role.PUBLISHED)", "findings", (f"{RUNS}::test_statistics_as_published_are_kept_for_every_random_model",)),
+    Fault("random levels: lost for all families", "calibration/results.py", "self.published[statistic] = [*self.published.get(statistic, []), *values]", "self.published[statistic] = values", (f"{RUNS}::test_level_of_random_models_is_the_median_over_heads_and_then_over_models",)),
     Fault("linear map: evaluated on the inputs it was fitted to", "experiments/models/linear_map.py", "fitted_on, held_out = given[::2], given[1::2]", "fitted_on, held_out = given[::2], given[::2]", LINEAR),
     Fault("linear map: descent", "experiments/models/linear_map.py", "(-captured(given, weight, pivots=False)", "(captured(given, weight, pivots=False)", LINEAR),
     Fault("linear map: all eigenvalues count", "experiments/models/linear_map.py", ".flip(-1)[..., :count].clamp_min(0)", ".flip(-1).clamp_min(0)", LINEAR),

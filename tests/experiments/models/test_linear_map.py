@@ -86,6 +86,9 @@ def test_captured_variance_is_that_of_the_theory() -> None:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     family = FAMILIES["bert"]
     model = family.make().eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("value.bias"):
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
 
     def encode(passages: Sequence[str]) -> dict[str, Any]:
         seeds = [len(passage) for passage in passages]
@@ -123,6 +126,7 @@ def test_the_table_has_every_layer_and_head(tiny: LoadedModel, tmp_path: Path) -
     for result in results.values():
         own, fitted, held_out, most = (result[key] for key in ("own", "fitted", "held_out", "most"))
         assert len({len(own), len(fitted), len(held_out), len(most)}) == 1
+        assert all(abs(x - y) > 1e-9 for x, y in zip(fitted, held_out, strict=True))  # on other inputs
         assert all(0 < value <= 1 + 1e-9 for value in (*own, *fitted, *held_out, *most))
         for values in (own, held_out):
             assert all(value <= limit + 1e-9 for value, limit in zip(values, most, strict=True))
