@@ -34,7 +34,7 @@ def with_scaled_values(layer: int, head: int) -> Attending:
 
 
 def audited(model: torch.nn.Module, **options: object) -> AuditRecord:
-    return audit(model, batches(), theories=THEORIES, **options)
+    return audit(model, batches(), theories=THEORIES, claims="all", **options)
 
 
 @pytest.fixture(scope="module")

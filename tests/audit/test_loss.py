@@ -43,7 +43,7 @@ def captured_heads(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
 
 def test_measurements_receive_the_gradients_of_every_batch(captured_heads: list[Heads]) -> None:
     model = layers(2)
-    audit(model, _batches(), theories="kernel-pca", loss=_loss)
+    audit(model, _batches(), theories="kernel-pca", loss=_loss, claims="all")
     with capture_gradients(model) as captured:
         for batch in _batches():
             captured.differentiate(_loss(model(batch), batch))
@@ -60,7 +60,9 @@ def test_measurements_receive_the_gradients_of_every_batch(captured_heads: list[
 def test_findings_are_the_same_to_rounding(name: str) -> None:
     case = CASES[name]
     model = _Run(case)
-    plain, with_loss = (audit(model, [torch.zeros(3, 1)], layers=[1], loss=loss) for loss in (None, _loss))
+    plain, with_loss = (
+        audit(model, [torch.zeros(3, 1)], layers=[1], loss=loss, claims="all") for loss in (None, _loss)
+    )
     # One claim needs a loss to be measured at all.
     result = [finding for finding in with_loss.findings if finding.claim.statistic != LOCAL.statistic]
     assert len(plain.findings) == len(result) > 0
@@ -97,12 +99,12 @@ def test_the_loss_receives_the_original_batch() -> None:
         given.append(int(batch.labels[0]))
         return nn.functional.cross_entropy(output[:, 0], batch.labels)
 
-    audit(layers(1), batches(), theories="kernel-pca", loss=loss)
+    audit(layers(1), batches(), theories="kernel-pca", loss=loss, claims="all")
     assert given == [0, 1, 2]
 
 
 def test_the_baseline_is_differentiated_too(captured_heads: list[Heads]) -> None:
-    audit(layers(1), list(_batches()), theories="kernel-pca", loss=_loss, baseline=layers(1))
+    audit(layers(1), list(_batches()), theories="kernel-pca", loss=_loss, claims="all", baseline=layers(1))
     assert len(captured_heads) == 6
     assert all(heads.out_gradient is not None for heads in captured_heads)
 
@@ -112,7 +114,7 @@ def test_the_model_is_unchanged_afterwards() -> None:
     model[0].requires_grad_(False)
     before = model(tokens())
     with torch.no_grad():
-        audit(model, _batches(), theories="kernel-pca", loss=_loss)
+        audit(model, _batches(), theories="kernel-pca", loss=_loss, claims="all")
         assert not torch.is_grad_enabled()
     assert [part.training for part in model.modules()] == [True] * len(list(model.modules()))
     assert all(p.grad is None for p in model.parameters())
@@ -138,21 +140,21 @@ def test_invalid_losses_raise_an_error(loss: Any, error: type[Exception], messag
     if typechecked and not callable(loss):
         pytest.skip("the annotations refuse it first")
     with pytest.raises(error, match=message):
-        audit(layers(1), _batches(), loss=loss)
+        audit(layers(1), _batches(), loss=loss, claims="all")
 
 
 def test_inputs_from_inference_mode_raise_an_error() -> None:
     with torch.inference_mode():
         batches = list(_batches())
     with pytest.raises(AuditError, match=r"the batch after 0 inputs: Inference tensors .* make a clone"):
-        audit(layers(1), batches, loss=_loss)
+        audit(layers(1), batches, loss=_loss, claims="all")
 
 
 def test_a_layer_in_inference_mode_is_named() -> None:
     model = layers(1)
     model[0].forward = torch.inference_mode()(model[0].forward)
     with pytest.raises(AttentionNotSeenError, match=r"^0 runs in torch.inference_mode"):
-        audit(model, _batches(), loss=_loss)
+        audit(model, _batches(), loss=_loss, claims="all")
 
 
 def test_a_defect_of_a_theory_is_not_blamed_on_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,5 +165,5 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_loss(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Measurement, "observe", fails)
     with pytest.raises(IndexError) as caught:
-        audit(layers(1), _batches(), theories="kernel-pca", loss=_loss)
+        audit(layers(1), _batches(), theories="kernel-pca", loss=_loss, claims="all")
     assert caught.value is defect

@@ -66,7 +66,7 @@ def _batches(count: int = 3, size: int = 4) -> Iterator[Tensor]:
 
 @pytest.fixture(scope="module")
 def record() -> AuditRecord:
-    return audit(with_large_weights(Projecting()).double(), _batches(), name="planted", data="noise")
+    return audit(with_large_weights(Projecting()).double(), _batches(), claims="all", name="planted", data="noise")
 
 
 def test_every_head_has_a_finding_and_the_planted_one_is_found(record: AuditRecord) -> None:
@@ -94,13 +94,13 @@ def test_the_record_holds_the_settings_of_the_audit(record: AuditRecord) -> None
 def test_the_same_seed_gives_the_same_findings(record: AuditRecord) -> None:
     model = with_large_weights(Projecting()).double()
     # Not by ==, because NaN differs from itself.
-    assert repr(audit(model, _batches()).findings) == repr(record.findings)
-    assert repr(audit(model, _batches(), seed=1).findings) != repr(record.findings)
+    assert repr(audit(model, _batches(), claims="all").findings) == repr(record.findings)
+    assert repr(audit(model, _batches(), claims="all", seed=1).findings) != repr(record.findings)
 
 
 def test_only_the_selected_layers_are_measured(record: AuditRecord) -> None:
     model = with_large_weights(Projecting()).double()
-    some = audit(model, _batches(), layers={1})
+    some = audit(model, _batches(), claims="all", layers={1})
     assert repr([f.value for f in some.findings]) == repr([f.value for f in record.findings if f.layer == 1])
     with pytest.raises(AuditError, match="there is no layer 7; the model has layers 0 to 1"):
         audit(model, _batches(), layers={1, 7})
@@ -138,8 +138,8 @@ def test_batches_are_read_one_at_a_time_and_released() -> None:
 
 def test_the_baseline_is_one_more_control(record: AuditRecord) -> None:
     model, untrained = with_large_weights(Projecting()).double(), Projecting().double()
-    compared = audit(model, list(_batches()), baseline=untrained)
-    alone = audit(untrained, list(_batches()))
+    compared = audit(model, list(_batches()), claims="all", baseline=untrained)
+    alone = audit(untrained, list(_batches()), claims="all")
     assert untrained.training
     for plain, finding, before in zip(record.findings, compared.findings, alone.findings, strict=True):
         if plain.verdict is Verdict.TRUE_BY_CONSTRUCTION:
@@ -235,7 +235,7 @@ def test_tensors_count_the_tokens_that_attention_sees() -> None:
 
 def test_a_model_that_the_theory_does_not_cover_gets_a_table_and_no_error() -> None:
     family = FAMILIES["mpnet"]
-    record = audit(family.make(), [family.inputs()], theories=["kernel-pca"])
+    record = audit(family.make(), [family.inputs()], theories=["kernel-pca"], claims="all")
     skipped, instead = (
         [f for f in record.findings if (f.claim is KERNEL) is measured_instead] for measured_instead in (False, True)
     )
@@ -383,12 +383,12 @@ def encoder_pair() -> tuple[nn.Module, nn.Module]:
 def test_a_theory_that_needs_the_baseline_has_it_among_its_controls(encoder_pair: Any) -> None:
     model, untrained = encoder_pair
     batches = [FAMILIES["bert"].inputs()] * 2
-    options: dict[str, Any] = {"theories": ("coding-rate", "symmetry")}
+    options: dict[str, Any] = {"theories": ("coding-rate", "symmetry"), "claims": "all"}
     alone = audit(model, batches, baseline=None, **options)
     compared = audit(model, batches, baseline=iter([untrained] * 2), baseline_for="coding-rate", **options)
     one = audit(model, batches, baseline=untrained, baseline_for=["coding-rate"], **options)
     nobody = audit(model, batches, baseline=untrained, baseline_for=[], **options)
-    itself = audit(untrained, batches, baseline=None, theories="coding-rate")
+    itself = audit(untrained, batches, baseline=None, theories="coding-rate", claims="all")
     assert (
         alone.notes == nobody.notes == ("coding rate: undecided without a baseline; an untrained model may do as well",)
     )
@@ -426,7 +426,7 @@ def test_a_baseline_for_all_theories_can_be_reported(encoder_pair: Any, tmp_path
         for name, parameter in model.named_parameters():
             if "query" in name or "key" in name:
                 parameter.mul_(10)
-    record = audit(model, [FAMILIES["bert"].inputs()] * 4, baseline=untrained)
+    record = audit(model, [FAMILIES["bert"].inputs()] * 4, claims="all", baseline=untrained)
     nuclear = [f for f in record.findings if f.claim.statistic == "cosine, nuclear" and f.inputs]
     assert nuclear
     assert all(control.decisive for f in nuclear for control in f.controls), "the untrained head has no such number"

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +21,18 @@ from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.model_runs import AuditError, Coverage, evaluation_mode
 from clearhead.audit.record import DepthCurve
+from clearhead.audit.samples import ClaimSamples
 from clearhead.models.loading import baseline_draw
 from clearhead.models.norms import has_norms, norm_values, with_norms
 from clearhead.models.objects import LoadError
-from clearhead.numerics.moments import Interval, prediction_error, prediction_p_value
+from clearhead.numerics.moments import Array, Interval, prediction_error, prediction_p_value
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Need, Theory
 
 __all__ = [
     "BASELINE",
     "BASELINE_DRAWS",
+    "BASELINE_INPUTS",
     "TRAINED_NORMS",
     "Baseline",
     "baseline_seeds",
@@ -43,6 +45,8 @@ BASELINE = "the same head before training"
 TRAINED_NORMS = f"{BASELINE}, with the trained norms"
 BASELINE_DRAWS = 5
 """Number of models with fresh random weights that form the baseline."""
+BASELINE_INPUTS = 12
+"""Number of inputs that each of these models is measured on: the first ones. Models differ more than inputs do."""
 NO_BASELINE = Reason(
     ReasonKind.NO_BASELINE, "not compared with several draws of the model before training, which may do as well"
 )
@@ -96,30 +100,38 @@ def draw_baselines(model: nn.Module, seed: int) -> Iterator[nn.Module] | None:
 def measure_baseline(
     trained: nn.Module,
     models: Iterable[nn.Module],
-    theories: Sequence[Theory],
+    theories: Mapping[Theory, Collection[Claim]],
     findings: Sequence[Finding],
     covered: Coverage,
-    measure: Callable[[nn.Module, Iterable[Any], Sequence[Measurement], Callable[[int], None]], Coverage],
+    measure: Callable[[nn.Module, Iterable[Any], Sequence[Measurement], Callable[[int], None], int | None], Coverage],
     batches: Iterable[Any],
     progress: Callable[[str, int], None],
     seed: int,
 ) -> Baseline:
-    """Measure all theories on the first model, and those that are judged by the baseline on the others too.
+    """Measure these claims of all theories on the first model, and of those judged by the baseline on the others too.
 
     These theories are measured again on each model with the norms of the `trained` one, unless it has them already: a
     trained gain alone can change a statistic, and an initial gain is 1. No model is copied, and its own norms are
-    restored. `findings` and `covered` are the trained model's, which the baseline must match.
+    restored. Models are measured on the first `BASELINE_INPUTS` inputs. `findings` and `covered` are the trained
+    model's, which the baseline must match.
     """
 
     def run(model: nn.Module, compared: Sequence[Theory]) -> list[Measurement]:
-        measurements = [Measurement(theory, seed=seed, controls=False) for theory in compared]
+        measurements = [
+            Measurement(theory, seed=seed, controls=False, claims=theories[theory], most=BASELINE_INPUTS)
+            for theory in compared
+        ]
         with evaluation_mode(model), torch.no_grad():
-            baseline_inputs = measure(model, iter(batches), measurements, lambda done: progress("baseline", done))
+            baseline_inputs = measure(
+                model, iter(batches), measurements, lambda done: progress("baseline", done), BASELINE_INPUTS
+            )
         _require_match(
             findings,
             _findings(measurements),
             titles=[theory.title for theory in compared],
-            same_inputs=baseline_inputs == covered,
+            same_inputs=baseline_inputs == covered
+            if covered.inputs <= BASELINE_INPUTS
+            else BASELINE_INPUTS <= baseline_inputs.inputs <= covered.inputs,
         )
         return measurements
 
@@ -127,7 +139,7 @@ def measure_baseline(
     judged = [theory for theory in theories if Need.BASELINE in theory.needs]
     norms, differ = norm_values(trained), False
     for number, model in enumerate(models):
-        compared = theories if number == 0 else judged
+        compared = list(theories) if number == 0 else judged
         if not compared:
             break
         measurements = run(model, compared)
@@ -181,17 +193,19 @@ def with_baseline(
     *,
     seed: int,
     decisive: Collection[str] = (),
+    samples: Iterable[ClaimSamples] = (),
 ) -> list[Finding]:
     """Add the same head of the baseline models to every finding as one more control, where both were measured.
 
     `baseline` are the findings of one model or of several, one after the other; those `with_norms`, of the same models
-    with the trained norms, are a second control. A control is shown and not judged by, with Welch's test over inputs
-    against the first model: its head has other keys, on which the same number may have another meaning. If the claim's
-    theory is among the `decisive` and there are several models, the head must lie outside the spread of one more draw;
-    a single model says nothing about that spread. A finding of such a theory without several models gets the reason
-    `NO_BASELINE`, and cannot be decided.
+    with the trained norms, are a second control. The head is compared on the inputs of the baseline alone, by its
+    `samples`. A control is shown and not judged by, with Welch's test over inputs against the first model: its head has
+    other keys, on which the same number may have another meaning. If the claim's theory is among the `decisive` and
+    there are several models, the head must lie outside the spread of one more draw; a single model says nothing about
+    that spread. A finding of such a theory without several models gets the reason `NO_BASELINE`, and cannot be decided.
     """
     by_head = {BASELINE: _by_head(baseline), TRAINED_NORMS: _by_head(with_norms)}
+    values = {(s.claim.theory, s.claim.statistic, s.layer): s.values for s in samples}
 
     def compared(finding: Finding) -> Finding:
         if not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
@@ -202,7 +216,9 @@ def with_baseline(
             finding = dataclasses.replace(finding, reasons=(*finding.reasons, NO_BASELINE))
         for name, starts in ((name, heads[key]) for name, heads in by_head.items() if heads[key]):
             several = judged and len(starts) > 1
-            test = _against_all(finding, starts, seed) if several else _against_first(finding, starts[0], seed)
+            by_input = values.get((finding.claim.theory, finding.claim.statistic, finding.layer))
+            head = _Head.of(finding, starts[0], by_input)
+            test = _against_all(head, starts, seed) if several else _against_first(head, starts[0], seed)
             control = dataclasses.replace(test, name=name.replace("head", finding.claim.unit))
             finding = dataclasses.replace(finding, controls=(*finding.controls, control))
         return finding
@@ -217,13 +233,32 @@ def _by_head(baseline: Iterable[Finding]) -> defaultdict[tuple[Claim, int, int],
     return by_head
 
 
-def _against_first(finding: Finding, start: Finding, seed: int) -> ControlResult:
-    spread, spread_at_start = _deviation(finding), _deviation(start)
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The value of a head over the inputs of the baseline, its standard deviation over them, and their number."""
+
+    value: float
+    deviation: float
+    inputs: int
+
+    @classmethod
+    def of(cls, finding: Finding, start: Finding, by_input: Array | None) -> "_Head":
+        """Return the head on the inputs of `start`; on all of its own if samples are missing."""
+        count = start.inputs + start.skipped
+        values = np.zeros(0) if by_input is None else by_input[:count, finding.head]
+        values = values[np.isfinite(values)]
+        if len(values) < 2 or len(values) == finding.inputs:
+            return cls(finding.value, _deviation(finding), finding.inputs)
+        return cls(float(values.mean()), float(values.std(ddof=1)), len(values))
+
+
+def _against_first(head: _Head, start: Finding, seed: int) -> ControlResult:
+    at_start = _deviation(start)
     test = stats.ttest_ind_from_stats(
-        finding.value, spread, finding.inputs, start.value, spread_at_start, start.inputs, equal_var=False
+        head.value, head.deviation, head.inputs, start.value, at_start, start.inputs, equal_var=False
     )
     # Numbers without spread have no test, as in RunningMoments.
-    p = float(test.pvalue) if spread or spread_at_start else 1.0 if finding.value == start.value else math.nan
+    p = float(test.pvalue) if head.deviation or at_start else 1.0 if head.value == start.value else math.nan
     return ControlResult(
         name=BASELINE,
         value=start.value,
@@ -235,18 +270,18 @@ def _against_first(finding: Finding, start: Finding, seed: int) -> ControlResult
     )
 
 
-def _against_all(finding: Finding, starts: Sequence[Finding], seed: int) -> ControlResult:
+def _against_all(head: _Head, starts: Sequence[Finding], seed: int) -> ControlResult:
     """Test by Student's prediction interval: draws differ as the head may differ from them, plus the head's error."""
     values = np.array([start.value for start in starts], dtype=np.float64)
     low, high = np.quantile(values, [0.025, 0.975])
-    error = _deviation(finding) / math.sqrt(finding.inputs) if finding.inputs > 1 else math.nan
+    error = head.deviation / math.sqrt(head.inputs) if head.inputs > 1 else math.nan
     return ControlResult(
         name=BASELINE,
         value=float(values.mean()),
         range=Interval(float(low), float(high)),
         draws=len(values),
         seed=seed,
-        p_value=prediction_p_value(finding.value, values, error=error),
+        p_value=prediction_p_value(head.value, values, error=error),
         error=prediction_error(values, error=error),
         freedom=len(values) - 1,
     )

@@ -5,7 +5,7 @@ layer and head (`accumulators`).
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,12 +56,24 @@ class Measurement:
     the sums but not saved: predictions of restored sums are missing, and the findings say so.
 
     controls: whether controls are measured too
+    claims: the claims to measure; all of the theory by default
     first: how many inputs of the audit come before the first, for parts of an audit that are merged
+    most: how many inputs are measured; further ones are ignored
     """
 
-    def __init__(self, theory: Theory, *, seed: int = 0, controls: bool = True, first: int = 0) -> None:
+    def __init__(
+        self,
+        theory: Theory,
+        *,
+        seed: int = 0,
+        controls: bool = True,
+        claims: Collection[Claim] | None = None,
+        first: int = 0,
+        most: int | None = None,
+    ) -> None:
         self.theory = theory
-        self._seed, self._controls, self._first = seed, controls, first
+        self._claims = frozenset(theory.claims if claims is None else claims)
+        self._seed, self._controls, self._first, self._most = seed, controls, first, most
         self._layers: dict[int, _Layer] = {}
         self._cache = Cache()
 
@@ -75,7 +87,10 @@ class Measurement:
             seed=self._seed,
             controls=self._controls,
             per_audit=self._cache,
+            claims=self._claims,
         )
+        if self._most is not None:
+            by_input = by_input[: max(self._most - (number - self._first), 0)]
         if not by_input:
             return
         layer = self._layer(heads, by_input[0][0][0])
@@ -100,7 +115,8 @@ class Measurement:
         return self._layers[heads.layer]
 
     def _claims_of(self, example: Example) -> tuple[Claim, ...]:
-        return self.theory.claims if self.theory.claims_of is None else self.theory.claims_of(example)
+        claims = self.theory.claims if self.theory.claims_of is None else self.theory.claims_of(example)
+        return tuple(claim for claim in claims if claim in self._claims)
 
     def _measure_inputs(self, layer: _Layer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
         flat = [pair for examples in by_input for pair in examples]
@@ -110,7 +126,12 @@ class Measurement:
 
     def _samples(self, example: Example, rng: Random) -> Samples:
         reason = self.theory.applies(example)
-        return self.theory.measure(example, rng) if reason is None else dict.fromkeys(self._claims_of(example), reason)
+        if reason is not None:
+            return dict.fromkeys(self._claims_of(example), reason)
+        return self._wanted(self.theory.measure(example, rng))
+
+    def _wanted(self, samples: Samples) -> Samples:
+        return {claim: sample for claim, sample in samples.items() if claim in self._claims}
 
     def _add(self, layer: _Layer, windows: Sequence[Samples]) -> None:
         """Count one input: the mean of its windows, claim by claim."""
@@ -143,7 +164,7 @@ class Measurement:
             if len(layer.waiting) == grouping.size:
                 group = Group(number=layer.groups, prepared=layer.waiting, before=layer.before, last=example)
                 rng = Random(self._seed, example.layer, OF_GROUPS, layer.groups)
-                layer.sums.add(self.theory.measure(group, rng))
+                layer.sums.add(self._wanted(self.theory.measure(group, rng)))
                 self._keep(layer, group)
                 layer.groups, layer.before, layer.waiting = layer.groups + 1, layer.waiting, []
 
@@ -201,7 +222,7 @@ class Measurement:
             return sums.without_predictions(claims, NOT_SAVED)
         predict = grouping.predictions.predict
         by_claim = run_within_memory(
-            lambda: predict(kept, covered),
+            lambda: predict(kept, covered, claims),
             task=f"the prediction of {self.theory.title} for layer {sums.layer}",
             remedy="audit fewer inputs or this theory alone",
             device=torch.device("cpu"),
@@ -309,9 +330,9 @@ def _with_requirements(findings: Sequence[Finding]) -> list[Finding]:
 
     def checked(finding: Finding) -> Finding:
         needed = finding.claim.requires
-        if needed is None or not finding.inputs or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
+        if needed is None or finding.verdict is Verdict.TRUE_BY_CONSTRUCTION:
             return finding
-        if values[needed.statistic, finding.layer, finding.head] >= needed.at_least:
+        if not values[needed.statistic, finding.layer, finding.head] < needed.at_least:
             return finding
         return dataclasses.replace(finding, applies=False, reasons=(needed.reason,))
 

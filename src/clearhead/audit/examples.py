@@ -1,5 +1,7 @@
 """Examples of a call: its batch split into inputs and windows, each with its random numbers."""
 
+from collections.abc import Container, Hashable
+
 from torch import Tensor
 
 from clearhead.heads import Heads, LinearMap, ResidualStream
@@ -10,7 +12,14 @@ __all__ = ["make_examples"]
 
 
 def make_examples(
-    heads: Heads, windows: Windows, *, first: int, seed: int, controls: bool, per_audit: Cache
+    heads: Heads,
+    windows: Windows,
+    *,
+    first: int,
+    seed: int,
+    controls: bool,
+    per_audit: Cache,
+    claims: Container[Hashable] | None = None,
 ) -> list[list[tuple[Example, Random]]]:
     """Return the examples of every input of a call.
 
@@ -44,6 +53,7 @@ def make_examples(
             output_weight=heads.output_weight,
             stream=_stream(heads, index),
             controls=controls,
+            claims=claims,
             per_call=per_call,
             per_audit=per_audit,
         )

@@ -45,8 +45,9 @@ def measure(
     describe: Sequence[AttentionSpec],
     allow_unseen: bool,
     loss: Callable[[Any, Any], Tensor] | None,
+    most: int | None = None,
 ) -> Coverage:
-    """Run the model on the batches and give every attention call to the measurements.
+    """Run the model on the batches, until they have `most` inputs, and give every attention call to the measurements.
 
     `seconds` gains the time of each theory by its title. The residual stream is captured if a theory needs it, and
     gradients if there is a `loss`.
@@ -59,6 +60,8 @@ def measure(
         model, describe=describe, keep=observer, allow_unseen=allow_unseen, residual_stream=stream
     ) as captured:
         for batch in batches:
+            if most is not None and covered.inputs >= most:
+                break
             progress(covered.inputs)
             which = f"the batch after {covered.inputs} inputs"
             output = call_model(model, batch, which, observer)

@@ -30,6 +30,10 @@ from clearhead.theories.theory import Need, Role, Theory
 __all__ = ["AuditError", "audit"]
 
 LARGEST_SEED = 2**63 - 1
+PRIMARY_ALONE = (
+    "primary claims alone were measured; other consequences of the theories and statistics as published are measured "
+    "with all claims (--claims all)"
+)
 BASELINE_LINE = "the same model before training"
 
 
@@ -38,6 +42,7 @@ def audit(
     batches: Iterable[Any],
     *,
     theories: Sequence[str] = (),
+    claims: Literal["primary", "all"] = "primary",
     layers: Collection[int] | None = None,
     seed: int = 0,
     describe: Sequence[AttentionSpec] = (),
@@ -58,6 +63,9 @@ def audit(
     batches: inputs of the model: mappings of keyword arguments, tuples of positional ones, or single tensors. They are
         taken one at a time and not kept; of each input one number per claim and head is
     theories: keys of theories, or one key; all by default
+    claims: "primary" measures what verdicts on theories need: primary claims, the statistics that they require, and
+        curves over depth. "all" also measures other consequences of the theories and statistics as published, which
+        takes several times as long
     layers: numbers of layers in forward-pass order, from 0; all by default
     allow_swapped: measure the other layers of a model with swapped operators; without it such a model is an error,
         because theories are about softmax attention
@@ -71,11 +79,15 @@ def audit(
     baseline_for: keys of the theories that are compared with the baseline; by default all, with "auto" those judged by
         it
     loss: a function of the model's output and the batch that returns one number. Every batch is then differentiated,
-        and theories get the gradients at each layer's output
+        and theories get the gradients at each layer's output. Only claims that are not primary need it
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
     """
     if layers is not None and not layers:
         raise AuditError("layers is empty, so there is nothing to measure; leave it out for all layers")
+    if claims not in ("primary", "all"):
+        raise AuditError(f'claims is "primary" or "all", not {claims!r}')
+    if loss is not None and claims != "all":
+        raise AuditError('no primary claim needs a loss; measure all claims (claims="all", --claims all), or no loss')
     if not 0 <= seed <= LARGEST_SEED:
         raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
     once = iter(batches) is batches
@@ -91,7 +103,8 @@ def audit(
         baseline = _draw(model, baseline, seed) if not once and (baseline == "all" or judged_by_it) else None
         seeds |= {} if baseline is None else {"baseline": baseline_seeds(seed)}
     compared = _compared(chosen, baseline, baseline_for)
-    measurements = [Measurement(theory, seed=seed) for theory in chosen]
+    measured_claims = {theory.key: theory.claims if claims == "all" else theory.deciding_claims for theory in chosen}
+    measurements = [Measurement(theory, seed=seed, claims=measured_claims[theory.key]) for theory in chosen]
     checksum = BatchChecksum()
     started = time.perf_counter()
     report_progress = progress or (lambda phase, done: None)
@@ -124,7 +137,11 @@ def audit(
                 seconds[theory.title] += time.perf_counter() - start
 
         def measure_model(
-            model: nn.Module, batches: Iterable[Any], measured: Sequence[Measurement], done: Callable[[int], None]
+            model: nn.Module,
+            batches: Iterable[Any],
+            measured: Sequence[Measurement],
+            done: Callable[[int], None],
+            most: int | None = None,
         ) -> Any:
             return measure(
                 model,
@@ -137,6 +154,7 @@ def audit(
                 describe=describe,
                 allow_unseen=allow_unseen,
                 loss=loss,
+                most=most,
             )
 
         covered = measure_model(
@@ -149,9 +167,22 @@ def audit(
         seconds[measurement.theory.title] += time.perf_counter() - start
     curves = [curve for measurement in measurements for curve in measurement.curves()]
     models = [baseline] if isinstance(baseline, nn.Module) else baseline or ()
-    before = measure_baseline(model, models, compared, findings, covered, measure_model, batches, report_progress, seed)
+    before = measure_baseline(
+        model,
+        models,
+        {theory: measured_claims[theory.key] for theory in compared},
+        findings,
+        covered,
+        measure_model,
+        batches,
+        report_progress,
+        seed,
+    )
     decisive = [theory.title for theory in judged_by_it]
-    findings = with_baseline(findings, before.findings, before.with_norms, seed=seed, decisive=decisive)
+    samples = tuple(sample for measurement in measurements for sample in measurement.samples())
+    findings = with_baseline(
+        findings, before.findings, before.with_norms, seed=seed, decisive=decisive, samples=samples
+    )
     curves = [curve.with_line(before.curves_like(curve), name=BASELINE_LINE) for curve in curves]
     if before.with_norms and "baseline" in seeds:
         seeds["baseline with the trained norms"] = seeds["baseline"]
@@ -181,12 +212,13 @@ def audit(
         curves=tuple(curves),
         notes=(
             *loaded.failures,
+            *([PRIMARY_ALONE] if claims == "primary" else []),
             *(f"{path} has {operator} swapped in and is not measured" for path, operator in swapped.items()),
             *_baseline_notes(chosen, compared, before.models),
             *(note for measurement in measurements for note in measurement.notes()),
         ),
         theories=loaded.sources,
-        samples=tuple(sample for measurement in measurements for sample in measurement.samples()),
+        samples=samples,
         manifest=manifest,
         baselines=before.counts,
     )

@@ -141,6 +141,7 @@ def _audit_planted(
         planted.model,
         planted.batches,
         theories=[theory.key],
+        claims="all",
         seed=_seed(*entropy),
         baseline=draws if Need.BASELINE in theory.needs else None,
     )
@@ -182,6 +183,7 @@ def _audit_random(
         family.draw(seeds[0]),
         family.batches(seeds[1]),
         theories=[theory.key for theory in theories],
+        claims="all",
         seed=seeds[0],
         baseline=[family.draw(seed) for seed in seeds[2:]] if compared else None,
         baseline_for=compared,

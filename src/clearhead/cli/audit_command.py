@@ -85,6 +85,7 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
                 loaded.model,
                 inputs.batches,
                 theories=request.theories,
+                claims=request.claims.value,
                 layers=layers,
                 seed=request.seed,
                 describe=describe,

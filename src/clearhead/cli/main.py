@@ -11,7 +11,7 @@ import typer
 from clearhead import __version__
 from clearhead.cli import options
 from clearhead.cli.failure import CommandError, exit_code_of
-from clearhead.cli.options import Baseline
+from clearhead.cli.options import Baseline, Claims
 from clearhead.cli.repeat import compare, rerun
 
 __all__ = ["app", "run"]
@@ -54,6 +54,7 @@ def audit(
     batches: options.Batches = None,
     layers: options.Layers = None,
     theory: options.Theories = None,
+    claims: options.ClaimsOption = Claims.PRIMARY,
     inputs: options.Inputs = None,
     max_tokens: options.MaxTokens = 256,
     batch_size: options.BatchSize = 8,
@@ -90,6 +91,7 @@ def audit(
             batches=batches,
             layers=layers,
             theories=tuple(theory or ()),
+            claims=claims,
             inputs=inputs,
             max_tokens=max_tokens,
             batch_size=batch_size,

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 __all__ = [
-    "AllowUnseen", "Baseline", "BaselineOption", "BatchSize", "Batches", "Describe", "Inputs", "Layers", "Loss",
-    "MaxTokens", "Model", "Seed", "Text", "Theories",
+    "AllowUnseen", "Baseline", "BaselineOption", "BatchSize", "Batches", "Claims", "ClaimsOption", "Describe", "Inputs",
+    "Layers", "Loss", "MaxTokens", "Model", "Seed", "Text", "Theories",
 ]  # fmt: skip
 
 
@@ -18,6 +18,13 @@ class Baseline(StrEnum):
     AUTO = "auto"
     ALL = "all"
     NONE = "none"
+
+
+class Claims(StrEnum):
+    """The claims of each theory that are measured."""
+
+    PRIMARY = "primary"
+    ALL = "all"
 
 
 Model = Annotated[
@@ -42,6 +49,13 @@ Layers = Annotated[
     str | None, typer.Option(help="Layers to measure, in forward-pass order: 0,2,5 or 0-3. Default: all.")
 ]
 Theories = Annotated[list[str] | None, typer.Option(help="A theory to test; can be repeated. Default: all.")]
+ClaimsOption = Annotated[
+    Claims,
+    typer.Option(
+        help="The claims to measure: the primary ones, which decide whether a theory holds, or all, with further "
+        "consequences and statistics as published. All take several times as long."
+    ),
+]
 Inputs = Annotated[
     int | None, typer.Option(min=1, help="Use the first N passages, or batches with --batches. Default: all.")
 ]

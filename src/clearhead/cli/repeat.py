@@ -7,7 +7,7 @@ import typer
 
 from clearhead.cli import options
 from clearhead.cli.failure import CommandError
-from clearhead.cli.options import Baseline
+from clearhead.cli.options import Baseline, Claims
 
 __all__ = ["compare", "rerun"]
 
@@ -64,6 +64,7 @@ def compare(
     batches: options.Batches = None,
     layers: options.Layers = None,
     theory: options.Theories = None,
+    claims: options.ClaimsOption = Claims.PRIMARY,
     inputs: options.Inputs = None,
     max_tokens: options.MaxTokens = 256,
     batch_size: options.BatchSize = 8,
@@ -98,6 +99,7 @@ def compare(
             batches=batches,
             layers=layers,
             theories=tuple(theory or ()),
+            claims=claims,
             inputs=inputs,
             max_tokens=max_tokens,
             batch_size=batch_size,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.cli.failure import CommandError
-from clearhead.cli.options import Baseline
+from clearhead.cli.options import Baseline, Claims
 from clearhead.models.loading import DEMOS
 from clearhead.models.objects import is_object_path
 
@@ -23,6 +23,7 @@ class AuditRequest:
     batches: str | None
     layers: str | None
     theories: tuple[str, ...]
+    claims: Claims
     inputs: int | None
     max_tokens: int
     batch_size: int
@@ -42,20 +43,20 @@ class AuditRequest:
         is_saved_swap = self.swap is not None and Path(self.swap).is_dir()
         paths = ("text", "describe", "out", *(["model"] if is_folder else []), *(["swap"] if is_saved_swap else []))
         absolute = {name: str(Path(values[name]).absolute()) for name in paths if values[name] is not None}
-        return {**values, "theories": list(self.theories), "baseline": str(self.baseline), **absolute}
+        names = {"claims": str(self.claims), "baseline": str(self.baseline)}
+        return {**values, "theories": list(self.theories), **names, **absolute}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "AuditRequest":
         """Return the request of plain values. Raise CommandError if an option is missing or has another type."""
         types: dict[str, Any] = {
             "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
-            "baseline": str, "out": str, "inputs": int | None,
+            "claims": str, "baseline": str, "out": str, "inputs": int | None,
         }  # fmt: skip
         for field in dataclasses.fields(cls):
             if field.name not in values or not isinstance(values[field.name], types.get(field.name, str | None)):
                 raise CommandError(f"the manifest has no usable option {field.name}; audit the model again")
         paths = {name: Path(values[name]) for name in ("text", "describe", "out") if values[name] is not None}
         options = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-        return cls(
-            **{**options, **paths, "theories": tuple(values["theories"]), "baseline": Baseline(values["baseline"])}
-        )
+        names = {"claims": Claims(values["claims"]), "baseline": Baseline(values["baseline"])}
+        return cls(**{**options, **paths, **names, "theories": tuple(values["theories"])})

@@ -87,10 +87,11 @@ def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"]) -> dict[
     mass = _mean_attention(weights, attends)[:columns]
     uniform = attends / attends.sum(dim=-1, keepdim=True).clamp_min(1)
     level = _mean_attention(uniform, attends)[0]
-    norms = example.v[heads][:, tokens].double().norm(dim=-1)
-    ratios = np.stack([_ratio(norms, j) for j in range(columns)])
     missing = np.full((POSITIONS + 1 - len(mass), mass.shape[1]), np.nan)
-    mass, ratios = np.concatenate([mass, missing]), np.concatenate([ratios, missing])
+    mass, ratios = np.concatenate([mass, missing]), np.full((POSITIONS + 1, mass.shape[1]), np.nan)
+    if example.wants(VALUE):
+        norms = example.v[heads][:, tokens].double().norm(dim=-1)
+        ratios[:columns] = [_ratio(norms, j) for j in range(columns)]
     controls = {
         MASS: {UNIFORM: level[None], OTHERS: mass[1:]},
         VALUE: {OTHERS: ratios[1:]},

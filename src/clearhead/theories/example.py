@@ -1,7 +1,7 @@
 """One example: the tensors of one input at one layer, without a batch axis."""
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -63,6 +63,7 @@ class Example:
     number: of the input at this layer, from 1; seed: of the audit
     mask: True where a query may attend; None if every query attends to every key
     controls: whether controls are wanted; the baseline is measured without
+    claims: the claims that are wanted; None for all. A theory may measure others too, which are not counted
     per_call, per_audit: caches shared by the examples of one call of the layer, and by all examples of the audit
     """
 
@@ -88,8 +89,13 @@ class Example:
     output_weight: Float[Tensor, "h e c"] | None = None
     stream: ResidualStream | None = None
     controls: bool = True
+    claims: Container[Hashable] | None = None
     per_call: Cache = field(default_factory=Cache)
     per_audit: Cache = field(default_factory=Cache)
+
+    def wants(self, *claims: Hashable) -> bool:
+        """Return whether one of these claims is wanted."""
+        return self.claims is None or any(claim in self.claims for claim in claims)
 
     @property
     def visible(self) -> Bool[Tensor, "#h m"]:

@@ -21,6 +21,8 @@ class ReasonKind(StrEnum):
     """The theory is judged by the model before training, of which there are not several draws."""
     NO_PREDICTION = "no prediction"
     """The predicted value could not be computed."""
+    SAMPLED = "sampled"
+    """The input was measured on some of its tokens."""
     UNDEFINED = "undefined"
     """The statistic has no value, as in a division by zero."""
 

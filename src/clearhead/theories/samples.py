@@ -3,14 +3,31 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Bool
+from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Sample
 
-__all__ = ["average", "measure_by_head", "repeat"]
+__all__ = ["SAMPLED", "average", "measure_by_head", "repeat", "sample_tokens"]
+
+LONGEST, SAMPLE_SIZE = 512, 256
+"""Inputs of more tokens than the first are measured on as many tokens as the second, drawn at random."""
+SAMPLED = Reason(ReasonKind.SAMPLED, f"{SAMPLE_SIZE} tokens were drawn from inputs of more than {LONGEST}")
+
+
+def sample_tokens(tokens: Bool[Tensor, "m"], generator: torch.Generator) -> Bool[Tensor, "m"]:
+    """Return the tokens; if there are more than `LONGEST`, `SAMPLE_SIZE` of them drawn at random."""
+    count = int(tokens.sum())
+    if count <= LONGEST:
+        return tokens
+    drawn = torch.randperm(count, generator=generator)[:SAMPLE_SIZE].to(tokens.device)
+    sample = torch.zeros_like(tokens)
+    sample[tokens.nonzero().flatten()[drawn]] = True
+    return sample
 
 
 def measure_by_head(

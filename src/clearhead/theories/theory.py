@@ -5,7 +5,7 @@ masks, seeds, skipping, sums over examples, timing.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -168,12 +168,13 @@ class GroupPredictions:
     """Predicted values that depend on all groups of a layer, computed when these are known.
 
     groups: how many are used, the first ones; keep: reduces a `Group` to what `predict` needs
-    predict: given the kept groups and the heads that the theory covers, the predicted values by claim, (groups, heads)
+    predict: given the kept groups, the heads that the theory covers and the claims, the predicted values by claim,
+        (groups, heads)
     """
 
     groups: int
     keep: Callable[[Group], Any]
-    predict: Callable[[Sequence[Any], Sequence[int]], Mapping["Claim", Array]]
+    predict: Callable[[Sequence[Any], Sequence[int], Collection["Claim"]], Mapping["Claim", Array]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +238,15 @@ class Theory:
     whole_model: Callable[[Callable[[Any], ModelOutput], Any, int], WholeModelErrors] | None = None
     theorems: Callable[[], Sequence["TheoremCheck"]] = tuple
     dispute: "Dispute | None" = None
+
+    @property
+    def deciding_claims(self) -> tuple[Claim, ...]:
+        """The primary claims, the statistics that they require of a head, and the curves over depth."""
+        primary = [claim for claim in self.claims if claim.role is Role.PRIMARY]
+        required = {claim.requires.statistic for claim in primary if claim.requires is not None}
+        return tuple(
+            claim for claim in self.claims if claim.role in (Role.PRIMARY, Role.DEPTH) or claim.statistic in required
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

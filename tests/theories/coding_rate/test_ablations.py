@@ -69,7 +69,7 @@ def test_a_control_is_what_the_model_computes_with_such_attention(
     with torch.no_grad(), swap(model, operator, layers=0), capture(model, residual_stream=True) as other:
         model(**inputs)
     for before, after in zip(examples_of(own.heads[0]), examples_of(other.heads[0]), strict=True):
-        z, expected = tokens_of(before), tokens_of(after)
+        z, expected = tokens_of(before, torch.Generator()), tokens_of(after, torch.Generator())
         error = (ablated_sums(before, z)[replaced][0] - expected.total).abs().max() / expected.total.abs().max()
         assert error < tolerance(torch.float32, terms=before.out.shape[0] * before.out.shape[2])
         assert (z.total - expected.total).abs().max() > 1e-2 * expected.total.abs().max()
@@ -77,7 +77,7 @@ def test_a_control_is_what_the_model_computes_with_such_attention(
 
 def test_one_head_has_no_other_heads_weights() -> None:
     (example, *_) = examples_of(heads_of(Z, compressed(Z), maps=bases()[:1]))
-    assert set(ablated_sums(example, tokens_of(example))) == {UNIFORM, IDENTITY}
+    assert set(ablated_sums(example, tokens_of(example, torch.Generator()))) == {UNIFORM, IDENTITY}
 
 
 def _uniform_heads(*, gain: Tensor, linear: bool = True) -> Heads:
@@ -151,7 +151,7 @@ def test_the_weights_of_masked_queries_are_left_alone() -> None:
     mask[..., 3, :] = False
     heads = dataclasses.replace(heads_of(Z, Z + normal(*Z.shape, seed=4)), mask=mask)
     example = examples_of(heads)[0]
-    z = tokens_of(example)
+    z = tokens_of(example, torch.Generator())
     sums = ablated_sums(example, z)
     for replaced, kept in ((IDENTITY, [2, 3]), (UNIFORM, [3])):
         changed = (sums[replaced][0] - z.total).abs().amax(dim=-1)

@@ -21,7 +21,7 @@ from clearhead.theories.kernel_pca.controls import (
     RANDOM_MAP,
     RANDOM_VALUES,
     RandomMaps,
-    other_heads,
+    Values,
     with_other_keys,
 )
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
@@ -150,8 +150,9 @@ def test_the_false_positive_rate_for_random_maps_is_5_percent() -> None:
 
 def _maps(linear: LinearMap, *, draws: int, seed: int = 0, layer: int = 3) -> Tensor:
     """Return the matrices of random maps, (t, h, c, e)."""
-    maps = RandomMaps.draw(linear, draws=draws, seed=seed, layer=layer)
-    return maps.values(torch.eye(linear.weight.shape[-2]), slice(None))
+    maps = RandomMaps.draw(dataclasses.replace(linear, bias=None), draws=draws, seed=seed, layer=layer)
+    mapped = maps.at(torch.eye(linear.weight.shape[-2]), slice(None))
+    return torch.stack([mapped.of_head(head) for head in range(len(linear.weight))], dim=1)
 
 
 def test_random_maps_have_the_models_singular_values_and_directions_of_either_sign() -> None:
@@ -198,10 +199,19 @@ def test_random_values_have_the_size_of_the_heads_values() -> None:
 
 def test_values_of_other_heads_are_cyclic() -> None:
     v = torch.arange(HEADS, dtype=torch.float64)[:, None, None].expand(-1, TOKENS, VALUES)
-    others = other_heads(v, most=3)
-    assert others[:, :, 0, 0].tolist() == [[1, 2, 3, 4, 5, 6, 0], [2, 3, 4, 5, 6, 0, 1], [3, 4, 5, 6, 0, 1, 2]]
-    assert other_heads(v, most=9).shape[0] == HEADS - 1
-    assert other_heads(v[:1], most=3).shape == (0, 1, TOKENS, VALUES)
+
+    def others(v: Tensor, most: int) -> Tensor | None:
+        draws = Draws(random_values=0, random_map=0, permuted=0, other_heads=most)
+        return Values.draw(v, draws, torch.Generator(), maps=None).by_control().get(OTHER_HEADS)
+
+    of_three = others(v, 3)
+    assert of_three is not None
+    assert of_three[:, :, 0, 0].tolist() == [[1, 2, 3, 4, 5, 6, 0], [2, 3, 4, 5, 6, 0, 1], [3, 4, 5, 6, 0, 1, 2]]
+    all_others = others(v, 9)
+    assert all_others is not None
+    assert len(all_others) == HEADS - 1
+    assert others(v[:1], 3) is None
+    assert others(v, 2) is None, "too few for a range"
 
 
 def test_keys_of_other_heads_are_the_heads_values_in_the_space_of_other_keys() -> None:

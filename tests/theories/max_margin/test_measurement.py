@@ -45,9 +45,11 @@ def max_margin_head(size: float, norm: Norm = Norm.FROBENIUS) -> Heads:
     return call(x, identity(), size * W.mT.expand(HEADS, -1, -1))
 
 
-def measured(head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHING) -> dict[str, list[Finding]]:
+def measured(
+    head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHING, everywhere: bool = False
+) -> dict[str, list[Finding]]:
     """Measure groups of the same inputs, with all of their queries and tokens."""
-    measurement = Measurement(make_theory(sampling=sampling))
+    measurement = Measurement(make_theory(sampling=sampling, everywhere=everywhere))
     for _ in range(groups):
         measurement.observe(head)
     result: dict[str, list[Finding]] = {}
@@ -138,13 +140,23 @@ def test_a_random_head_is_separable_and_meets_no_other_claim() -> None:
             assert finding.verdict in (Verdict.NO_EVIDENCE, Verdict.UNDECIDED)
 
 
-def test_an_unsaturated_head_is_measured_but_not_judged() -> None:
-    result = measured(max_margin_head(1.0))
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_an_unsaturated_head_is_solved_only_everywhere_and_never_judged(everywhere: bool) -> None:
+    result = measured(max_margin_head(1.0), everywhere=everywhere)
     [first, _] = result[c.RATIO.statistic]
-    assert first.value == pytest.approx(1, abs=1e-7)
+    assert first.value == pytest.approx(1 if everywhere else np.nan, abs=1e-7, nan_ok=True)
     assert (first.verdict, first.reason) == (Verdict.NOT_APPLICABLE, "attention is not saturated")
-    assert result[c.SATURATION.statistic][0].value < 0.5
-    assert result[c.SEPARABLE.statistic][0].verdict is Verdict.TRUE_BY_CONSTRUCTION
+    assert result[c.SATURATION.statistic][0].value < c.LEAST_SATURATION
+
+
+def test_a_group_with_few_saturated_queries_is_left_out_and_the_head_judged_by_the_others() -> None:
+    loud, quiet = max_margin_head(30.0), max_margin_head(1.0)
+    measurement = Measurement(make_theory(sampling=EVERYTHING))
+    for head in (loud, loud, loud, quiet):
+        measurement.observe(head)
+    [first, _] = [f for f in judge(measurement.findings()) if f.claim == c.RATIO]
+    assert (first.inputs, first.skipped) == (3, 1)
+    assert first.applies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +205,7 @@ def by_hand(head: Heads, h: int) -> ByHand:
 def test_statistics_follow_their_definitions(with_bias: bool) -> None:
     bias = normal(HEADS, 3, seed=13) if with_bias else None
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=bias, scale=0.3)
-    result = measured(head)
+    result = measured(head, everywhere=True)
     for h in range(HEADS):
         expected = by_hand(head, h)
         assert result[c.RATIO.statistic][h].value == pytest.approx(expected.ratio, rel=1e-7)
@@ -208,7 +220,7 @@ def test_statistics_follow_their_definitions(with_bias: bool) -> None:
 def test_local_optimality_counts_support_tokens_and_no_others() -> None:
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11))
     slope = normal(INPUTS, HEADS, TOKENS, WIDTH, seed=19)
-    result = measured(dataclasses.replace(head, out_gradient=slope))
+    result = measured(dataclasses.replace(head, out_gradient=slope), everywhere=True)
     for h in range(HEADS):
         expected = by_hand(head, h)
         gains = -torch.einsum("bne,bme->bnm", slope[:, h], head.v[:, h]).flatten(0, 1)
@@ -243,7 +255,7 @@ def test_a_token_that_was_not_sampled_can_be_selected_if_the_head_selects_it() -
 
 def test_without_maps_keys_and_queries_are_the_tokens_and_the_claims_say_so() -> None:
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), scale=0.3, known=False)
-    result = measured(head)
+    result = measured(head, everywhere=True)
     [first, _] = result[c.RATIO.statistic]
     assert "the maps to keys and queries are unknown" in first.claim.note
     sequences, z = head.k[:, 0].repeat_interleave(TOKENS, dim=0), head.q[:, 0].flatten(0, 1)
@@ -275,10 +287,10 @@ def test_padding_and_masked_tokens_are_never_selected_or_compared() -> None:
     mask = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
     mask[:, -1] = False
     maps = normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11)
-    masked = measured(call(loud, *maps, mask=mask.expand(INPUTS, 1, -1, -1)))
+    masked = measured(call(loud, *maps, mask=mask.expand(INPUTS, 1, -1, -1)), everywhere=True)
     quiet = loud.clone()
     quiet[:, -1] = 0
-    again = measured(call(quiet, *maps, mask=mask.expand(INPUTS, 1, -1, -1)))
+    again = measured(call(quiet, *maps, mask=mask.expand(INPUTS, 1, -1, -1)), everywhere=True)
     for statistic in (c.RATIO.statistic, c.COSINE.statistic, c.SATURATION.statistic):
         assert [f.value for f in masked[statistic]] == pytest.approx([f.value for f in again[statistic]])
     seen = measured(call(loud, *maps))

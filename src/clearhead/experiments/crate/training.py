@@ -76,7 +76,9 @@ def audit_layers(run: TrainedRun, images: ImageSet, *, inputs: int) -> dict[str,
     model = run.model()
     batches = list(torch.split(as_pixels(images.test_images[:inputs]), BATCH))
     baselines = (draw_baseline(model, run.seed + SPACING * draw) for draw in range(BASELINES))
-    record = audit(model, batches, theories=["coding-rate"], baseline=baselines, seed=run.seed, name=run.name)
+    record = audit(
+        model, batches, theories=["coding-rate"], claims="all", baseline=baselines, seed=run.seed, name=run.name
+    )
     return {
         "curves": [_curve(dataclasses.asdict(curve)) for curve in record.curves],
         "claims": [_claim(summary) for summary in summarise(record.findings)],

@@ -16,7 +16,7 @@ from clearhead.heads import LayerNorm
 from clearhead.numerics.moments import Array
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.operators.softmax import softmax_attention
-from clearhead.shapes import Float
+from clearhead.shapes import Bool, Float
 from clearhead.theories.coding_rate.claims import IDENTITY, OTHER_HEAD, UNIFORM
 from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.example import Example
@@ -39,36 +39,47 @@ def can_ablate(example: Example) -> bool:
 
 
 def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor, "1 n c"]]:
-    """Return the sum of the block with every head's attention replaced, for the tokens that are not padding.
+    """Return the sum of the block with every head's attention replaced, for the tokens that are measured.
 
     A query that may attend to no key, or to itself not, keeps its output.
     """
     assert example.output_weight is not None
-    q, k, v, out = (x.detach().cpu().double() for x in (example.q, example.k, example.v, example.out))
-    mask = None if example.mask is None else example.mask.cpu()
+    rows = tokens.present
+    k, v = (x.detach().cpu().double() for x in (example.k, example.v))
+    q, out = (x.detach().cpu()[:, rows].double() for x in (example.q, example.out))
+    mask = None if example.mask is None else example.mask.cpu()[:, rows]
+    own = v[:, rows]
     replaced = {
         UNIFORM: softmax_attention(torch.zeros_like(q), k, v, mask=mask),
-        IDENTITY: v if mask is None else torch.where(mask.diagonal(dim1=-2, dim2=-1)[..., None], v, out),
+        IDENTITY: own if mask is None else torch.where(_sees_itself(mask, rows), own, out),
     }
     if len(q) > 1:
-        replaced[OTHER_HEAD] = _with_weights_of_next_head(example, q, k, v, mask)
+        replaced[OTHER_HEAD] = _with_weights_of_next_head(example, q, k, v, mask, rows)
     if mask is not None:
         has_keys = mask.any(dim=-1, keepdim=True)
         replaced = {control: torch.where(has_keys, x, out) for control, x in replaced.items()}
     weight = example.output_weight.detach().cpu().double()
     return {
-        control: tokens.total + torch.einsum("hne,hec->nc", (x - out)[:, tokens.present], weight).unsqueeze(0)
+        control: tokens.total + torch.einsum("hne,hec->nc", x - out, weight).unsqueeze(0)
         for control, x in replaced.items()
     }
 
 
-def _with_weights_of_next_head(example: Example, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _sees_itself(mask: Bool[Tensor, "#h n m"], rows: Bool[Tensor, "m"]) -> Bool[Tensor, "#h n 1"]:
+    """Return whether each of the queries at these rows may attend to its own token."""
+    own = rows.nonzero().flatten()
+    return mask.gather(-1, own.expand(len(mask), -1).unsqueeze(-1))
+
+
+def _with_weights_of_next_head(
+    example: Example, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rows: Tensor
+) -> Tensor:
     """Return the output of every head's values under the attention weights of the head after it."""
 
     def of_next(x: Tensor | None) -> Tensor | None:
         return x if x is None or len(x) == 1 else x.roll(-1, dims=0)
 
-    bias = None if example.bias is None else example.bias.detach().cpu().double()
+    bias = None if example.bias is None else example.bias.detach().cpu()[:, rows].double()
     sinks = None if example.sinks is None else example.sinks.detach().cpu().double()
     return softmax_attention(
         q.roll(-1, dims=0), k.roll(-1, dims=0), v, mask=of_next(mask), bias=of_next(bias), scale=example.scale,

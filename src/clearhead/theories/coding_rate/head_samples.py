@@ -88,7 +88,7 @@ class HeadSamples:
         cls, example: Example, tokens: Tokens, *, p: int, eps: float, draws: Draws, generator: torch.Generator
     ) -> "HeadSamples":
         """Prepare the controls if they are wanted."""
-        norm = None if example.stream is None else example.stream.norm
+        norm = example.stream.norm if example.stream is not None and example.wants(AFTER_NORM) else None
         sums: dict[Control | None, Tensor] = {None: tokens.total[None]}
         normed: dict[Control | None, Tensor] = {} if norm is None else {None: tokens.between[None]}
         if not example.controls:

@@ -70,7 +70,7 @@ class LayerMaps:
     """The claims on the weights of one layer, which are the same on every input.
 
     tied: whether queries, keys and values share one map
-    samples: of every claim on maps, by head
+    samples: of every claim on maps that the layer has, by head
     """
 
     tied: bool
@@ -100,9 +100,8 @@ class LayerMaps:
             Sample(value=value, controls={} if control is None else {RANDOM_MAP: control})
             for value, control in zip(values, controls, strict=True)
         )
-        return cls(
-            tied=is_tied(example),
-            samples=repeat(
-                {ORTHONORMAL: scaled, OVERLAP: mean, LARGEST_COSINE: nearest, UNSCALED_MAP: unscaled}, example.groups
-            ),
-        )
+        tied = is_tied(example)
+        samples = {ORTHONORMAL: scaled, OVERLAP: mean, LARGEST_COSINE: nearest}
+        if tied:
+            samples[UNSCALED_MAP] = unscaled
+        return cls(tied=tied, samples=repeat(samples, example.groups))

@@ -30,11 +30,11 @@ from clearhead.theories.coding_rate.depth import sparsity_by_layer
 from clearhead.theories.coding_rate.head_samples import Draws, HeadSamples
 from clearhead.theories.coding_rate.maps import LayerMaps, RandomMaps
 from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
-from clearhead.theories.coding_rate.subspaces import orthonormal_bases, value_maps
+from clearhead.theories.coding_rate.subspaces import is_tied, orthonormal_bases, value_maps
 from clearhead.theories.coding_rate.tokens import Tokens, tokens_of
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.samples import repeat
+from clearhead.theories.samples import SAMPLED, repeat
 from clearhead.theories.theory import Claim, Sample, Samples
 
 __all__ = ["CodingRate"]
@@ -69,12 +69,10 @@ class CodingRate:
 
     def measure(self, example: Example, rng: Random) -> Samples:
         """Measure every claim; those on maps also where the residual stream is missing."""
-        claims, maps, tokens = self.claims_of(example), self._maps(example), tokens_of(example)
+        claims, maps, tokens = self.claims_of(example), self._maps(example), tokens_of(example, rng.torch)
         missing = tokens if isinstance(tokens, Reason) else NO_MLP
         samples: dict[Claim, Sample | Reason] = dict.fromkeys(claims, missing)
-        samples |= dict.fromkeys(MAP_CLAIMS, NO_MAP) if maps is None else _subset(maps, MAP_CLAIMS)
-        if maps is not None and maps.tied:
-            samples |= _subset(maps, (UNSCALED_MAP,))
+        samples |= dict.fromkeys(MAP_CLAIMS, NO_MAP) if maps is None else maps.samples
         if isinstance(tokens, Reason):
             return samples
         samples |= self._layer_samples(tokens, controls=example.controls)
@@ -98,14 +96,17 @@ class CodingRate:
         if not can_ablate(example):
             return curves
         samples = repeat(measured, example.groups)
-        if maps.tied:
+        if maps.tied and example.wants(RAW_MAP):
             raw_map = prepared.measure(Block(tokens.before, weights, eps=self.eps))[0][COMPRESSION]
             # Random subspaces are left out: their bases are orthonormal and the learned map is not.
             controls = {control: x for control, x in raw_map.controls.items() if control is not RANDOM_SUBSPACE}
             samples |= repeat({RAW_MAP: dataclasses.replace(raw_map, controls=controls)}, example.groups)
         if tokens.zeros:
             samples[COMPRESSION] = dataclasses.replace(samples[COMPRESSION], caveat=ZERO_TOKENS)
-        return samples | curves
+        samples |= curves
+        if tokens.sampled:
+            samples = {claim: dataclasses.replace(x, caveat=x.caveat or SAMPLED) for claim, x in samples.items()}
+        return samples
 
     def _layer_samples(self, tokens: Tokens, *, controls: bool) -> dict[Claim, Sample]:
         if tokens.after is None:
@@ -123,8 +124,14 @@ class CodingRate:
         weights = example.per_call.get("value maps", lambda: value_maps(example))
         if weights is None:
             return None
+        wanted = example.wants(*MAP_CLAIMS, UNSCALED_MAP)
         return example.per_audit.get(
-            ("maps", example.layer), lambda: LayerMaps.of(example, weights, self._random_maps(example, weights))
+            ("maps", example.layer),
+            lambda: (
+                LayerMaps.of(example, weights, self._random_maps(example, weights))
+                if wanted
+                else LayerMaps(tied=is_tied(example), samples={})
+            ),
         )
 
     def _random_maps(self, example: Example, weights: Tensor) -> RandomMaps | None:
@@ -135,10 +142,6 @@ class CodingRate:
             ("random maps", k, c, f),
             lambda: RandomMaps.draw((k, c, f), draws=self.draws.random_map, seed=example.seed),
         )
-
-
-def _subset(maps: LayerMaps, claims: tuple[Claim, ...]) -> dict[Claim, Sample]:
-    return {claim: maps.samples[claim] for claim in claims}
 
 
 def _is_normed(example: Example) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor
 from clearhead.shapes import Bool, Float
 from clearhead.theories.example import Example
 from clearhead.theories.reason import Reason, ReasonKind
+from clearhead.theories.samples import sample_tokens
 
 __all__ = ["FEWEST_TOKENS", "Tokens", "tokens_of"]
 
@@ -21,7 +22,8 @@ class Tokens:
     """The residual stream of one input in float64: before attention, after it, and after the MLP.
 
     total, between: the sum with attention's output, and what the MLP is added to, which may be its norm
-    present: True for the positions that are not padding; dtype: of the model's tokens
+    present: True for these positions, which are not padding; dtype: of the model's tokens
+    sampled: whether they are a sample of a long input's
     """
 
     before: Float[Tensor, "n c"]
@@ -30,6 +32,7 @@ class Tokens:
     after: Float[Tensor, "n c"] | None
     present: Bool[Tensor, "t"]
     dtype: torch.dtype
+    sampled: bool = False
 
     @property
     def zeros(self) -> int:
@@ -37,10 +40,11 @@ class Tokens:
         return sum(int((z == 0).all(dim=-1).sum()) for z in (self.before, self.total))
 
 
-def tokens_of(example: Example) -> Tokens | Reason:
+def tokens_of(example: Example, generator: torch.Generator) -> Tokens | Reason:
     """Return the tokens of an input that some query of some head may attend to, or the reason why they cannot be used.
 
-    The windows of an input are taken together: its residual stream is whole although its attention is not.
+    The windows of an input are taken together: its residual stream is whole although its attention is not. Of a long
+    input some tokens are drawn.
     """
     stream = example.stream
     if stream is None:
@@ -52,6 +56,7 @@ def tokens_of(example: Example) -> Tokens | Reason:
     if int(present.sum()) < FEWEST_TOKENS:
         text = f"fewer than {FEWEST_TOKENS} tokens, which have too few ways to exchange additions"
         return Reason(ReasonKind.TOO_SHORT, text)
+    all_present, present = present, sample_tokens(present, generator)
     streams = (stream.before, stream.total, stream.between)
     before, total, between = (z[0].detach().cpu()[present].double() for z in streams)
     after = None if stream.after is None else stream.after[0].detach().cpu()[present].double()
@@ -59,4 +64,12 @@ def tokens_of(example: Example) -> Tokens | Reason:
         return Reason(ReasonKind.NOT_FINITE, "the residual stream around this block is not finite")
     if not bool(before.any()):
         return Reason(ReasonKind.UNDEFINED, "all tokens before this block are zero, and have no size to compare with")
-    return Tokens(before=before, total=total, between=between, after=after, present=present, dtype=stream.total.dtype)
+    return Tokens(
+        before=before,
+        total=total,
+        between=between,
+        after=after,
+        present=present,
+        dtype=stream.total.dtype,
+        sampled=not torch.equal(present, all_present),
+    )

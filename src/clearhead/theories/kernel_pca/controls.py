@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.heads import LinearMap
-from clearhead.shapes import Float
+from clearhead.shapes import Float, Int
 from clearhead.theories.theory import Control
 
 __all__ = [
@@ -17,8 +17,9 @@ __all__ = [
     "RANDOM_MAP",
     "RANDOM_VALUES",
     "Draws",
+    "MappedInput",
     "RandomMaps",
-    "other_heads",
+    "Values",
     "with_other_keys",
 ]
 
@@ -55,11 +56,12 @@ class RandomMaps:
     The model's W = U C, U with orthonormal columns, becomes U' C with U' drawn uniformly: the same spectrum and the
     same output directions, reading random directions of the layer's input.
 
-    bases: U' by draw, shared by the heads of the layer; mixes: C by head
+    bases: U' by draw, shared by the heads of the layer; mixes: C by head; bias: the model's own
     """
 
     bases: Float[Tensor, "t c r"]
     mixes: Float[Tensor, "h r e"]
+    bias: Float[Tensor, "h e"] | None
 
     @classmethod
     def draw(cls, linear: LinearMap, *, draws: int, seed: int, layer: int) -> "RandomMaps":
@@ -71,23 +73,85 @@ class RandomMaps:
         basis, triangular = torch.linalg.qr(gaussian)
         # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
         basis = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-        return cls(bases=basis, mixes=torch.linalg.qr(linear.weight.double()).R)
+        bias = None if linear.bias is None else linear.bias.double()
+        return cls(bases=basis, mixes=torch.linalg.qr(linear.weight.double()).R, bias=bias)
 
-    def values(self, x: Float[Tensor, "m c"], heads: slice) -> Float[Tensor, "t k m e"]:
-        """Return the values of an input for these heads, without a bias."""
-        return torch.einsum("tmr,hre->thme", x.double() @ self.bases, self.mixes[heads])
+    def at(self, x: Float[Tensor, "m c"], heads: slice) -> "MappedInput":
+        """Return an input under the maps of these heads."""
+        bias = None if self.bias is None else self.bias[heads]
+        return MappedInput(mapped=x.double() @ self.bases, mixes=self.mixes[heads], bias=bias)
 
 
-def other_heads(v: Float[Tensor, "h m e"], *, most: int) -> Float[Tensor, "t h m e"]:
-    """Return for every head the values of the heads after it, cyclically."""
-    count = min(most, v.shape[0] - 1)
-    return torch.stack([v.roll(-j, dims=0) for j in range(1, count + 1)]) if count else v.new_zeros(0, *v.shape)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedInput:
+    """One input under random value maps."""
+
+    mapped: Float[Tensor, "t m r"]
+    mixes: Float[Tensor, "h r e"]
+    bias: Float[Tensor, "h e"] | None
+
+    def of_head(self, head: int) -> Float[Tensor, "t m e"]:
+        """Return the values of one head, with the model's own bias."""
+        values = self.mapped @ self.mixes[head]
+        return values if self.bias is None else values + self.bias[head]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """The values of the heads of one layer, and of the controls, which are made head by head to hold few at a time.
+
+    normal, orders: draws of random values and of orders of tokens
+    others: number of other heads whose values are a control; maps: the input under random value maps
+    """
+
+    v: Float[Tensor, "h m e"]
+    normal: Float[Tensor, "t1 m e"]
+    orders: Int[Tensor, "t2 m"]
+    others: int
+    maps: MappedInput | None
+
+    @classmethod
+    def draw(
+        cls, v: Float[Tensor, "h m e"], draws: Draws, generator: torch.Generator, *, maps: MappedInput | None
+    ) -> "Values":
+        """Draw the controls that need only the head's own values; fixed ones with too few draws are left out."""
+        h, m, e = v.shape
+        normal = torch.randn(draws.random_values, m, e, generator=generator, dtype=torch.float64)
+        orders = [torch.randperm(m, generator=generator) for _ in range(draws.permuted)]
+        others = min(draws.other_heads, h - 1)
+        return cls(
+            v=v,
+            normal=normal.to(v.device),
+            orders=torch.stack(orders).to(v.device) if orders else torch.zeros(0, m, dtype=torch.long),
+            others=others if others >= draws.fewest_fixed else 0,
+            maps=maps,
+        )
+
+    @property
+    def counts(self) -> dict[Control, int]:
+        """Number of draws of every control that has some."""
+        maps = 0 if self.maps is None else len(self.maps.mapped)
+        counts = {RANDOM_VALUES: len(self.normal), PERMUTED: len(self.orders), OTHER_HEADS: self.others}
+        return {control: count for control, count in {**counts, RANDOM_MAP: maps}.items() if count}
+
+    def of_head(self, head: int) -> Float[Tensor, "t m e"]:
+        """Return the values of one head, followed by those of its controls in the order of `counts`."""
+        own = self.v[head]
+        size = own.square().mean().sqrt()
+        next_heads = [(head + j) % len(self.v) for j in range(1, self.others + 1)]
+        parts = [own[None], self.normal * torch.where(size > 0, size, 1), own[self.orders], self.v[next_heads]]
+        return torch.cat(parts if self.maps is None else [*parts, self.maps.of_head(head)])
+
+    def by_control(self) -> dict[Control | None, Float[Tensor, "t h m e"]]:
+        """Return the values of all heads, under None, and of every control."""
+        stacked = torch.stack([self.of_head(head) for head in range(len(self.v))], dim=1)
+        return dict(zip((None, *self.counts), stacked.split([1, *self.counts.values()]), strict=True))
 
 
 def with_other_keys(of_others: Float[Tensor, "t h"], predicted: float) -> Float[Tensor, "t h"]:
     """Return a statistic of every head's values with the keys of other heads, on the scale of its own keys.
 
-    of_others: of the values that `other_heads` returns, so that no further statistic is computed
+    of_others: of the values of the heads after each head, cyclically, so that no further statistic is computed
 
     Keys whose spectrum is flat give every value a higher number than others. So the number with other keys is expressed
     as a share of the way from the remaining heads' values to the prediction, both with these keys, and applied to the

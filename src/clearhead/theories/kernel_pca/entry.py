@@ -34,10 +34,10 @@ from clearhead.theories.kernel_pca.published import (
     top_eigenvalues,
 )
 from clearhead.theories.kernel_pca.space import KeySpace, Principal
-from clearhead.theories.kernel_pca.spans import span_of, span_variance, subspace_overlap
+from clearhead.theories.kernel_pca.spans import span_of, subspace_overlap
 from clearhead.theories.theory import Claim, Control, Role, Sample
 
-__all__ = ["Entry"]
+__all__ = ["Entry", "make_sample"]
 
 Statistics = Mapping[Claim, Tensor]
 """A statistic's numbers by draw and key head, or by draw, key head and query head among those that share keys."""
@@ -60,8 +60,7 @@ class Entry:
     def samples(
         self,
         claims: Collection[Claim],
-        values: Float[Tensor, "h m e"],
-        controls: Mapping[Control, Float[Tensor, "_ h m e"]],
+        values: Mapping[Control | None, Float[Tensor, "_ h m e"]],
         *,
         fewest_keys: int,
     ) -> dict[Claim, Sample]:
@@ -69,6 +68,7 @@ class Entry:
 
         Statistics as published are not judged, and have one draw of random values to be read with.
 
+        values: of the heads, under None, and of every control by draw
         fewest_keys: other heads that the control by their keys needs
         """
         samples: dict[Claim, Sample] = {}
@@ -77,26 +77,19 @@ class Entry:
             selected = [claim for claim in measure.claims if claim in claims]
             if not selected:
                 continue
-            wanted_controls = dict(controls)
+            wanted = dict(values)
             if selected[0].role is Role.PUBLISHED:
-                wanted_controls = {key: draws[:1] for key, draws in controls.items() if key is RANDOM_VALUES}
-            numbers = measure.of(self, torch.cat([values.unsqueeze(0), *wanted_controls.values()]))
-            sizes = [1, *(len(draws) for draws in wanted_controls.values())]
+                wanted = {key: draws[:1] for key, draws in values.items() if key in (None, RANDOM_VALUES)}
+            numbers = measure.of(self, torch.cat(list(wanted.values())))
+            counts = {control: len(draws) for control, draws in wanted.items() if control is not None}
             for claim in selected:
-                first, *rest = torch.split(numbers[claim], sizes)
-                by_control = dict(zip(wanted_controls, rest, strict=True))
-                # Numbers with other keys can be compared if the prediction is the same for all keys.
-                if claim.predicted is not None and len(by_control.get(OTHER_HEADS, ())) >= fewest_keys:
-                    by_control[OTHER_KEYS] = with_other_keys(by_control[OTHER_HEADS], claim.predicted)
-                samples[claim] = Sample(
-                    value=_array(self._by_head(claim, first[0])),
-                    controls={
-                        control: _array(self._by_head(claim, numbers_of_control))
-                        for control, numbers_of_control in by_control.items()
-                        if (claim, control) not in INVARIANT
-                    },
-                    predicted=_array(self._by_head(claim, predicted[claim]())) if claim in predicted else None,
+                samples[claim] = make_sample(
+                    claim,
+                    self._by_head(claim, numbers[claim]),
+                    counts,
+                    fewest_keys=fewest_keys,
                     shared=1 if claim in BY_QUERY else self._group_size,
+                    predicted=self._by_head(claim, predicted[claim]()) if claim in predicted else None,
                 )
         return samples
 
@@ -128,6 +121,30 @@ class Entry:
         }
 
 
+def make_sample(
+    claim: Claim,
+    numbers: Float[Tensor, "t h"],
+    counts: Mapping[Control, int],
+    *,
+    fewest_keys: int,
+    shared: int,
+    predicted: Float[Tensor, "h"] | None = None,
+) -> Sample:
+    """Return the sample of a claim, given the heads' numbers and after them those of every control by draw."""
+    first, *rest = torch.split(numbers, [1, *counts.values()])
+    by_control = dict(zip(counts, rest, strict=True))
+    # Numbers with other keys can be compared if the prediction is the same for all keys.
+    if claim.predicted is not None and counts.get(OTHER_HEADS, 0) >= fewest_keys:
+        by_key_head = with_other_keys(by_control[OTHER_HEADS][:, ::shared], claim.predicted)
+        by_control[OTHER_KEYS] = by_key_head.repeat_interleave(shared, dim=-1)
+    return Sample(
+        value=_array(first[0]),
+        controls={control: _array(x) for control, x in by_control.items() if (claim, control) not in INVARIANT},
+        predicted=None if predicted is None else _array(predicted),
+        shared=shared,
+    )
+
+
 def _array(numbers: Tensor) -> Array:
     array: Array = numbers.cpu().numpy()
     return array
@@ -137,7 +154,6 @@ def _of_spans(entry: Entry, v: Tensor) -> Statistics:
     span = span_of(entry.space, v)
     explained = explained_fraction(entry.queries, span)
     return {
-        c.CAPTURED: span_variance(entry.space, entry.principal, span),
         c.OVERLAP: subspace_overlap(entry.principal, span),
         c.EXPLAINED: explained,
         c.TRUE_LOSS: log_true_loss(entry.queries, explained) / LOG_10,
@@ -212,7 +228,7 @@ class _Measure:
 
 
 _MEASURES = (
-    _Measure(_of_spans, (c.CAPTURED, c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS)),
+    _Measure(_of_spans, (c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS)),
     _Measure(_of_axes, (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION)),
     _Measure(_of_alignment, (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED)),
     _Measure(_of_losses, (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT)),

@@ -4,6 +4,7 @@ If a mask shows queries different keys (causal masks), the keys of the query wit
 theorem holds only for the queries that see all of them.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,22 +13,16 @@ from torch import Tensor
 
 from clearhead.shapes import Bool
 from clearhead.theories.example import Example, Random
-from clearhead.theories.kernel_pca.controls import (
-    OTHER_HEADS,
-    PERMUTED,
-    RANDOM_MAP,
-    RANDOM_VALUES,
-    Draws,
-    RandomMaps,
-    other_heads,
-)
-from clearhead.theories.kernel_pca.entry import Entry
+from clearhead.theories.kernel_pca.captured import HeadKeys
+from clearhead.theories.kernel_pca.claims import CAPTURED
+from clearhead.theories.kernel_pca.controls import RANDOM_MAP, Draws, RandomMaps, Values
+from clearhead.theories.kernel_pca.entry import Entry, make_sample
 from clearhead.theories.kernel_pca.kernels import KERNEL, measure_kernel
 from clearhead.theories.kernel_pca.loss import queries_in_space
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.samples import measure_by_head
-from clearhead.theories.theory import Claim, Control, Sample, Samples
+from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
+from clearhead.theories.theory import Claim, Sample, Samples
 
 __all__ = ["KernelPCA"]
 
@@ -63,45 +58,44 @@ class KernelPCA:
     def _measure(self, example: Example, heads: slice, keys: Tensor, rng: Random) -> dict[Claim, Sample]:
         # Query heads that share keys and values share the numbers that do not depend on queries.
         step = example.groups if heads == slice(None) else 1
+        visible, keys = keys, sample_tokens(keys, rng.torch)
         k, v = (x[heads][::step, keys] for x in (example.k, example.v))
         sinks = None if example.sinks is None else example.sinks[heads][::step]
-        space = key_space(k, scale=example.scale, sinks=sinks)
-        q = example.q[heads].reshape(-1, step, *example.q.shape[-2:])
-        entry = Entry(
-            space=space,
-            principal=principal_axes(space, v.shape[-1]),
-            queries=queries_in_space(space, q[..., _queries(example, heads, keys), :]),
-        )
-        draws = self.draws if example.controls else NO_DRAWS
-        controls = _control_values(v.double(), draws, rng.torch)
-        linear = example.values_from
-        if linear is not None and draws.random_map:
-            maps = example.per_call.get(
-                RANDOM_MAP,
-                lambda: RandomMaps.draw(linear, draws=draws.random_map, seed=example.seed, layer=example.layer),
+        values = self._values(example, v.double(), slice(heads.start, heads.stop, step), keys, rng)
+        samples = {}
+        if CAPTURED in self.claims and example.wants(CAPTURED):
+            by_head = []
+            for head, of_head in enumerate(k):
+                sink = None if sinks is None else sinks[head]
+                by_head.append(HeadKeys.of(of_head, scale=example.scale, sink=sink).captured(values.of_head(head)))
+            numbers = torch.stack(by_head, dim=-1).repeat_interleave(step, dim=-1)
+            samples[CAPTURED] = make_sample(
+                CAPTURED, numbers, values.counts, fewest_keys=self.draws.fewest_keys, shared=step
             )
-            one_of_each = slice(heads.start, heads.stop, step)
-            mapped = maps.values(linear.x[0][keys], one_of_each)
-            bias = None if linear.bias is None else linear.bias[one_of_each].double().unsqueeze(-2)
-            controls[RANDOM_MAP] = mapped if bias is None else mapped + bias
-        return entry.samples(self.claims, v.double(), controls, fewest_keys=self.draws.fewest_keys)
+        others = [claim for claim in self.claims if claim is not CAPTURED and example.wants(claim)]
+        if others:
+            space = key_space(k, scale=example.scale, sinks=sinks)
+            q = example.q[heads].reshape(-1, step, *example.q.shape[-2:])
+            entry = Entry(
+                space=space,
+                principal=principal_axes(space, v.shape[-1]),
+                queries=queries_in_space(space, q[..., _queries(example, heads, visible), :]),
+            )
+            samples |= entry.samples(others, values.by_control(), fewest_keys=self.draws.fewest_keys)
+        if not torch.equal(keys, visible):
+            samples = {claim: dataclasses.replace(sample, caveat=SAMPLED) for claim, sample in samples.items()}
+        return samples
 
-
-def _control_values(v: Tensor, draws: Draws, generator: torch.Generator) -> dict[Control, Tensor]:
-    """Return the values of every control that needs only the head's own values, by draw."""
-    values = {}
-    _, m, e = v.shape
-    if draws.random_values:
-        normal = torch.randn(draws.random_values, 1, m, e, generator=generator, dtype=torch.float64)
-        size = v.square().mean(dim=(-2, -1), keepdim=True).sqrt()
-        values[RANDOM_VALUES] = normal.to(v.device) * torch.where(size > 0, size, 1)
-    if draws.permuted:
-        orders = [torch.randperm(m, generator=generator) for _ in range(draws.permuted)]
-        values[PERMUTED] = torch.stack([v[:, order.to(v.device)] for order in orders])
-    others = other_heads(v, most=draws.other_heads)
-    if len(others) >= draws.fewest_fixed:
-        values[OTHER_HEADS] = others
-    return values
+    def _values(self, example: Example, v: Tensor, heads: slice, keys: Tensor, rng: Random) -> Values:
+        """Return the values of the heads and draw those of the controls."""
+        draws = self.draws if example.controls else NO_DRAWS
+        linear, maps = example.values_from, None
+        if linear is not None and draws.random_map:
+            maps = example.per_audit.get(
+                (RANDOM_MAP, example.layer),
+                lambda: RandomMaps.draw(linear, draws=draws.random_map, seed=example.seed, layer=example.layer),
+            ).at(linear.x[0][keys], heads)
+        return Values.draw(v, draws, rng.torch, maps=maps)
 
 
 def _changed_scores(example: Example) -> bool:

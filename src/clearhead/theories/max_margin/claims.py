@@ -16,6 +16,7 @@ __all__ = [
     "HEAD_SPACE_CLAIMS",
     "HEBBIAN",
     "HELD_OUT",
+    "LEAST_SATURATION",
     "LOCAL",
     "LOW_RATIO",
     "MAJORITY",
@@ -49,6 +50,8 @@ ANY_TOKENS = Control(name="as many random tokens")
 
 
 REQUIRED_SATURATION = 0.5
+LEAST_SATURATION = REQUIRED_SATURATION / 2
+"""Share of saturated queries that a group of inputs needs for its problem to be solved in a head."""
 SATURATED_HEADS = Requirement(
     statistic="saturated queries",
     at_least=REQUIRED_SATURATION,
@@ -68,7 +71,7 @@ def _claim(
     role: Role = Role.SECONDARY,
     note: str = "",
     percent: bool = False,
-    undefined: str = "no matrix separates these tokens",
+    undefined: str = "no matrix separates these tokens, or fewer than a quarter of the queries are saturated",
     condition: bool = False,
 ) -> Claim:
     return Claim(

@@ -237,14 +237,13 @@ def _choice(
     for kind, draws in pulls.items():
         if not draws:
             continue
-        draw_scores = [_scores(x, pull.vectors[query]) for pull in draws]
-        attention_scores = (
-            [model_scores]
-            if kind == MODEL
-            else [s * (norms / pull.norms)[:, None] for s, pull in zip(draw_scores, draws, strict=True)]
+        vectors, sizes = (
+            torch.stack(of_draw) for of_draw in zip(*((p.vectors[query], p.norms) for p in draws), strict=True)
         )
-        scores[kind] = torch.stack(draw_scores).numpy()
-        saturated[kind] = np.stack([_largest(example, row) > SATURATED for row in attention_scores])
+        of_draws = _scores(x, vectors)
+        scores[kind] = of_draws.numpy()
+        attention_scores = model_scores[None] if kind == MODEL else of_draws * (norms / sizes).unsqueeze(-1)
+        saturated[kind] = _largest(example, attention_scores) > SATURATED
     argmax = {kind: kind_scores.argmax(axis=-1) for kind, kind_scores in scores.items()}
     selected = np.unique(np.concatenate([w.ravel() for w in argmax.values()]))
     tokens = np.concatenate([sample, np.setdiff1d(selected, sample)])
@@ -265,13 +264,13 @@ def _choice(
     )
 
 
-def _scores(x: Tensor, pull: Tensor) -> Tensor:
-    """Return the scores (h, m) of tokens (g, m, c) for pulls (h, c)."""
-    return torch.einsum("gmc,hc->hm", x, pull) if x.shape[0] == 1 else torch.einsum("hmc,hc->hm", x, pull)
+def _scores(x: Float[Tensor, "g m c"], pulls: Float[Tensor, "t h c"]) -> Float[Tensor, "t h m"]:
+    """Return the scores of tokens for the pulls of every draw and head."""
+    return pulls @ x[0].mT if x.shape[0] == 1 else torch.einsum("hmc,thc->thm", x, pulls)
 
 
 def _largest(example: Example, scores: Tensor) -> NDArray[np.float64]:
-    """Return the largest attention weight (h,) for scores (h, m), with the layer's soft cap and sinks."""
+    """Return the largest attention weight (t, h) for scores (t, h, m), with the layer's soft cap and sinks."""
     if example.softcap is not None:
         scores = example.softcap * torch.tanh(scores / example.softcap)
     total = torch.logsumexp(scores, dim=-1)

@@ -1,6 +1,6 @@
 """Samples of one group of inputs: every claim's statistic for each head, for random heads and for random tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,10 @@ RANDOM_CLAIMS = {
     ROTATED: (*FIT_STATISTICS, c.HELD_OUT),
 }
 """The claims that each kind of untrained head is measured on."""
+
+
+def _all_claims(*claims: Claim) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,49 +76,67 @@ def group_samples(
     matrices: Matrices,
     *,
     everywhere: bool = False,
+    wants: Callable[..., bool] = _all_claims,
 ) -> dict[Claim, Sample]:
     """Return every claim on every head of one layer. Rules fitted on the group are tested on `before`, if any.
 
     Without `replacements` (None) the only controls are the random heads of the choices.
 
-    The theory does not cover a head without saturated queries. So controls that need a problem of their own for each
-    head are solved for heads with a saturated query in the group, and norms other than Frobenius, which take far
-    longer, for heads with many; or both for all heads if `everywhere`.
+    The theory covers heads with many saturated queries. So problems are solved for heads with at least
+    `LEAST_SATURATION` of them in the group, and norms other than Frobenius, which take far longer, for heads with
+    `REQUIRED_SATURATION`; or both for all heads if `everywhere`.
+
+    wants: whether one of some claims is wanted; others need not be measured
     """
     heads = choices[0].selected[MODEL].shape[1]
     sides = choices[0].x.shape[0]
     shares = np.mean([choice.saturated[MODEL][0] for choice in choices], axis=0)
-    controlled = [everywhere or share > 0 for share in shares]
-    in_all_norms = [everywhere or share >= c.REQUIRED_SATURATION for share in shares]
-    measurements = one_thread_each(lambda side: _GroupMeasurement(choices, before, side), range(sides))
+    solved = [everywhere or share >= c.LEAST_SATURATION for share in shares]
+    other_norms = wants(c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
+    in_all_norms = [other_norms and (everywhere or share >= c.REQUIRED_SATURATION) for share in shares]
+    if not any(solved):
+        nothing = [{None: [{c.SATURATION: float(share)}]} for share in shares]
+        saturations = {kind: {c.SATURATION: _saturation(choices, kind)} for kind in _random_kinds(choices)}
+        return {claim: _sample(claim, nothing, saturations) for claim in c.CLAIMS}
+    tested = before if wants(c.HELD_OUT) else ()
+    measurements = one_thread_each(lambda side: _GroupMeasurement(choices, tested, side), range(sides))
     head_statistics = one_thread_each(
-        lambda h: measurements[h % sides].model_head(
-            h,
-            replacements if controlled[h] or replacements is None else (),
-            matrices.model_head(h) if in_all_norms[h] else None,
+        lambda h: (
+            measurements[h % sides].model_head(h, replacements, matrices.model_head(h) if in_all_norms[h] else None)
+            if solved[h]
+            else {None: [{c.SATURATION: float(shares[h])}]}
         ),
         range(heads),
     )
     random_matrices = matrices.random_heads() if any(in_all_norms) and RANDOM in choices[0].selected else []
 
     def random_head(kind: str, draw: int, h: int) -> Statistics:
-        solved = kind == RANDOM and bool(random_matrices) and (shared[kind] or in_all_norms[h])
+        in_other_norms = kind == RANDOM and bool(random_matrices) and (shared[kind] or in_all_norms[h])
         statistics: Statistics = measurements[h % sides].random_head(
-            kind, draw, h, in_span=any(controlled), matrix=random_matrices[draw] if solved else None
+            kind, draw, h, matrix=random_matrices[draw] if in_other_norms else None
         )
         return statistics
 
-    shapes = {kind: choices[0].selected[kind].shape for kind in RANDOM_KINDS if kind in choices[0].selected}
+    shapes = {kind: choices[0].selected[kind].shape for kind in _random_kinds(choices)}
     shared = {kind: shape[1] < heads or heads == 1 for kind, shape in shapes.items()}
     untrained = {}
     for kind, shape in shapes.items():
-        indices = [(kind, draw, h) for draw, h in np.ndindex(*shape) if shared[kind] or controlled[h]]
+        indices = [(kind, draw, h) for draw, h in np.ndindex(*shape) if shared[kind] or solved[h]]
         untrained[kind] = {claim: np.full(shape, np.nan) for claim in RANDOM_CLAIMS[kind]}
         for (_, draw, h), numbers in zip(indices, one_thread_each(lambda i: random_head(*i), indices), strict=True):
             for claim, number in numbers.items():
                 untrained[kind][claim][draw, h] = number
-        untrained[kind][c.SATURATION] = np.mean([choice.saturated[kind] for choice in choices], axis=0)
+        untrained[kind][c.SATURATION] = _saturation(choices, kind)
     return {claim: _sample(claim, head_statistics, untrained) for claim in c.CLAIMS}
+
+
+def _random_kinds(choices: Sequence[Choice]) -> list[str]:
+    return [kind for kind in RANDOM_KINDS if kind in choices[0].selected]
+
+
+def _saturation(choices: Sequence[Choice], kind: str) -> Array:
+    share: Array = np.mean([choice.saturated[kind] for choice in choices], axis=0)
+    return share
 
 
 def _sample(claim: Claim, heads: Sequence[HeadStatistics], untrained: Mapping[str, Mapping[Claim, Array]]) -> Sample:
@@ -149,12 +171,12 @@ class _GroupMeasurement:
         # Compute these before threads share them.
         self._group.tokens, self._group.queries  # noqa: B018
 
-    def random_head(self, kind: str, draw: int, h: int, *, in_span: bool, matrix: Array | None) -> Statistics:
+    def random_head(self, kind: str, draw: int, h: int, *, matrix: Array | None) -> Statistics:
         """Return the statistics of an untrained head on its own selection; in other norms if its matrix is given."""
         group, norm = self._group, float(self._choices[0].norms[kind][draw, h])
         fit = fit_problem(Problem.of(group, group.selected(kind, draw, h), group.scores(kind, draw, h), norm))
         numbers = {**fit_statistics(fit), **self._held_out(None if fit is None else margin(fit), kind, draw, h)}
-        if fit is not None and in_span and kind == RANDOM:
+        if fit is not None and kind == RANDOM:
             numbers[c.COSINE_SPAN] = fit.cosine_in_span()
         return numbers if matrix is None else {**numbers, **other_cosines(fit, matrix)}
 
@@ -183,9 +205,10 @@ class _GroupMeasurement:
         by_control: dict[Control | None, list[Statistics]] = {
             None: [statistics],
             c.HEBBIAN: [{c.COSINE: fit.hebbian_cosine(), **self._held_out(hebbian(fit.problem), MODEL, 0, h)}],
-            c.RIDGE: [self._held_out(ridge(fit.problem), MODEL, 0, h)],
-            c.MAJORITY: [self._held_out(majority(fit.problem), MODEL, 0, h)],
         }
+        if self._trial is not None:
+            by_control[c.RIDGE] = [self._held_out(ridge(fit.problem), MODEL, 0, h)]
+            by_control[c.MAJORITY] = [self._held_out(majority(fit.problem), MODEL, 0, h)]
         if better is not None:
             count = len(fit.supports())
             by_control[c.EVERY_TOKEN] = [{c.LOCAL: float(better.mean())}]

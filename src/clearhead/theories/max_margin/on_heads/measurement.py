@@ -6,7 +6,7 @@ tested on the previous group.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import InputChoices, Sampling, choices_of
 from clearhead.theories.max_margin.on_heads.evidence import draw_replacements, group_samples
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
-from clearhead.theories.max_margin.on_heads.predictions import PREDICTED, KeptGroup, predict_head
+from clearhead.theories.max_margin.on_heads.predictions import OTHER_NORMS, PREDICTED, KeptGroup, predict_head
 from clearhead.theories.max_margin.on_heads.random_heads import Space, space_of
 from clearhead.theories.theory import Claim, Sample
 
@@ -59,7 +59,9 @@ class MaxMarginOnHeads:
         )
         replacements = draw_replacements(choices, self.sampling.replacements, rng.numpy) if last.controls else None
         matrices = Matrices(_space(last), _head_seed(last), self._sampling(last).random)
-        samples = group_samples(choices, before, replacements, matrices, everywhere=self.everywhere)
+        samples = group_samples(
+            choices, before, replacements, matrices, everywhere=self.everywhere, wants=lambda *x: _wants(last, *x)
+        )
         in_head_space = not _maps_known(last)
         by_claim = {c.HEAD_SPACE_CLAIMS[claim] if in_head_space else claim: x for claim, x in samples.items()}
         return {claim: by_claim[claim] for claim in self.claims_of(last)}
@@ -68,9 +70,15 @@ class MaxMarginOnHeads:
         """Return what the predictions need of a group."""
         return KeptGroup.of(group.prepared)
 
-    def predict(self, groups: Sequence[KeptGroup], heads: Sequence[int]) -> dict[Claim, Array]:
+    def predict(
+        self, groups: Sequence[KeptGroup], heads: Sequence[int], claims: Collection[Claim]
+    ) -> dict[Claim, Array]:
         """Return the predicted values of these heads, (groups, heads), under the claims in both spaces."""
-        by_head = one_thread_each(lambda h: predict_head(groups, h, everywhere=self.everywhere), heads)
+        in_both_spaces = {x for claim in OTHER_NORMS for x in (claim, c.HEAD_SPACE_CLAIMS[claim])}
+        other_norms = not in_both_spaces.isdisjoint(claims)
+        by_head = one_thread_each(
+            lambda h: predict_head(groups, h, everywhere=self.everywhere, other_norms=other_norms), heads
+        )
         predicted = dict(zip(PREDICTED, np.stack(by_head, axis=-1), strict=True))
         return predicted | {c.HEAD_SPACE_CLAIMS[claim]: values for claim, values in predicted.items()}
 
@@ -78,6 +86,11 @@ class MaxMarginOnHeads:
         if example.controls:
             return self.sampling
         return dataclasses.replace(self.sampling, further=0, random=0, rotated=0, replacements=0)
+
+
+def _wants(example: Example, *claims: Claim) -> bool:
+    """Return whether one of these claims is wanted, in one of the two spaces."""
+    return example.wants(*claims, *(c.HEAD_SPACE_CLAIMS[claim] for claim in claims))
 
 
 def _maps_known(example: Example) -> bool:

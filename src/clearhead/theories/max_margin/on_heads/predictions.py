@@ -23,7 +23,7 @@ from clearhead.theories.max_margin.svm.solution import Conflict
 from clearhead.theories.max_margin.svm.solving import separate
 from clearhead.theories.theory import Claim
 
-__all__ = ["PREDICTED", "KeptGroup", "predict_head"]
+__all__ = ["OTHER_NORMS", "PREDICTED", "KeptGroup", "predict_head"]
 
 OTHER_NORMS = (c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
 PREDICTED = (c.RATIO, c.LOW_RATIO, c.COSINE, c.COSINE_SPAN, *OTHER_NORMS)
@@ -49,10 +49,10 @@ class KeptGroup:
         return float(np.mean([choice.saturated[MODEL][0, h] for choice in self.measured]))
 
 
-def predict_head(groups: Sequence[KeptGroup], h: int, *, everywhere: bool = False) -> Array:
+def predict_head(groups: Sequence[KeptGroup], h: int, *, everywhere: bool = False, other_norms: bool = True) -> Array:
     """Return the predictions of one head, (claims of `PREDICTED`, groups); NaN where the SVM of all is not solved.
 
-    Other norms than Frobenius are solved where the head is saturated, or `everywhere`.
+    Norms other than Frobenius are solved if `other_norms`, where the head is saturated, or `everywhere`.
     """
     predicted = np.full((len(PREDICTED), len(groups)), np.nan)
     side = h % groups[0].measured[0].x.shape[0]
@@ -61,7 +61,7 @@ def predict_head(groups: Sequence[KeptGroup], h: int, *, everywhere: bool = Fals
     least = separate(rows)
     if isinstance(least, Conflict) or not least.converged:
         return predicted
-    in_other_norms = [everywhere or group.saturation(h) >= c.REQUIRED_SATURATION for group in groups]
+    in_other_norms = [other_norms and (everywhere or group.saturation(h) >= c.REQUIRED_SATURATION) for group in groups]
     others = other_svms(rows, least) if any(in_other_norms) else {}
     for index, kept in enumerate(groups):
         statistics = _statistics(Group(kept.measured, side), h, least.W, others if in_other_norms[index] else {})
