@@ -12,11 +12,12 @@ import torch
 from scipy import stats
 from torch import nn
 
-from clearhead.audit.baseline import BASELINE, TRAINED_NORMS, with_baseline
+from clearhead.audit.baseline import BASELINE, BASELINE_INPUTS, TRAINED_NORMS, with_baseline
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.run import AuditError, audit
+from clearhead.audit.samples import ClaimSamples, ClaimSummary
 from clearhead.errors import InputError
 from clearhead.models.norms import norm_values
 from clearhead.numerics.moments import Interval, prediction_p_value
@@ -210,3 +211,32 @@ def test_random_models_without_a_baseline_are_undecided() -> None:
         assert Verdict.UNDECIDED in verdicts
         assert verdicts <= {Verdict.UNDECIDED, Verdict.NOT_APPLICABLE, Verdict.NOT_JUDGED}
         assert record.baselines == {}
+
+
+def test_a_head_is_compared_on_the_inputs_of_the_baseline() -> None:
+    """The first three of its five inputs, whose mean is .2 and not .5."""
+    values = np.array([[0.1], [0.2], [0.3], [0.9], [1.0]])
+    summary = ClaimSummary(
+        theory=CLAIM.theory, statistic=CLAIM.statistic, role=CLAIM.role, unit=CLAIM.unit, percent=False, shared=False
+    )
+    samples = [ClaimSamples(claim=summary, layer=0, name="layer", values=values)]
+    head = finding(0.5, half=0.5, inputs=5)
+    draws = [finding(value, inputs=3) for value in (0.18, 0.21, 0.24)]
+    (compared,) = with_baseline([head], draws, seed=0, decisive=[CLAIM.theory], samples=samples)
+    expected = prediction_p_value(0.2, np.array([0.18, 0.21, 0.24]), error=0.1 / 3**0.5)
+    assert compared.controls[-1].p_value == pytest.approx(expected)
+    (on_all,) = with_baseline([head], draws, seed=0, decisive=[CLAIM.theory])
+    assert on_all.controls[-1].p_value < expected
+
+
+def test_the_baseline_is_measured_on_its_first_inputs_alone(trained: nn.Module, fresh: list[nn.Module]) -> None:
+    """The numbers of the baseline's control are those of an audit of the first inputs."""
+    batches = [FAMILIES["bert"].inputs()] * 9
+    count = len(next(iter(batches[0].values())))
+    first = -(-BASELINE_INPUTS // count)
+    options: dict[str, Any] = {"theories": "attention-sinks", "baseline": fresh}
+    long, short = (audit(trained, given, **options) for given in (batches, batches[:first]))
+    assert long.inputs > short.inputs >= BASELINE_INPUTS
+    assert [c.value for c in _controls(long.findings, BASELINE)] == pytest.approx(
+        [c.value for c in _controls(short.findings, BASELINE)]
+    )

@@ -347,3 +347,31 @@ def test_a_head_is_covered_if_it_is_on_every_input() -> None:
     measurement = Measurement(Theory(key="t", title="t", claims=(FIRST,), measure=measure))
     measurement.observe(_call(range(3)))
     assert [finding.applies for finding in measurement.findings()] == [True, False, False]
+
+
+def test_claims_that_are_not_wanted_are_neither_measured_nor_found() -> None:
+    asked = []
+
+    def measure(example: Example, rng: Random) -> Samples:
+        asked.append([claim for claim in (FIRST, SECOND) if example.wants(claim)])
+        return {claim: Sample(value=np.zeros(1), controls={}) for claim in (FIRST, SECOND)}
+
+    theory = Theory(key="t", title="t", claims=(FIRST, SECOND), measure=measure)
+    some, everything = Measurement(theory, claims=[FIRST]), Measurement(theory)
+    for measurement in (some, everything):
+        measurement.observe(_call([0, 1]))
+    assert asked == [[FIRST]] * 2 + [[FIRST, SECOND]] * 2
+    assert {f.claim for f in some.findings()} == {FIRST}
+    assert {f.claim for f in everything.findings()} == {FIRST, SECOND}
+
+
+def test_inputs_beyond_the_most_are_ignored_however_they_are_batched() -> None:
+    parts = _normal(5, 3), _normal(5, 2, 3), _normal(5, 2, 3)
+    found = []
+    for batches in ([[0, 1, 2, 3, 4]], [[0, 1], [2, 3], [4]]):
+        measurement = Measurement(_theory(*parts), most=3)
+        for ids in batches:
+            measurement.observe(_call(ids))
+        found.append(measurement.findings())
+    assert repr(found[0]) == repr(found[1])
+    assert {f.inputs for f in found[0]} == {3}

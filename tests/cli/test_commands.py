@@ -13,7 +13,7 @@ from clearhead.cli import audit_command
 from clearhead.cli.audit_command import AuditRequest, run_audit
 from clearhead.cli.console import progress_bar
 from clearhead.cli.failure import CommandError
-from clearhead.cli.main import Baseline
+from clearhead.cli.main import Baseline, Claims
 from clearhead.cli.reproduce_command import print_outcome, run_experiment
 from clearhead.data.text import default_passages
 from clearhead.experiments.experiment import Outcome
@@ -21,6 +21,7 @@ from clearhead.models.loading import LoadedModel
 
 OPTIONS: dict[str, Any] = {
     "model": "folder", "text": None, "batches": None, "layers": None, "theories": (), "inputs": None,
+    "claims": Claims.PRIMARY,
     "max_tokens": 16, "batch_size": 2, "seed": 7, "describe": None, "allow_unseen": False,
     "baseline": Baseline.AUTO, "loss": None,
 }  # fmt: skip
@@ -55,6 +56,11 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return arguments
 
     return run
+
+
+@pytest.mark.parametrize("claims", Claims)
+def test_the_claims_option_reaches_the_audit(audited, claims: Claims) -> None:
+    assert audited(claims=claims)["claims"] == claims.value
 
 
 def test_layers_are_numbers_and_ranges(audited) -> None:

@@ -179,8 +179,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: random heads saturate at their own norm",
         f"{WHERE}/choices.py",
-        "[s * (norms / pull.norms)[:, None] for s, pull in zip(draw_scores, draws, strict=True)]",
-        "draw_scores",
+        "of_draws * (norms / sizes).unsqueeze(-1)",
+        "of_draws",
         CONTROLS,
     ),
     Fault(
@@ -212,10 +212,10 @@ MARGIN_CLAIM_FAULTS = (
         CONTROLS,
     ),
     Fault(
-        "margin: controls of heads without saturated queries",
+        "margin: problems of heads without saturated queries are solved",
         f"{WHERE}/evidence.py",
-        "controlled = [everywhere or share > 0 for share in shares]",
-        "controlled = [True for share in shares]",
+        "solved = [everywhere or share >= c.LEAST_SATURATION for share in shares]",
+        "solved = [True for share in shares]",
         CONTROLS,
     ),
     Fault(

@@ -246,12 +246,16 @@ class Measurement:
 
     def notes(self) -> list[str]:
         """Return what to know of the inputs before trusting the numbers."""
-        notes: dict[str, None] = {}
+        counts: dict[str, dict[int, int]] = {}
         for layer in self._sums():
             for sums in layer.claims.values():
                 for caveat, count in sums.caveats.items():
-                    notes[f"{self.theory.title}: {caveat.text} in {count} inputs at layer {layer.layer}"] = None
-        return list(notes)
+                    counts.setdefault(caveat.text, {})[layer.layer] = count
+        return [
+            f"{self.theory.title}: {text} in {max(by_layer.values())} inputs at "
+            f"{'layer' if len(by_layer) == 1 else 'layers'} {', '.join(map(str, by_layer))}"
+            for text, by_layer in counts.items()
+        ]
 
     def merge(self, other: "Measurement") -> None:
         """Add the sums of another part of the same audit. Groups of inputs that are not complete are left out."""

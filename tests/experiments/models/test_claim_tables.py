@@ -50,7 +50,7 @@ def _subject(name: str = "small", **changes: Any) -> Subject:
 @pytest.fixture(scope="module")
 def record() -> AuditRecord:
     """Return the audit of the subject."""
-    return audit(_bert(), _batches(), theories=["kernel-pca"])
+    return audit(_bert(), _batches(), theories=["kernel-pca"], claims="all")
 
 
 def _lost() -> Ready:

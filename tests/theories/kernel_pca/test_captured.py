@@ -16,7 +16,9 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
 from clearhead.operators.kernel_pca import kernel_pca
+from clearhead.theories.example import Random
 from clearhead.theories.kernel_pca import CAPTURED, Draws, captured_variance, make_theory
+from clearhead.theories.kernel_pca.captured import HeadKeys
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
 SCALE = WIDTH**-0.5
@@ -322,3 +324,51 @@ def test_values_of_too_many_dimensions_would_always_capture_everything() -> None
     k = _normal(TOKENS, WIDTH, seed=0)
     assert float(captured_variance(k, _normal(TOKENS, TOKENS, seed=1), scale=SCALE)) == pytest.approx(1, abs=1e-9)
     assert float(captured_variance(k, _normal(TOKENS, TOKENS - 1, seed=1), scale=SCALE)) < 0.99
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("sink", [None, 2.5])
+def test_products_of_matrices_give_the_captured_variance(size: float, sink: float | None) -> None:
+    """Long keys make the axes nearly dependent, so that the largest size needs the careful way."""
+    k, values = size * _normal(TOKENS, WIDTH, seed=1), _normal(4, TOKENS, VALUES, seed=2)
+    values[1] *= 1e-9
+    values[2, :, 1] = values[2, :, 0] + 1e-7 * values[2, :, 1]
+    given = None if sink is None else torch.tensor(sink, dtype=torch.float64)
+    keys = HeadKeys.of(k, scale=SCALE, sink=given)
+    sinks = None if given is None else given.reshape(1)
+    expected = [float(captured_variance(k[None], v[None], scale=SCALE, sinks=sinks)) for v in values]
+    assert keys.captured(values.transpose(0, 1)).tolist() == pytest.approx(expected, rel=1e-8, abs=0)
+    if size <= 1:
+        other = HeadKeys.of(k, scale=SCALE, sink=torch.tensor(5.0) if sink is None else None)
+        assert other.captured(values.transpose(0, 1)).tolist() != pytest.approx(expected, rel=1e-3)
+
+
+def test_products_of_matrices_need_variance_of_the_keys_and_ignore_zero_columns() -> None:
+    values = _normal(TOKENS, 2, VALUES, seed=2)
+    equal = HeadKeys.of(torch.ones(TOKENS, WIDTH), scale=SCALE)
+    assert equal.captured(values).isnan().all()
+    values[:, 0, 3] = 0
+    k = _normal(TOKENS, WIDTH, seed=1)
+    expected = float(captured_variance(k[None], values[None, :, 0], scale=SCALE))
+    assert float(HeadKeys.of(k, scale=SCALE).captured(values)[0]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_long_input_is_measured_on_a_sample_of_its_tokens() -> None:
+    """The number is that of the drawn tokens alone, and the audit says so."""
+    n, width = 530, 3
+    k, v = _normal(2, 1, n, WIDTH, seed=1), _normal(2, 1, n, width, seed=2)
+    call = Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE)
+    no_draws = Draws(random_values=0, random_map=0, permuted=0, other_heads=0)
+    measurement = Measurement(make_theory(claims=[CAPTURED], draws=no_draws))
+    measurement.observe(call)
+    [finding] = measurement.findings()
+    drawn = []
+    for number in (1, 2):
+        rows = torch.randperm(n, generator=Random(0, 0, number, 0).torch)[:256]
+        drawn.append(float(captured_variance(k[number - 1, :, rows], v[number - 1, :, rows], scale=SCALE)))
+    assert finding.value == pytest.approx(np.mean(drawn), rel=1e-8)
+    [note] = measurement.notes()
+    assert note.startswith("kernel PCA: 256 tokens were drawn from inputs of more than 512 in 2 inputs")
+    short = Measurement(make_theory(claims=[CAPTURED], draws=no_draws))
+    short.observe(_shortened(call, slice(512)))
+    assert short.notes() == []

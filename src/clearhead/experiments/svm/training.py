@@ -95,7 +95,8 @@ def _train(
 
 def measure_heads(model: nn.Module, pixels: Tensor, *, seed: int) -> dict[str, Any]:
     """Return the statistics of every head, those of random heads, and the norm of W, by layer and head."""
-    measurement = Measurement(make_theory(sampling=SAMPLING), seed=seed)
+    theory = make_theory(sampling=SAMPLING, everywhere=True)
+    measurement = Measurement(theory, seed=seed, claims=tuple(MEASURES.values()))
     norms: dict[int, list[float]] = {}
 
     def observe(heads: Heads) -> None:

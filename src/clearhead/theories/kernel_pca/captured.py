@@ -53,9 +53,9 @@ class HeadKeys:
             log_phi=log_length - log_g,
         )
 
-    def captured(self, values: Float[Tensor, "t m e"]) -> Float[Tensor, "t"]:
+    def captured(self, values: Float[Tensor, "m t e"]) -> Float[Tensor, "t"]:
         """Return EV(V) of every draw; NaN if the keys have no variance."""
-        t, m, e = values.shape
+        m, t, e = values.shape
         lengths, phi = (_relative_to_largest(x).unsqueeze(-1) for x in (self.log_length, self.log_phi))
         gram = phi * self.cosines * phi.mT
         centred = _centre(_centre(gram).mT)
@@ -63,23 +63,22 @@ class HeadKeys:
         if not bool(centred.trace() > 8 * m**2 * machine_epsilon(gram.dtype) * gram.trace()):
             return values.new_full((t,), torch.nan)
         largest = torch.linalg.eigvalsh(centred)[-e:].clamp_min(0).sum()
-        weighted = values * lengths
-        size = weighted.abs().amax(dim=-2, keepdim=True)
-        weighted = (weighted / torch.where(size > 0, size, 1)).transpose(0, 1).contiguous()
-        product = (self.cosines @ weighted.view(m, t * e)).view(m, t, e)
-        axes = weighted.permute(1, 2, 0) @ product.transpose(0, 1)
+        weighted = values.reshape(m, t * e) * lengths
+        product = self.cosines @ weighted
+        axes = weighted.view(m, t, e).permute(1, 2, 0) @ product.view(m, t, e).transpose(0, 1)
         square = axes.diagonal(dim1=-2, dim2=-1)
         unit = torch.where(square > 0, square, 1).rsqrt()
         factor, _ = torch.linalg.cholesky_ex(axes * unit.unsqueeze(-1) * unit.unsqueeze(-2))
-        with_keys = _centre(product.view(m, t * e) * phi).view(m, t, e) * unit
+        with_keys = product.mul_(phi)
+        with_keys = with_keys.sub_(with_keys.mean(dim=0)).mul_(unit.reshape(-1)).view(m, t, e)
         solved = torch.linalg.solve_triangular(factor, with_keys.permute(1, 2, 0), upper=False)
-        captured = solved.square().sum(dim=(-2, -1)) / largest
+        captured = torch.linalg.vector_norm(solved, dim=(-2, -1)).square() / largest
         pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
         safe = (pivots > LEAST_PIVOT) & (square > 0).all(dim=-1) & captured.isfinite()
         if not bool(safe.all()):
             sinks = None if self.sink is None else self.sink.reshape(1)
-            careful = captured_variance(self.k[None], values[~safe].unsqueeze(1), scale=self.scale, sinks=sinks)
-            captured[~safe] = careful.squeeze(-1)
+            doubtful = values.transpose(0, 1)[~safe].unsqueeze(1)
+            captured[~safe] = captured_variance(self.k[None], doubtful, scale=self.scale, sinks=sinks).squeeze(-1)
         return captured
 
 

@@ -79,21 +79,23 @@ class RandomMaps:
     def at(self, x: Float[Tensor, "m c"], heads: slice) -> "MappedInput":
         """Return an input under the maps of these heads."""
         bias = None if self.bias is None else self.bias[heads]
-        return MappedInput(mapped=x.double() @ self.bases, mixes=self.mixes[heads], bias=bias)
+        mapped = (x.double() @ self.bases.movedim(0, 1).flatten(1)).unflatten(1, (len(self.bases), -1))
+        return MappedInput(mapped=mapped, mixes=self.mixes[heads], bias=bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedInput:
     """One input under random value maps."""
 
-    mapped: Float[Tensor, "t m r"]
+    mapped: Float[Tensor, "m t r"]
     mixes: Float[Tensor, "h r e"]
     bias: Float[Tensor, "h e"] | None
 
     def of_head(self, head: int) -> Float[Tensor, "t m e"]:
         """Return the values of one head, with the model's own bias."""
         values = self.mapped @ self.mixes[head]
-        return values if self.bias is None else values + self.bias[head]
+        values = values if self.bias is None else values.add_(self.bias[head])
+        return values.transpose(0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,21 +132,23 @@ class Values:
     @property
     def counts(self) -> dict[Control, int]:
         """Number of draws of every control that has some."""
-        maps = 0 if self.maps is None else len(self.maps.mapped)
+        maps = 0 if self.maps is None else self.maps.mapped.shape[1]
         counts = {RANDOM_VALUES: len(self.normal), PERMUTED: len(self.orders), OTHER_HEADS: self.others}
         return {control: count for control, count in {**counts, RANDOM_MAP: maps}.items() if count}
 
-    def of_head(self, head: int) -> Float[Tensor, "t m e"]:
+    def of_head(self, head: int) -> Float[Tensor, "m t e"]:
         """Return the values of one head, followed by those of its controls in the order of `counts`."""
         own = self.v[head]
         size = own.square().mean().sqrt()
         next_heads = [(head + j) % len(self.v) for j in range(1, self.others + 1)]
         parts = [own[None], self.normal * torch.where(size > 0, size, 1), own[self.orders], self.v[next_heads]]
-        return torch.cat(parts if self.maps is None else [*parts, self.maps.of_head(head)])
+        if self.maps is not None:
+            parts.append(self.maps.of_head(head))
+        return torch.cat([part.transpose(0, 1) for part in parts], dim=1)
 
     def by_control(self) -> dict[Control | None, Float[Tensor, "t h m e"]]:
         """Return the values of all heads, under None, and of every control."""
-        stacked = torch.stack([self.of_head(head) for head in range(len(self.v))], dim=1)
+        stacked = torch.stack([self.of_head(head).transpose(0, 1) for head in range(len(self.v))], dim=1)
         return dict(zip((None, *self.counts), stacked.split([1, *self.counts.values()]), strict=True))
 
 
