@@ -16,7 +16,7 @@ from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.theories import kernel_pca, symmetry
-from clearhead.theories.example import Example, Random
+from clearhead.theories.example import Example, Group, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import measure_by_head
 from clearhead.theories.theory import Claim, Control, Grouping, Sample, Samples, Theory
@@ -375,3 +375,28 @@ def test_inputs_beyond_the_most_are_ignored_however_they_are_batched() -> None:
         found.append(measurement.findings())
     assert repr(found[0]) == repr(found[1])
     assert {f.inputs for f in found[0]} == {3}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_theories_compute_on_one_thread(grouped: bool) -> None:
+    """Threads of small products wait by spinning: on a busy machine two took four times the processor time of one."""
+    seen = []
+
+    def measure(example: Example | Group, rng: Random) -> Samples:
+        seen.append(torch.get_num_threads())
+        return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
+
+    def prepare(examples: Sequence[Example], generators: Sequence[Random]) -> list[int]:
+        seen.append(torch.get_num_threads())
+        return [0] * len(examples)
+
+    grouping = Grouping(size=1, prepare=prepare) if grouped else None
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        measurement = Measurement(Theory(key="t", title="t", claims=(FIRST,), measure=measure, grouping=grouping))
+        measurement.observe(_call([0, 1, 2]))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}

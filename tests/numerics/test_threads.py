@@ -51,6 +51,17 @@ def test_the_number_of_threads_is_restored() -> None:
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.usefixtures("_two_threads")
+def test_workers_are_as_many_as_the_threads_outside() -> None:
+    meeting = threading.Barrier(2, timeout=60)
+    with one_thread(workers=True):
+        assert torch.get_num_threads() == 1
+        assert one_thread_each(lambda _: meeting.wait() >= 0 and torch.get_num_threads(), [0, 1]) == [1, 1]
+        with one_thread():
+            assert one_thread_each(lambda _: threading.current_thread(), [0, 1]) == [threading.current_thread()] * 2
+    assert torch.get_num_threads() == 2
+
+
 def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 

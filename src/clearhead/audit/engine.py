@@ -19,7 +19,7 @@ from clearhead.audit.samples import ClaimSamples
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.memory import run_within_memory
-from clearhead.numerics.threads import one_thread_each
+from clearhead.numerics.threads import one_thread, one_thread_each
 from clearhead.theories.example import Cache, Example, Group, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import average
@@ -103,10 +103,11 @@ class Measurement:
         )
 
     def _measure(self, layer: _Layer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
-        if self.theory.grouping is None:
-            self._measure_inputs(layer, by_input)
-        else:
-            self._measure_groups(layer, [examples[0] for examples in by_input])
+        with one_thread(workers=True):
+            if self.theory.grouping is None:
+                self._measure_inputs(layer, by_input)
+            else:
+                self._measure_groups(layer, [examples[0] for examples in by_input])
 
     def _layer(self, heads: Heads, example: Example) -> _Layer:
         if heads.layer not in self._layers:

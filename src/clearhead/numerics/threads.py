@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import TypeVar
 
@@ -45,25 +46,33 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+_workers: ContextVar[int | None] = ContextVar("workers", default=None)
+"""Number of threads that `one_thread_each` uses; torch's if None."""
+
+
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread(*, workers: bool = False) -> Iterator[None]:
     """Limit torch and BLAS to one thread, for many small decompositions.
 
     For matrices of a hundred rows a second thread gains nothing, and it waits by spinning: with one other busy process
     the same work took twenty times as long on two threads.
+
+    workers: `one_thread_each` inside uses as many threads as torch had
     """
     threads = torch.get_num_threads()
+    outer = _workers.set(threads if workers else None)
     torch.set_num_threads(1)
     try:
         with _one_blas_thread():
             yield
     finally:
         torch.set_num_threads(threads)
+        _workers.reset(outer)
 
 
 def one_thread_each(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """Apply the function to each item in parallel over torch's threads, one thread per item, without gradients."""
-    threads = torch.get_num_threads()
+    threads = _workers.get() or torch.get_num_threads()
 
     @torch.no_grad()
     def alone(item: Item) -> Result:
