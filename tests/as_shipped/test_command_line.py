@@ -122,7 +122,7 @@ CLAIMS = (
 
 
 def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
-    done = clearhead(*SMALL_AUDIT, here=here)
+    done = clearhead(*SMALL_AUDIT, "--claims", "all", here=here)
     assert (done.returncode, done.stderr) == (0, "")
     assert files(here) == {
         "small.py",
@@ -148,15 +148,19 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
 def test_standard_output_holds_only_json(here: Path, warm: WarmCommand) -> None:
     done = warm(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
+    assert printed["claims"] == "primary"
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
-    by_layer = {claim.statistic for claim in coding_rate.LAYER_CLAIMS}
-    heads = [(f["layer"], f["head"]) for f in printed["findings"] if f["statistic"] not in by_layer]
-    assert heads == CLAIMS * [(1, h) for h in range(4)]
+    found = [(f["statistic"], f["layer"], f["head"]) for f in printed["findings"]]
+    statistics = (
+        "captured variance", "margin ratio", "saturated queries", "rate change", "permutation error",
+        "attention on the first token",
+    )  # fmt: skip
+    assert found == [(statistic, 1, head) for statistic in statistics for head in range(4)]
     assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
 
 
 def test_a_loss_is_differentiated_and_an_invalid_one_is_reported(here: Path) -> None:
-    command = (*SMALL_AUDIT, "--inputs", "1", "--layers", "1", "--theory", "symmetry", "--json")
+    command = (*SMALL_AUDIT, "--inputs", "1", "--layers", "1", "--theory", "symmetry", "--claims", "all", "--json")
     plain, done = clearhead(*command, here=here), clearhead(*command, "--loss", "small:loss", here=here)
     assert (done.returncode, done.stderr) == (0, "")
     values = [[f["value"] for f in json.loads(run.stdout)["findings"]] for run in (plain, done)]
@@ -514,7 +518,8 @@ def test_help_is_ascii_and_needs_no_width(here: Path, warm: WarmCommand) -> None
 def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--allow-unseen", "--batch-size", "--batches", "--describe", "--help", "--inputs", "--json", "--layers",
+        "--allow-unseen", "--batch-size", "--batches", "--claims", "--describe", "--help", "--inputs", "--json",
+        "--layers",
         "--loss", "--max-tokens", "--out", "--seed", "--text", "--theory", "--baseline",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))

@@ -114,6 +114,8 @@ class AuditRecord:
     fidelity: Fidelity
     findings: tuple[Finding, ...]
     timing: Timing
+    claims: str = "all"
+    """The claims that were measured: "primary" or "all"."""
     whole_model: tuple[WholeModelErrors, ...] = ()
     disputes: tuple[Dispute, ...] = ()
     curves: tuple[DepthCurve, ...] = ()

@@ -30,10 +30,6 @@ from clearhead.theories.theory import Need, Role, Theory
 __all__ = ["AuditError", "audit"]
 
 LARGEST_SEED = 2**63 - 1
-PRIMARY_ALONE = (
-    "primary claims alone were measured; other consequences of the theories and statistics as published are measured "
-    "with all claims (--claims all)"
-)
 BASELINE_LINE = "the same model before training"
 
 
@@ -196,6 +192,7 @@ def audit(
         version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
+        claims=claims,
         inputs=max(covered.inputs, *(finding.inputs + finding.skipped for finding in findings)),
         tokens=covered.tokens,
         fidelity=fidelity,
@@ -212,7 +209,6 @@ def audit(
         curves=tuple(curves),
         notes=(
             *loaded.failures,
-            *([PRIMARY_ALONE] if claims == "primary" else []),
             *(f"{path} has {operator} swapped in and is not measured" for path, operator in swapped.items()),
             *_baseline_notes(chosen, compared, before.models),
             *(note for measurement in measurements for note in measurement.notes()),
