@@ -440,11 +440,12 @@ def test_the_command_is_offline_by_default(here: Path, warm: WarmCommand) -> Non
         assert f"RuntimeError: offline is {expected}" in done.stderr
 
 
-def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_audit_leaves_a_state_that_can_be_continued(here: Path, name: str) -> None:
     # A background job of a shell ignores interrupts, and its children inherit that.
     default_handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{default_handler}\nfrom clearhead.__main__ import main; main()"]
-    arguments = ("audit", "small:model", "--batches", "small:endless", "--out", "made/for/this")
+    arguments = ("audit", "small:model", "--batches", "small:endless", "--theory", "symmetry", "--out", "made/this")
     running = subprocess.Popen(
         [*command, *arguments],
         cwd=here,
@@ -454,15 +455,16 @@ def test_an_interrupted_audit_leaves_nothing(here: Path) -> None:
         text=True,
     )
     try:
-        while running.poll() is None and not list(here.glob("made/for/this/.clearhead-*")):
+        while running.poll() is None and not list(here.glob("made/this/shard-*")):
             time.sleep(0.05)
-        time.sleep(2)
-        running.send_signal(signal.SIGINT)
+        running.send_signal(getattr(signal, name))
         out, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert (running.returncode, out, err) == (130, "", "clearhead: interrupted; no report was written\n")
-    assert files(here) == {"small.py"}
+    cause = "interrupted" if name == "SIGINT" else "ended by SIGTERM"
+    expected = (128 + getattr(signal, name), "", f"clearhead: {cause}; the same command continues it\n")
+    assert (running.returncode, out, err) == expected
+    assert files(here) == {"small.py", "made", "made/this", "made/this/shard-1-of-1.safetensors"}
 
 
 def test_an_interrupted_experiment_can_be_continued(here: Path) -> None:
@@ -519,8 +521,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
         "--allow-unseen", "--batch-size", "--batches", "--claims", "--describe", "--help", "--inputs", "--json",
-        "--layers",
-        "--loss", "--max-tokens", "--out", "--seed", "--text", "--theory", "--baseline",
+        "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {

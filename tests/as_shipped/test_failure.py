@@ -1,11 +1,12 @@
 """How a command ends: only errors that Clearhead raises on purpose become one line."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from clearhead.cli.failure import RunInterruptedError, exit_code_of
+from clearhead.cli.failure import RunInterruptedError, TerminatedError, exit_code_of
 from clearhead.errors import ClearheadError, InputError
 from clearhead.shapes import ShapeError
 from clearhead.storage import WriteError
@@ -52,8 +53,10 @@ def test_other_errors_keep_their_traceback(error: Exception, capsys: pytest.Capt
 def test_interrupts_exit_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert _fail(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "clearhead: interrupted\n"
-    assert _fail(RunInterruptedError("interrupted; the report is in x")) == 130
+    assert _fail(RunInterruptedError("the report is in x", KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "clearhead: interrupted; the report is in x\n"
+    assert _fail(RunInterruptedError("the report is in x", TerminatedError(signal.SIGTERM))) == 143
+    assert capsys.readouterr().err == "clearhead: ended by SIGTERM; the report is in x\n"
 
 
 def test_exit_codes_are_passed_on() -> None:
@@ -65,16 +68,17 @@ def test_exit_codes_are_passed_on() -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_signals_run_the_clean_up(name: str) -> None:
     code = (
-        "import os, signal, time; from clearhead.cli.failure import exit_code_of\n"
+        "import os, signal, sys, time; from clearhead.cli.failure import exit_code_of\n"
         "def command():\n"
         "    try:\n"
         f"        os.kill(os.getpid(), signal.{name}); time.sleep(60)\n"
         "    finally:\n"
         "        print('cleaned')\n"
-        "exit_code_of(command)"
+        "sys.exit(exit_code_of(command))"
     )
     # A parent that ignores a signal, as nohup does, would pass that on.
     start = f"import signal, sys; signal.signal(signal.{name}, signal.SIG_DFL); exec({code!r})"
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "cleaned\n"
+    assert done.stderr == f"clearhead: ended by {name}\n"
     assert done.returncode == {"SIGTERM": 143, "SIGHUP": 129}[name]

@@ -1,5 +1,6 @@
 """The line of an interrupted command says what is on disk."""
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,15 +9,19 @@ import pytest
 
 from clearhead.cli import audit_command, reproduce_command
 from clearhead.cli.audit_command import AuditRequest, run_audit
-from clearhead.cli.failure import RunInterruptedError
+from clearhead.cli.failure import RunInterruptedError, TerminatedError
 from clearhead.cli.main import Baseline
 from clearhead.report.folder import ReportFolder
 
 BAR: Any = SimpleNamespace(update=lambda *_: None, notice=lambda line: None)
 
 
-def _interrupt(*_: Any, **__: Any) -> None:
+def interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
+
+
+def terminate(*_: Any, **__: Any) -> None:
+    raise TerminatedError(signal.SIGTERM)
 
 
 def _written_then_interrupted(folder: ReportFolder, record: Any) -> None:
@@ -33,13 +38,22 @@ def test_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
     loaded = SimpleNamespace(model=None, name="x", encode=None, draw_baseline=None, folder=None)
     monkeypatch.setattr(audit_command, "_load", lambda request: loaded)
     monkeypatch.setattr(audit_command, "_inputs", lambda *_: SimpleNamespace(batches=[], name="", count=1, text=None))
-    monkeypatch.setattr(audit_command, "_with_command", lambda record, *_, **__: record)
-    monkeypatch.setattr(audit_command, "audit", (lambda *_, **__: None) if written else _interrupt)
+    monkeypatch.setattr(audit_command, "measure_audit", (lambda *_, **__: None) if written else interrupt)
+    monkeypatch.setattr(audit_command, "finish_audit", lambda parts: None)
     monkeypatch.setattr(ReportFolder, "write", _written_then_interrupted)
     outcome = f"the report in {tmp_path / 'report'} is complete" if written else "no report was written"
     with pytest.raises(RunInterruptedError) as caught:
         run_audit(request, BAR)
     assert str(caught.value) == f"interrupted; {outcome}"
+    assert caught.value.exit_code == 130
+    if not written:
+        monkeypatch.setattr(audit_command, "measure_audit", terminate)
+        (tmp_path / "report").mkdir()
+        (tmp_path / "report" / "shard-1-of-1.safetensors").touch()
+        with pytest.raises(RunInterruptedError) as caught:
+            run_audit(request, BAR)
+        assert str(caught.value) == "ended by SIGTERM; the same command continues it"
+        assert caught.value.exit_code == 143
 
 
 @pytest.mark.parametrize("names", [(), (".lock",), (".lock", "log.jsonl")])

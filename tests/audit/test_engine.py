@@ -1,17 +1,18 @@
 """The engine: sums over inputs, two kinds of controls, merging and saving."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from clearhead.audit.engine import Measurement
+from clearhead.audit.engine import Measurement, first_of_groups
 from clearhead.audit.findings import Finding
+from clearhead.audit.state_file import read_state, write_state
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
@@ -216,15 +217,15 @@ def test_samples_are_the_values_input_by_input_and_empty_where_nothing_was_measu
     assert (sample.layer, sample.name, sample.claim.role) == (0, "a", FIRST.role)
 
 
-def test_sums_are_saved_and_restored_exactly() -> None:
+def test_sums_are_saved_and_restored_exactly(tmp_path: Path) -> None:
     parts = _normal(7, HEADS), _normal(7, DRAWS, HEADS, seed=1), _normal(7, DRAWS, HEADS, seed=2)
     parts[0][2, 1] = np.nan
     measurement = _measured(*parts)
     measurement.observe(_call([-1]))
-    text = json.dumps(measurement.state(), allow_nan=False)
-    restored = Measurement.from_state(json.loads(text), _theory(*parts))
+    write_state(tmp_path / "sums", measurement.state())
+    restored = Measurement.from_state(read_state(tmp_path / "sums"), _theory(*parts))
     assert repr(restored.findings()) == repr(measurement.findings())
-    assert restored.state() == measurement.state()
+    np.testing.assert_equal(restored.state(), measurement.state())
     for each in (restored, measurement):
         each.observe(_call([3, 4]))
     assert repr(restored.findings()) == repr(measurement.findings())
@@ -400,3 +401,70 @@ def test_theories_compute_on_one_thread(grouped: bool) -> None:
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {1}
+
+
+def _grouped(size: int, measured: list[tuple[int, list[int], list[int], float]]) -> Theory:
+    """Return a theory that notes every group: its number, its inputs, those of the group before, and a draw."""
+
+    def measure(group: Group, rng: Random) -> Samples:
+        inputs, before = ([int(x) for x in part] for part in (group.prepared, group.before))
+        measured.append((group.number, inputs, before, float(rng.numpy.random())))
+        return {FIRST: Sample(value=np.full(HEADS, float(group.number)), controls={})}
+
+    def applies(example: Example) -> Reason | None:
+        return Reason(ReasonKind.TOO_SHORT, "seven") if int(example.q[0, 0, 0]) == 7 else None
+
+    grouping = Grouping(size=size, prepare=lambda examples, generators: [float(e.q[0, 0, 0]) for e in examples])
+    return Theory(key="t", title="t", claims=(FIRST,), measure=measure, applies=applies, grouping=grouping)
+
+
+def test_a_group_with_an_input_that_cannot_be_used_is_left_out() -> None:
+    measured: list[tuple[int, list[int], list[int], float]] = []
+    measurement = Measurement(_grouped(3, measured))
+    for start in range(0, 14, 2):
+        measurement.observe(_call(range(start, start + 2)))
+    assert [entry[:3] for entry in measured] == [(0, [0, 1, 2], []), (1, [3, 4, 5], [0, 1, 2]), (3, [9, 10, 11], [])]
+    [finding, *_] = measurement.findings()
+    assert finding.inputs == 3
+
+
+@pytest.mark.parametrize("start", range(1, 20))
+def test_parts_with_the_inputs_before_them_make_the_groups_of_the_whole(start: int, tmp_path: Path) -> None:
+    """Also if the first part is saved and goes on, and where an input cannot be used."""
+    whole: list[tuple[int, list[int], list[int], float]] = []
+    Measurement(_grouped(3, whole)).observe(_call(range(20)))
+    first: list[tuple[int, list[int], list[int], float]] = []
+    part = Measurement(_grouped(3, first))
+    part.observe(_call(range(start)), inputs=start)
+    lead = start - first_of_groups(start, 3)
+    rest = _call(range(start - lead, 20))
+    second: list[tuple[int, list[int], list[int], float]] = []
+    other = Measurement(_grouped(3, second), first=start, lead=lead)
+    other.observe(rest)
+    assert first + second == whole
+    write_state(tmp_path / "sums", part.state())
+    again: list[tuple[int, list[int], list[int], float]] = []
+    restored = Measurement.from_state(read_state(tmp_path / "sums"), _grouped(3, again), first=start, lead=lead)
+    restored.observe(rest)
+    assert first + again == whole
+    part.merge(other)
+    for merged, continued in zip(part.findings(), restored.findings(), strict=True):
+        assert (merged.inputs, merged.skipped, merged.reasons) == (continued.inputs, 0, continued.reasons)
+        assert merged.value == pytest.approx(continued.value, rel=1e-12)
+    assert [s.values.tolist() for s in part.samples()] == [s.values.tolist() for s in restored.samples()]
+
+
+def test_a_layer_with_two_inputs_for_each_of_the_audit_is_numbered_alike_in_parts() -> None:
+    drawn: list[float] = []
+
+    def measure(example: Example, rng: Random) -> Samples:
+        drawn.append(float(rng.numpy.random()))
+        return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
+
+    theory = Theory(key="t", title="t", claims=(FIRST,), measure=measure)
+    Measurement(theory).observe(_call(range(8)), inputs=4)
+    whole, drawn[:] = list(drawn), []
+    Measurement(theory, first=3).observe(_call(range(6, 8)), inputs=1)
+    assert drawn == whole[6:]
+    with pytest.raises(InputError, match="a has another number of inputs than its batch"):
+        Measurement(_grouped(3, []), first=9, lead=3).observe(_call(range(3)), inputs=6)

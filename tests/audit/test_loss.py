@@ -33,9 +33,9 @@ def captured_heads(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
     shown: list[Heads] = []
     observe = Measurement.observe
 
-    def spied(self: Any, heads: Heads) -> None:
+    def spied(self: Any, heads: Heads, **options: Any) -> None:
         shown.append(heads)
-        observe(self, heads)
+        observe(self, heads, **options)
 
     monkeypatch.setattr(Measurement, "observe", spied)
     return shown
@@ -160,7 +160,7 @@ def test_a_layer_in_inference_mode_is_named() -> None:
 def test_a_defect_of_a_theory_is_not_blamed_on_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     defect = IndexError("a defect of ours")
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise defect
 
     monkeypatch.setattr(Measurement, "observe", fails)

@@ -351,7 +351,7 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_model(
 ) -> None:
     defect = IndexError("a defect of ours")
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise defect
 
     monkeypatch.setattr(Measurement, "observe", fails)

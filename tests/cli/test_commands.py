@@ -46,7 +46,7 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         encode=lambda passages: {"passages": list(passages)},
         draw_baseline=lambda seed: seed,  # type: ignore[arg-type, return-value]
     )
-    monkeypatch.setattr(audit_command, "audit", audit)
+    monkeypatch.setattr(audit_command, "measure_audit", audit)
     monkeypatch.setattr(audit_command, "load_model", lambda name, max_tokens: loaded)
     monkeypatch.setattr(sys, "path", list(sys.path))
 

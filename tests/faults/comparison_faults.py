@@ -15,8 +15,8 @@ INVARIANCE = "tests/audit/test_invariance.py"
 COMPARISON_FAULTS = (
     Fault("invariance: draws depend on the batch", "audit/examples.py", "entropy = (seed, heads.layer, first + index + 1)", "entropy = (seed, heads.layer, first + index + 1, heads.q.shape[0])", (INVARIANCE,)),
     Fault("invariance: padding counts as tokens", "theories/example.py", "return self.mask.any(dim=-2)", "return torch.ones_like(self.mask.any(dim=-2))", (INVARIANCE,)),
-    Fault("samples: skipped inputs are not counted", "audit/accumulators.py", "self.values.append((self.examples, ", "self.values.append((len(self.values), ", (ENGINE,)),
-    Fault("samples: merged inputs overwrite the first", "audit/accumulators.py", "(self.examples + index, values)", "(index, values)", (ENGINE,)),
+    Fault("samples: skipped inputs are not counted", "audit/accumulators.py", "self.values.put(self.examples, np.where", "self.values.put(self.values._count, np.where", (ENGINE,)),
+    Fault("samples: merged inputs overwrite the first", "audit/accumulators.py", "self.values.put(self.examples, other.by_example())", "self.values.put(0, other.by_example())", (ENGINE,)),
     Fault("samples: other formats are read", "audit/samples.py", 'if metadata.get("format") != FORMAT:', "if False:", (SAMPLES,)),
     Fault("manifest: dtypes do not count in batches", "audit/checksums.py", 'f"tensor {tensor.dtype} {tuple(tensor.shape)}\\n"', 'f"tensor {tuple(tensor.shape)}\\n"', (MANIFEST,)),
     Fault("manifest: shapes do not count in batches", "audit/checksums.py", 'f"tensor {tensor.dtype} {tuple(tensor.shape)}\\n"', 'f"tensor {tensor.dtype}\\n"', (MANIFEST,)),
@@ -40,6 +40,6 @@ COMPARISON_FAULTS = (
     Fault("compare: every verdict counts as another", "audit/comparison.py", "self.verdicts[0] is not self.verdicts[1]", "self.verdicts[0] is not None", (REPORT,)),
     Fault("compare: the swap is not applied", "cli/audit_command.py", "loaded = _swapped(loaded, request.swap)", "pass", (COMPARE,)),
     Fault("compare: a model is not audited like the report", "cli/compare_command.py", "if like is not None and (first is None or second is None):", "if False:", (COMPARE,)),
-    Fault("swap: swapped layers are measured", "audit/run.py", "if layer.name not in swapped}", "}", (COMPARISON,)),
+    Fault("swap: swapped layers are measured", "audit/part_runs.py", "if layer.name not in swapped}", "}", (COMPARISON,)),
     Fault("page: the comparison's names are not escaped", "report/html.py", "autoescape=True", "autoescape=False", (REPORT,)),
 )  # fmt: skip

@@ -82,7 +82,7 @@ INTERFACE_FAULTS = (
     Fault("fidelity: calls that were not replaced", "audit/fidelity.py", "if replaced_calls != len(fidelity.layers):", "if False:", EVIDENCE),
     Fault("output weight: sign of a difference lost", "_capture/output_maps.py", '* (-1 if "sub" in name else 1)', "", RULE),
     Fault("output weight: a gate as a constant", "_capture/output_maps.py", "if depends(nodes[1 - at]) or factor.numel()", "if factor.numel()", RULE),
-    Fault("output weight: torch's projection is not transposed", "_capture/output_maps.py", "{node: projection.detach().mT}", "{node: projection.detach()}", ("tests/capture/test_stream.py",)),
+    Fault("output weight: torch's projection is not transposed", "_capture/output_maps.py", "self._keep(projection).detach().mT", "self._keep(projection).detach()", ("tests/capture/test_stream.py",)),
     Fault("output weight: the projection of a replaced output", "_capture/recording.py", "projection=None if replaced else projection", "projection=projection", ("tests/capture/test_stream.py",)),
     Fault("output weight: features in another order", "_capture/output_maps.py", "weight.ndim == 2 and self._is_output(x):", "weight.ndim == 2:", RULE),
     Fault("residual stream: the normed sum as the sum", "_capture/blocks.py", '("total", "total")', '("total", between)', ("tests/capture/test_stream.py",)),

@@ -268,17 +268,17 @@ MARGIN_CLAIM_FAULTS = (
         PREDICTIONS,
     ),
     Fault(
-        "margin: groups of a merged part take the place of the first ones",
+        "margin: groups of a merged part predict nothing",
         "audit/engine.py",
-        "mine.kept |= {mine.groups + number: kept for number, kept in layer.kept.items()}",
         "mine.kept |= layer.kept",
+        "pass",
         PREDICTIONS,
     ),
     Fault(
-        "margin: restored sums predict from the groups that follow",
+        "margin: restored sums predict nothing",
         "audit/engine.py",
-        "kept = [layer.kept.get(number) for number in range(min(layer.groups, grouping.predictions.groups))]",
-        "kept = [layer.kept[number] for number in sorted(layer.kept)] or [None]",
+        'kept=dict(entry["kept"])',
+        "kept={}",
         PREDICTIONS,
     ),
     Fault(

@@ -34,9 +34,11 @@ class MapTrace:
     """The last linear calls of a forward pass, and the columns in which each layer's operands were found.
 
     listening: whether the calls that run now belong to the model
+    copies: whether weights are copied, because they are not in memory after their module has run
     """
 
     def __init__(self, listening: Callable[[], bool]) -> None:
+        self.copies = False
         self._listening = listening
         self._calls: deque[LinearCall] = deque(maxlen=NOTED)
         self._searched = False
@@ -73,12 +75,15 @@ class MapTrace:
         calls = list(reversed(self._calls))
         self._searched = True
         sampled: dict[Any, Sampled] = {}
-        return dataclasses.replace(
-            heads,
-            queries_from=self._origin((heads.name, "q"), heads.q, calls, sampled),
-            keys_from=self._origin((heads.name, "k"), heads.k, calls, sampled),
-            values_from=self._origin((heads.name, "v"), heads.v, calls, sampled),
-        )
+        operands = {"queries_from": heads.q, "keys_from": heads.k, "values_from": heads.v}
+        maps = {field: self._origin((heads.name, field), y, calls, sampled) for field, y in operands.items()}
+        return dataclasses.replace(heads, **{field: self._kept(linear_map) for field, linear_map in maps.items()})
+
+    def _kept(self, linear_map: LinearMap | None) -> LinearMap | None:
+        if linear_map is None or not self.copies:
+            return linear_map
+        bias = None if linear_map.bias is None else linear_map.bias.clone()
+        return dataclasses.replace(linear_map, weight=linear_map.weight.clone(), bias=bias)
 
     def _origin(
         self,

@@ -26,9 +26,12 @@ class StreamTrace:
 
     A call's residual stream is known one block later, or at the end of the pass. Nothing is held from pass to pass.
     Calls in other threads than the pass's own have none.
+
+    copies: whether weights are copied, because they are not in memory after their module has run
     """
 
     def __init__(self) -> None:
+        self.copies = False
         self._residuals: Residuals | None = None
         self._mode: _Operations | None = None
         self._thread = 0
@@ -44,7 +47,7 @@ class StreamTrace:
         if self._mode is not None:
             yield
             return
-        self._residuals = Residuals()
+        self._residuals = Residuals(copies=self.copies)
         self._mode = _Operations(self._residuals)
         self._thread = threading.get_ident()
         try:

@@ -32,14 +32,23 @@ class OutputMap:
 
     out, node: the output, and the node of it or of its projection
     projection: weight of the output projection, if the node is that of the projected output
+    copies: whether weights are copied, because they are not in memory after their module has run
     """
 
     def __init__(
-        self, out: Float[Tensor, "b h n e"], node: int, *, projection: Float[Tensor, "c he"] | None = None
+        self,
+        out: Float[Tensor, "b h n e"],
+        node: int,
+        *,
+        projection: Float[Tensor, "c he"] | None = None,
+        copies: bool = False,
     ) -> None:
         self._out = out
+        self._keep = Tensor.clone if copies else Tensor.detach
         self._copies = {node} if projection is None else set()
-        self._weights: dict[int, Float[Tensor, "he c"]] = {} if projection is None else {node: projection.detach().mT}
+        self._weights: dict[int, Float[Tensor, "he c"]] = {}
+        if projection is not None:
+            self._weights[node] = self._keep(projection).detach().mT
 
     def weight(self, node: int, factor: float) -> Float[Tensor, "h e c"] | None:
         """Return the weight of each head's output in the tensor of a node, times a factor; None if it is not linear."""
@@ -92,7 +101,7 @@ class OutputMap:
         at, weight_at = _PROJECTIONS[name]
         x, weight = args[at], args[weight_at]
         if nodes[at] in self._copies and weight.ndim == 2 and self._is_output(x):
-            self._weights[result] = (weight.mT if name == "aten::linear" else weight).detach()
+            self._weights[result] = self._keep(weight.mT if name == "aten::linear" else weight).detach()
 
     def _scale(
         self,

@@ -17,6 +17,7 @@ from clearhead.interfaces import INTERFACES, AttentionNotSeenError, AttentionSpe
 from clearhead.interfaces.expected import ExpectedModules
 from clearhead.interfaces.layouts import Layout
 from clearhead.interfaces.passes import Passes
+from clearhead.interfaces.placement import frees_weights, refuse_divided_heads, without_compiling
 from clearhead.interfaces.whole_model import attached
 from clearhead.private_names import COMPILED_MODEL
 
@@ -45,9 +46,9 @@ class Capture:
         self._numbers: dict[tuple[str, int], int] = {}
         self._calls: Counter[str] = Counter()
         self._calls_of_pass = 0
-        self._maps = MapTrace(lambda: self.counter.listening)
+        self.maps = MapTrace(lambda: self.counter.listening)
         self.stream = StreamTrace() if residual_stream else None
-        self.counter.around.append(self._maps.traced)
+        self.counter.around.append(self.maps.traced)
         if self.stream is not None:
             self.counter.around.append(partial(self.stream.traced, self._pass_ended))
             self.counter.pauses.append(self.stream.paused)
@@ -63,6 +64,7 @@ class Capture:
         if not self.counter.listening:
             return output
         with Passes.paused():
+            refuse_divided_heads(call.module, self.name_of(call), call.q, call.k, call.v)
             layout = Layout.of(call, self.counter.inputs)
             heads = self.number(self.with_maps(layout.heads(call, output, name=self.name_of(call))))
             if heads is not None:
@@ -80,7 +82,7 @@ class Capture:
 
     def with_maps(self, heads: Heads) -> Heads:
         """Return the call with the linear maps of its queries, keys and values."""
-        return self._maps.with_origins(heads)
+        return self.maps.with_origins(heads)
 
     def block_call(self, heads: Heads, original: Original, *, projection: Tensor | None = None) -> BlockCall | None:
         """Return the call as the trace of the residual stream has it, None without one.
@@ -189,9 +191,12 @@ def recorded(
 ) -> Iterator[None]:
     """Attach the capture to every attention call of the model; on leaving, raise if attention ran unseen."""
     refuse_compiled(model)
+    result.maps.copies = frees_weights(model)
+    if result.stream is not None:
+        result.stream.copies = result.maps.copies
     expected = ExpectedModules(model, lambda: result.counter.listening)
     try:
-        with attached(model, result, result.counter, describe=describe):
+        with without_compiling(), attached(model, result, result.counter, describe=describe):
             yield
     finally:
         expected.remove()

@@ -55,9 +55,13 @@ class Sum:
 
 
 class Residuals:
-    """The blocks of one forward pass, found from its operations and attention calls in the order of the pass."""
+    """The blocks of one forward pass, found from its operations and attention calls in the order of the pass.
 
-    def __init__(self) -> None:
+    copies: whether weights are copied, because they are not in memory after their module has run
+    """
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self._copies = copies
         self.flow = Dataflow()
         self.calls: deque[BlockCall] = deque()
         self._open: list[BlockCall] = []
@@ -78,7 +82,7 @@ class Residuals:
                 call.lost = True
                 self._open.remove(call)
         node = flow.join(ATTENTION, [heads.q, heads.k, heads.v], [output])
-        output_map = OutputMap(heads.out, node, projection=projection)
+        output_map = OutputMap(heads.out, node, projection=projection, copies=self._copies)
         call = BlockCall(node=node, operands=operands, axes=Axes.of(heads), output_map=output_map)
         self.calls.append(call)
         self._open.append(call)
@@ -226,7 +230,8 @@ class Residuals:
             return
         x, shape, weight, bias, eps = args[:5]
         if list(shape) == [x.shape[-1]]:
-            weight, bias = (None if part is None else part.detach() for part in (weight, bias))
+            keep = Tensor.clone if self._copies else Tensor.detach
+            weight, bias = (None if part is None else keep(part).detach() for part in (weight, bias))
             block.layer_norms[node] = LayerNorm(weight=weight, bias=bias, eps=eps)
 
     def _settle(self, residual_sum: Sum) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.record import DepthCurve, DepthLine
+from clearhead.audit.rows import Rows
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array, Interval, RunningMoments, prediction_error, prediction_p_value
 from clearhead.theories.reason import Reason, ReasonKind
@@ -22,6 +23,7 @@ from clearhead.theories.theory import Claim, Control, Sample, Samples, Unit
 __all__ = ["ClaimSums", "LayerSums", "depth_curve"]
 
 THIS_MODEL = "this model"
+UNPREDICTED = Reason(ReasonKind.NO_PREDICTION, "the predicted value could not be computed")
 
 
 @dataclass(slots=True)
@@ -36,9 +38,8 @@ class ClaimSums:
     """Sums of one claim at one layer.
 
     examples: how many were counted, measured or not; reasons: why some were not
-    values: by head, of each example that was measured, with its index among the examples
+    values: by head, of each example; NaN for those that were not measured
     by_construction: whether the claim held by construction on every example measured
-    unpredicted: why a predicted value may be missing
     """
 
     def __init__(self, heads: int) -> None:
@@ -49,17 +50,16 @@ class ClaimSums:
         self.covered = np.ones(heads, dtype=bool)
         self.controls: dict[Control, _ControlSums] = {}
         self.examples = 0
-        self.values: list[tuple[int, Array]] = []
+        self.values = Rows(heads)
         self.reasons: list[Reason] = []
         self.undefined = False
         self.by_construction = True
         self.caveats: Counter[Reason] = Counter()
-        self.unpredicted = "the predicted value could not be computed"
 
     def add(self, sample: Sample) -> None:
         """Add one sample. Controls and predictions count only where the value is defined."""
         defined = np.isfinite(sample.value)
-        self.values.append((self.examples, np.where(defined, sample.value, np.nan)))
+        self.values.put(self.examples, np.where(defined, sample.value, np.nan)[None])
         self.examples += 1
         self.value.add(sample.value)
         if sample.predicted is not None:
@@ -89,9 +89,8 @@ class ClaimSums:
         """Return the sums with predictions for the first examples, (examples, heads), in place of those of samples."""
         sums = copy.copy(self)
         sums.predicted, sums.deviation = (RunningMoments(self.value.count.shape) for _ in range(2))
-        for index, value in self.values:
-            if index < len(predicted):
-                sums._predict(value, predicted[index])
+        for index, value in enumerate(self.values.table(self.examples)[: len(predicted)]):
+            sums._predict(value, predicted[index])
         return sums
 
     def skip(self, reason: Reason) -> None:
@@ -117,7 +116,7 @@ class ClaimSums:
                 self.controls[control].difference.merge(sums.difference)
             else:
                 self.controls[control] = sums
-        self.values += [(self.examples + index, values) for index, values in other.values]
+        self.values.put(self.examples, other.by_example())
         self.examples += other.examples
         for reason in other.reasons:
             self.explain(reason)
@@ -127,28 +126,22 @@ class ClaimSums:
 
     def by_example(self) -> Array:
         """Return the values by example and head; NaN where the claim was not measured."""
-        table = np.full((self.examples, len(self.value.count)), np.nan)
-        for index, values in self.values:
-            table[index] = values
-        return table
+        return self.values.table(self.examples)
 
     def state(self) -> dict[str, Any]:
-        """Return the sums as plain values."""
+        """Return the sums as plain values and arrays."""
         return {
             "value": self.value.state(),
             "predicted": self.predicted.state(),
             "deviation": self.deviation.state(),
             "shared": self.shared,
-            "covered": self.covered.tolist(),
+            "covered": self.covered,
             "controls": [
                 {"name": c.name, "fixed": c.fixed, "value": s.value.state(), "difference": s.difference.state()}
                 for c, s in self.controls.items()
             ],
             "examples": self.examples,
-            "values": [
-                [index, [float(value) if np.isfinite(value) else None for value in values]]
-                for index, values in self.values
-            ],
+            "values": self.by_example(),
             "reasons": [_reason_state(reason) for reason in self.reasons],
             "undefined": self.undefined,
             "by_construction": self.by_construction,
@@ -158,17 +151,17 @@ class ClaimSums:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "ClaimSums":
         """Return the sums that `state` was taken of."""
-        sums = cls(0)
+        sums = cls(len(state["covered"]))
         sums.value, sums.predicted, sums.deviation = (
             RunningMoments.from_state(state[name]) for name in ("value", "predicted", "deviation")
         )
-        sums.shared, sums.covered = state["shared"], np.array(state["covered"], dtype=bool)
+        sums.shared, sums.covered = state["shared"], state["covered"].copy()
         for entry in state["controls"]:
             sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = _ControlSums(
                 RunningMoments.from_state(entry["value"]), RunningMoments.from_state(entry["difference"])
             )
         sums.examples = state["examples"]
-        sums.values = [(index, np.array(values, dtype=np.float64)) for index, values in state["values"]]
+        sums.values.put(0, state["values"])
         sums.reasons = [_reason(entry) for entry in state["reasons"]]
         sums.undefined, sums.by_construction = state["undefined"], state["by_construction"]
         sums.caveats = Counter({_reason(entry): count for entry, count in state["caveats"]})
@@ -198,7 +191,7 @@ class ClaimSums:
                 reasons=(
                     *((*self.reasons, *undefined) if self.examples > count else ()),
                     *(() if self.covered[head] else (uncovered,)),
-                    *((Reason(ReasonKind.NO_PREDICTION, self.unpredicted),) if unpredicted else ()),
+                    *((UNPREDICTED,) if unpredicted else ()),
                 ),
                 applies=bool(self.covered[head]),
                 verdict=Verdict.TRUE_BY_CONSTRUCTION if self.by_construction and count else Verdict.UNDECIDED,
@@ -285,13 +278,6 @@ class LayerSums:
             by_head[:, heads] = values
             claims[claim] = self.claims[claim].with_predictions(by_head)
         return replace(self, claims=claims)
-
-    def without_predictions(self, claims: Sequence[Claim], why: str) -> "LayerSums":
-        """Return the sums with the reason why these claims have no predicted value."""
-        explained = {claim: copy.copy(self.claims[claim]) for claim in claims}
-        for sums in explained.values():
-            sums.unpredicted = why
-        return replace(self, claims=self.claims | explained)
 
     def merge(self, other: "LayerSums") -> None:
         """Add the sums of other examples of the same layer."""

@@ -7,21 +7,21 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead._swap.notes import find_swaps
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import ControlResult, Finding, Verdict
-from clearhead.audit.model_runs import AuditError, Coverage, evaluation_mode
+from clearhead.audit.model_runs import AuditError
+from clearhead.audit.parts import Coverage, Run
 from clearhead.audit.record import DepthCurve
 from clearhead.audit.samples import ClaimSamples
+from clearhead.interfaces.placement import full_weights
 from clearhead.models.loading import baseline_draw
 from clearhead.models.norms import has_norms, norm_values, with_norms
 from clearhead.models.objects import LoadError
@@ -35,6 +35,7 @@ __all__ = [
     "BASELINE_INPUTS",
     "TRAINED_NORMS",
     "Baseline",
+    "baseline_of",
     "baseline_seeds",
     "draw_baselines",
     "measure_baseline",
@@ -100,59 +101,59 @@ def draw_baselines(model: nn.Module, seed: int) -> Iterator[nn.Module] | None:
 def measure_baseline(
     trained: nn.Module,
     models: Iterable[nn.Module],
-    theories: Mapping[Theory, Collection[Claim]],
-    findings: Sequence[Finding],
-    covered: Coverage,
-    measure: Callable[[nn.Module, Iterable[Any], Sequence[Measurement], Callable[[int], None], int | None], Coverage],
-    batches: Iterable[Any],
-    progress: Callable[[str, int], None],
-    seed: int,
-) -> Baseline:
-    """Measure these claims of all theories on the first model, and of those judged by the baseline on the others too.
+    theories: Sequence[Theory],
+    run: Callable[[nn.Module, Sequence[Theory], int, bool], None],
+) -> None:
+    """Measure all theories on the first model, and those that are judged by the baseline on the others too.
 
     These theories are measured again on each model with the norms of the `trained` one, unless it has them already: a
     trained gain alone can change a statistic, and an initial gain is 1. No model is copied, and its own norms are
-    restored. Models are measured on the first `BASELINE_INPUTS` inputs. `findings` and `covered` are the trained
-    model's, which the baseline must match.
+    restored. Models are measured on the first `BASELINE_INPUTS` inputs.
+
+    run: measures theories on a model, given its number and whether it has the trained norms
     """
-
-    def run(model: nn.Module, compared: Sequence[Theory]) -> list[Measurement]:
-        measurements = [
-            Measurement(theory, seed=seed, controls=False, claims=theories[theory], most=BASELINE_INPUTS)
-            for theory in compared
-        ]
-        with evaluation_mode(model), torch.no_grad():
-            baseline_inputs = measure(
-                model, iter(batches), measurements, lambda done: progress("baseline", done), BASELINE_INPUTS
-            )
-        _require_match(
-            findings,
-            _findings(measurements),
-            titles=[theory.title for theory in compared],
-            same_inputs=baseline_inputs == covered
-            if covered.inputs <= BASELINE_INPUTS
-            else BASELINE_INPUTS <= baseline_inputs.inputs <= covered.inputs,
-        )
-        return measurements
-
-    baseline = Baseline(findings=[], with_norms=[], curves=[], models=0)
     judged = [theory for theory in theories if Need.BASELINE in theory.needs]
-    norms, differ = norm_values(trained), False
+    norms = _complete_norms(trained)
     for number, model in enumerate(models):
-        compared = list(theories) if number == 0 else judged
+        compared = theories if number == 0 else judged
         if not compared:
             break
-        measurements = run(model, compared)
-        again = [measurement for measurement in measurements if measurement.theory in judged]
+        run(model, compared, number, False)
         if judged and not has_norms(model, norms):
-            differ = True
             with with_norms(model, norms):
-                again = run(model, judged)
+                run(model, judged, number, True)
+
+
+def _complete_norms(model: nn.Module) -> dict[str, Tensor]:
+    """Return the norms of a model, also of one whose weights are offloaded or divided among processes."""
+    own = norm_values(model)
+    return own | {name: value for name, value in full_weights(model) if name in own}
+
+
+def baseline_of(runs: Sequence[Run], findings: Sequence[Finding], covered: Coverage) -> Baseline:
+    """Return the findings of the baseline models. `findings` and `covered` are the model's, which they must match."""
+    baseline = Baseline(findings=[], with_norms=[], curves=[], models=0)
+    differ = any(run.norms for run in runs)
+    normed = {run.baseline: run.measurements for run in runs if run.norms}
+    for run in runs:
+        measured = _findings(run.measurements)
+        titles = [theory.title for theory in run.theories]
+        _require_match(
+            findings,
+            measured,
+            titles=titles,
+            same_inputs=run.covered == covered
+            if covered.inputs <= BASELINE_INPUTS
+            else BASELINE_INPUTS <= run.covered.inputs <= covered.inputs,
+        )
+        if run.norms:
+            continue
+        again = [m for m in run.measurements if Need.BASELINE in m.theory.needs]
         baseline = Baseline(
-            findings=baseline.findings + _findings(measurements),
-            with_norms=baseline.with_norms + _findings(again),
-            curves=baseline.curves + [curve for measurement in measurements for curve in measurement.curves()],
-            models=number + 1,
+            findings=baseline.findings + measured,
+            with_norms=baseline.with_norms + _findings(normed.get(run.baseline, again)),
+            curves=baseline.curves + [curve for measurement in run.measurements for curve in measurement.curves()],
+            models=baseline.models + 1,
         )
     return baseline if differ else dataclasses.replace(baseline, with_norms=[])
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clearhead.interfaces.placement import full_weights
 from clearhead.storage import sha256_of_file
 
 __all__ = ["BatchChecksum", "config_checksum", "source_checksum", "text_checksum", "weight_checksums"]
@@ -23,7 +24,7 @@ _NOT_CONTENT = ("_name_or_path", "name_or_path", "transformers_version")
 def weight_checksums(model: nn.Module) -> dict[str, str]:
     """Return the checksum of every entry of the model's state dict, by name."""
     checksums = {}
-    for name, value in model.state_dict().items():
+    for name, value in full_weights(model):
         digest = hashlib.sha256()
         _add(digest, value)
         checksums[name] = digest.hexdigest()

@@ -25,23 +25,28 @@ from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import average
 from clearhead.theories.theory import Claim, Role, Sample, Samples, Theory
 
-__all__ = ["Measurement"]
+__all__ = ["Measurement", "first_of_groups"]
 
 OF_GROUPS = 2**31
 """Separates the random numbers of groups from those of inputs, whose numbers are smaller."""
-NOT_SAVED = "the groups of inputs that the prediction is computed from were not saved with the sums"
 
 
 @dataclass(slots=True)
 class _Layer:
     """One layer: its sums, how many inputs came, and the group of prepared examples that is not complete.
 
+    inputs: number of the last input that came, among all inputs of the audit
+    start: number of the last input that another part has counted
+    begun: whether this part has got an input
+    groups: how many groups were measured
     kept: what predictions need of the first groups, by the number of the group
     """
 
     sums: LayerSums
     claims: tuple[Claim, ...]
     inputs: int
+    start: int = 0
+    begun: bool = False
     groups: int = 0
     waiting: list[Any] = field(default_factory=list)
     before: list[Any] = field(default_factory=list)
@@ -52,13 +57,16 @@ class _Layer:
 class Measurement:
     """One theory, measured on the calls given to `observe`. It keeps sums and samples, and no inputs.
 
-    Of the first groups it keeps what the theory's predictions need, if these depend on all groups. It is merged with
-    the sums but not saved: predictions of restored sums are missing, and the findings say so.
+    Of the first groups it keeps what the theory's predictions need, if these depend on all groups.
+
+    A part of an audit draws the same random numbers and makes the same groups as the whole: both depend on the numbers
+    of the inputs. A group belongs to the part with its last input, which therefore gets some inputs before its own.
 
     controls: whether controls are measured too
     claims: the claims to measure; all of the theory by default
-    first: how many inputs of the audit come before the first, for parts of an audit that are merged
-    most: how many inputs are measured; further ones are ignored
+    first: how many inputs of the audit come before the first of this part
+    lead: how many of them are given to it before its own, for its first group and the one before
+    most: how many inputs of the audit are measured; further ones are ignored
     """
 
     def __init__(
@@ -69,17 +77,21 @@ class Measurement:
         controls: bool = True,
         claims: Collection[Claim] | None = None,
         first: int = 0,
+        lead: int = 0,
         most: int | None = None,
     ) -> None:
         self.theory = theory
         self._claims = frozenset(theory.claims if claims is None else claims)
-        self._seed, self._controls, self._first, self._most = seed, controls, first, most
+        self._seed, self._controls, self._first, self._lead, self._most = seed, controls, first, lead, most
         self._layers: dict[int, _Layer] = {}
         self._cache = Cache()
 
-    def observe(self, heads: Heads) -> None:
-        """Measure one call of one layer."""
-        number = self._layers[heads.layer].inputs if heads.layer in self._layers else self._first
+    def observe(self, heads: Heads, *, inputs: int | None = None) -> None:
+        """Measure one call of one layer.
+
+        inputs: how many inputs the batch has, if the layer may have others, as the two towers of a model may
+        """
+        number = self._number_before(heads, inputs)
         by_input = make_examples(
             heads,
             self.theory.windows,
@@ -90,11 +102,11 @@ class Measurement:
             claims=self._claims,
         )
         if self._most is not None:
-            by_input = by_input[: max(self._most - (number - self._first), 0)]
+            by_input = by_input[: max(self._most - number, 0)]
         if not by_input:
             return
-        layer = self._layer(heads, by_input[0][0][0])
-        layer.inputs += len(by_input)
+        layer = self._layer(heads, by_input[0][0][0], self._of_layer(self._first, heads, inputs))
+        layer.inputs, layer.begun = number + len(by_input), True
         run_within_memory(
             lambda: self._measure(layer, by_input),
             task=f"{self.theory.title} on an input of {heads.q.shape[-2]} tokens",
@@ -109,10 +121,32 @@ class Measurement:
             else:
                 self._measure_groups(layer, [examples[0] for examples in by_input])
 
-    def _layer(self, heads: Heads, example: Example) -> _Layer:
+    def _number_before(self, heads: Heads, inputs: int | None) -> int:
+        """Return the number of the layer's last input before this call."""
+        layer = self._layers.get(heads.layer)
+        if layer is not None and (layer.begun or self.theory.grouping is None):
+            return layer.inputs
+        start = self._of_layer(self._first, heads, inputs) if layer is None else layer.inputs
+        if self.theory.grouping is None:
+            return start
+        number = self._of_layer(self._first - self._lead, heads, inputs)
+        if layer is not None:
+            layer.start = start
+        if number > first_of_groups(start, self.theory.grouping.size):
+            raise InputError(
+                f"{heads.name} has another number of inputs than its batch, so its groups of inputs cannot be divided; "
+                f"audit {self.theory.key} without shards"
+            )
+        return number
+
+    def _of_layer(self, count: int, heads: Heads, inputs: int | None) -> int:
+        """Return how many inputs the layer has where the audit has `count`, in the ratio of this batch."""
+        return count if inputs is None else count * (heads.q.shape[0] // heads.windows) // inputs
+
+    def _layer(self, heads: Heads, example: Example, start: int) -> _Layer:
         if heads.layer not in self._layers:
             sums = LayerSums(heads.layer, heads.name, heads.q.shape[1])
-            self._layers[heads.layer] = _Layer(sums, self._claims_of(example), self._first)
+            self._layers[heads.layer] = _Layer(sums, self._claims_of(example), start, start)
         return self._layers[heads.layer]
 
     def _claims_of(self, example: Example) -> tuple[Claim, ...]:
@@ -157,17 +191,23 @@ class Measurement:
                 usable.append((example, rng))
             elif reason not in layer.reasons:
                 layer.reasons.append(reason)
-        if not usable:
-            return
-        kept, generators = zip(*usable, strict=True)
-        for example, prepared in zip(kept, grouping.prepare(kept, generators), strict=True):
-            layer.waiting.append(prepared)
-            if len(layer.waiting) == grouping.size:
-                group = Group(number=layer.groups, prepared=layer.waiting, before=layer.before, last=example)
-                rng = Random(self._seed, example.layer, OF_GROUPS, layer.groups)
-                layer.sums.add(self._wanted(self.theory.measure(group, rng)))
-                self._keep(layer, group)
-                layer.groups, layer.before, layer.waiting = layer.groups + 1, layer.waiting, []
+        prepared = iter(grouping.prepare(*zip(*usable, strict=True)) if usable else ())
+        numbers = {example.number for example, _ in usable}
+        for example, _ in examples:
+            layer.waiting += [next(prepared)] if example.number in numbers else []
+            if example.number % grouping.size == 0:
+                self._end_group(layer, example, grouping.size)
+
+    def _end_group(self, layer: _Layer, last: Example, size: int) -> None:
+        """Measure the group if all its inputs could be used and no other part measures it."""
+        complete = len(layer.waiting) == size
+        if complete and last.number > layer.start:
+            group = Group(number=last.number // size - 1, prepared=layer.waiting, before=layer.before, last=last)
+            rng = Random(self._seed, last.layer, OF_GROUPS, group.number)
+            layer.sums.add(self._wanted(self.theory.measure(group, rng)))
+            self._keep(layer, group)
+            layer.groups += 1
+        layer.before, layer.waiting = layer.waiting if complete else [], []
 
     def _keep(self, layer: _Layer, group: Group) -> None:
         assert self.theory.grouping is not None
@@ -216,11 +256,9 @@ class Measurement:
             return sums
         claims = [claim for claim in sums.claims if claim.predicted is None and claim.direction is None]
         covered = [head for head in range(sums.heads) if any(_covers(sums, claim, head) for claim in claims)]
-        if not covered:
+        if not covered or not layer.kept:
             return sums
-        kept = [layer.kept.get(number) for number in range(min(layer.groups, grouping.predictions.groups))]
-        if any(group is None for group in kept):
-            return sums.without_predictions(claims, NOT_SAVED)
+        kept = [layer.kept[number] for number in sorted(layer.kept)]
         predict = grouping.predictions.predict
         by_claim = run_within_memory(
             lambda: predict(kept, covered, claims),
@@ -259,7 +297,7 @@ class Measurement:
         ]
 
     def merge(self, other: "Measurement") -> None:
-        """Add the sums of another part of the same audit. Groups of inputs that are not complete are left out."""
+        """Add the sums of the next part of the same audit."""
         if (self.theory.key, self._seed, self._controls) != (other.theory.key, other._seed, other._controls):
             raise InputError(
                 f"cannot merge {other.theory.key} with seed {other._seed} into {self.theory.key} with seed "
@@ -271,26 +309,32 @@ class Measurement:
                 continue
             mine = self._layers[number]
             mine.sums.merge(layer.sums)
-            mine.kept |= {mine.groups + number: kept for number, kept in layer.kept.items()}
-            mine.inputs += layer.inputs - other._first
+            mine.kept |= layer.kept
+            mine.inputs += layer.inputs - layer.start
             mine.groups += layer.groups
             mine.reasons += [reason for reason in layer.reasons if reason not in mine.reasons]
 
     def state(self) -> dict[str, Any]:
-        """Return the sums as values that JSON can hold, from which `from_state` restores every bit."""
+        """Return the sums as plain values and arrays, from which `from_state` restores every bit.
+
+        Groups that are not complete are left out: a part that continues gets their inputs again (`first`, `lead`).
+        """
         numbers = {claim: index for index, claim in enumerate(self.theory.claims)}
         return {
             "theory": self.theory.key,
             "seed": self._seed,
             "controls": self._controls,
-            "first": self._first,
+            "claims": [numbers[claim] for claim in self.theory.claims if claim in self._claims],
+            "most": self._most,
             "layers": [
                 {
                     "layer": number,
                     "name": layer.sums.name,
                     "heads": layer.sums.heads,
                     "inputs": layer.inputs,
+                    "start": layer.start,
                     "groups": layer.groups,
+                    "kept": [[index, kept] for index, kept in layer.kept.items()],
                     "reasons": [[str(reason.kind), reason.text] for reason in layer.reasons],
                     "expected": [numbers[claim] for claim in layer.claims],
                     "claims": [[numbers[claim], sums.state()] for claim, sums in layer.sums.claims.items()],
@@ -300,11 +344,19 @@ class Measurement:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], theory: Theory) -> "Measurement":
-        """Return the measurement that `state` was taken of."""
+    def from_state(cls, state: Mapping[str, Any], theory: Theory, *, first: int = 0, lead: int = 0) -> "Measurement":
+        """Return the measurement that `state` was taken of. If it goes on, `first` and `lead` say where."""
         if state["theory"] != theory.key:
             raise InputError(f"the sums are of {state['theory']}, not of {theory.key}")
-        restored = cls(theory, seed=state["seed"], controls=state["controls"], first=state["first"])
+        restored = cls(
+            theory,
+            seed=state["seed"],
+            controls=state["controls"],
+            claims=[theory.claims[number] for number in state["claims"]],
+            first=first,
+            lead=lead,
+            most=state["most"],
+        )
         for entry in state["layers"]:
             sums = LayerSums(entry["layer"], entry["name"], entry["heads"])
             sums.claims = {
@@ -314,10 +366,20 @@ class Measurement:
                 sums,
                 tuple(theory.claims[number] for number in entry["expected"]),
                 entry["inputs"],
+                entry["start"],
                 groups=entry["groups"],
                 reasons=[Reason(ReasonKind(kind), text) for kind, text in entry["reasons"]],
+                kept=dict(entry["kept"]),
             )
         return restored
+
+
+def first_of_groups(start: int, size: int) -> int:
+    """Return how many inputs come before those that a part needs which begins after `start` inputs.
+
+    It needs the group that its first input is in and the group before.
+    """
+    return max(start // size - 1, 0) * size
 
 
 def _covers(sums: LayerSums, claim: Claim, head: int) -> bool:

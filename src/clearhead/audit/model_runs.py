@@ -1,9 +1,9 @@
 """Runs of a model on batches, in which measurements get every attention call."""
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,33 +12,29 @@ from torch import Tensor, nn
 from clearhead._capture import Capture, GradientCapture, capture, capture_gradients
 from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import require_tokens, tensors
+from clearhead.audit.parts import Coverage, Run, Span
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
+from clearhead.interfaces.placement import input_device, without_compiling
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.theory import Need
 
-__all__ = ["AuditError", "Coverage", "call_model", "evaluation_mode", "forward", "measure", "run_whole_model"]
+__all__ = ["AuditError", "call_model", "count_inputs", "evaluation_mode", "forward", "measure", "run_whole_model"]
 
 
 class AuditError(InputError):
     """An audit that cannot give numbers. The message names the cause and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """The numbers of inputs and tokens that a model was measured on."""
-
-    inputs: int
-    tokens: int
-
-
 def measure(
     model: nn.Module,
     batches: Iterable[Any],
-    measurements: Sequence[Measurement],
+    run: Run,
+    span: Span,
     seconds: dict[str, float],
     progress: Callable[[int], None],
+    measured: Callable[[int], None],
     *,
     layers: Collection[int] | None,
     checked: Sequence[str],
@@ -46,34 +42,39 @@ def measure(
     allow_unseen: bool,
     loss: Callable[[Any, Any], Tensor] | None,
     most: int | None = None,
-) -> Coverage:
-    """Run the model on the batches, until they have `most` inputs, and give every attention call to the measurements.
+) -> None:
+    """Run the model on the batches of the span and give every attention call to the measurements of the run.
 
     `seconds` gains the time of each theory by its title. The residual stream is captured if a theory needs it, and
     gradients if there is a `loss`.
+
+    measured: called after each batch with its number of inputs, when the run has counted it
+    most: number of inputs of the audit after which the run ends
     """
-    covered = Coverage(0, 0)
-    observer = _Observer(measurements, layers, seconds, checked)
-    stream = any(Need.RESIDUAL_STREAM in measurement.theory.needs for measurement in measurements)
+    first = span.first - run.covered.inputs
+    observer = _Observer(run.measurements, layers, seconds, checked)
+    stream = any(Need.RESIDUAL_STREAM in theory.needs for theory in run.theories)
     open_capture = capture if loss is None else capture_gradients
     with open_capture(
         model, describe=describe, keep=observer, allow_unseen=allow_unseen, residual_stream=stream
     ) as captured:
-        for batch in batches:
-            if most is not None and covered.inputs >= most:
+        for index, batch in enumerate(itertools.islice(batches, span.end)):
+            if most is not None and first + run.covered.inputs >= most:
                 break
-            progress(covered.inputs)
-            which = f"the batch after {covered.inputs} inputs"
+            if index < span.lead:
+                continue
+            progress(run.covered.inputs)
+            observer.lead, observer.inputs = index < span.start, count_inputs(batch)
+            which = f"the batch after {first + run.covered.inputs} inputs"
             output = call_model(model, batch, which, observer)
             if loss is not None:
                 _differentiate(captured, loss, output, batch, which)
-            tokens = _count_tokens(batch)
-            covered = Coverage(
-                covered.inputs + _count_inputs(batch),
-                covered.tokens + (observer.attended if tokens is None else tokens),
-            )
-    progress(covered.inputs)
-    return covered
+            if not observer.lead:
+                tokens = _count_tokens(batch)
+                run.covered += Coverage(observer.inputs, observer.attended if tokens is None else tokens)
+                run.batches = index + 1
+                measured(observer.inputs)
+    progress(run.covered.inputs)
 
 
 def run_whole_model(
@@ -87,7 +88,7 @@ def run_whole_model(
 
 def forward(model: nn.Module, batch: Any) -> Any:
     """Call the model with one batch, on the model's device."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = input_device(model)
     if isinstance(batch, Mapping):
         return model(**{key: _moved(value, device) for key, value in batch.items()})
     if isinstance(batch, list | tuple):
@@ -112,6 +113,10 @@ class _Observer:
         self.failure: Exception | None = None
         self.attended = 0
         """Number of keys of the first layer that a query sees, in the last batch."""
+        self.inputs = 0
+        """Number of inputs of the batch."""
+        self.lead = False
+        """Whether the batch is measured by another part, and only its groups of inputs are made here."""
         self._checked = checked
         self._measurements = measurements
         self._layers = layers
@@ -130,8 +135,10 @@ class _Observer:
             return
         try:
             for measurement in self._measurements:
+                if self.lead and measurement.theory.grouping is None:
+                    continue
                 start = time.perf_counter()
-                measurement.observe(heads)
+                measurement.observe(heads, inputs=self.inputs or None)
                 self._seconds[measurement.theory.title] += time.perf_counter() - start
         except Exception as error:
             self.failure = error
@@ -165,7 +172,8 @@ def _differentiate(captured: Capture, loss: Callable[[Any, Any], Tensor], output
     captured.differentiate(value)
 
 
-def _count_inputs(batch: Any) -> int:
+def count_inputs(batch: Any) -> int:
+    """Return the number of inputs of a batch: the length of its first tensor, 0 without one."""
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
     return next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)
 
@@ -190,11 +198,12 @@ def _visible_keys(heads: Heads) -> int:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode inside the block; restore the mode of each module at the end."""
+    """Put the model into evaluation mode inside the block, uncompiled; restore the mode of each module at the end."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        yield
+        with without_compiling():
+            yield
     finally:
         for module, training in modes:
             module.training = training

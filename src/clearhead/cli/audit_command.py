@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clearhead._swap import SwapWarning, load_swaps, swap
+from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import text_checksum
+from clearhead.audit.finishing import finish_audit
+from clearhead.audit.manifest import Manifest
+from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
-from clearhead.audit.run import audit
+from clearhead.audit.run import measure_audit
 from clearhead.cli.console import ProgressBar, printing
-from clearhead.cli.failure import CommandError, RunInterruptedError
+from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
 from clearhead.cli.options import Baseline
 from clearhead.cli.request import AuditRequest
 from clearhead.data.text import default_passages, read_passages, text_batches
-from clearhead.interfaces import read_descriptions
+from clearhead.interfaces import AttentionSpec, read_descriptions
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.huggingface import tokenizer_files
 from clearhead.models.loading import LoadedModel, load_model
@@ -30,7 +34,7 @@ from clearhead.report.terminal import print_audit
 from clearhead.storage import sha256_of_file
 from clearhead.theories.catalogue import find_theories
 
-__all__ = ["AuditResult", "print_result", "run_audit"]
+__all__ = ["AuditResult", "CheckedRequest", "check_request", "measure_request", "print_result", "run_audit"]
 
 _BASELINES: dict[Baseline, Literal["auto", "all"] | None] = {
     Baseline.AUTO: "auto",
@@ -68,41 +72,78 @@ class _Inputs:
 
 
 def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
-    """Run the audit and write its report. Bad options are refused before the model is loaded."""
+    """Run the audit and write its report. Bad options are refused before the model is loaded.
+
+    An audit of the same request that was interrupted is continued.
+    """
+    folder: ReportFolder | None = None
+    file = request.out / Shard().file_name
+    try:
+        checked = check_request(request)
+        with report_folder(request.out):
+            pass  # a report can be written there
+        checkpoint = Checkpoint(file)
+        record = finish_audit([measure_request(checked, bar, Shard(), checkpoint)])
+        with report_folder(request.out) as folder:
+            report = folder.write(record)
+        checkpoint.remove()
+        return AuditResult(record=record, report=report)
+    except (KeyboardInterrupt, TerminatedError) as signal:
+        if folder is not None and folder.complete:
+            outcome = f"the report in {request.out} is complete"
+        else:
+            outcome = "the same command continues it" if file.exists() else "no report was written"
+        raise RunInterruptedError(outcome, signal) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A request whose options were checked, with the files that they name."""
+
+    request: AuditRequest
+    layers: set[int] | None
+    describe: list[AttentionSpec]
+    passages: list[str] | None
+
+
+def check_request(request: AuditRequest) -> CheckedRequest:
+    """Check the options before the model is loaded. Raise InputError for a bad one."""
     layers = None if request.layers is None else _layer_numbers(request.layers)
     find_theories(request.theories)
     describe = [] if request.describe is None else read_descriptions(request.describe)
     if request.text is not None and request.batches is not None:
         raise CommandError("--text and --batches are two ways to give inputs; choose one")
     passages = None if request.text is None else read_passages(request.text)
-    folder: ReportFolder | None = None
-    try:
-        with report_folder(request.out) as folder:
-            bar.update("loading the model", 0, None)
-            loaded = _load(request)
-            inputs = _inputs(request, loaded, passages)
-            record = audit(
-                loaded.model,
-                inputs.batches,
-                theories=request.theories,
-                claims=request.claims.value,
-                layers=layers,
-                seed=request.seed,
-                describe=describe,
-                allow_unseen=request.allow_unseen,
-                allow_swapped=request.swap is not None,
-                baseline=_BASELINES[request.baseline],
-                loss=None if request.loss is None else load_function(request.loss),
-                name=loaded.name,
-                data=inputs.name,
-                progress=lambda phase, done: bar.update(_PHASES[phase], done, inputs.count),
-            )
-            record = _with_command(record, request, loaded, inputs)
-            return AuditResult(record=record, report=folder.write(record))
-    except KeyboardInterrupt:
-        complete = folder is not None and folder.complete
-        outcome = f"the report in {request.out} is complete" if complete else "no report was written"
-        raise RunInterruptedError(f"interrupted; {outcome}") from None
+    return CheckedRequest(request=request, layers=layers, describe=describe, passages=passages)
+
+
+def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, checkpoint: Checkpoint) -> Part:
+    """Load the model and measure a shard of the audit; all of it is shard 1/1."""
+    request = checked.request
+    bar.update("loading the model", 0, None)
+    loaded = _load(request)
+    inputs = _inputs(request, loaded, checked.passages)
+    total = inputs.count if shard.count == 1 else None
+    return measure_audit(
+        loaded.model,
+        inputs.batches,
+        theories=request.theories,
+        claims=request.claims.value,
+        layers=checked.layers,
+        seed=request.seed,
+        describe=checked.describe,
+        allow_unseen=request.allow_unseen,
+        allow_swapped=request.swap is not None,
+        baseline=_BASELINES[request.baseline],
+        loss=None if request.loss is None else load_function(request.loss),
+        name=loaded.name,
+        data=inputs.name,
+        progress=lambda phase, done: bar.update(_PHASES[phase], done, total),
+        checkpoint=checkpoint,
+        shard=shard,
+        complete_manifest=lambda manifest: _with_command(manifest, request, loaded, inputs),
+        notice=bar.notice,
+    )
 
 
 def print_result(result: AuditResult, *, as_json: bool) -> None:
@@ -145,21 +186,19 @@ def _swapped(loaded: LoadedModel, description: str) -> LoadedModel:
     return dataclasses.replace(loaded, name=f"{loaded.name} with {description}")
 
 
-def _with_command(record: AuditRecord, request: AuditRequest, loaded: LoadedModel, inputs: _Inputs) -> AuditRecord:
+def _with_command(manifest: Manifest, request: AuditRequest, loaded: LoadedModel, inputs: _Inputs) -> Manifest:
     """Add to the manifest what only the command knows: its options, the text and the tokenizer.
 
     The theories are named, so that a theory installed later is not part of a rerun.
     """
-    assert record.manifest is not None
     files = [] if loaded.folder is None or loaded.encode is None else tokenizer_files(loaded.folder)
-    request = dataclasses.replace(request, theories=tuple(source.key for source in record.theories))
-    manifest = dataclasses.replace(
-        record.manifest,
+    request = dataclasses.replace(request, theories=tuple(manifest.plugins))
+    return dataclasses.replace(
+        manifest,
         tokenizer=text_checksum(f"{file.name} {sha256_of_file(file)}" for file in files) if files else None,
         text=inputs.text,
         command={"name": "audit", "options": request.to_dict()},
     )
-    return dataclasses.replace(record, manifest=manifest)
 
 
 def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | None) -> _Inputs:

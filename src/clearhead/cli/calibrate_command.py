@@ -13,7 +13,7 @@ from clearhead.calibration.random_models import RandomModels, families
 from clearhead.calibration.results import Calibration, Count, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.console import ProgressBar, printing
-from clearhead.cli.failure import CommandError, RunInterruptedError
+from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
 from clearhead.data.text import default_passages, text_batches
 from clearhead.experiments.figures import as_svg, finish_panel, make_panels, plot_percentage
@@ -62,8 +62,8 @@ def run_calibration(
             write_text(out / TABLE_FILE, as_page(calibration))
             if calibration.planted:
                 write_text(out / PLOT_FILE, draw_power(calibration))
-    except KeyboardInterrupt:
-        raise RunInterruptedError(f"interrupted; the same command continues from {out / COUNTS_FILE}") from None
+    except (KeyboardInterrupt, TerminatedError) as signal:
+        raise RunInterruptedError(f"the same command continues from {out / COUNTS_FILE}", signal) from None
     names = (COUNTS_FILE, TABLE_FILE, *([PLOT_FILE] if calibration.planted else []))
     return CalibrationFiles(calibration=calibration, paths=tuple(out / name for name in names))
 

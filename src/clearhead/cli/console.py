@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from clearhead.cli.failure import CommandError
+from clearhead.cli.torchrun import is_first
 
 __all__ = ["ProgressBar", "printing", "progress_bar"]
 
@@ -69,7 +70,7 @@ def progress_bar(description: str) -> Iterator[ProgressBar]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not console.is_terminal or not is_first(),
     ) as bar:
         yield ProgressBar(bar, description)
 

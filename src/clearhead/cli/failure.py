@@ -11,7 +11,7 @@ import typer
 from clearhead import __version__
 from clearhead.errors import ClearheadError, InputError
 
-__all__ = ["CommandError", "RunInterruptedError", "exit_code_of"]
+__all__ = ["CommandError", "RunInterruptedError", "TerminatedError", "exit_code_of"]
 
 # typer has its own copy of click or uses the installed one, depending on its version. Its exceptions lead to either.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -22,8 +22,21 @@ class CommandError(InputError):
     """Bad input to a command."""
 
 
+class TerminatedError(BaseException):
+    """A signal that ends the process, such as SIGTERM. No other code takes it for an error of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
 class RunInterruptedError(Exception):
-    """An interrupt whose message says what the run has left behind."""
+    """An interrupt, by Ctrl-C or a signal, whose message says what the run has left behind."""
+
+    def __init__(self, outcome: str, cause: BaseException) -> None:
+        terminated = isinstance(cause, TerminatedError)
+        super().__init__(f"{f'ended by {cause}' if terminated else 'interrupted'}; {outcome}")
+        self.exit_code = cause.exit_code if isinstance(cause, TerminatedError) else _INTERRUPTED
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
@@ -37,7 +50,10 @@ def exit_code_of(command: Callable[[], object]) -> int:
         code = command()
     except RunInterruptedError as error:
         _print_line(str(error))
-        return _INTERRUPTED
+        return error.exit_code
+    except TerminatedError as error:
+        _print_line(f"ended by {error}")
+        return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except _UsageError as error:
@@ -60,12 +76,17 @@ def exit_code_of(command: Callable[[], object]) -> int:
 
 
 def _exit_on_signals() -> None:
-    """End by SystemExit on SIGTERM and SIGHUP, so that temporary files are removed. Ignored signals stay ignored."""
+    """Raise TerminatedError on SIGTERM and SIGHUP, so that temporary files are removed. Ignored ones stay ignored."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             with contextlib.suppress(ValueError):  # only the main thread sets handlers
-                signal.signal(number, lambda received, _: sys.exit(128 + received))
+                signal.signal(number, _terminate)
+
+
+def _terminate(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the removal of temporary files
+    raise TerminatedError(number)
 
 
 def _report_defect() -> int:

@@ -13,6 +13,7 @@ from clearhead.cli import options
 from clearhead.cli.failure import CommandError, exit_code_of
 from clearhead.cli.options import Baseline, Claims
 from clearhead.cli.repeat import compare, rerun
+from clearhead.cli.torchrun import under_torchrun
 
 __all__ = ["app", "run"]
 
@@ -71,10 +72,12 @@ def audit(
         ),
     ] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of tables.")] = False,
+    shard: options.ShardOption = None,
 ) -> None:
     """Test theories on a model and write a report.
 
-    Every head of every attention layer is measured and compared with controls.
+    Every head of every attention layer is measured and compared with controls. An audit that was interrupted or killed
+    goes on when the same command runs again.
     """
     # An empty path would be the current folder.
     if not out:
@@ -84,7 +87,9 @@ def audit(
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.audit_command import print_result, run_audit
         from clearhead.cli.request import AuditRequest
+        from clearhead.cli.shard_command import parse_shard, print_shard, run_ranks, run_shard
 
+        part, result = None, None
         request = AuditRequest(
             model=model,
             text=text,
@@ -102,7 +107,38 @@ def audit(
             loss=loss,
             out=Path(out),
         )
-        result = run_audit(request, bar)
+        if shard is not None:
+            part = run_shard(request, parse_shard(shard), bar)
+        else:
+            result = run_ranks(request, bar) if under_torchrun() else run_audit(request, bar)
+    if part is not None:
+        print_shard(part, request.out)
+    if result is not None:
+        print_result(result, as_json=json)
+
+
+@app.command()
+def merge(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of all shards.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Folder for the report. Default: the folder of the shards.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of tables.")] = False,
+) -> None:
+    """Merge the shards of an audit and write its report.
+
+    The report is that of an audit without shards. A missing or unfinished shard, and one of another model, input,
+    option or version, is an error that names it. The model is not needed.
+
+    Example: clearhead audit MODEL --shard 1/2; clearhead audit MODEL --shard 2/2; clearhead merge clearhead-report
+    """
+    from clearhead.cli.console import progress_bar
+
+    with progress_bar("merging"):
+        from clearhead.cli.audit_command import print_result
+        from clearhead.cli.shard_command import merge_folder
+
+        result = merge_folder(folder, folder if out is None else out)
     print_result(result, as_json=json)
 
 

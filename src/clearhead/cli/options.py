@@ -8,7 +8,7 @@ import typer
 
 __all__ = [
     "AllowUnseen", "Baseline", "BaselineOption", "BatchSize", "Batches", "Claims", "ClaimsOption", "Describe", "Inputs",
-    "Layers", "Loss", "MaxTokens", "Model", "Seed", "Text", "Theories",
+    "Layers", "Loss", "MaxTokens", "Model", "Seed", "ShardOption", "Text", "Theories",
 ]  # fmt: skip
 
 
@@ -74,6 +74,16 @@ BaselineOption = Annotated[
     typer.Option(
         help="Also measure the model with fresh random weights: for the theories that need it (auto), "
         "for all theories, or for none."
+    ),
+]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Measure only the i-th of n parts of the inputs and write it to --out, for clearhead merge. With auto, i "
+        "and n are those of the launcher: RANK and WORLD_SIZE, or a Slurm array. Under torchrun, without this option, "
+        "each process measures one part and the first merges them.",
     ),
 ]
 Loss = Annotated[

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from clearhead.cli.console import ProgressBar, printing
-from clearhead.cli.failure import CommandError, RunInterruptedError
+from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
 from clearhead.experiments.catalogue import EXPERIMENTS, find_experiment
 from clearhead.experiments.experiment import Outcome, Request
 from clearhead.report.columns import first_that_fits, print_columns, print_paragraph, text_column
@@ -31,9 +31,9 @@ def run_experiment(name: str, *, out: Path, seed: int, options: Mapping[str, Any
     bar.update("preparing", 0, None)
     try:
         return experiment.run(Request(out=out, seed=seed, progress=bar.update, notice=bar.notice, **options))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TerminatedError) as signal:
         outcome = f"the same command continues from {folder}" if _has_files(folder) else "nothing was written"
-        raise RunInterruptedError(f"interrupted; {outcome}") from None
+        raise RunInterruptedError(outcome, signal) from None
 
 
 def _has_files(folder: Path) -> bool:

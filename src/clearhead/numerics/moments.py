@@ -64,16 +64,14 @@ class RunningMoments:
         self.count = count
 
     def state(self) -> dict[str, Any]:
-        """Return the sums as plain lists, from which `from_state` restores every bit."""
-        return {"count": self.count.tolist(), "mean": self.mean.tolist(), "squares": self._squares.tolist()}
+        """Return copies of the sums, from which `from_state` restores every bit."""
+        return {"count": self.count.copy(), "mean": self.mean.copy(), "squares": self._squares.copy()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "RunningMoments":
         """Return the moments that `state` was taken of."""
-        count = np.array(state["count"], dtype=np.int64)
-        moments = cls(count.shape)
-        moments.count = count
-        moments.mean, moments._squares = (np.array(state[name], dtype=np.float64) for name in ("mean", "squares"))
+        moments = cls(state["count"].shape)
+        moments.count, moments.mean, moments._squares = (state[name].copy() for name in ("count", "mean", "squares"))
         return moments
 
     def standard_error(self) -> Array:

@@ -168,6 +168,7 @@ class GroupPredictions:
     """Predicted values that depend on all groups of a layer, computed when these are known.
 
     groups: how many are used, the first ones; keep: reduces a `Group` to what `predict` needs
+    kept_types: the dataclasses that `keep` returns and that these contain, which are saved with the sums
     predict: given the kept groups, the heads that the theory covers and the claims, the predicted values by claim,
         (groups, heads)
     """
@@ -175,6 +176,7 @@ class GroupPredictions:
     groups: int
     keep: Callable[[Group], Any]
     predict: Callable[[Sequence[Any], Sequence[int], Collection["Claim"]], Mapping["Claim", Array]]
+    kept_types: tuple[type, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

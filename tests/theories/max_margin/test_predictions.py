@@ -1,8 +1,8 @@
 """Predicted values: the statistics of every group if a head's W is the SVM of all groups."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from torch import Tensor
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
+from clearhead.audit.state_file import read_state, write_state
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin import Norm, attention_svm, make_theory
@@ -60,8 +61,8 @@ def heads_of(W: Tensor, *, size: float = 60.0, known: bool = True, x: Tensor | N
     return [call(part, left, right, known=known) for part in torch.split(x, INPUTS)]
 
 
-def measure(calls: list[Heads], *, sampling: Sampling = SAMPLING, first: int = 0) -> Measurement:
-    measurement = Measurement(make_theory(sampling=sampling), first=first)
+def measure(calls: list[Heads], *, sampling: Sampling = SAMPLING, first: int = 0, lead: int = 0) -> Measurement:
+    measurement = Measurement(make_theory(sampling=sampling), first=first, lead=lead)
     for heads in calls:
         measurement.observe(heads)
     return measurement
@@ -159,11 +160,13 @@ def test_groups_beyond_the_first_have_no_prediction_and_count_for_the_value_alon
 @pytest.mark.parametrize("groups", [3, GROUPS])
 def test_merged_parts_predict_as_the_whole_does(groups: int) -> None:
     calls, sampling = heads_of(svm(tokens())), dataclasses.replace(SAMPLING, groups=groups)
-    first, second = measure(calls[:2], sampling=sampling), measure(calls[2:], sampling=sampling, first=2 * INPUTS)
+    first = measure(calls[:2], sampling=sampling)
+    second = measure(calls[1:], sampling=sampling, first=2 * INPUTS, lead=INPUTS)
     halves = [findings_of(part)[EXACT].predicted for part in (first, second)]
     first.merge(second)
     pairs = list(zip(first.findings(), measure(calls, sampling=sampling).findings(), strict=True))
     for merged, together in pairs:
+        assert merged.value == pytest.approx(together.value, rel=1e-12, nan_ok=True)
         assert merged.predicted == pytest.approx(together.predicted, rel=1e-9, nan_ok=True)
         if together.deviation is not None:
             assert merged.deviation is not None
@@ -173,20 +176,15 @@ def test_merged_parts_predict_as_the_whole_does(groups: int) -> None:
     assert sum(merged.deviation is not None for merged, _ in pairs) >= 2 * len(FROBENIUS)
 
 
-def test_restored_sums_say_that_they_have_no_prediction(whole: Measurement) -> None:
-    state = json.loads(json.dumps(whole.state()))
-    sampling = dataclasses.replace(SAMPLING, **CONTROLS)
-    restored = Measurement.from_state(state, make_theory(sampling=sampling))
-    assert restored.state() == whole.state()
-    more = measure(heads_of(svm(tokens()))[:2], sampling=sampling, first=GROUPS * INPUTS)
-    for merged in (False, True):
-        if merged:
-            restored.merge(more)
-        exact = findings_of(restored)[EXACT]
-        assert np.isnan(exact.predicted)
-        assert exact.verdict is Verdict.UNDECIDED
-        assert "were not saved with the sums" in exact.reason
-    assert findings_of(restored, c.SATURATION)[EXACT].reason == ""
+def test_restored_sums_predict_as_the_whole_does(whole: Measurement, tmp_path: Path) -> None:
+    theory = make_theory(sampling=dataclasses.replace(SAMPLING, **CONTROLS))
+    assert theory.grouping is not None
+    assert theory.grouping.predictions is not None
+    write_state(tmp_path / "sums", whole.state())
+    state = read_state(tmp_path / "sums", theory.grouping.predictions.kept_types)
+    restored = Measurement.from_state(state, theory)
+    assert repr(restored.findings()) == repr(whole.findings())
+    assert np.isfinite(findings_of(restored)[EXACT].predicted)
 
 
 def test_heads_that_the_theory_does_not_cover_get_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:

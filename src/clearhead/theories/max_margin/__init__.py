@@ -6,8 +6,9 @@ Frobenius norm if W itself is trained, the nuclear norm if its factors are. `att
 """
 
 from clearhead.theories.max_margin.claims import CLAIMS, HEAD_SPACE_CLAIMS
-from clearhead.theories.max_margin.on_heads.choices import Sampling, obstacle
+from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, obstacle
 from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
+from clearhead.theories.max_margin.on_heads.predictions import KeptGroup
 from clearhead.theories.max_margin.svm.multi_token import MultiToken, multi_token_svm
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
@@ -45,7 +46,12 @@ def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -
         grouping=Grouping(
             size=measured.sampling.inputs,
             prepare=measured.prepare,
-            predictions=GroupPredictions(groups=measured.sampling.groups, keep=measured.keep, predict=measured.predict),
+            predictions=GroupPredictions(
+                groups=measured.sampling.groups,
+                keep=measured.keep,
+                predict=measured.predict,
+                kept_types=(KeptGroup, Choice),
+            ),
         ),
         theorems=theorems,
     )

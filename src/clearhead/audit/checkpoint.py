@@ -1,0 +1,64 @@
+"""Saving a part of an audit while it runs, and continuing it."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from clearhead.audit.parts import Part, saved_types
+from clearhead.audit.state_file import read_state, write_state
+from clearhead.storage import remove_unfinished
+from clearhead.theories.catalogue import find_theories
+
+__all__ = ["Checkpoint", "read_part"]
+
+SHARE = 0.02
+"""Largest share of the time that writing may take."""
+PAUSE = 1.0
+"""Seconds between two writes, at least."""
+
+
+class Checkpoint:
+    """The file of a part. It is written after the first batch and then often, as long as that costs little time.
+
+    path: None if nothing is saved
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._next = 0.0
+        if path is not None:
+            remove_unfinished(path)
+
+    def read(self, notice: Callable[[str], None]) -> Part | None:
+        """Return the part that the file holds; None without a file. A damaged file is reported and counts as none."""
+        if self._path is None:
+            return None
+        try:
+            return read_part(self._path)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            notice(f"{error}; the audit starts again")
+            return None
+
+    def save(self, part: Part, *, always: bool = False) -> None:
+        """Write the part if it is time to."""
+        start = time.perf_counter()
+        if self._path is None or (start < self._next and not always):
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_state(self._path, part.state())
+        end = time.perf_counter()
+        self._next = end + max(PAUSE, (end - start) / SHARE)
+
+    def remove(self) -> None:
+        """Remove the file: the report holds its result."""
+        if self._path is not None:
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+
+
+def read_part(path: Path) -> Part:
+    """Return the part that a file holds. Raise FileNotFoundError, or InputError for a damaged or another file."""
+    return Part.from_state(read_state(path, saved_types(find_theories())), find_theories)

@@ -1,0 +1,124 @@
+"""From measured parts to the record of an audit: merging, findings, baselines, verdicts."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from clearhead import __version__
+from clearhead.audit.baseline import baseline_of, with_baseline
+from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.judging import judge
+from clearhead.audit.model_runs import AuditError
+from clearhead.audit.parts import Part
+from clearhead.audit.record import AuditRecord, Timing
+from clearhead.theories.catalogue import load_theories
+from clearhead.theories.reason import ReasonKind
+from clearhead.theories.theory import Need, Role, Theory
+
+__all__ = ["finish_audit"]
+
+BASELINE_LINE = "the same model before training"
+
+
+def finish_audit(parts: Sequence[Part]) -> AuditRecord:
+    """Merge the parts, in the order of their inputs, and return the record of the audit. The parts change."""
+    started = time.perf_counter()
+    part = _merged(parts)
+    loaded = load_theories(part.settings["theories"])
+    chosen, manifest = loaded.theories, part.manifest
+    [run] = [run for run in part.runs if run.baseline is None]
+    seconds = dict(part.seconds)
+    findings = []
+    for measurement in run.measurements:
+        start = time.perf_counter()
+        findings += measurement.findings()
+        seconds[measurement.theory.title] += time.perf_counter() - start
+    curves = [curve for measurement in run.measurements for curve in measurement.curves()]
+    before = baseline_of([other for other in part.runs if other.baseline is not None], findings, run.covered)
+    judged_by_it = [theory for theory in chosen if Need.BASELINE in theory.needs]
+    decisive = [theory.title for theory in judged_by_it]
+    seed = manifest.seeds["controls"]
+    samples = tuple(sample for measurement in run.measurements for sample in measurement.samples())
+    findings = with_baseline(
+        findings, before.findings, before.with_norms, seed=seed, decisive=decisive, samples=samples
+    )
+    curves = [curve.with_line(before.curves_like(curve), name=BASELINE_LINE) for curve in curves]
+    if before.with_norms and "baseline" in manifest.seeds:
+        seeds = {**manifest.seeds, "baseline with the trained norms": manifest.seeds["baseline"]}
+        manifest = dataclasses.replace(manifest, seeds=seeds)
+    findings = judge(findings)
+    _require_length(findings)
+    total = part.elapsed + time.perf_counter() - started
+    compared = part.settings["theories with a baseline"]
+    return AuditRecord(
+        model=part.name,
+        data=part.data,
+        version=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seed=seed,
+        claims=part.settings["claims"],
+        inputs=max(run.covered.inputs, *(finding.inputs + finding.skipped for finding in findings)),
+        tokens=run.covered.tokens,
+        fidelity=part.fidelity,
+        findings=tuple(findings),
+        timing=Timing(
+            check=part.check,
+            forward=total - part.check - sum(seconds.values()),
+            theory=seconds,
+            total=total,
+            peak_memory=part.peak_memory,
+        ),
+        whole_model=part.whole_model,
+        disputes=tuple(theory.dispute for theory in chosen if theory.dispute is not None),
+        curves=tuple(curves),
+        notes=(
+            *part.notes,
+            *_baseline_notes(chosen, compared, before.models),
+            *(note for measurement in run.measurements for note in measurement.notes()),
+        ),
+        theories=loaded.sources,
+        samples=samples,
+        manifest=manifest,
+        baselines=before.counts,
+    )
+
+
+def _merged(parts: Sequence[Part]) -> Part:
+    """Return the first part with the sums of all. Times are those of all parts together, memory that of the largest."""
+    whole, *others = parts
+    for part in others:
+        for run in part.runs:
+            [mine] = [mine for mine in whole.runs if (mine.baseline, mine.norms) == (run.baseline, run.norms)]
+            mine.merge(run)
+        whole.seconds = {title: seconds + part.seconds[title] for title, seconds in whole.seconds.items()}
+        whole.check += part.check
+        whole.elapsed += part.elapsed
+        whole.peak_memory = max(whole.peak_memory or 0, part.peak_memory or 0) or None
+        whole.notes = tuple(dict.fromkeys((*whole.notes, *part.notes)))
+        machine = _all_values(whole.manifest.machine, part.manifest.machine)
+        whole.manifest = dataclasses.replace(whole.manifest, machine=machine)
+    return whole
+
+
+def _all_values(machine: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of two machines, with both values where they differ."""
+    values = {key: dict.fromkeys((*str(value).split("; "), str(other.get(key)))) for key, value in machine.items()}
+    return {key: machine[key] if len(both) == 1 else "; ".join(both) for key, both in values.items()}
+
+
+def _baseline_notes(chosen: Sequence[Theory], compared: Sequence[str], baselines: int) -> Iterator[str]:
+    for theory in chosen:
+        if Need.BASELINE in theory.needs and (theory.key not in compared or not baselines):
+            yield f"{theory.title}: undecided without a baseline; an untrained model may do as well"
+        elif Need.BASELINE in theory.needs and baselines == 1:
+            yield f"{theory.title}: one baseline model is shown and does not decide; give several"
+
+
+def _require_length(findings: Sequence[Finding]) -> None:
+    """Raise AuditError if inputs are too short for every primary claim."""
+    deciding = [f for f in findings if f.claim.role is Role.PRIMARY and f.verdict is not Verdict.TRUE_BY_CONSTRUCTION]
+    short = [reason for f in deciding for reason in f.reasons if reason.kind is ReasonKind.TOO_SHORT]
+    if short and all(finding.inputs == 0 for finding in deciding):
+        raise AuditError(f"every input is too short to be measured: {short[0].text}; give longer inputs")

@@ -1,0 +1,312 @@
+"""Audits in shards, merged, interrupted and continued, equal the plain audit."""
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from clearhead.audit import checkpoint as checkpoints
+from clearhead.audit.finishing import finish_audit
+from clearhead.audit.parts import Shard, span_of
+from clearhead.audit.record import AuditRecord
+from clearhead.audit.run import AuditError, audit, measure_audit
+from clearhead.audit.shards import audit_shard, merge_shards, shard_from_environment
+from clearhead.errors import InputError
+from clearhead.report.json_file import audit_as_json
+from clearhead.theories.catalogue import find_theories
+from tests.once import once
+
+HEADS, WIDTH, VOCABULARY = 2, 3, 41
+INPUTS, BATCH, LAYERS = 14, 3, (1,)
+EVERYTHING: dict[str, Any] = {
+    "theories": ("max-margin", "coding-rate", "symmetry", "attention-sinks"),
+    "layers": LAYERS,
+    "claims": "all",
+}
+ROUNDING = 1e-12
+"""Sums are added in another order."""
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    """Return two random layers with large scores, so that some attention is saturated."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=HEADS * WIDTH, num_hidden_layers=2, num_attention_heads=HEADS,
+        intermediate_size=7, initializer_range=1.0, max_position_embeddings=16,
+    )  # fmt: skip
+    return transformers.BertModel(config).eval()
+
+
+def batches_of(inputs: int = INPUTS) -> list[dict[str, torch.Tensor]]:
+    """Return inputs of different lengths, padded. The last but one is too short for max margin."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, VOCABULARY, (inputs, 9), generator=generator)
+    lengths = torch.randint(6, 10, (inputs, 1), generator=generator)
+    lengths[-2] = 2
+    mask = (torch.arange(9) < lengths).long()
+    return [{"input_ids": i, "attention_mask": m} for i, m in zip(ids.split(BATCH), mask.split(BATCH), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def plain(model: nn.Module) -> AuditRecord:
+    """Return the audit in one process."""
+    return audit(model, batches_of(), **EVERYTHING)
+
+
+def assert_same(record: AuditRecord, expected: AuditRecord) -> None:
+    """Assert equal verdicts and texts, and numbers that are equal to rounding."""
+    first, second = audit_as_json(record), audit_as_json(expected)
+    for values in (first, second):
+        for key in ("timing", "created"):
+            values.pop(key)
+    _assert_alike(first, second, "record")
+    assert [s.values.tobytes() for s in record.samples] == [s.values.tobytes() for s in expected.samples]
+    assert record.manifest is not None
+    assert expected.manifest is not None
+    assert record.manifest.differences(expected.manifest) == []
+
+
+def _assert_alike(value: Any, expected: Any, where: str) -> None:
+    if isinstance(expected, dict):
+        assert value.keys() == expected.keys(), where
+        for key in expected:
+            _assert_alike(value[key], expected[key], f"{where}.{key}")
+    elif isinstance(expected, list | tuple):
+        assert len(value) == len(expected), where
+        for index, (a, b) in enumerate(zip(value, expected, strict=True)):
+            _assert_alike(a, b, f"{where}[{index}]")
+    elif isinstance(expected, float) and math.isfinite(expected):
+        assert value == pytest.approx(expected, rel=ROUNDING, abs=ROUNDING), where
+    else:
+        assert value == expected or value != value, where
+
+
+def write_shards(folder: Path, model: nn.Module, count: int, **options: Any) -> None:
+    """Write all shards, the last one first."""
+    for number in range(count, 0, -1):
+        audit_shard(model, batches_of(), shard=f"{number}/{count}", folder=folder, **options)
+
+
+@once
+@pytest.mark.parametrize("count", [2, 7])
+def test_merged_shards_equal_the_plain_audit(count: int, model: nn.Module, plain: AuditRecord, tmp_path: Path) -> None:
+    """Also with more shards than batches, where some have no inputs."""
+    write_shards(tmp_path, model, count, **EVERYTHING)
+    merged = merge_shards(tmp_path)
+    assert_same(merged, plain)
+    assert max(finding.inputs for finding in merged.findings) == INPUTS
+    assert 2 in {finding.inputs for finding in merged["max-margin"].findings}, "groups over two shards"
+
+
+class Stop(KeyboardInterrupt):
+    """An interrupt that a test makes."""
+
+
+def save_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the checkpoint after every batch, however long that takes."""
+    monkeypatch.setattr(checkpoints, "PAUSE", 0.0)
+    monkeypatch.setattr(checkpoints, "SHARE", math.inf)
+
+
+class Stopping:
+    """Batches that are interrupted once, before the batch number `after` of all that were read."""
+
+    def __init__(self, batches: list[Any], after: int) -> None:
+        self._batches, self._left = batches, after
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            if self._left == 0:
+                self._left = -1
+                raise Stop
+            self._left -= 1
+            yield batch
+
+
+@once
+@pytest.mark.parametrize("shard", ["1/1", "2/2"])
+def test_an_audit_that_is_interrupted_at_every_few_batches_equals_the_plain_audit(
+    shard: str, model: nn.Module, plain: AuditRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the model's own run and in those of the baseline."""
+    save_every_batch(monkeypatch)
+    options = EVERYTHING
+    count = Shard.parse(shard).count
+    if count == 2:
+        audit_shard(model, batches_of(), shard="1/2", folder=tmp_path, **options)
+    interrupts = 0
+    for after in (8, 4, 13, 7, 16, 22, 10**6):
+        batches: Any = Stopping(batches_of(), after)
+        try:
+            if count == 1:
+                record = audit(model, batches, checkpoint=tmp_path / "sums", **options)
+            else:
+                audit_shard(model, batches, shard=shard, folder=tmp_path, **options)
+                record = merge_shards(tmp_path)
+            break
+        except Stop:
+            interrupts += 1
+    assert interrupts >= 3
+    assert_same(record, plain)
+    assert not (tmp_path / "sums").exists()
+
+
+SHORT: dict[str, Any] = {"theories": "attention-sinks", "baseline": None, "layers": LAYERS}
+
+
+def test_a_checkpoint_of_another_audit_is_reported_and_not_used(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_every_batch(monkeypatch)
+    lines: list[str] = []
+    file = tmp_path / "sums"
+
+    def run(batches: Any, **options: Any) -> AuditRecord:
+        part = measure_audit(
+            model, batches, **{**SHORT, **options}, checkpoint=checkpoints.Checkpoint(file), notice=lines.append
+        )
+        return finish_audit([part])
+
+    with pytest.raises(Stop):
+        run(Stopping(batches_of(), 2))
+    assert_same(run(batches_of(), seed=1), audit(model, batches_of(), **SHORT, seed=1))
+    assert lines == [
+        "the saved part of an audit is of another one (seed of the controls: 0, now 1); the audit starts again"
+    ]
+    file.write_bytes(file.read_bytes()[:-1])
+    run(batches_of())
+    assert "does not match its checksum" in lines[-1]
+    with pytest.raises(AuditError, match="the interrupted audit is of other inputs; delete its file"):
+        run(batches_of()[1:])
+    file.unlink()
+    with pytest.raises(Stop):
+        run(Stopping(batches_of(), 3))
+    with pytest.raises(AuditError, match="the interrupted audit is of other inputs; delete its file"):
+        run(batches_of()[1:])
+    lines.clear()
+    run(batches_of())
+    assert lines == ["continues an interrupted audit: 9 inputs were measured"]
+
+
+def test_shards_that_are_missing_unfinished_or_of_another_audit_are_named(model: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there are no shards in"):
+        merge_shards(tmp_path)
+    write_shards(tmp_path, model, 3, **SHORT)
+    second, third = tmp_path / "shard-2-of-3.safetensors", tmp_path / "shard-3-of-3.safetensors"
+    kept = second.read_bytes()
+    second.unlink()
+    with pytest.raises(InputError, match=r"lacks shard-2-of-3\.safetensors; run clearhead audit with --shard 2/3"):
+        merge_shards(tmp_path)
+    second.write_bytes(kept[:-1])
+    with pytest.raises(InputError, match=r"shard-2-of-3\.safetensors does not match its checksum"):
+        merge_shards(tmp_path)
+    second.write_bytes(kept)
+    audit_shard(model, batches_of(), shard="3/3", folder=tmp_path, **{**SHORT, "seed": 4})
+    with pytest.raises(
+        InputError, match=r"shard-3-of-3\.safetensors is of another audit than shard-1-of-3.*: 0, now 4"
+    ):
+        merge_shards(tmp_path)
+    third.unlink()
+    with pytest.raises(Stop):
+        audit_shard(model, Stopping(batches_of(), 5 + 4), shard="3/3", folder=tmp_path, **SHORT)
+    with pytest.raises(InputError, match=r"shard-3-of-3\.safetensors is not finished"):
+        merge_shards(tmp_path)
+    audit_shard(model, batches_of(), shard="1/2", folder=tmp_path, **SHORT)
+    with pytest.raises(InputError, match="has shards of 2 and of 3: of two audits"):
+        merge_shards(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["weights", "data", "theories"])
+def test_a_shard_of_another_model_or_other_inputs_is_refused(change: str, model: nn.Module, tmp_path: Path) -> None:
+    audit_shard(model, batches_of(), shard="1/2", folder=tmp_path, **SHORT)
+    changed, batches, options = copy.deepcopy(model), batches_of(), dict(SHORT)
+    if change == "weights":
+        with torch.no_grad():
+            next(iter(changed.parameters()))[0, 0] += 1e-6
+    elif change == "data":
+        batches[-1]["input_ids"][0, 0] += 1
+    else:
+        options["theories"] = ("attention-sinks", "symmetry")
+    audit_shard(changed, batches, shard="2/2", folder=tmp_path, **options)
+    with pytest.raises(InputError, match=f"shard-2-of-2.*is of another audit than shard-1-of-2.*{change}"):
+        merge_shards(tmp_path)
+
+
+def test_batches_that_cannot_be_divided_are_refused(model: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match="give the batches as a list"):
+        audit_shard(model, iter(batches_of()), shard="1/2", folder=tmp_path, **SHORT)
+
+    class Changing:
+        reads = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.reads += 1
+            for batch in batches_of():
+                yield {**batch, "input_ids": (batch["input_ids"] + self.reads) % VOCABULARY}
+
+    with pytest.raises(AuditError, match="the batches changed while they were read"):
+        audit_shard(model, Changing(), shard="1/2", folder=tmp_path, **SHORT)
+
+
+def test_every_batch_is_in_one_shard() -> None:
+    for total in (0, 1, 7, 36):
+        for count in (1, 2, 5, 11):
+            batches = [batch for i in range(count) for batch in Shard(i + 1, count).batches(total)]
+            assert batches == list(range(total))
+            sizes = [len(Shard(i + 1, count).batches(total)) for i in range(count)]
+            assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_span_begins_with_the_group_before_its_first_group() -> None:
+    [margin], [sinks] = (find_theories([key]) for key in ("max-margin", "attention-sinks"))
+    assert margin.grouping is not None
+    assert margin.grouping.size == 6
+    sizes = [4, 4, 4, 4, 4, 4]
+    span = span_of(sizes, 4, 6, [margin, sinks])
+    # 16 inputs come before; the first group that ends after them is inputs 13 to 18, and 7 to 12 are the one before.
+    assert (span.lead, span.start, span.end, span.first, span.lead_inputs) == (1, 4, 6, 16, 12)
+    assert span_of(sizes, 4, 6, [sinks]).lead == 4
+    assert span_of(sizes, 0, None, [margin]).lead == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "3"}, Shard(1, 3)),
+        ({"RANK": "2", "WORLD_SIZE": "3", "SLURM_ARRAY_TASK_ID": "9"}, Shard(3, 3)),
+        ({"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "4", "SLURM_ARRAY_TASK_COUNT": "2"}, Shard(2, 2)),
+    ],
+)
+def test_a_launcher_gives_the_shard(environment: dict[str, str], expected: Shard) -> None:
+    assert shard_from_environment(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "--shard auto needs a launcher"),
+        ({"RANK": "1"}, "--shard auto needs a launcher"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x', not a number"),
+        ({"SLURM_ARRAY_TASK_ID": "1"}, "SLURM_ARRAY_TASK_MIN is None"),
+        (
+            {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_COUNT": "3"},
+            "shard 9 of 3; tasks must be numbered without gaps",
+        ),
+    ],
+)
+def test_a_launcher_without_a_shard_is_refused(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        shard_from_environment(environment)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"])
+def test_a_shard_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="a shard is i/n with i from 1 to n"):
+        Shard.parse(text)
