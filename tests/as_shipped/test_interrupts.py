@@ -10,7 +10,7 @@ import pytest
 from clearhead.cli import audit_command, reproduce_command
 from clearhead.cli.audit_command import AuditRequest, run_audit
 from clearhead.cli.failure import RunInterruptedError, TerminatedError
-from clearhead.cli.main import Baseline
+from clearhead.cli.options import Baseline, Claims
 from clearhead.report.folder import ReportFolder
 
 BAR: Any = SimpleNamespace(update=lambda *_: None, notice=lambda line: None)
@@ -32,8 +32,9 @@ def _written_then_interrupted(folder: ReportFolder, record: Any) -> None:
 @pytest.mark.parametrize("written", [False, True])
 def test_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
     request = AuditRequest(
-        model="x", text=None, batches=None, layers=None, theories=("symmetry",), inputs=1, max_tokens=8, batch_size=1,
-        seed=0, describe=None, allow_unseen=False, baseline=Baseline.NONE, loss=None, out=tmp_path / "report",
+        model="x", text=None, batches=None, layers=None, theories=("symmetry",), claims=Claims.PRIMARY, inputs=1,
+        max_tokens=8, batch_size=1, seed=0, describe=None, allow_unseen=False, baseline=Baseline.NONE, loss=None,
+        out=tmp_path / "report",
     )  # fmt: skip
     loaded = SimpleNamespace(model=None, name="x", encode=None, draw_baseline=None, folder=None)
     monkeypatch.setattr(audit_command, "_load", lambda request: loaded)

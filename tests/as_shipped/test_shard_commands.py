@@ -118,7 +118,7 @@ def test_processes_of_torchrun_divide_the_audit_and_the_first_writes_the_report(
     arguments = (*SMALL_AUDIT, "--batches", "small:batches")
     assert warm(*arguments, "--out", "plain", here=here).returncode == 0
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "clearhead", *arguments],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "clearhead", *arguments],
         cwd=here, env=environment(100), capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
