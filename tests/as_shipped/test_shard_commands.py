@@ -117,8 +117,9 @@ def test_a_killed_audit_continues_and_finds_the_same(here: Path, warm: WarmComma
 def test_processes_of_torchrun_divide_the_audit_and_the_first_writes_the_report(here: Path, warm: WarmCommand) -> None:
     arguments = (*SMALL_AUDIT, "--batches", "small:batches")
     assert warm(*arguments, "--out", "plain", here=here).returncode == 0
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "clearhead", *arguments],
+        [sys.executable, *launcher, "-m", "clearhead", *arguments],
         cwd=here, env=environment(100), capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
