@@ -1,7 +1,9 @@
 """The tensors of one attention call. Theories get these and nothing else of a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from clearhead.shapes import Bool, Float
@@ -96,6 +98,22 @@ class Heads:
     None without a residual stream, with several windows, and where the dependence is not linear."""
     residual_stream: ResidualStream | None = None
     """The tokens around the block, if requested, or None."""
+
+    def to(self, device: torch.device) -> "Heads":
+        """Return the call on a device. Each tensor is moved once, also if several fields hold it."""
+        moved: dict[Any, Tensor] = {}
+
+        def move(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                numbers = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+                if numbers not in moved:
+                    moved[numbers] = value.to(device)
+                return moved[numbers]
+            if isinstance(value, LinearMap | LayerNorm | ResidualStream):
+                return replace(value, **{entry.name: move(getattr(value, entry.name)) for entry in fields(value)})
+            return value
+
+        return replace(self, **{entry.name: move(getattr(self, entry.name)) for entry in fields(self)})
 
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -468,3 +469,23 @@ def test_a_layer_with_two_inputs_for_each_of_the_audit_is_numbered_alike_in_part
     assert drawn == whole[6:]
     with pytest.raises(InputError, match="a has another number of inputs than its batch"):
         Measurement(_grouped(3, []), first=9, lead=3).observe(_call(range(3)), inputs=6)
+
+
+def test_an_input_takes_ten_bytes_per_claim_and_head() -> None:
+    """A number of 8 bytes, in a table that grows by a quarter; no object for each input."""
+    inputs = 4000
+    measurement = Measurement(Theory(key="t", title="t", claims=(FIRST,), measure=_zeros))
+    measurement.observe(_call(range(2)))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for start in range(0, inputs, 500):
+            measurement.observe(_call(range(start, start + 500)))
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 8 * inputs * HEADS <= grown <= 10 * inputs * HEADS + 20_000
+
+
+def _zeros(example: Example, rng: Random) -> Samples:
+    return {FIRST: Sample(value=np.zeros(HEADS), controls={})}

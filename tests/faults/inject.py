@@ -34,6 +34,7 @@ from pursuit_faults import PURSUIT_FAULTS
 from rate_claim_faults import RATE_CLAIM_FAULTS
 from rate_faults import RATE_FAULTS
 from report_faults import REPORT_FAULTS
+from scale_faults import SCALE_FAULTS
 from scaled_faults import SCALED_FAULTS
 from stored_faults import STORED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
@@ -58,6 +59,7 @@ FAULTS = (
     + REPORT_FAULTS
     + COMPARISON_FAULTS
     + CALIBRATION_FAULTS
+    + SCALE_FAULTS
 )
 
 

@@ -23,6 +23,9 @@ from clearhead.theories.theory import Need
 __all__ = ["AuditError", "call_model", "count_inputs", "evaluation_mode", "forward", "measure", "run_whole_model"]
 
 
+CPU = torch.device("cpu")
+
+
 class AuditError(InputError):
     """An audit that cannot give numbers. The message names the cause and the remedy."""
 
@@ -41,6 +44,7 @@ def measure(
     describe: Sequence[AttentionSpec],
     allow_unseen: bool,
     loss: Callable[[Any, Any], Tensor] | None,
+    device: torch.device = CPU,
     most: int | None = None,
 ) -> None:
     """Run the model on the batches of the span and give every attention call to the measurements of the run.
@@ -49,10 +53,11 @@ def measure(
     gradients if there is a `loss`.
 
     measured: called after each batch with its number of inputs, when the run has counted it
+    device: of the theories' arithmetic; every call is moved there once
     most: number of inputs of the audit after which the run ends
     """
     first = span.first - run.covered.inputs
-    observer = _Observer(run.measurements, layers, seconds, checked)
+    observer = _Observer(run.measurements, layers, seconds, checked, device)
     stream = any(Need.RESIDUAL_STREAM in theory.needs for theory in run.theories)
     open_capture = capture if loss is None else capture_gradients
     with open_capture(
@@ -109,7 +114,9 @@ class _Observer:
         layers: Collection[int] | None,
         seconds: dict[str, float],
         checked: Sequence[str],
+        device: torch.device,
     ) -> None:
+        self._device = device
         self.failure: Exception | None = None
         self.attended = 0
         """Number of keys of the first layer that a query sees, in the last batch."""
@@ -134,6 +141,7 @@ class _Observer:
         if self._layers is not None and heads.layer not in self._layers:
             return
         try:
+            heads = heads.to(self._device)
             for measurement in self._measurements:
                 if self.lead and measurement.theory.grouping is None:
                     continue

@@ -48,6 +48,7 @@ class Setup:
     baselines: Iterable[nn.Module]
     compared: Sequence[Theory]
     loss: Callable[[Any, Any], Tensor] | None
+    device: torch.device
     name: str
     data: str
     seeds: Mapping[str, Any]
@@ -65,6 +66,7 @@ class Setup:
             "layers": None if self.layers is None else sorted(self.layers),
             "descriptions": repr(list(self.describe)) if self.describe else "",
             "loss": getattr(self.loss, "__qualname__", "") if self.loss is not None else None,
+            "device": str(self.device),
             "allow unseen": self.allow_unseen,
         }
 
@@ -166,6 +168,7 @@ def measure_part(
                 describe=setup.describe,
                 allow_unseen=setup.allow_unseen,
                 loss=setup.loss,
+                device=setup.device,
                 most=most,
             )
             run.complete = True

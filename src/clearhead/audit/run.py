@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from clearhead.audit.baseline import baseline_seeds, draw_baselines
@@ -37,6 +38,7 @@ def audit(
     baseline: nn.Module | Iterable[nn.Module] | Literal["auto", "all"] | None = "auto",
     baseline_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
+    device: str | torch.device = "cpu",
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -67,6 +69,8 @@ def audit(
         it
     loss: a function of the model's output and the batch that returns one number. Every batch is then differentiated,
         and theories get the gradients at each layer's output. Only claims that are not primary need it
+    device: of the theories' arithmetic, whatever devices the model is on. Every captured tensor is moved there once.
+        Random numbers are drawn on the CPU, so they do not depend on it
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
     checkpoint: a file that holds the sums while the audit runs. If the audit is interrupted or killed, the same call
         continues it and finds the same. The file is removed at the end
@@ -85,6 +89,7 @@ def audit(
         baseline=baseline,
         baseline_for=baseline_for,
         loss=loss,
+        device=device,
         name=name,
         data=data,
         progress=progress,
@@ -109,6 +114,7 @@ def measure_audit(
     baseline: nn.Module | Iterable[nn.Module] | Literal["auto", "all"] | None = "auto",
     baseline_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
+    device: str | torch.device = "cpu",
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -153,6 +159,7 @@ def measure_audit(
         baselines=[baseline] if isinstance(baseline, nn.Module) else baseline or (),
         compared=_compared(chosen, baseline, baseline_for),
         loss=loss,
+        device=torch.device(device),
         name=name,
         data=data,
         seeds=seeds,
