@@ -43,8 +43,8 @@ OPERATOR_FAULTS = (
     Fault(
         "softmax: kernel ignores the scale argument",
         "operators/softmax.py",
-        "attn_mask=mask, dropout_p=dropout, scale=scale)",
-        "attn_mask=mask, dropout_p=dropout)",
+        "dropout_p=dropout, is_causal=is_causal, scale=scale",
+        "dropout_p=dropout, is_causal=is_causal",
         SOFTMAX,
     ),
     Fault(

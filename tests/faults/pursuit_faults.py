@@ -33,7 +33,11 @@ PURSUIT_FAULTS = (
         NUMERICS,
     ),
     Fault(
-        "mu: padding included in the norm", "operators/clamped_keys.py", "torch.where(visible, size, 0)", "size", BOUND
+        "mu: padding included in the norm",
+        "operators/clamped_keys.py",
+        "return torch.where(visible, size, 0).sum",
+        "return size.sum",
+        BOUND,
     ),
     Fault(
         "mu: padding included in the count",

@@ -7,8 +7,128 @@ PURSUIT = ("tests/operators/test_pursuit.py",)
 RANGE = ("tests/kernels/test_range.py",)
 REPEATS = ("tests/kernels/test_repeats.py",)
 MODULE = ("tests/modules/test_symmetric.py",)
+CAUSAL = ("tests/operators/test_causal.py",)
 
 SYMMETRIC_FAULTS = (
+    Fault(
+        "causal: threads leave pairs out of a shared head",
+        "kernels/head.h",
+        "if (block % team.size != team.rank) continue;\n                for (int64_t query",
+        "if (block % team.size != 0) continue;\n                for (int64_t query",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: the token itself is hidden",
+        "kernels/forward.h",
+        "const int64_t end = SAME ? i + 1 : columns;",
+        "const int64_t end = SAME ? (i ? i : 1) : columns;",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: the rest of a vector is seen",
+        "kernels/forward.h",
+        "if (SAME) x = first_lanes(x, end - j);",
+        "",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: entries next to the diagonal are not cleared",
+        "kernels/forward.h",
+        "for (; j < smaller(end + 2 * ROWS, size); j += LANES) store(row + j, vec{});",
+        "for (; j < smaller(end, size); j += LANES) store(row + j, vec{});",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: row-by-row heads see later tokens of their tile",
+        "kernels/forward.h",
+        "return diagonal ? first_lanes(load(weight_j + j), i + 1 - j) : load(weight_j + j);",
+        "return load(weight_j + j);",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: row-by-row heads see later tiles",
+        "kernels/forward.h",
+        "second < (causal ? first + 1 : tiling.count)",
+        "second < tiling.count",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: tokens before the first visible one are divided by zero",
+        "kernels/head.h",
+        "while (causal && visible && sees_from",
+        "while (false && visible && sees_from",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: equal tokens get the output of the first",
+        "kernels/forward.h",
+        "} else if (!causal) {",
+        "} else {",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: mean not subtracted from S",
+        "kernels/backward.h",
+        "x * (load(t_row + j) - a_i * load(keys.weight + at_j + j))",
+        "x * load(t_row + j)",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: gradient of keys from their queries left out",
+        "kernels/backward.h",
+        "k.step, k_j, key_stride, rows}, columns, key_stride, above);",
+        "k.step, k_j, key_stride, 0}, columns, key_stride, Part::ALL);",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: steps of a triangle skipped by one block too many",
+        "kernels/products.h",
+        "const int64_t start = part == Part::LEFT_ABOVE ? row : 0;",
+        "const int64_t start = part == Part::LEFT_ABOVE ? row + 1 : 0;",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: all tokens have the threshold of the first",
+        "kernels/pursuit.h",
+        "row_or_zero(reach_row, d, left), rows.thresholds[token], call.pull);",
+        "row_or_zero(reach_row, d, left), rows.thresholds[0], call.pull);",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: sums of a prefix without its last token",
+        "operators/clamped_keys.py",
+        "size, 0).cumsum(dim=-1), keys",
+        "size, 0).cumsum(dim=-1) - size, keys",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: hidden keys enter the sums of a prefix",
+        "operators/clamped_keys.py",
+        "torch.where(keys, size, 0).cumsum",
+        "size.cumsum",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: any mask with an empty upper right corner is taken for a causal one",
+        "operators/softmax.py",
+        "            if not _equal_bytes(block, expected):\n",
+        "            if False:\n",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: later blocks of a mask are not compared",
+        "operators/softmax.py",
+        "for start in range(0, n, _BLOCK_ROWS):",
+        "for start in range(0, min(n, _BLOCK_ROWS), _BLOCK_ROWS):",
+        CAUSAL,
+    ),
+    Fault(
+        "causal: the flag is lost without the kernel",
+        "operators/symmetric.py",
+        "return softmax_attention(k, k, v, mask=mask, is_causal=is_causal, scale=scale)",
+        "return softmax_attention(k, k, v, mask=mask, scale=scale)",
+        CAUSAL,
+    ),
     Fault(
         "kernel: equal keys have different outputs",
         "kernels/forward.h",
@@ -61,8 +181,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: threads leave pairs out of a shared head",
         "kernels/head.h",
-        "if (block % team.size != team.rank) continue;",
-        "if (block % team.size != 0) continue;",
+        "if (block % team.size != team.rank) continue;\n                const int64_t end",
+        "if (block % team.size != 0) continue;\n                const int64_t end",
         SYMMETRIC,
     ),
     Fault(
@@ -103,8 +223,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: small gradients underflow",
         "kernels/backward.h",
-        "keys.any_visible ? LIFTED / totals[token] : 0",
-        "keys.any_visible ? 0x1p-30f * LIFTED / totals[token] : 0",
+        "token >= keys.sees_from ? LIFTED / totals[token] : 0",
+        "token >= keys.sees_from ? 0x1p-30f * LIFTED / totals[token] : 0",
         SYMMETRIC,
     ),
     Fault(
@@ -124,8 +244,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: sign left out of the threshold's gradient",
         "kernels/pursuit.h",
-        "below ? -by_c : vec{};",
-        "below ? by_c : vec{};",
+        "below ? -by_c : vec{});",
+        "below ? by_c : vec{});",
         PURSUIT,
     ),
     Fault(

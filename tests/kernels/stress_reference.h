@@ -13,7 +13,9 @@ struct Head {
     int64_t n, d, e;
     double scale;
     const uint8_t *visible;  // or null
-    bool sees(int64_t j) const { return !visible || visible[j]; }
+    bool causal;
+    bool visible_at(int64_t j) const { return !visible || visible[j]; }
+    bool sees(int64_t i, int64_t j) const { return visible_at(j) && (!causal || j <= i); }
 };
 
 inline double dot(const double *a, const double *b, int64_t width) {
@@ -37,15 +39,15 @@ struct Reference {
             double *w = weights.data() + i * head.n, most = -INFINITY, total = 0;
             for (int64_t j = 0; j < head.n; ++j) {
                 w[j] = head.scale * dot(&k[(size_t)(i * head.d)], &k[(size_t)(j * head.d)], head.d);
-                if (head.sees(j)) most = fmax(most, w[j]);
+                if (head.sees(i, j)) most = fmax(most, w[j]);
             }
-            for (int64_t j = 0; j < head.n; ++j) total += w[j] = head.sees(j) ? exp(w[j] - most) : 0;
+            for (int64_t j = 0; j < head.n; ++j) total += w[j] = head.sees(i, j) ? exp(w[j] - most) : 0;
             for (int64_t j = 0; j < head.n; ++j) {
-                w[j] = head.sees(j) ? w[j] / total : 0;
+                w[j] = head.sees(i, j) ? w[j] / total : 0;
                 for (int64_t x = 0; x < head.e; ++x) {
                     const double v_j = v[(size_t)(j * head.e + x)];
-                    if (head.sees(j)) out[(size_t)(i * head.e + x)] += w[j] * v_j;
-                    size[(size_t)(i * head.e + x)] += head.sees(j) ? w[j] * fabs(v_j) : isfinite(v_j) ? 0 : INFINITY;
+                    if (head.sees(i, j)) out[(size_t)(i * head.e + x)] += w[j] * v_j;
+                    size[(size_t)(i * head.e + x)] += head.sees(i, j) ? w[j] * fabs(v_j) : isfinite(v_j) ? 0 : INFINITY;
                 }
             }
         }
@@ -111,7 +113,7 @@ struct Range {
             const bool fine = held.back() == Held::FINE;
             if (fine) most = fmax(most, head.scale * room);
             all_fine = all_fine && fine;
-            if (!head.sees(i)) continue;
+            if (!head.visible_at(i)) continue;
             any_visible = true;
             visible_fine = visible_fine && fine;
             low = fmin(low, c * bits);

@@ -44,14 +44,15 @@ class Shape {
     Tensor k, v, out, gradient, k_gradient, v_gradient;
     const double comparable = draw.one_in(8) ? 4e6 : 3e5;  // largest amount of work that is repeated in double precision
     Block<uint8_t> visible;
-    bool masked;
+    bool masked, causal;
     Floats k_dense, v_dense, gradient_dense;
 
     void fail(const char *what, double by = 0) {
         if (++tally.failures > 20) return;
-        printf("shape %lld: %s (%g); batch %lld, heads %lld, tokens %lld, widths %lld and %lld, threads %d, scale %g%s\n",
+        printf("shape %lld: %s (%g); batch %lld, heads %lld, tokens %lld, widths %lld and %lld, threads %d, scale %g%s%s\n",
                (long long)number, what, by, (long long)z.batch, (long long)z.heads, (long long)z.tokens,
-               (long long)z.key_width, (long long)z.value_width, threads, (double)scale, masked ? ", masked" : "");
+               (long long)z.key_width, (long long)z.value_width, threads, (double)scale, masked ? ", masked" : "",
+               causal ? ", causal" : "");
     }
 
     static float draw_scale(Draw &draw, int64_t width) {
@@ -108,6 +109,7 @@ class Shape {
         call.sizes = z;
         call.scale = scale;
         call.threads = threads;
+        call.causal = causal;
         call.k = k.view;
         call.v = v.view;
         call.out = out.view;
@@ -122,7 +124,7 @@ class Shape {
     }
     Head head_of(int64_t index) const {
         return {z.tokens, z.key_width, z.value_width, (double)scale * (control == Control::OTHER ? 1.01 : 1),
-                masked ? visible.get() + index / z.heads * z.tokens : nullptr};
+                masked ? visible.get() + index / z.heads * z.tokens : nullptr, causal};
     }
     // The relative error of sums over a head whose exponents are sums of terms up to `most`.
     double rounding(double most) const {
@@ -151,19 +153,19 @@ class Shape {
         for (int64_t d = 0; d < head.e; ++d) {
             double low = INFINITY, high = -INFINITY;
             bool numbers = true;
-            for (int64_t j = 0; j < head.n; ++j) {
-                const double x = values[(size_t)(j * head.e + d)];
-                numbers = numbers && isfinite(x);
-                if (head.sees(j)) low = fmin(low, x), high = fmax(high, x);
-            }
-            if (low > high) low = high = 0;  // no token is visible
-            const double slack = 1e-4 * fmax(fabs(low), fabs(high));
+            for (int64_t j = 0; j < head.n; ++j) numbers = numbers && isfinite(values[(size_t)(j * head.e + d)]);
             for (int64_t i = 0; i < head.n; ++i) {
+                for (int64_t j = head.causal ? i : 0; j < (head.causal ? i + 1 : i ? 0 : head.n); ++j) {
+                    const double v_j = values[(size_t)(j * head.e + d)];
+                    if (head.visible_at(j)) low = fmin(low, v_j), high = fmax(high, v_j);
+                }
+                const bool sees_any = low <= high;
+                const double least = sees_any ? low : 0, most = sees_any ? high : 0, slack = 1e-4 * fmax(fabs(least), fabs(most));
                 const double x = result[(size_t)(i * head.e + d)];
                 const Held held = range.held[(size_t)i];
-                if (held == Held::STRANGE && range.any_visible && isfinite(x)) return fail(what, x);
+                if (held == Held::STRANGE && (head.causal ? sees_any : range.any_visible) && isfinite(x)) return fail(what, x);
                 if (held != Held::FINE || !range.visible_fine || !numbers) continue;
-                if (!(x >= low - slack && x <= high + slack)) return fail(what, x);
+                if (!(x >= least - slack && x <= most + slack)) return fail(what, x);
             }
         }
     }
@@ -173,7 +175,7 @@ class Shape {
                               const Range &range, const Head &head, bool by_row) {
         Reference reference(head, keys, values);
         bool large = false;
-        for (int64_t j = 0; j < head.n; ++j) large = large || (head.sees(j) && range.held[(size_t)j] == Held::LARGE);
+        for (int64_t j = 0; j < head.n; ++j) large = large || (head.visible_at(j) && range.held[(size_t)j] == Held::LARGE);
         Numbers size = reference.size;
         for (int64_t at = 0; at < head.n * head.e; ++at)
             if (large || range.held[(size_t)(at / head.e)] == Held::LARGE) size[(size_t)at] = INFINITY;
@@ -221,7 +223,8 @@ class Shape {
           k_gradient(draw, z, z.key_width, Role::OUTPUT),
           v_gradient(draw, z, z.value_width, Role::OUTPUT),
           visible(z.batch * z.tokens),
-          masked(draw.one_in(2)) {
+          masked(draw.one_in(2)),
+          causal(draw.one_in(2)) {
         draw_numbers();
         ++tally.shapes;
         for (const Tensor *x : {&k, &v, &out, &gradient, &k_gradient, &v_gradient}) tally.far += x->is_far();

@@ -46,7 +46,7 @@ def inputs(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def all_four(compiled: Kernel, seed: int) -> list[np.ndarray]:
     """Return the results of the four calls on random inputs, as arrays, since torch's threads do not survive a fork."""
     k, v, gradient = inputs(seed)
-    t = torch.full((1, HEADS), 0.7)
+    t = torch.full((1, HEADS, TOKENS), 0.7)
     attended = attend(compiled, k, v, visible=None, scale=0.3)
     pursued = pursue(compiled, k, v, t, SCHEDULE, for_gradient=True)
     made = [

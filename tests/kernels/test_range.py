@@ -95,8 +95,8 @@ def test_averages_of_the_largest_floats_are_finite(compiled: Kernel, tokens: int
 def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel, threshold: float) -> None:
     torch.manual_seed(7)
     k, v, gradient = (torch.randn(1, 1, 7, 5) for _ in range(3))
-    t = torch.full((1, 1), threshold, dtype=torch.float64, requires_grad=True)
-    q = k.double().clamp(-t, t)
+    t = torch.full((1, 1, 7), threshold, dtype=torch.float64, requires_grad=True)
+    q = k.double().clamp(-t[..., None], t[..., None])
     (reference.softmax_attention(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
     schedule = Schedule(iterations=1, pull=2.0, scale=BIT, visible=None)
     thresholds = t.detach().float()
@@ -119,3 +119,26 @@ def test_all_supported_instruction_sets_agree(compiled: Kernel) -> None:
             attended = attend(dataclasses.replace(compiled, instructions=name), k, v, visible=None, scale=0.2)
             assert (attended.out - exact).abs().max() <= tolerance(torch.float32, terms=20 * 20 * 23)
             assert attended.by_row.sum() == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_all_supported_instruction_sets_agree_on_gradients_and_pursuits(compiled: Kernel, causal: bool) -> None:
+    torch.manual_seed(1)
+    k, v, gradient = torch.randn(3, 2, 2, 131, 23)
+    k[1, 1] *= 20  # row by row
+    thresholds, visible = torch.full((2, 2, 131), 0.7), torch.rand(2, 131) > 0.3
+    schedule = Schedule(iterations=2, pull=2.0, scale=0.2, visible=visible, causal=causal)
+    mask = compiled.handle.clearhead_instructions()
+    results = []
+    for name in (name for name, bit in INSTRUCTIONS.items() if mask & bit):
+        variant = dataclasses.replace(compiled, instructions=name)
+        attended = attend(variant, k, v, visible=visible, scale=0.2, causal=causal)
+        back = attend_backward(variant, gradient, k, v, attended, visible=visible, scale=0.2, causal=causal)
+        pursued = pursue(variant, k, v, thresholds, schedule, for_gradient=True)
+        pursued_back = pursue_backward(variant, gradient, k, v, thresholds, schedule, pursued)
+        assert attended.by_row.tolist() == [[False, False], [False, True]]
+        results.append((attended.out, *back, pursued.out, *pursued_back))
+    for other in results[1:]:
+        for ours, theirs in zip(other, results[0], strict=True):
+            # Row-by-row scores of 400 times the usual size multiply rounding errors.
+            assert (ours - theirs).norm() <= tolerance(torch.float32, terms=20 * 20 * 23) * theirs.norm()

@@ -53,7 +53,7 @@ def test_attention_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
 
 def test_pursuit_and_its_gradient(compiled: Kernel, one: Tensors) -> None:
     k, v, gradient, visible = one
-    t = torch.full((1, HEADS), 0.7)
+    t = torch.full((1, HEADS, TOKENS), 0.7)
     alone = pursue(compiled, k, v, t, Schedule(3, 2.0, SCALE, visible), for_gradient=True)
     expected = pursue_backward(compiled, gradient, k, v, t, Schedule(3, 2.0, SCALE, visible), alone)
     k, v, gradient, visible = map(repeated, one)

@@ -154,7 +154,7 @@ def test_a_head_with_widely_spread_scores_in_a_later_iteration_is_computed_row_b
     t = torch.tensor([[1.0, 1.0]])
     attention = functools.partial(_with_threshold, iterations=3)
     with forced("kernel"):
-        by_row = pursuit(k, v, t, None, 3, 2.0, 8**-0.5, True)[-1]
+        by_row = pursuit(k, v, t[..., None].expand(1, 2, 41), None, 3, 2.0, 8**-0.5, False, True)[-1]
         got, back = attention(k, v, t), gradients(attention, k, v, t, along=along)
     wide = [x.double() for x in (k, v, t)]
     want, want_back = attention(*wide), gradients(attention, *wide, along=along)
@@ -197,10 +197,10 @@ def test_hidden_tokens_have_no_influence_and_the_threshold_has_a_gradient(path: 
 def test_gradients_are_right_if_the_forward_pass_saved_nothing(path: str) -> None:
     """Iterates that were not saved are computed again."""
     k, v, along = (normal(1, 2, 31, 8, seed=i) for i in range(3))
-    t = torch.full((1, 2), 0.8)
+    t = torch.full((1, 2, 31), 0.8)
     with forced(path):
         saved, unkept = (
-            gradients(lambda k, v, keep=keep: pursuit(k, v, t, None, 3, 2.0, 0.3, keep)[0], k, v, along=along)
+            gradients(lambda k, v, keep=keep: pursuit(k, v, t, None, 3, 2.0, 0.3, False, keep)[0], k, v, along=along)
             for keep in (True, False)
         )
     assert all(torch.equal(x, y) for x, y in zip(saved, unkept, strict=True))
@@ -208,11 +208,11 @@ def test_gradients_are_right_if_the_forward_pass_saved_nothing(path: str) -> Non
 
 def test_torch_accepts_the_library_operator() -> None:
     k, v = normal(2, 2, 13, 5).requires_grad_(), normal(2, 2, 13, 5, seed=1).requires_grad_()
-    t, visible = torch.full((2, 2), 0.8).requires_grad_(), normal(2, 13, seed=2) > 0
+    t, visible = torch.full((2, 2, 13), 0.8).requires_grad_(), normal(2, 13, seed=2) > 0
     with forced("kernel"):
-        for mask, keep in ((None, True), (visible, True), (None, False)):
+        for mask, causal, keep in ((None, False, True), (visible, True, True), (None, True, False)):
             checks = ("test_schema", "test_faketensor", "test_autograd_registration")
-            torch.library.opcheck(pursuit, (k, v, t, mask, 3, 2.0, 0.3, keep), test_utils=checks)
+            torch.library.opcheck(pursuit, (k, v, t, mask, 3, 2.0, 0.3, causal, keep), test_utils=checks)
 
 
 def test_compiled_forward_and_backward_are_the_same(typechecked: bool) -> None:

@@ -196,7 +196,11 @@ def test_torch_accepts_the_library_operator(path: str) -> None:
     k, v = normal(2, 2, 13, 5).requires_grad_(), normal(2, 2, 13, 4, seed=1).requires_grad_()
     visible = normal(2, 13, seed=2) > 0
     with forced(path):
-        for arguments in ((k, v, None, 0.3), (k, v, visible, 0.3)):
+        for arguments in (
+            (k, v, None, 0.3),
+            (k, v, visible, 0.3),
+            *([(k, v, visible, 0.3, True)] * (path == "kernel")),
+        ):
             checks = ("test_schema", "test_faketensor", "test_autograd_registration")
             torch.library.opcheck(symmetric, arguments, test_utils=checks)
 

@@ -2,6 +2,8 @@
 // B = w v and a_i = A_i . o_i, and totals without the exponentials' lift, so that small gradients stay above zero:
 //   dv_i = w_i sum_j G_ij A_j
 //   dk_i = scale sum_j T_ij k_j,   T_ij = G_ij (A_i . B_j + A_j . B_i - a_i w_j - a_j w_i)
+// In causal attention S_ij = G_ij (A_i . B_j - a_i w_j) for i >= j takes the place of T_ij, and
+//   dv_j = w_j sum_i G_ij A_i,   dk_i = scale sum_j (S_ij + S_ji) k_j
 // Heads computed row by row have P_ij = 2^(score - the row's logarithm) in place of G_ij w_j / total, and
 //   dv_j = sum_i P_ij dO_i,   dk_i = scale sum_j (S_ij + S_ji) k_j,   S_ij = P_ij (dO_i . v_j - dO_i . o_i)
 #pragma once
@@ -73,6 +75,50 @@ class BackwardHead {
         exchange(t.of(member), k, tiling, first, second, to_k.of(member), key_stride);
     }
 
+    // Adds the rows' contributions, from weights G or P and S (rows of queries, columns of keys).
+    void spread(int64_t query, int64_t key, Rows k, int member) const {
+        const int64_t size = tiling.size, at_i = query * size, at_j = key * size;
+        const int64_t rows = tiling.tokens(query), columns = tiling.tokens(key);
+        const bool diagonal = call.causal && query == key;
+        const Part below = diagonal ? Part::LEFT_BELOW : Part::ALL, above = diagonal ? Part::LEFT_ABOVE : Part::ALL;
+        const float *p = g.of(member), *s = t.of(member);
+        float *v_j = to_v.of(member) + at_j * value_stride;
+        product<Left::ROWS_ADJACENT, Into::SUM>({p, size, a_rows + at_i * value_stride, value_stride, v_j, value_stride, rows},
+                                                columns, value_stride, above);
+        float *k_i = to_k.of(member) + at_i * key_stride, *k_j = to_k.of(member) + at_j * key_stride;
+        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, k[at_j], k.step, k_i, key_stride, columns}, rows, key_stride, below);
+        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_stride, rows}, columns, key_stride, above);
+    }
+
+    void pair_causal(int64_t query, int64_t key, Rows k, int member) const {
+        const int64_t size = tiling.size, at_i = query * size, at_j = key * size, whole = size * z.value_width;
+        const bool same = query == key;
+        const float *a = a_b_a + query * 3 * whole, *b = a_b_a + key * 3 * whole + whole;
+        keys.causal_scores(query, key, g.of(member));
+        if (same)
+            dots_below(a, b, z.value_width, tiling, query, t.of(member));
+        else
+            dots(a, b, z.value_width, tiling, query, key, t.of(member));
+        for (int64_t i = 0; i < tiling.tokens(query); ++i) {
+            const float c_i = keys.c[at_i + i], a_i = a_dot_o[at_i + i];
+            float *g_row = g.of(member) + i * size, *t_row = t.of(member) + i * size;
+            const int64_t end = same ? i + 1 : tiling.tokens(key);
+            int64_t j = 0;
+            for (; j < end; j += LANES) {
+                vec x = keys.gaussian(load(g_row + j), c_i, load(keys.c + at_j + j));
+                if (same) x = first_lanes(x, end - j);
+                store(g_row + j, x);
+                store(t_row + j, x * (load(t_row + j) - a_i * load(keys.weight + at_j + j)));
+            }
+            if (same)
+                for (; j < smaller(end + 2 * ROWS, size); j += LANES) {
+                    store(g_row + j, vec{});
+                    store(t_row + j, vec{});
+                }
+        }
+        spread(query, key, k, member);
+    }
+
     void pair_by_row(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         const int64_t rows = tiling.tokens(first), columns = tiling.tokens(second);
@@ -82,18 +128,14 @@ class BackwardHead {
         for (int64_t at = 0; at < rows * size; at += LANES) store(p + at, load(p + at) * keys.bits);
         for (int64_t i = 0; i < rows; ++i)
             for (int64_t j = 0; j < columns; j += LANES) {
-                const vec visible = load(keys.weight + at_j + j);
+                const vec weight = load(keys.weight + at_j + j);
+                const vec visible = call.causal && first == second ? first_lanes(weight, i + 1 - j) : weight;
                 const vec x = visible > 0 ? load(p + i * size + j) - logarithms[at_i + i] : vec{};
                 const vec share = lifted_exp2(x) * (visible / LIFTED);
                 store(p + i * size + j, share);
                 store(s + i * size + j, share * (load(s + i * size + j) - a_dot_o[at_i + i]));
             }
-        float *v_j = to_v.of(member) + at_j * value_stride;
-        product<Left::ROWS_ADJACENT, Into::SUM>({p, size, a_rows + at_i * value_stride, value_stride, v_j, value_stride, rows},
-                                                columns, value_stride);
-        float *k_i = to_k.of(member) + at_i * key_stride, *k_j = to_k.of(member) + at_j * key_stride;
-        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, k[at_j], k.step, k_i, key_stride, columns}, rows, key_stride);
-        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_stride, rows}, columns, key_stride);
+        spread(first, second, k, member);
     }
 
     // Returns the base-2 logarithm of a row's divisor.
@@ -139,7 +181,7 @@ class BackwardHead {
              bool was_by_row, Rows k_gradient, Rows v_gradient, Team team) {
         tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, visible, tile); });
         wait_for(team);
-        keys.find_range();
+        keys.find_range(visible, call.causal);
         bool reliable = !was_by_row;
         const Rows whole_k = z.key_width == key_stride ? k : Rows{k_copied, key_stride};
         const auto finish_row = [&](int64_t token, float k_factor, float v_factor) {
@@ -149,7 +191,7 @@ class BackwardHead {
         if (reliable) {
             float most = 0;
             tiling.for_own_tokens(team, [&](int64_t token) {
-                const float row_largest = prepare_row(k, out, gradient, keys.any_visible ? LIFTED / totals[token] : 0, token);
+                const float row_largest = prepare_row(k, out, gradient, token >= keys.sees_from ? LIFTED / totals[token] : 0, token);
                 most = row_largest > most ? row_largest : most;
             });
             largest_gradients[team.rank] = most;
@@ -163,7 +205,10 @@ class BackwardHead {
             for (int member = 0; member < team.size; ++member)
                 most = largest_gradients[member] > most ? largest_gradients[member] : most;
             reliable = !keys.any_visible || keys.holds(most / (float)tiling.n);
-            if (reliable) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, whole_k, team.rank); });
+            if (reliable && call.causal)
+                tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { pair_causal(query, key, whole_k, team.rank); });
+            else if (reliable)
+                tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, whole_k, team.rank); });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
                 reliable = reliable && finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED);
@@ -186,7 +231,8 @@ class BackwardHead {
             to_v.cleared(team.rank);
             wait_for(team);
             tiling.for_own_tiles(team, [&](int64_t first) {
-                for (int64_t second = 0; second < tiling.count; ++second) pair_by_row(first, second, whole_k, team.rank);
+                for (int64_t second = 0; second < (call.causal ? first + 1 : tiling.count); ++second)
+                    pair_by_row(first, second, whole_k, team.rank);
             });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) { finish_row(token, call.scale, 1); });

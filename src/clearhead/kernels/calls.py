@@ -48,6 +48,7 @@ class _Call(ctypes.Structure):
         ("sizes", _Sizes),
         ("scale", ctypes.c_float),
         ("threads", ctypes.c_int32),
+        ("causal", ctypes.c_int32),
         *((name, _View) for name in ("k", "v", "out")),
         *((name, ctypes.c_void_p) for name in ("visible", "totals", "by_row")),
     ]
@@ -99,6 +100,7 @@ class Schedule:
     pull: float
     scale: float
     visible: Bool[Tensor, "b n"] | None
+    causal: bool = False
 
 
 def allocate_attention(k: Tensor, v: Tensor) -> Attended:
@@ -113,11 +115,22 @@ def allocate_pursuit(k: Tensor, v: Tensor, iterations: int, *, for_gradient: boo
     return Pursued(empty_by_token(v), between, totals, k.new_empty(totals.shape[:-1], dtype=torch.bool))
 
 
-def attend(kernel: Kernel, k: Tensor, v: Tensor, *, visible: Bool[Tensor, "b n"] | None, scale: float) -> Attended:
-    """Compute symmetric attention. Tokens that are not `visible` are hidden as keys, and attend as queries."""
+def attend(
+    kernel: Kernel,
+    k: Tensor,
+    v: Tensor,
+    *,
+    visible: Bool[Tensor, "b n"] | None,
+    scale: float,
+    causal: bool = False,
+) -> Attended:
+    """Compute symmetric attention, with `causal` over each token and those before it.
+
+    Tokens that are not `visible` are hidden as keys, and attend as queries.
+    """
     k, v, visible = _in_rows(k), _in_rows(v), _contiguous_mask(visible)
     attended = allocate_attention(k, v)
-    call = _Call(*_common(k, v, attended.out, visible, attended.totals, attended.by_row, scale))
+    call = _Call(*_common(k, v, attended.out, visible, attended.totals, attended.by_row, scale, causal))
     _run(kernel, "clearhead_forward", call)
     return attended
 
@@ -131,12 +144,13 @@ def attend_backward(
     *,
     visible: Bool[Tensor, "b n"] | None,
     scale: float,
+    causal: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of k and v."""
     k, v, gradient, out = _in_rows(k), _in_rows(v), _in_rows(gradient), _in_rows(attended.out)
     visible, totals, by_row = _contiguous_mask(visible), attended.totals.contiguous(), attended.by_row.contiguous()
     k_gradient, v_gradient = empty_by_token(k), empty_by_token(v)
-    common = _common(k, v, out, visible, totals, by_row, scale)
+    common = _common(k, v, out, visible, totals, by_row, scale, causal)
     _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(k_gradient), _view(v_gradient)))
     return k_gradient, v_gradient
 
@@ -145,7 +159,7 @@ def pursue(
     kernel: Kernel,
     k: Tensor,
     v: Tensor,
-    thresholds: Float[Tensor, "b h"],
+    thresholds: Float[Tensor, "b h n"],
     schedule: Schedule,
     *,
     for_gradient: bool,
@@ -154,7 +168,7 @@ def pursue(
     k, v, thresholds, visible = _in_rows(k), _in_rows(v), thresholds.contiguous(), _contiguous_mask(schedule.visible)
     pursued = allocate_pursuit(k, v, schedule.iterations, for_gradient=for_gradient)
     totals, by_row = (pursued.totals, pursued.by_row) if for_gradient else (None, None)
-    common = _common(k, v, pursued.out, visible, totals, by_row, schedule.scale)
+    common = _common(k, v, pursued.out, visible, totals, by_row, schedule.scale, schedule.causal)
     between = pursued.between.data_ptr() if for_gradient else None
     call = _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), between)
     _run(kernel, "clearhead_pursuit", call)
@@ -166,7 +180,7 @@ def pursue_backward(
     gradient: Tensor,
     k: Tensor,
     v: Tensor,
-    thresholds: Float[Tensor, "b h"],
+    thresholds: Float[Tensor, "b h n"],
     schedule: Schedule,
     pursued: Pursued,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,7 +194,7 @@ def pursue_backward(
     totals, between = pursued.totals.contiguous(), pursued.between.contiguous()
     k_gradient, v_gradient, threshold_gradient = empty_by_token(k), empty_by_token(v), torch.empty_like(thresholds)
     call = _PursuitBackward(
-        *_common(k, v, out, visible, totals, by_row, schedule.scale),
+        *_common(k, v, out, visible, totals, by_row, schedule.scale, schedule.causal),
         schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
         _view(gradient), _view(k_gradient), _view(v_gradient), threshold_gradient.data_ptr(),
     )  # fmt: skip
@@ -216,9 +230,10 @@ def _common(
     totals: Tensor | None,
     by_row: Tensor | None,
     scale: float,
+    causal: bool,
 ) -> tuple[object, ...]:
     return (
-        _Sizes(*k.shape, v.shape[-1]), scale, _threads(), _view(k), _view(v), _view(out),
+        _Sizes(*k.shape, v.shape[-1]), scale, _threads(), causal, _view(k), _view(v), _view(out),
         *(None if x is None else x.data_ptr() for x in (visible, totals, by_row)),
     )  # fmt: skip
 

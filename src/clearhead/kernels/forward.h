@@ -1,5 +1,6 @@
-// o_i = sum_j G_ij w_j v_j / sum_j G_ij w_j, each G_ij computed once for both of its tokens. Heads whose scores spread too
-// widely for that are computed row by row, with the largest score of a row subtracted.
+// o_i = sum_j G_ij w_j v_j / sum_j G_ij w_j, each G_ij computed once for both of its tokens, or, in causal attention, once for
+// the later one. Heads whose scores spread too widely for that are computed row by row, with the largest score of a row
+// subtracted.
 #pragma once
 
 #include "head.h"
@@ -9,6 +10,7 @@ namespace {
 
 class ForwardHead {
     const Sizes &z;
+    const bool causal;
     const Tiling tiling;
     const int64_t stride;  // row stride: whole vectors
     Keys keys;
@@ -75,20 +77,54 @@ class ForwardHead {
         exchange(g.of(member), {values, stride}, tiling, first, second, outputs.of(member), stride);
     }
 
+    template <bool SAME>
+    void exponentiate_causal(int64_t query, int64_t key, int member) const {
+        const int64_t size = tiling.size, at_i = query * size, at_j = key * size, columns = tiling.tokens(key);
+        for (int64_t i = 0; i < tiling.tokens(query); ++i) {
+            const float c_i = keys.c[at_i + i];
+            float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
+            const int64_t end = SAME ? i + 1 : columns;
+            vec total = vec{};
+            int64_t j = 0;
+            for (; j < end; j += LANES) {
+                vec x = keys.gaussian(load(row + j), c_i, load(keys.c + at_j + j));
+                if (SAME) x = first_lanes(x, end - j);
+                store(row + j, x);
+                total += x * load(keys.weight + at_j + j);
+            }
+            if (SAME)
+                for (; j < smaller(end + 2 * ROWS, size); j += LANES) store(row + j, vec{});
+            store(totals_i, load(totals_i) + total);
+        }
+    }
+
+    void attend_causal(int64_t query, int64_t key, int member) const {
+        const int64_t size = tiling.size;
+        const bool same = query == key;
+        float *weights = g.of(member), *to = outputs.of(member) + query * size * stride;
+        keys.causal_scores(query, key, weights);
+        same ? exponentiate_causal<true>(query, key, member) : exponentiate_causal<false>(query, key, member);
+        product<Left::STEPS_ADJACENT, Into::SUM>(
+            {weights, size, values + key * size * stride, stride, to, stride, tiling.tokens(key)}, tiling.tokens(query), stride,
+            same ? Part::LEFT_BELOW : Part::ALL);
+    }
+
     // Writes one row divided by its total; returns whether the total is reliable.
     bool finish(int64_t token, float *to, float *total_to) const {
         const int64_t aligned = token / LANES * LANES;
-        const float total = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
+        const bool sees = token >= keys.sees_from;
+        const float sums = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
+        const float total = sees ? sums : 1;
         for (int64_t d = 0; d < z.value_width; d += LANES) {
             // Zero where no token is visible, even for NaN.
-            const vec x = keys.any_visible ? outputs.over_members(token * stride + d) * (1 / total) : vec{};
+            const vec x = sees ? outputs.over_members(token * stride + d) * (1 / total) : vec{};
             store_some(to + d, x, z.value_width - d);
         }
         if (total_to) *total_to = total;
-        return !keys.any_visible || (total >= keys.least_total && total < INFINITY);
+        return !sees || (total >= keys.least_total && total < INFINITY);
     }
 
-    // Computes the rows of one tile over all columns.
+    // Computes the rows of one tile over all columns that they see.
     void attend_by_row(int64_t first, Rows out, float *totals, int member) const {
         const int64_t size = tiling.size, rows = tiling.tokens(first);
         float *scores = g.of(member), *sums = outputs.of(member), *top = by_lane.of(member), *total = top + size;
@@ -99,24 +135,28 @@ class ForwardHead {
             top[i] = -INFINITY;
             total[i] = 0;
         }
-        for (int64_t second = 0; second < tiling.count; ++second) {
-            const float *visible_j = keys.weight + second * size;
+        for (int64_t second = 0; second < (causal ? first + 1 : tiling.count); ++second) {
+            const bool diagonal = causal && first == second;
+            const float *weight_j = keys.weight + second * size;
             keys.scores(first, second, scores);
             for (int64_t i = 0; i < rows; ++i) {
                 float *row = scores + i * size;
+                const auto visible_j = [&](int64_t j) {
+                    return diagonal ? first_lanes(load(weight_j + j), i + 1 - j) : load(weight_j + j);
+                };
                 vec row_largest = all(top[i]);
                 for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
                     // Rounded and stored, so that the row's largest minus itself is zero, here and in the gradient.
                     const vec x = load(row + j) * keys.bits;
                     store(row + j, x);
-                    row_largest = (load(visible_j + j) > 0) & (x > row_largest) ? x : row_largest;
+                    row_largest = (visible_j(j) > 0) & (x > row_largest) ? x : row_largest;
                 }
                 const float highest = largest(row_largest), subtracted = highest > -INFINITY ? highest : 0;
                 const float rescaling = top[i] == highest ? 1 : exp2f(top[i] - highest);
                 vec share = vec{};
                 for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
-                    const vec x = load(visible_j + j) > 0 ? load(row + j) - subtracted : vec{};
-                    const vec weight = lifted_exp2(x) * (load(visible_j + j) / (LIFTED * largest_total));
+                    const vec visible = visible_j(j), x = visible > 0 ? load(row + j) - subtracted : vec{};
+                    const vec weight = lifted_exp2(x) * (visible / (LIFTED * largest_total));
                     store(row + j, weight);
                     share += weight;
                 }
@@ -126,11 +166,13 @@ class ForwardHead {
                     for (int64_t d = 0; d < stride; d += LANES) store(sums + i * stride + d, load(sums + i * stride + d) * rescaling);
             }
             const float *v_j = values + second * size * stride;
-            product<Left::STEPS_ADJACENT, Into::SUM>({scores, size, v_j, stride, sums, stride, tiling.tokens(second)}, rows, stride);
+            product<Left::STEPS_ADJACENT, Into::SUM>({scores, size, v_j, stride, sums, stride, tiling.tokens(second)}, rows, stride,
+                                                     diagonal ? Part::LEFT_BELOW : Part::ALL);
         }
         for (int64_t i = 0; i < rows; ++i) {
+            const bool sees = first * size + i >= keys.sees_from;
             for (int64_t d = 0; d < z.value_width; d += LANES)
-                store_some(out[first * size + i] + d, load(sums + i * stride + d) / total[i], z.value_width - d);
+                store_some(out[first * size + i] + d, sees ? load(sums + i * stride + d) / total[i] : vec{}, z.value_width - d);
             if (totals) totals[first * size + i] = top[i] + log2f(total[i] * largest_total);
         }
     }
@@ -147,6 +189,7 @@ class ForwardHead {
   public:
     ForwardHead(Scratch &scratch, const Call &call, int members)
         : z(call.sizes),
+          causal(call.causal),
           tiling(z.tokens),
           stride(up_to(z.value_width, LANES)),
           keys(scratch, tiling, z.key_width, call.scale),
@@ -167,7 +210,7 @@ class ForwardHead {
     void run(Rows k, Rows v, Rows out, const uint8_t *visible, float *totals, uint8_t *by_row, Team team) {
         tiling.for_own_tiles(team, [&](int64_t tile) { keys.pack(k, visible, tile); });
         wait_for(team);
-        keys.find_range();
+        keys.find_range(visible, causal);
         bool reliable = !keys.too_wide;
         if (reliable) {
             tiling.for_own_tiles(team, [&](int64_t tile) {
@@ -180,7 +223,10 @@ class ForwardHead {
             wait_for(team);
             const float most = largest_of(largest_values);
             reliable = !keys.any_visible || (most <= LARGEST_VALUE && keys.holds(most));
-            if (reliable) tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
+            if (reliable && causal)
+                tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { attend_causal(query, key, team.rank); });
+            else if (reliable)
+                tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
                 reliable = reliable && finish(token, out[token], totals ? totals + token : nullptr);
@@ -193,7 +239,7 @@ class ForwardHead {
         if (by_row && team.rank == 0) *by_row = !all_reliable;
         if (!all_reliable) {
             run_by_row(v, out, visible, totals, team);  // adds the terms of all rows in one order
-        } else {
+        } else if (!causal) {  // in causal attention equal tokens see different keys
             if (team.rank == 0) *repeated = repeats.find(k);
             wait_for(team);
             if (*repeated)

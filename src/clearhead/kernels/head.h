@@ -59,7 +59,7 @@ struct Tiling {
             for (int64_t token = tile * size; token < tile * size + tokens(tile); ++token) work(token);
         });
     }
-    // ... and on this member's pairs of tiles, each unordered pair once.
+    // ... on this member's pairs of tiles, each unordered pair once, ...
     template <typename Work>
     void for_own_pairs(Team team, Work work) const {
         int64_t block = 0;
@@ -69,6 +69,18 @@ struct Tiling {
                 const int64_t end = smaller(held + TILES_HELD, second + 1);
                 for (int64_t first = held; first < end; ++first) work(first, second);
             }
+    }
+    // ... or on this member's pairs of a tile of queries and one of keys that its queries see, the same or an earlier one.
+    template <typename Work>
+    void for_own_causal_pairs(Team team, Work work) const {
+        int64_t block = 0;
+        for (int64_t held = 0; held < count; held += TILES_HELD) {
+            const int64_t end = smaller(held + TILES_HELD, count);
+            for (int64_t key = 0; key < end; ++key, ++block) {
+                if (block % team.size != team.rank) continue;
+                for (int64_t query = held > key ? held : key; query < end; ++query) work(query, key);
+            }
+        }
     }
 };
 
@@ -115,15 +127,18 @@ inline void dots(const float *left, const float *right, int64_t width, const Til
     product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, rows, columns);
 }
 
+// The same for (i, j) with i >= j, where both tiles are the same one.
+inline void dots_below(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t tile, float *to) {
+    const int64_t size = tiling.size, whole = up_to(tiling.tokens(tile), LANES);  // missing tokens are zeros
+    product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, whole, whole, Part::TARGET_BELOW);
+}
+
 // The same if (i, j) and (j, i) are equal.
 inline void symmetric_dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first,
                            int64_t second, float *to) {
     if (first != second) return dots(left, right, width, tiling, first, second, to);
-    const int64_t size = tiling.size;
-    const Operands operands = {left, size, right, size, to, size, width};
-    // Computed below the diagonal and mirrored. Missing tokens are zeros and fill the last vectors.
-    const int64_t whole = up_to(tiling.tokens(first), LANES);
-    product<Left::ROWS_ADJACENT, Into::STORE>(operands, whole, whole, true);
+    const int64_t size = tiling.size, whole = up_to(tiling.tokens(first), LANES);
+    dots_below(left, right, width, tiling, first, to);
     for (int64_t i = 0; i < whole; i += 4)
         for (int64_t j = 0; j <= i; j += 4) transpose_quads(to + i * size + j, size, to + j * size + i, size);
 }
@@ -149,6 +164,7 @@ struct Keys {
     float *least, *most;  // of c over the visible tokens of a tile; infinity and -infinity if no token is visible
     float middle = 0, least_weight = 1, least_total = LEAST_TOTAL;
     bool any_visible = false, too_wide = false;
+    int64_t sees_from = 0;  // the first token that sees a key, also if it is hidden itself
 
     Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width, float scale)
         : tiling(tiles),
@@ -185,13 +201,15 @@ struct Keys {
     }
 
     // Call after all tiles are packed. Each member computes the same.
-    void find_range() {
+    void find_range(const uint8_t *visible, bool causal) {
         float low = INFINITY, high = -INFINITY;
         for (int64_t tile = 0; tile < tiling.count; ++tile) {
             low = least[tile] < low ? least[tile] : low;
             high = most[tile] > high ? most[tile] : high;
         }
         any_visible = low < INFINITY;
+        sees_from = any_visible ? 0 : tiling.n;
+        while (causal && visible && sees_from < tiling.n && !visible[sees_from]) ++sees_from;
         middle = any_visible ? low + (high - low) / 2 : 0;
         too_wide = any_visible && !(high <= LARGEST_HALF && high - low <= WIDEST);
         least_weight = any_visible ? exp2f(low - middle) : 1;
@@ -218,6 +236,13 @@ struct Keys {
     void scores(int64_t first, int64_t second, float *to) const {
         const int64_t tile = tiling.size * width;
         symmetric_dots(across + first * tile, across + second * tile, width, tiling, first, second, to);
+    }
+
+    // Scores of queries with the keys of the same or an earlier tile; those above the diagonal are undefined.
+    void causal_scores(int64_t query, int64_t key, float *to) const {
+        const float *queries = across + query * tiling.size * width, *others = across + key * tiling.size * width;
+        if (query != key) return dots(queries, others, width, tiling, query, key, to);
+        dots_below(queries, others, width, tiling, query, to);
     }
 
     // G_ij from the dot product. In this order close tokens lose no digits: both differences are small.

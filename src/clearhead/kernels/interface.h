@@ -20,6 +20,7 @@ struct Call {
     Sizes sizes;
     float scale;
     int32_t threads;
+    int32_t causal;  // 1: a token sees itself and earlier tokens only
     View k, v, out;
     const uint8_t *visible;  // (batch, tokens): 1 for visible tokens; null: all are
     // Outputs for the gradient, (iterations, batch, heads, tokens) and (iterations, batch, heads); null: not needed.
@@ -36,17 +37,17 @@ struct Backward : Call {
 };
 
 // Iterations of principal attention pursuit, all in one call:
-//   z = k - l + u;  c = clamp(z, +-threshold);  q = l - pull u + c;  l <- attention(q, q, v);  u <- c + l before - l after
+//   z = k - l + u;  c = clamp(z, +-threshold of the token);  q = l - pull u + c;  l <- attention(q, q, v);  u <- c + l before - l after
 struct Pursuit : Call {
     int64_t iterations;
     float pull;
-    const float *thresholds;  // (batch, heads)
+    const float *thresholds;  // (batch, heads, tokens)
     float *between;           // (iterations - 1, batch, heads, tokens, width): all l but the last; null: not stored
 };
 
 struct PursuitBackward : Pursuit {
     View out_gradient, k_gradient, v_gradient;
-    float *threshold_gradients;  // (batch, heads)
+    float *threshold_gradients;  // (batch, heads, tokens)
 };
 }
 

@@ -15,6 +15,10 @@ enum class Left { ROWS_ADJACENT, STEPS_ADJACENT };
 // a sum over tiles.
 enum class Into { STORE, SUM };
 
+// The part of a product that is computed. With a triangular left factor, steps outside of the triangle are skipped, to
+// whole blocks: its other entries up to 2 ROWS from the diagonal must be zero.
+enum class Part { ALL, TARGET_BELOW, LEFT_BELOW, LEFT_ABOVE };
+
 struct Operands {
     const float *a;
     int64_t a_apart;
@@ -26,7 +30,7 @@ struct Operands {
 };
 
 template <Left LEFT, Into INTO, int R, int V>
-__attribute__((always_inline)) inline void block(Operands o, int64_t row, int64_t column) {
+__attribute__((always_inline)) inline void block(Operands o, int64_t row, int64_t column, Part part) {
     vec total[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -34,7 +38,11 @@ __attribute__((always_inline)) inline void block(Operands o, int64_t row, int64_
         for (int v = 0; v < V; ++v) total[r][v] = vec{};
     const float *a = o.a + (LEFT == Left::ROWS_ADJACENT ? row : row * o.a_apart);
     const float *b = o.b + column;
-    for (int64_t s = 0; s < o.steps; ++s) {
+    const int64_t start = part == Part::LEFT_ABOVE ? row : 0;
+    const int64_t end = part == Part::LEFT_BELOW && row + R < o.steps ? row + R : o.steps;
+    a += LEFT == Left::ROWS_ADJACENT ? start * o.a_apart : start;
+    b += start * o.b_apart;
+    for (int64_t s = start; s < end; ++s) {
         vec right[V];
 #pragma GCC unroll 16
         for (int v = 0; v < V; ++v) right[v] = load(b + v * LANES);
@@ -58,35 +66,35 @@ __attribute__((always_inline)) inline void block(Operands o, int64_t row, int64_
 }
 
 template <Left LEFT, Into INTO, int V>
-inline void last_rows(Operands o, int64_t row, int64_t rows, int64_t column) {
+inline void last_rows(Operands o, int64_t row, int64_t rows, int64_t column, Part part) {
     switch (rows) {
-        case 5: return block<LEFT, INTO, 5, V>(o, row, column);
-        case 4: return block<LEFT, INTO, 4, V>(o, row, column);
-        case 3: return block<LEFT, INTO, 3, V>(o, row, column);
-        case 2: return block<LEFT, INTO, 2, V>(o, row, column);
-        case 1: return block<LEFT, INTO, 1, V>(o, row, column);
+        case 5: return block<LEFT, INTO, 5, V>(o, row, column, part);
+        case 4: return block<LEFT, INTO, 4, V>(o, row, column, part);
+        case 3: return block<LEFT, INTO, 3, V>(o, row, column, part);
+        case 2: return block<LEFT, INTO, 2, V>(o, row, column, part);
+        case 1: return block<LEFT, INTO, 1, V>(o, row, column, part);
     }
 }
 
 template <Left LEFT, Into INTO, int V>
-inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column) {
+inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column, Part part) {
     int64_t row = from;
     if (V == 1)  // twice the rows, for as many parallel sums
-        for (; row + 2 * ROWS <= rows; row += 2 * ROWS) block<LEFT, INTO, 2 * ROWS, V>(o, row, column);
-    for (; row + ROWS <= rows; row += ROWS) block<LEFT, INTO, ROWS, V>(o, row, column);
-    last_rows<LEFT, INTO, V>(o, row, rows - row, column);
+        for (; row + 2 * ROWS <= rows; row += 2 * ROWS) block<LEFT, INTO, 2 * ROWS, V>(o, row, column, part);
+    for (; row + ROWS <= rows; row += ROWS) block<LEFT, INTO, ROWS, V>(o, row, column, part);
+    last_rows<LEFT, INTO, V>(o, row, rows - row, column, part);
 }
 
-// Computes rows by columns of a b, columns rounded up to whole vectors. With `below`, skips blocks above the diagonal.
+// Computes rows by columns of a b, columns rounded up to whole vectors. With TARGET_BELOW, skips blocks above the diagonal.
 template <Left LEFT, Into INTO>
-__attribute__((noinline)) void product(Operands o, int64_t rows, int64_t columns, bool below = false) {
+__attribute__((noinline)) void product(Operands o, int64_t rows, int64_t columns, Part part = Part::ALL) {
     int64_t column = 0;
-    const auto first = [&] { return below ? column / ROWS * ROWS : 0; };
+    const auto first = [&] { return part == Part::TARGET_BELOW ? column / ROWS * ROWS : 0; };
     for (; column + VECTORS * LANES <= columns; column += VECTORS * LANES)
-        stripe<LEFT, INTO, VECTORS>(o, first(), rows, column);
+        stripe<LEFT, INTO, VECTORS>(o, first(), rows, column, part);
     if (VECTORS > 2)
-        for (; column + 2 * LANES <= columns; column += 2 * LANES) stripe<LEFT, INTO, 2>(o, first(), rows, column);
-    for (; column < columns; column += LANES) stripe<LEFT, INTO, 1>(o, first(), rows, column);
+        for (; column + 2 * LANES <= columns; column += 2 * LANES) stripe<LEFT, INTO, 2>(o, first(), rows, column, part);
+    for (; column < columns; column += LANES) stripe<LEFT, INTO, 1>(o, first(), rows, column, part);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Iterations of principal attention pursuit on one head, and their gradient. With l = u = 0 at first:
-//   z = k - l + u;  c = clamp(z, +-t);  q = l - pull u + c;  l' = attention(q, q, v);  u' = c + l - l'
+//   z = k - l + u;  c = clamp(z, +-t of the token);  q = l - pull u + c;  l' = attention(q, q, v);  u' = c + l - l'
 // u is never stored: reach = c + l is, and u' = reach - l'.
 #pragma once
 
@@ -32,7 +32,7 @@ inline vec row_or_zero(const float *row, int64_t d, int64_t count) { return row 
 struct PursuitRows {
     Rows k, v, out;
     const uint8_t *visible;
-    float threshold;
+    const float *thresholds;  // by token
 
     PursuitRows(const Pursuit &call, int64_t index) {
         const int64_t batch = index / call.sizes.heads, head = index % call.sizes.heads;
@@ -40,7 +40,7 @@ struct PursuitRows {
         v = rows_of(call.v, batch, head);
         out = rows_of(call.out, batch, head);
         visible = call.visible ? call.visible + batch * call.sizes.tokens : nullptr;
-        threshold = call.thresholds[index];
+        thresholds = call.thresholds + index * call.sizes.tokens;
     }
 };
 
@@ -84,7 +84,7 @@ class PursuitHead {
                 for (int64_t d = 0; d < width; d += LANES) {
                     const int64_t left = width - d;
                     const Step step(load_some(rows.k[token] + d, left), row_or_zero(l_row, d, left),
-                                    row_or_zero(reach_row, d, left), rows.threshold, call.pull);
+                                    row_or_zero(reach_row, d, left), rows.thresholds[token], call.pull);
                     store_some(q + token * width + d, step.q, left);
                     store_some(reach + token * width + d, step.reach, left);
                 }
@@ -101,7 +101,6 @@ class PursuitBackwardHead {
     BackwardHead attention;
     float *q, *reaches;               // reach of every iteration but the last
     float *to_l, *to_u, *to_q, *to_v;  // gradients; that of l minus that of u, as both depend on the iteration's output
-    float *by_member;                 // the threshold's gradient
 
   public:
     PursuitBackwardHead(Scratch &scratch, const PursuitBackward &from, int members)
@@ -115,16 +114,15 @@ class PursuitBackwardHead {
           to_l(scratch.take(size)),
           to_u(scratch.take(size)),
           to_q(scratch.take(size)),
-          to_v(scratch.take(size)),
-          by_member(scratch.take(members * 16)) {}
+          to_v(scratch.take(size)) {}
 
   private:
     Step step_at(const PursuitRows &rows, int64_t iteration, int64_t index, int64_t token, int64_t d) const {
         const int64_t left = width - d;
         const float *l = iteration ? l_after(call, rows.out, iteration - 1, index)[token] : nullptr;
         const float *reach = iteration ? reaches + (iteration - 1) * size + token * width : nullptr;
-        return Step(load_some(rows.k[token] + d, left), row_or_zero(l, d, left), row_or_zero(reach, d, left), rows.threshold,
-                    call.pull);
+        return Step(load_some(rows.k[token] + d, left), row_or_zero(l, d, left), row_or_zero(reach, d, left),
+                    rows.thresholds[token], call.pull);
     }
 
     template <typename Work>
@@ -141,7 +139,8 @@ class PursuitBackwardHead {
         const Rows d_out = rows_of(call.out_gradient, index / z.heads, index % z.heads);
         const Rows d_k = rows_of(call.k_gradient, index / z.heads, index % z.heads);
         const Rows d_v = rows_of(call.v_gradient, index / z.heads, index % z.heads);
-        vec d_threshold = vec{};
+        float *const d_thresholds = call.threshold_gradients + index * n;
+        attention.tiles().for_own_tokens(team, [&](int64_t token) { d_thresholds[token] = 0; });
         for (int64_t i = 0; i + 1 < call.iterations; ++i)
             for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
                 store_some(reaches + i * size + at, step_at(rows, i, index, token, d).reach, left);
@@ -160,12 +159,12 @@ class PursuitBackwardHead {
                           totals_of(call, i, index), *by_row_of(call, i, index), {to_q, width}, {to_v, width}, team);
             for_own_numbers(team, [&](int64_t token, int64_t d, int64_t at, int64_t left) {
                 const Step step = step_at(rows, i, index, token, d);
-                const float t = rows.threshold;
+                const float t = rows.thresholds[token];
                 const vec by_q = load_some(to_q + at, left), by_u = load_some(to_u + at, left), by_c = by_u + by_q;
                 const vec by_z = ((step.z > t) | (step.z < -t)) ? vec{} : by_c;
                 const ivec above = t < 0 ? ~ivec{} : step.z > t;
                 const ivec below = t > 0 ? step.z < -t : ivec{};
-                d_threshold += above ? by_c : below ? -by_c : vec{};
+                d_thresholds[token] += sum(above ? by_c : below ? -by_c : vec{});
                 store_some(d_k[token] + d, load_some(d_k[token] + d, left) + by_z, left);
                 store_some(d_v[token] + d, load_some(d_v[token] + d, left) + load_some(to_v + at, left), left);
                 const vec by_last_u = by_z - call.pull * by_q;
@@ -173,14 +172,6 @@ class PursuitBackwardHead {
                 store_some(to_l + at, (by_c - by_z) - by_last_u, left);
             });
         }
-        by_member[team.rank * 16] = sum(d_threshold);
-        wait_for(team);
-        if (team.rank == 0) {
-            float total = 0;
-            for (int member = 0; member < team.size; ++member) total += by_member[member * 16];
-            call.threshold_gradients[index] = total;
-        }
-        wait_for(team);
     }
 };
 

@@ -46,6 +46,13 @@ inline void store_some(float *at, vec x, int64_t count) {
     for (int64_t lane = 0; lane < count; ++lane) at[lane] = x[lane];
 }
 
+// Returns the first `count` lanes of x; the others are zero.
+inline vec first_lanes(vec x, int64_t count) {
+    ivec lane;
+    for (int at = 0; at < LANES; ++at) lane[at] = at;
+    return lane < (int32_t)(count < LANES ? count : LANES) ? x : vec{};
+}
+
 inline vec all(float x) { return x - vec{}; }
 
 inline float sum(vec x) {

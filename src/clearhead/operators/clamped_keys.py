@@ -22,7 +22,7 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
-from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.softmax import check_causal, softmax_attention, split_causal
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
@@ -85,14 +85,16 @@ class KeyMu:
         if not _is_number(self.eps) or not 0 <= self.eps < math.inf:
             raise InputError(f"expected eps of zero or more; got {self.eps!r}")
 
-    def inverse(self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*b #n 1"]:
+    def inverse(
+        self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None, *, is_causal: bool = False
+    ) -> Float[Tensor, "*b #n 1"]:
         """Return 1 / (mu - eps) in single precision or better: 0 for keys that are 0, where mu is infinite.
 
         There is one number for each head, or for each token where tokens see different keys.
         """
         wide = torch.promote_types(k.dtype, torch.float32)
         size = (k.detach() if self.detach else k).to(wide).abs().sum(dim=-1)
-        total, count = _visible_sums(size, mask, by_query=self.scope is Scope.PREFIX)
+        total, count = _visible_sums(size, mask, by_query=self.scope is Scope.PREFIX, is_causal=is_causal)
         if self.scope is Scope.SAMPLE and k.ndim > 2:
             total, count = total.mean(dim=-2, keepdim=True), count.mean(dim=-2, keepdim=True)
             total = total.expand(*k.shape[:-2], 1)
@@ -122,9 +124,14 @@ class KeyBound:
         if not computed and not (_is_number(self.mu) and 0 < self.mu < math.inf):  # type: ignore[operator]
             raise InputError(f"expected a KeyMu, a tensor, or a mu above zero; got {self.mu!r}")
 
-    def compute(self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None) -> Float[Tensor, "*b #n 1"]:
-        """Return the bound of every head, (..., 1, 1), or of every token, (..., n, 1), in float32 or better."""
-        strength, inverse, eps = self._strength(k, mask), self._inverse(k, mask), self._eps
+    def compute(
+        self, k: Float[Tensor, "*b n d"], mask: Bool[Tensor, "..."] | None = None, *, is_causal: bool = False
+    ) -> Float[Tensor, "*b #n 1"]:
+        """Return the bound of every head, (..., 1, 1), or of every token, (..., n, 1), in float32 or better.
+
+        is_causal: True if a token sees no later token; the mask must then be None or the same for all queries
+        """
+        strength, inverse, eps = self._strength(k, mask, is_causal), self._inverse(k, mask, is_causal), self._eps
         if self.strength == math.inf and isinstance(self.threshold, Threshold):
             return torch.full_like(inverse, math.inf)  # a constant: inf * 0 would make its gradient NaN
         if self.threshold is Threshold.OVER_MU:
@@ -143,9 +150,9 @@ class KeyBound:
     def _eps(self) -> float:
         return self.mu.eps if isinstance(self.mu, KeyMu) else 0.0
 
-    def _inverse(self, k: Tensor, mask: Tensor | None) -> Tensor:
+    def _inverse(self, k: Tensor, mask: Tensor | None, is_causal: bool = False) -> Tensor:
         if isinstance(self.mu, KeyMu):
-            return self.mu.inverse(k, mask)
+            return self.mu.inverse(k, mask, is_causal=is_causal)
         wide = torch.promote_types(k.dtype, torch.float32)
         mu = torch.as_tensor(self.mu, dtype=wide, device=k.device)
         try:
@@ -156,13 +163,13 @@ class KeyBound:
                 f"got mu {tuple(mu.shape)}, k {tuple(k.shape)}"
             ) from None
 
-    def _strength(self, k: Tensor, mask: Tensor | None) -> Tensor:
+    def _strength(self, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
         wide = torch.promote_types(k.dtype, torch.float32)
         if self.strength is not None:
             return torch.tensor(self.strength, dtype=wide, device=k.device)
         by_query = not isinstance(self.mu, KeyMu) or self.mu.scope is Scope.PREFIX
         ones = torch.ones(k.shape[:-1], dtype=wide, device=k.device)
-        _, count = _visible_sums(ones, mask, by_query=by_query)
+        _, count = _visible_sums(ones, mask, by_query=by_query, is_causal=is_causal)
         return count.clamp_min(k.shape[-1]).rsqrt()[..., None]
 
     def _by_function(self, strength: Tensor, mu: Tensor) -> Tensor:
@@ -173,12 +180,16 @@ class KeyBound:
 
 
 def _visible_sums(
-    size: Float[Tensor, "*b n"], mask: Bool[Tensor, "..."] | None, *, by_query: bool
+    size: Float[Tensor, "*b n"], mask: Bool[Tensor, "..."] | None, *, by_query: bool, is_causal: bool
 ) -> tuple[Float[Tensor, "*b #n"], Float[Tensor, "*b #n"]]:
     """Return sum and number of the sizes of visible keys: by query, or of keys that any query sees.
 
     There is one number instead of n where all queries see the same keys.
     """
+    if is_causal and by_query:
+        keys = torch.tensor(True, device=size.device) if mask is None else mask if mask.ndim < 2 else mask.squeeze(-2)
+        keys = keys.expand(size.shape)
+        return torch.where(keys, size, 0).cumsum(dim=-1), keys.cumsum(dim=-1, dtype=size.dtype)
     if mask is None:
         return size.sum(dim=-1, keepdim=True), torch.full_like(size[..., :1], size.shape[-1])
     mask = mask.reshape((1,) * (size.ndim + 1 - mask.ndim) + mask.shape)
@@ -214,6 +225,7 @@ def clamped_key_attention(
     v: Float[Tensor, "*b n e"],
     *,
     mask: Bool[Tensor, "..."] | None = None,
+    is_causal: bool = False,
     scale: float | None = None,
     bound: KeyBound = RELEASED_BOUND,
 ) -> Float[Tensor, "*b n e"]:
@@ -222,14 +234,17 @@ def clamped_key_attention(
     .. math:: O = \operatorname{softmax}(\text{scale}\; Q K_c^T) V, \qquad K_c = \operatorname{clamp}(K, \pm t)
 
     q: Q; None for Q = K_c, keys as queries, as published
-    mask, scale: as in `symmetric_attention`
+    mask, is_causal, scale: as in `symmetric_attention`
     bound: t, the bound of the keys
     """
     check_attention_operands(k if q is None else q, k, v, mask=mask)
-    t = bound.compute(k, mask)
+    check_causal(k if q is None else q, k, is_causal)
+    mask, is_causal = split_causal(mask, k, is_causal=is_causal)
+    t = bound.compute(k, mask, is_causal=is_causal)
     wide = torch.promote_types(k.dtype, torch.float32)
     with no_autocast(k):
         clamped = k.to(wide).clamp(-t, t)
         if q is None:
-            return symmetric_attention(clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)
-        return softmax_attention(q.to(wide), clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)
+            return symmetric_attention(clamped, v.to(wide), mask=mask, is_causal=is_causal, scale=scale).to(v.dtype)
+        out = softmax_attention(q.to(wide), clamped, v.to(wide), mask=mask, is_causal=is_causal, scale=scale)
+        return out.to(v.dtype)

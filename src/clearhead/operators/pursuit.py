@@ -15,7 +15,7 @@ Updates that nothing reads after the last attention are left out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -25,7 +25,14 @@ from clearhead.errors import InputError
 from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.pursuit_kernel import pursuit as pursuit_in_kernel
 from clearhead.operators.pursuit_options import DropoutIterations, Order, Pursuit
-from clearhead.operators.softmax import as_rows, attend_with_keys, fused_attention, softmax_attention
+from clearhead.operators.softmax import (
+    add_causal_mask,
+    as_rows,
+    attend_with_keys,
+    fused_attention,
+    softmax_attention,
+    split_causal,
+)
 from clearhead.operators.symmetric import (
     four_axes,
     key_mask_of,
@@ -43,6 +50,7 @@ __all__ = [
     "iterate",
     "iterate_in_chunks",
     "principal_attention_pursuit",
+    "pursue_published",
     "threshold_by_head",
 ]
 
@@ -63,6 +71,7 @@ def principal_attention_pursuit(
     threshold: Float[Tensor, "..."] | float,
     dual_sign: DualSign = -1,
     mask: Bool[Tensor, "..."] | None = None,
+    is_causal: bool = False,
     scale: float | None = None,
 ) -> Float[Tensor, "*b n d"]:
     r"""Iterate symmetric attention on keys without their outlying entries, from l = dual = 0. Keys are the queries.
@@ -74,31 +83,43 @@ def principal_attention_pursuit(
     iterations: one is exactly symmetric attention on clamped keys
     threshold: t, a number or a tensor that broadcasts to the leading axes of k, one for each head
     dual_sign: sign of the dual variable in q: -1 as published, +1 as in ADMM
+    mask, is_causal, scale: as in `symmetric_attention`
 
     Keys and values have the same width, because l is subtracted from k. Gradients flow through every iteration and into
     the threshold. Where the compiled kernel supports `symmetric_attention`, it runs all iterations in one call and
     stores only l for the gradient.
     """
     scale = check_pursuit(k, v, iterations, dual_sign, mask, scale)
-    t = threshold_by_head(k, threshold)
-    key_mask, pull = None, 1.0 - dual_sign
-    fast = prefers_kernel(k, scale, iterations=int(iterations))
-    if fast and mask is not None:
-        key_mask = key_mask_of(mask, k)
+    bound = threshold_by_head(k, threshold)[..., None, None]
+    mask, is_causal = split_causal(mask, k, is_causal=is_causal)
+    step = AttentionStep(mask=mask, is_causal=is_causal, scale=scale)
+    return pursue_published(k, v, bound, _STEPS[dual_sign], step, iterations=int(iterations))
+
+
+def pursue_published(
+    k: Tensor, v: Tensor, bound: Tensor, pursuit: Pursuit, step: "AttentionStep", *, iterations: int
+) -> Tensor:
+    """Return l after steps that the compiled kernel implements, computed by it if it supports the sizes and the mask.
+
+    bound: (..., 1, 1) or (..., n, 1)
+    step: with keys as queries, and without dropout
+    """
+    key_mask = None
+    fast = prefers_kernel(k, step.scale, iterations=iterations)
+    if fast and step.mask is not None:
+        key_mask = key_mask_of(step.mask, k)
         fast = key_mask is not None
     wide = torch.promote_types(k.dtype, torch.float32)
     if not fast:
         with no_autocast(k):
-            step = AttentionStep(mask=mask, scale=scale)
-            out = iterate_in_chunks(
-                k.to(wide), v.to(wide), t[..., None, None], _STEPS[dual_sign], step, iterations=int(iterations)
-            )
+            out = iterate_in_chunks(k.to(wide), v.to(wide), bound, pursuit, step, iterations=iterations)
             return out.to(v.dtype)
-    for_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, t))
+    for_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (k, v, bound))
     keys, values = four_axes(k.to(wide)), four_axes(v.to(wide))
-    thresholds = t.to(wide).reshape(keys.shape[:2])
+    thresholds = bound[..., 0].to(wide).expand(k.shape[:-1]).reshape(keys.shape[:3])
+    settings = (iterations, 1.0 - pursuit.dual_sign, step.scale, step.is_causal, for_gradient)
     low_rank: Tensor
-    low_rank, *_ = pursuit_in_kernel(keys, values, thresholds, key_mask, int(iterations), pull, scale, for_gradient)
+    low_rank, *_ = pursuit_in_kernel(keys, values, thresholds, key_mask, *settings)
     return low_rank.to(v.dtype).reshape(v.shape)
 
 
@@ -142,19 +163,21 @@ class AttentionStep:
     scale: float
     queries: Tensor | None = None
     mask: Tensor | None = None
+    is_causal: bool = False
     dropout: float = 0.0
 
     def attend(self, keys: Tensor, values: Tensor, *, centred: bool, drops: bool) -> Tensor:
         """Return attention over the keys; `centred` queries have their mean subtracted, `drops` applies dropout."""
         if self.queries is None and not centred and not drops:
-            return symmetric_attention(keys, values, mask=self.mask, scale=self.scale)
+            return symmetric_attention(keys, values, mask=self.mask, is_causal=self.is_causal, scale=self.scale)
         q = keys if self.queries is None else self.queries
         if centred:
             q = q - _mean(q, self.mask)
         if not drops:
-            return softmax_attention(q, keys, values, mask=self.mask, scale=self.scale)
+            return softmax_attention(q, keys, values, mask=self.mask, is_causal=self.is_causal, scale=self.scale)
         attend = partial(fused_attention, q, keys, values, dropout=self.dropout, scale=self.scale)
-        return attend(mask=None) if self.mask is None else attend_with_keys(attend, self.mask)
+        mask = add_causal_mask(self.mask, keys) if self.is_causal else self.mask
+        return attend(mask=None) if mask is None else attend_with_keys(attend, mask)
 
     def slice(self, start: int, end: int) -> "AttentionStep":
         """Return the step of entries start to end of the first of four axes."""
@@ -162,7 +185,7 @@ class AttentionStep:
         if mask is not None and mask.ndim == 4 and mask.shape[0] > 1:
             mask = mask[start:end]
         queries = None if self.queries is None else self.queries[start:end]
-        return AttentionStep(scale=self.scale, queries=queries, mask=mask, dropout=self.dropout)
+        return replace(self, queries=queries, mask=mask)
 
 
 def _mean(q: Tensor, mask: Tensor | None) -> Tensor:

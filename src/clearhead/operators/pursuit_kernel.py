@@ -1,6 +1,6 @@
 """Principal attention pursuit on the compiled kernel, all iterations in one call, as a custom operator of torch.
 
-It takes k (b, h, n, d), padding as key_mask (b, n), and no other mask; call it through `pursuit.py`.
+It takes k (b, h, n, d), padding as key_mask (b, n), and no other mask than a causal one; call it through `pursuit.py`.
 """
 
 from typing import Any
@@ -24,23 +24,24 @@ def pursuit(
     iterations: int,
     pull: float,
     scale: float,
+    is_causal: bool,
     for_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the last iterate; with `for_gradient` also the iterates that the gradient needs.
 
-    thresholds: (b, h)
+    thresholds: (b, h, n)
     pull: 2 for the published sign of the dual variable, 0 for the sign of ADMM
 
     Raises ValueError without the compiled kernel.
     """
     check_operands(k, v, key_mask)
     compiled = kernel_for(k)
-    if compiled is None or k.shape != v.shape or thresholds.shape != k.shape[:2] or thresholds.dtype is not k.dtype:
+    if compiled is None or k.shape != v.shape or thresholds.shape != k.shape[:3] or thresholds.dtype is not k.dtype:
         raise InputError(
-            "expected the compiled kernel, and k, v (b, h, n, d), thresholds (b, h), all float32 on the CPU; got "
+            "expected the compiled kernel, and k, v (b, h, n, d), thresholds (b, h, n), all float32 on the CPU; got "
             f"k {tuple(k.shape)} {k.dtype}, v {tuple(v.shape)}, thresholds {tuple(thresholds.shape)} {thresholds.dtype}"
         )
-    schedule = Schedule(iterations, pull, scale, key_mask)
+    schedule = Schedule(iterations, pull, scale, key_mask, is_causal)
     pursued = pursue(compiled, k, v, thresholds, schedule, for_gradient=for_gradient)
     return pursued.out, pursued.between, pursued.totals, pursued.by_row
 
@@ -64,6 +65,7 @@ def _pursuit_backward(
     iterations: int,
     pull: float,
     scale: float,
+    is_causal: bool,
     out: Tensor,
     between: Tensor,
     totals: Tensor,
@@ -71,7 +73,7 @@ def _pursuit_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     compiled = kernel_for(k)
     assert compiled is not None, "the backward pass of the kernel ran without the kernel"
-    schedule = Schedule(iterations, pull, scale, key_mask)
+    schedule = Schedule(iterations, pull, scale, key_mask, is_causal)
     pursued = Pursued(out, between, totals, by_row)
     if len(totals) != iterations:  # the forward pass ran without `for_gradient`
         pursued = pursue(compiled, k, v, thresholds, schedule, for_gradient=True)
@@ -90,7 +92,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    unused = (None,) * 5
+    unused = (None,) * 6
     if gradient is None:
         return (None, None, None, *unused)
     k, v, thresholds, key_mask, *output = ctx.saved_tensors

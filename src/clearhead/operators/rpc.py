@@ -13,9 +13,9 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
-from clearhead.operators.pursuit import AttentionStep, iterate, iterate_in_chunks, principal_attention_pursuit
+from clearhead.operators.pursuit import AttentionStep, iterate, iterate_in_chunks, pursue_published
 from clearhead.operators.pursuit_options import PRESETS, Pursuit
-from clearhead.operators.softmax import as_rows
+from clearhead.operators.softmax import as_rows, split_causal
 from clearhead.operators.symmetric import resolve_scale
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
@@ -31,6 +31,7 @@ def rpc_attention(
     v: Float[Tensor, "*b n d"],
     *,
     mask: Bool[Tensor, "..."] | None = None,
+    is_causal: bool = False,
     scale: float | None = None,
     pursuit: Pursuit = _RELEASED,
     dropout: float = 0.0,
@@ -44,6 +45,7 @@ def rpc_attention(
 
     q: Q, the same in all iterations; None for Q = K~, keys as queries, as published
     mask: boolean, broadcasts to (..., n, n), True where a token may attend; hidden keys enter no norm and no count
+    is_causal: True if a token sees no later token; a causal mask is recognised, but this is faster
     scale: 1/sqrt(d) if None
     pursuit: the options, with t its bound
     dropout: probability of dropping attention weights, in the iterations that `pursuit` names
@@ -53,37 +55,34 @@ def rpc_attention(
 
     This is not a convex splitting, because attention is not a proximal step: after the few iterations in use, K = L + S
     does not hold. Values have the width of keys, since L is subtracted from K. The compiled kernel runs the published
-    steps in one call if q is None, without dropout, and with at most padding; all other calls use torch's fused
-    attention. Neither stores an n x n matrix, and gradients flow through all iterations.
+    steps in one call if q is None, without dropout, and with no mask but padding and a causal mask; all other calls use
+    torch's fused attention. Neither stores an n x n matrix, and gradients flow through all iterations.
     """
-    check_rpc(q, k, v, pursuit, mask)
+    check_rpc(q, k, v, pursuit, mask, is_causal=is_causal)
     scale = resolve_scale(k, scale)
-    bound = pursuit.bound.compute(k, mask)
-    if pursuit.in_kernel and q is None and dropout == 0 and bound.shape[-2] == 1:
-        return principal_attention_pursuit(
-            k,
-            v,
-            iterations=pursuit.iterations,
-            threshold=bound[..., 0, 0],
-            dual_sign=pursuit.dual_sign,
-            mask=mask,
-            scale=scale,
-        )
+    mask, is_causal = split_causal(mask, k, is_causal=is_causal)
+    bound = pursuit.bound.compute(k, mask, is_causal=is_causal)
+    if pursuit.in_kernel and q is None and dropout == 0:
+        step = AttentionStep(mask=mask, is_causal=is_causal, scale=scale)
+        return pursue_published(k, v, bound, pursuit, step, iterations=pursuit.iterations)
     wide = torch.promote_types(k.dtype, torch.float32)
     q = None if q is None else q.to(wide)
     with no_autocast(k):
-        step = AttentionStep(queries=q, mask=mask, scale=scale, dropout=dropout)
+        step = AttentionStep(queries=q, mask=mask, is_causal=is_causal, scale=scale, dropout=dropout)
         return iterate_in_chunks(k.to(wide), v.to(wide), bound, pursuit, step).to(v.dtype)
 
 
-def check_rpc(q: Tensor | None, k: Tensor, v: Tensor, pursuit: Pursuit, mask: Tensor | None) -> None:
+def check_rpc(
+    q: Tensor | None, k: Tensor, v: Tensor, pursuit: Pursuit, mask: Tensor | None, *, is_causal: bool = False
+) -> None:
     """Raise `ShapeError` or ValueError unless the operands fit each other and the pursuit."""
     check_attention_operands(k if q is None else q, k, v, mask=mask)
     shapes = ({} if q is None else {"q": q}) | {"k": k, "v": v}
     if any(x.shape != k.shape for x in shapes.values()):
         got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in shapes.items())
         raise ShapeError(f"expected q, k and v of one shape, since L is subtracted from K; got {got}")
-    if pursuit.centred and mask is not None and mask.ndim > 1 and mask.shape[-2] > 1:
+    by_query = is_causal or (mask is not None and mask.ndim > 1 and mask.shape[-2] > 1)
+    if pursuit.centred and by_query:
         raise InputError("centred queries need a mask that is the same for every query, or their mean leaks")
 
 

@@ -17,8 +17,19 @@ from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.private_names import functorch_active, jit_tracing
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["as_rows", "attend_with_keys", "check_sinks", "fused_attention", "softmax_attention"]
+__all__ = [
+    "add_causal_mask",
+    "as_rows",
+    "attend_with_keys",
+    "check_causal",
+    "check_sinks",
+    "fused_attention",
+    "softmax_attention",
+    "split_causal",
+]
 
+# Rows of a mask that are compared at once, so that they stay in the cache.
+_BLOCK_ROWS = 64
 _FEWER = "pass fewer tokens or heads at once, or a mask (..., 1, m) that is the same for all queries"
 
 
@@ -28,6 +39,7 @@ def softmax_attention(
     v: Float[Tensor, "*b m e"],
     *,
     mask: Bool[Tensor, "..."] | None = None,
+    is_causal: bool = False,
     bias: Float[Tensor, "..."] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
@@ -41,6 +53,7 @@ def softmax_attention(
         s_{ij} = \operatorname{cap}(\text{scale}\; q_i \cdot k_j) + \text{bias}_{ij}
 
     with cap(x) = softcap * tanh(x / softcap), sums over the keys that the mask leaves visible, and no sink by default.
+    With `is_causal`, which requires n = m, query i also sees no key after i.
     `scale` is 1/sqrt(d) if None; `sinks` holds one logit per head, the axis before n. Without sinks, the weights
     of a row sum to one, so each output lies in the convex hull of the visible values. Without a visible key it is zero.
 
@@ -51,12 +64,75 @@ def softmax_attention(
     """
     check_attention_operands(q, k, v, mask=mask, bias=bias)
     check_sinks(q, k, v, sinks)
+    check_causal(q, k, is_causal)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     bias = None if bias is None else as_rows(bias)
+    if is_causal and mask is bias is softcap is sinks is None and k.shape[-2]:
+        return fused_attention(q, k, v, mask=None, is_causal=True, scale=scale)
     attend = partial(_attend, q, k, v, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    if is_causal:
+        mask = add_causal_mask(mask, k)
     if mask is None:
         return attend(mask=None)
     return attend_with_keys(attend, mask)
+
+
+def check_causal(q: Tensor, k: Tensor, is_causal: bool) -> None:
+    """Raise `ShapeError` if attention is causal and queries and keys are not the same tokens."""
+    if is_causal and q.shape[-2] != k.shape[-2]:
+        raise ShapeError(
+            f"expected n = m with is_causal=True; got q {tuple(q.shape)}, k {tuple(k.shape)}: pass a mask instead"
+        )
+
+
+def add_causal_mask(mask: Bool[Tensor, "..."] | None, k: Tensor) -> Bool[Tensor, "... n n"]:
+    """Return the mask without keys after each query."""
+    past = torch.ones(k.shape[-2], k.shape[-2], dtype=torch.bool, device=k.device).tril()
+    return past if mask is None else past & as_rows(mask)
+
+
+def split_causal(
+    mask: Bool[Tensor, "..."] | None, k: Float[Tensor, "*b n d"], *, is_causal: bool
+) -> tuple[Bool[Tensor, "..."] | None, bool]:
+    """Return the mask and whether attention is causal, in which case the mask is None or the same for all queries.
+
+    A mask that is causal, or causal without some keys, is recognised where its entries may be read.
+    """
+    if mask is None or mask.ndim < 2 or mask.shape[-2] == 1 or mask.numel() == 0:
+        return mask, is_causal
+    if not (torch.compiler.is_compiling() or jit_tracing() or functorch_active() or mask.device.type != "cpu"):
+        keys = _causal_keys(mask) if tuple(mask.shape[-2:]) == (k.shape[-2],) * 2 else None
+        if keys is not None:
+            return (None if bool(keys.all()) else keys), True
+    return (add_causal_mask(mask, k) if is_causal else mask), False
+
+
+def _causal_keys(mask: Bool[Tensor, "... n n"]) -> Bool[Tensor, "... 1 n"] | None:
+    """Return the visible keys of a mask that is causal without the hidden keys, None for another mask.
+
+    It is compared a block of rows at a time, eight entries at once: a copy of the mask would take longer.
+    """
+    n, keys = mask.shape[-1], mask[..., -1:, :]
+    if bool(mask[..., 0, 1:].any()):
+        return None
+    # Rows of blocks from `start` on see columns up to their own: a view of this strip.
+    strip = torch.ones(min(n, _BLOCK_ROWS), 2 * n, dtype=torch.bool).tril(n)
+    for rows, visible in zip(mask.reshape(-1, n, n), keys.reshape(-1, 1, n), strict=True):
+        for start in range(0, n, _BLOCK_ROWS):
+            block = rows[start : start + _BLOCK_ROWS]
+            expected = strip[: len(block), n - start : 2 * n - start] & visible
+            if not _equal_bytes(block, expected):
+                return None
+    return keys
+
+
+def _equal_bytes(x: Tensor, y: Tensor) -> bool:
+    """Return whether two boolean tensors of one shape are equal."""
+    if x.is_contiguous() and y.is_contiguous() and x.numel() % 8 == 0 and x.data_ptr() % 8 == y.data_ptr() % 8 == 0:
+        offsets_fit = x.storage_offset() % 8 == y.storage_offset() % 8 == 0
+        if offsets_fit:
+            return torch.equal(x.view(-1).view(torch.int64), y.view(-1).view(torch.int64))
+    return torch.equal(x, y)
 
 
 def attend_with_keys(attend: Callable[..., Tensor], mask: Tensor) -> Tensor:
@@ -113,14 +189,23 @@ def _attend(
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    scale: float,
+    is_causal: bool = False,
+    dropout: float = 0.0,
 ) -> Tensor:
     """Call torch's fused attention, and return NaN where it would lose NaN, infinity or an overflow.
 
-    mask: boolean or added to the scores; every query sees a key
+    mask: boolean or added to the scores; every query sees a key; None if is_causal
     """
     out = run_within_memory(
-        partial(scaled_dot_product_attention, q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale),
+        partial(
+            scaled_dot_product_attention, q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale
+        ),
         task="attention",
         remedy=_FEWER,
         device=q.device,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.softmax import softmax_attention, split_causal
 from clearhead.operators.symmetric_kernel import kernel_supports, no_autocast, symmetric
 from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, check_attention_operands
@@ -33,6 +33,7 @@ def symmetric_attention(
     v: Float[Tensor, "*b n e"],
     *,
     mask: Bool[Tensor, "..."] | None = None,
+    is_causal: bool = False,
     scale: float | None = None,
 ) -> Float[Tensor, "*b n e"]:
     r"""Return softmax attention whose queries are its keys, `softmax_attention(k, k, v)`, faster.
@@ -41,27 +42,30 @@ def symmetric_attention(
 
     with sums over the tokens that the mask, which broadcasts to (..., n, n), leaves visible; a token without visible
     keys gets zeros. Rows of w sum to one, so each output lies in the convex hull of the visible values. `scale` is
-    1/sqrt(d) if None.
+    1/sqrt(d) if None. With `is_causal` a token also sees no later token.
 
     On the CPU in single precision, with no mask or a padding mask, the compiled kernel computes each weight once for
-    both of its tokens; half precision is converted for it. Long inputs in double precision use tiles of plain torch.
+    both of its tokens, and causal attention over pairs of tokens that see each other only; half precision is converted
+    for it. A causal mask is recognised, but `is_causal` is faster. Long inputs in double precision use tiles of plain
+    torch.
     All other calls use torch's scaled_dot_product_attention, and so does single precision if the kernel is not
     installed (see `clearhead doctor`). Autocast does not change the dtype. Heads where scale |k|^2 spreads by more than
     150 are computed row by row: slower, with the same precision.
     """
     check_attention_operands(k, k, v, mask=mask)
     scale = resolve_scale(k, scale)
+    mask, is_causal = split_causal(mask, k, is_causal=is_causal)
     key_mask = None
-    fast = prefers_kernel(k, scale) or _prefers_tiles(k, scale)
+    fast = prefers_kernel(k, scale) or (not is_causal and _prefers_tiles(k, scale))
     if fast and mask is not None:
         key_mask = key_mask_of(mask, k)
         fast = key_mask is not None
     if not fast:
         with no_autocast(k):
-            return softmax_attention(k, k, v, mask=mask, scale=scale)
+            return softmax_attention(k, k, v, mask=mask, is_causal=is_causal, scale=scale)
     wide = torch.promote_types(k.dtype, torch.float32)
     out: Tensor
-    out, _, _ = symmetric(four_axes(k.to(wide)), four_axes(v.to(wide)), key_mask, scale)
+    out, _, _ = symmetric(four_axes(k.to(wide)), four_axes(v.to(wide)), key_mask, scale, is_causal)
     return out.to(v.dtype).reshape(v.shape)
 
 

@@ -1,7 +1,7 @@
 """Symmetric attention as a custom operator of torch, so that torch.compile and autograd can use it.
 
-It takes k (b, h, n, d), padding as key_mask (b, n), and no other mask; call it through `symmetric.py`. The compiled
-kernel computes it if it is installed, tiles of plain torch if not.
+It takes k (b, h, n, d), padding as key_mask (b, n), and no other mask than a causal one; call it through
+`symmetric.py`. The compiled kernel computes it if it is installed, tiles of plain torch if not, which are not causal.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -61,20 +61,24 @@ def no_autocast(x: Tensor) -> AbstractContextManager[None]:
 
 
 @torch.library.custom_op("clearhead::symmetric_attention", mutates_args=())
-def symmetric(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def symmetric(
+    k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float, is_causal: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, the normalisers of its rows, and which heads were computed row by row."""
     check_operands(k, v, key_mask)
     compiled = kernel_for(k)
+    if is_causal and compiled is None:
+        raise InputError(f"causal symmetric attention needs the compiled kernel and float32 on the CPU; got {k.dtype}")
     with no_autocast(k):
         if compiled is None:
             attended = tiles_forward(k, v, key_mask=key_mask, scale=scale)
         else:
-            attended = attend(compiled, k, v, visible=key_mask, scale=scale)
+            attended = attend(compiled, k, v, visible=key_mask, scale=scale, causal=is_causal)
     return attended.out, attended.totals, attended.by_row
 
 
 @symmetric.register_fake
-def _(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def _(k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     buffers = allocate_attention(k, v)
     return buffers.out, buffers.totals, buffers.by_row
 
@@ -86,6 +90,7 @@ def _symmetric_backward(
     v: Tensor,
     key_mask: Tensor | None,
     scale: float,
+    is_causal: bool,
     out: Tensor,
     totals: Tensor,
     by_row: Tensor,
@@ -94,7 +99,7 @@ def _symmetric_backward(
     with no_autocast(k):
         if compiled is None:
             return tiles_backward(gradient, k, v, attended, key_mask=key_mask, scale=scale)
-        return attend_backward(compiled, gradient, k, v, attended, visible=key_mask, scale=scale)
+        return attend_backward(compiled, gradient, k, v, attended, visible=key_mask, scale=scale, causal=is_causal)
 
 
 @_symmetric_backward.register_fake
@@ -103,18 +108,18 @@ def _(gradient: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 def _setup_context(
-    ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float], output: tuple[Tensor, Tensor, Tensor]
+    ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, float, bool], output: tuple[Tensor, Tensor, Tensor]
 ) -> None:
-    k, v, key_mask, ctx.scale = inputs
+    k, v, key_mask, ctx.scale, ctx.is_causal = inputs
     ctx.save_for_backward(k, v, key_mask, *output)
     ctx.set_materialize_grads(False)
 
 
-def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, Tensor | None, None, None]:
+def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if gradient is None:
-        return None, None, None, None
-    k, v, key_mask, out, totals, by_row = ctx.saved_tensors
-    return *_symmetric_backward(gradient, k, v, key_mask, ctx.scale, out, totals, by_row), None, None
+        return (None,) * 5
+    k, v, key_mask, *output = ctx.saved_tensors
+    return *_symmetric_backward(gradient, k, v, key_mask, ctx.scale, ctx.is_causal, *output), None, None, None
 
 
 symmetric.register_autograd(_gradient, setup_context=_setup_context)
