@@ -76,10 +76,8 @@ PURSUIT_FAULTS = (
         "if self.threshold is not Threshold.OVER_MU",
         BOUND,
     ),
-    Fault(
-        "PAP: remainder left out of the dual", STEPS, "dual = clamped + low_rank - new", "dual = low_rank - new", RPC
-    ),
-    Fault("PAP: sign of the dual ignored", STEPS, "(1 - pursuit.dual_sign) * dual", "2 * dual", RPC),
+    Fault("PAP: remainder left out of the dual", STEPS, "dual = reach - low_rank", "dual = -low_rank", RPC),
+    Fault("PAP: sign of the dual ignored", STEPS, "alpha=1 - pursuit.dual_sign)", "alpha=2)", RPC),
     Fault(
         "PAP: L first, old dual added",
         STEPS,
@@ -104,6 +102,7 @@ PURSUIT_FAULTS = (
         RPC,
     ),
     Fault("PAP: a chunk gets another chunk's mask", STEPS, "mask = mask[start:end]", "mask = mask[: end - start]", RPC),
+    Fault("PAP: chunks for one thread only", STEPS, "_CHUNK * torch.get_num_threads()", "_CHUNK", RPC),
     Fault("PAP: last chunk left out", STEPS, "range(0, len(k), size):", "range(0, len(k) - 1, size):", RPC),
     Fault(
         "inner iterations shrink instead of halving",

@@ -8,6 +8,7 @@ RANGE = ("tests/kernels/test_range.py",)
 REPEATS = ("tests/kernels/test_repeats.py",)
 MODULE = ("tests/modules/test_symmetric.py",)
 CAUSAL = ("tests/operators/test_causal.py",)
+CACHES = ("tests/swap/test_caches.py",)
 
 SYMMETRIC_FAULTS = (
     Fault(
@@ -121,6 +122,34 @@ SYMMETRIC_FAULTS = (
         "for start in range(0, n, _BLOCK_ROWS):",
         "for start in range(0, min(n, _BLOCK_ROWS), _BLOCK_ROWS):",
         CAUSAL,
+    ),
+    Fault(
+        "decoding: the first rows instead of the last",
+        "operators/named.py",
+        "k[..., k.shape[-2] - q.shape[-2] :, :]",
+        "k[..., : q.shape[-2], :]",
+        CACHES,
+    ),
+    Fault(
+        "decoding: queries are not clamped",
+        "operators/clamped_keys.py",
+        "clamped[..., k.shape[-2] - tokens :, :]",
+        "k.to(wide)[..., k.shape[-2] - tokens :, :]",
+        CACHES,
+    ),
+    Fault(
+        "decoding: earlier keys have the bound of the last",
+        "operators/clamped_keys.py",
+        "t = bound.compute(k, keys, is_causal=True)",
+        "t = bound.compute(k, keys)",
+        CACHES,
+    ),
+    Fault(
+        "decoding: all rows are computed",
+        "_swap/operator.py",
+        'if hasattr(operator, "attend_last"):',
+        "if False:",
+        CACHES,
     ),
     Fault(
         "causal: the flag is lost without the kernel",

@@ -252,6 +252,19 @@ def test_large_batches_are_computed_in_chunks(masked: bool, monkeypatch: pytest.
     assert all(relative(x, y.double()) <= 64 * tolerance(torch.float32) for x, y in zip(parts, whole, strict=True))
 
 
+def test_chunks_have_work_for_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads wait for each other after every operation, so operations grow with their number."""
+    k, seen = normal(5, 3, 13, 7), []
+    one = PURSUIT.iterate
+    monkeypatch.setattr(PURSUIT, "iterate", lambda k, *args, **options: seen.append(len(k)) or one(k, *args, **options))
+    monkeypatch.setattr(PURSUIT, "_CHUNK", 3 * 13 * 7)
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        with forced("torch"):
+            rpc_attention(None, k, k)
+    assert seen == [1, 1, 1, 1, 1, 2, 2, 1]
+
+
 def test_dropout_is_applied_in_the_configured_iterations() -> None:
     k, v = normal(2, 3, 13, 7), normal(2, 3, 13, 7, seed=1)
     there = torch.arange(13) < 11

@@ -1,5 +1,6 @@
 """Generation with a cache equals generation without, for operators within one sequence, or raises an error."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from clearhead import register_huggingface, swap
 from clearhead._swap.operator import apply_operator
 from clearhead.interfaces import Call
+from clearhead.numerics.precision import tolerance
 from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.operators.requirements import requirements_of
 from tests.interfaces.zoo import _GPT2, _GROUPED, _size
@@ -25,6 +27,7 @@ OPERATORS = [
     TwoSteps(queries="given"),
     RPC(),
     ClampedKeys(queries="given", strength=0.1),
+    ClampedKeys(strength=0.1),
 ]
 NEW = 5
 
@@ -81,7 +84,7 @@ def test_generation_with_a_cache_is_generation_without(
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize("operator", [Symmetric(), TwoSteps(queries="given")], ids=named)
+@pytest.mark.parametrize("operator", [Symmetric(), ClampedKeys(strength=0.1), TwoSteps(queries="given")], ids=named)
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_prompt_in_chunks_is_the_prompt_in_one(name: str, operator: Any, padded: bool) -> None:
     import transformers
@@ -129,6 +132,35 @@ def test_control_the_operator_depends_on_past_queries() -> None:
     assert float((whole - answered).abs().max()) <= rounding_tolerance(last, k, v)
     smooth = v - 0.5 * Softmax()(k, k, v)
     assert float((whole - Softmax()(k[..., -1:, :], k, smooth)).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("operator", "computed"),
+    [(Symmetric(), 2), (ClampedKeys(), 2), (ClampedKeys(queries="given"), 2), (RPC(iterations=1), 11), (RPC(), 11)],
+    ids=lambda x: named(x) if not isinstance(x, int) else "",
+)
+def test_a_step_computes_only_the_last_rows_if_the_operator_can(
+    operator: Any, computed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pursuits need the outputs of all tokens that a token sees, so they compute all rows in every step."""
+    softmax, rows = importlib.import_module("clearhead.operators.softmax"), []
+    attend = softmax.fused_attention
+
+    def noted(q: Tensor, *operands: Any, **options: Any) -> Tensor:
+        rows.append(q.shape[-2])
+        return attend(q, *operands, **options)
+
+    monkeypatch.setattr(softmax, "fused_attention", noted)
+    q, k, v = torch.randn(3, 2, 5, 11, 7, generator=torch.Generator().manual_seed(2)).unbind()
+    keys = torch.arange(11) != 4
+    mask = torch.ones(11, 11, dtype=torch.bool).tril() & keys
+    step = _call(q=q[..., -2:, :], k=k, v=v, scale=7**-0.5, causal=True, mask=mask[-2:])
+    last = apply_operator(operator, requirements_of(operator), step)
+    assert set(rows) == {computed}
+    whole = operator(q, k, v, mask=mask, scale=7**-0.5)[..., -2:, :]
+    assert float((whole - last).abs().max()) <= 16 * tolerance(torch.float32)
+    other = operator(q, k, v, mask=keys, scale=7**-0.5)[..., -2:, :]
+    assert float((other - last).abs().max()) > 1e-2
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

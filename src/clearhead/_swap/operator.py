@@ -140,10 +140,11 @@ def _run(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Te
 
 
 def _run_with_cache(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
-    """Return the output where a cache holds earlier keys: the operator runs on all of them, and the last rows count.
+    """Return the output where a cache holds earlier keys: the last rows of the operator's output on all of them.
 
-    The positions of the queries are read off the mask, in which each sees keys up to its own. A cache does not hold
-    earlier queries: they are zeros, which only an operator may get whose later rows do not depend on them.
+    The positions of the queries are read off the mask, in which each sees keys up to its own. An operator computes only
+    these rows if it can (`attend_last`), otherwise all. A cache does not hold earlier queries: they are zeros, which
+    only an operator may get whose later rows do not depend on them.
     """
     n, m = call.q.shape[-2], call.k.shape[-2]
     if call.window is not None and m >= call.window:
@@ -154,8 +155,8 @@ def _run_with_cache(operator: Callable[..., Tensor], needs: Requirements, call: 
     first = m - 1 if call.mask is None else _first_position(call.mask, n)
     visible = torch.ones(1, m, dtype=torch.bool, device=call.q.device) if call.mask is None else call.mask
     stop = first + n
-    mask = _mask_of_all(visible, first, stop)
-    if mask is None:
+    keys = _visible_keys(visible, first, stop)
+    if keys is None:
         raise InputError(
             f"{call.name}: the mask of {n} queries over {m} keys is not causal with hidden keys (a window, or several "
             f"sequences in one), and {needs.name} needs the masks of earlier queries: generate with use_cache=False"
@@ -166,18 +167,22 @@ def _run_with_cache(operator: Callable[..., Tensor], needs: Requirements, call: 
             'generate with use_cache=False, or use keys as queries if the operator can (queries="keys")'
         )
     k, v = call.k[..., :stop, :], call.v[..., :stop, :]
+    if hasattr(operator, "attend_last"):
+        rows = None if call.mask is None else call.mask[..., :stop]
+        return _run(operator.attend_last, needs, replace(call, k=k, v=v, mask=rows))
+    mask = torch.ones(stop, stop, dtype=torch.bool, device=visible.device).tril() & keys
     q = torch.cat([call.q.new_zeros(*call.q.shape[:-2], first, call.q.shape[-1]), call.q], dim=-2)
     whole = replace(call, q=q if needs.uses_queries else k, k=k, v=v, mask=mask)
     return _run(operator, needs, whole)[..., first:, :]
 
 
-def _mask_of_all(visible: Tensor, first: int, stop: int) -> Tensor | None:
-    """Return the causal mask of all tokens up to `stop` whose rows from `first` on are `visible`; None if none is."""
+def _visible_keys(visible: Tensor, first: int, stop: int) -> Tensor | None:
+    """Return the keys that the rows from `first` to `stop` see; None unless the rows are causal without other keys."""
     if stop > visible.shape[-1] or bool(visible[..., stop:].any()):
         return None
-    keys = visible[..., -1:, :stop]
-    mask = torch.ones(stop, stop, dtype=torch.bool, device=visible.device).tril() & keys
-    return mask if torch.equal(mask[..., first:, :], visible[..., :stop]) else None
+    keys, positions = visible[..., -1:, :stop], torch.arange(stop, device=visible.device)
+    rows = (positions <= positions[first:, None]) & keys
+    return keys if torch.equal(rows, visible[..., :stop]) else None
 
 
 def _first_position(mask: Tensor, n: int) -> int:

@@ -27,7 +27,16 @@ from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["RELEASED_BOUND", "KeyBound", "KeyMu", "Scope", "Threshold", "Width", "clamped_key_attention"]
+__all__ = [
+    "RELEASED_BOUND",
+    "KeyBound",
+    "KeyMu",
+    "Scope",
+    "Threshold",
+    "Width",
+    "clamped_key_attention",
+    "last_clamped_key_attention",
+]
 
 # The mean size of keys is at least this in mu: the square of its inverse still fits single precision.
 _LEAST_MEAN = 1e-18
@@ -248,3 +257,28 @@ def clamped_key_attention(
             return symmetric_attention(clamped, v.to(wide), mask=mask, is_causal=is_causal, scale=scale).to(v.dtype)
         out = softmax_attention(q.to(wide), clamped, v.to(wide), mask=mask, is_causal=is_causal, scale=scale)
         return out.to(v.dtype)
+
+
+def last_clamped_key_attention(
+    q: Float[Tensor, "*b n d"] | None,
+    k: Float[Tensor, "*b m d"],
+    v: Float[Tensor, "*b m e"],
+    *,
+    tokens: int,
+    mask: Bool[Tensor, "... n m"] | None = None,
+    scale: float | None = None,
+    bound: KeyBound = RELEASED_BOUND,
+) -> Float[Tensor, "*b n e"]:
+    """Return the last rows of causal `clamped_key_attention`, at a cost linear in m.
+
+    q: the queries of the last tokens; None for clamped keys as queries
+    tokens: n
+    mask: causal without the hidden keys, a row for each of the last tokens; None if n = 1 and no key is hidden
+    """
+    keys = None if mask is None else mask[..., -1:, :]
+    t = bound.compute(k, keys, is_causal=True)
+    wide = torch.promote_types(k.dtype, torch.float32)
+    with no_autocast(k):
+        clamped = k.to(wide).clamp(-t, t)
+        queries = clamped[..., k.shape[-2] - tokens :, :] if q is None else q.to(wide)
+        return softmax_attention(queries, clamped, v.to(wide), mask=mask, scale=scale).to(v.dtype)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.operators.clamped_keys import KeyBound, clamped_key_attention
+from clearhead.operators.clamped_keys import KeyBound, clamped_key_attention, last_clamped_key_attention
 from clearhead.operators.learned_scaling import Scaled
 from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
@@ -46,6 +46,9 @@ class NamedOperator(Protocol):
         values
     uses_queries: True if it uses the layer's queries
     takes: which of bias, softcap, sinks and dropout it accepts as further arguments
+
+    An operator may have `attend_last(q, k, v, *, mask, scale)` for steps with a cache: it returns the outputs of the last
+    n of m tokens, for n queries and the last n rows of a mask that is causal without the hidden keys.
 
     An operator with parameters has `build()` instead of a call: every layer gets a module, which is called.
     """
@@ -110,6 +113,12 @@ class Symmetric:
     ) -> Float[Tensor, "*b n e"]:
         return symmetric_attention(k, v, mask=mask, scale=scale)
 
+    def attend_last(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None
+    ) -> Tensor:
+        """Return the outputs of the last tokens, as many as q has."""
+        return softmax_attention(k[..., k.shape[-2] - q.shape[-2] :, :], k, v, mask=mask, scale=scale)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClampedKeys:
@@ -150,6 +159,13 @@ class ClampedKeys:
     ) -> Float[Tensor, "*b n e"]:
         queries = q if self.uses_queries else None
         return clamped_key_attention(queries, k, v, bound=self.limit, mask=mask, scale=scale)
+
+    def attend_last(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None
+    ) -> Tensor:
+        """Return the outputs of the last tokens, as many as q has."""
+        queries, tokens = q if self.uses_queries else None, q.shape[-2]
+        return last_clamped_key_attention(queries, k, v, tokens=tokens, bound=self.limit, mask=mask, scale=scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,8 +54,9 @@ __all__ = [
     "threshold_by_head",
 ]
 
-# The number of entries of keys per chunk on the CPU, so that the tensors of an iteration stay in its cache.
-_CHUNK = 1 << 17
+# The number of entries of keys per chunk and thread on the CPU: the tensors of an iteration stay in its caches, and
+# each operation is long compared with the time that threads wait for each other at its end.
+_CHUNK = 1 << 18
 
 _STEPS: dict[int, Pursuit] = {-1: Pursuit(dual_sign=-1), 1: Pursuit(dual_sign=1)}
 
@@ -223,11 +224,11 @@ def iterate(
         if pursuit.order is Order.SPARSE_FIRST:
             residual = k if i == 0 else k - low_rank + dual
             clamped = pursuit.subtract_sparse(residual, bound, last=last)
-            keys = clamped if i == 0 else clamped + low_rank - (1 - pursuit.dual_sign) * dual
-            attended_keys, new = keys, attend(keys)
+            reach = clamped if i == 0 else clamped + low_rank
+            keys = reach if i == 0 else torch.sub(reach, dual, alpha=1 - pursuit.dual_sign)
+            attended_keys, low_rank = keys, attend(keys)
             if observe is not None or not last:
-                dual = clamped + low_rank - new
-            low_rank = new
+                dual = reach - low_rank
         else:
             attended_keys, low_rank = keys, attend(keys)
             if observe is not None or not last:
@@ -244,9 +245,9 @@ def iterate_in_chunks(
     k: Tensor, v: Tensor, bound: Tensor, pursuit: Pursuit, step: AttentionStep, *, iterations: int | None = None
 ) -> Tensor:
     """Return `iterate`, computed on the CPU a few entries of the batch at a time, whose tensors stay in the cache."""
-    size = max(1, _CHUNK // max(1, k[:1].numel()))
-    whole = k.ndim != 4 or len(k) <= size or k.device.type != "cpu" or torch.compiler.is_compiling()
-    if whole or step.dropout > 0:
+    whole = k.ndim != 4 or k.device.type != "cpu" or torch.compiler.is_compiling() or step.dropout > 0
+    size = len(k) if whole else max(1, _CHUNK * torch.get_num_threads() // max(1, k[:1].numel()))
+    if len(k) <= size:
         return iterate(k, v, bound, pursuit, step, iterations=iterations)
     outputs = []
     for start in range(0, len(k), size):
