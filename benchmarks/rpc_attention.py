@@ -1,6 +1,6 @@
 """Cost of RPC-Attention relative to ONE call of torch's SDPA, with and without the kernel.
 
-    python benchmarks/rpc_attention.py [--rounds 25] [--threads 1 2] [--only time step memory]
+    python benchmarks/rpc_attention.py [--rounds 25] [--threads 1 2] [--only time causal step memory]
 
 Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, with the quartiles of
 the per-round ratios in brackets. Keys and values are standard normal, float32, in the memory layout of a layer. `dense`
@@ -25,6 +25,7 @@ from clearhead.operators import clamped_key_attention, preset, rpc_attention
 
 PRESETS = ("code-2024-10", "paper")
 SHAPES = ((32, 3, 197), (1, 2, 4096))
+CAUSAL_SHAPES = ((32, 3, 197), (2, 3, 1024), (1, 2, 4096))
 
 
 def dense(k: Tensor, v: Tensor, *, name: str, iterations: int) -> Tensor:
@@ -40,16 +41,11 @@ def dense(k: Tensor, v: Tensor, *, name: str, iterations: int) -> Tensor:
 
 
 def forms_of(name: str) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    causal = {n: torch.ones(n, n, dtype=torch.bool).tril() for _, _, n in SHAPES}
-
-    def with_causal_mask(k: Tensor, v: Tensor) -> Tensor:
-        return rpc_attention(None, k, v, pursuit=preset(name), mask=causal[k.shape[-2]])
-
     return {
         "clamped keys": partial(clamped_key_attention, None, bound=preset(name).bound),
-        "2 iterations": partial(rpc_attention, pursuit=preset(name, iterations=2)),
-        "4 iterations": partial(rpc_attention, pursuit=preset(name, iterations=4)),
-        "4, causal, prefix mu": with_causal_mask,
+        "2 iterations": partial(rpc_attention, None, pursuit=preset(name, iterations=2)),
+        "4 iterations": partial(rpc_attention, None, pursuit=preset(name, iterations=4)),
+        "4, causal, prefix mu": partial(rpc_attention, None, pursuit=preset(name, iterations=4), is_causal=True),
         "dense, 4 iterations": partial(dense, name=name, iterations=4),
     }
 
@@ -67,10 +63,30 @@ def time_section(rounds: int) -> None:
             taken = timed(calls, rounds if n < 1000 else max(rounds // 4, 3))
             print(f"{b} x {h} x {n} x 64, {name}")
             for form in forms:
-                alone = ratio(taken, [f"{form} forward"], ["torch forward"])
-                ways = ("recorded", "backward")
-                together = ratio(taken, [f"{form} {way}" for way in ways], [f"torch {way}" for way in ways])
-                print(f"{'':32s}{form:>26s}{alone:>22s}{together:>22s}", flush=True)
+                print_ratios(taken, form)
+
+
+def causal_section(rounds: int) -> None:
+    print("\ncausal RPC-Attention, 4 iterations, prefix mu / ONE call of SDPA without a mask")
+    print(f"{'batch x heads x tokens x width':32s}{'':>26s}{'forward':>22s}{'forward + backward':>22s}")
+    for b, h, n in CAUSAL_SHAPES:
+        k, v, along = (normal(b, h, n, 64, seed=seed) for seed in range(3))
+        mask = torch.ones(n, n, dtype=torch.bool).tril()
+        forms = {name: partial(rpc_attention, None, pursuit=preset(name), is_causal=True) for name in PRESETS}
+        forms["paper, by a mask"] = partial(rpc_attention, None, pursuit=preset("paper"), mask=mask)
+        calls = named("torch", forward_and_backward(plain, k, v, along))
+        for form, attention in forms.items():
+            calls |= named(form, forward_and_backward(attention, k, v, along))
+        taken = timed(calls, rounds if n < 1000 else max(rounds // 2, 5))
+        print(f"{b} x {h} x {n} x 64")
+        for form in forms:
+            print_ratios(taken, form)
+
+
+def print_ratios(taken: dict[str, list[float]], form: str) -> None:
+    alone, ways = ratio(taken, [f"{form} forward"], ["torch forward"]), ("recorded", "backward")
+    together = ratio(taken, [f"{form} {way}" for way in ways], [f"torch {way}" for way in ways])
+    print(f"{'':32s}{form:>26s}{alone:>22s}{together:>22s}", flush=True)
 
 
 def tiny(pursuing: Sequence[int], *, symmetric: bool) -> VisionTransformer:
@@ -148,7 +164,7 @@ def print_growth(form: str, ways: str, *sizes: str) -> None:
     print((resident("VmHWM") - before) / 1024)
 
 
-SECTIONS = {"time": time_section, "step": step_section, "memory": memory_section}
+SECTIONS = {"time": time_section, "causal": causal_section, "step": step_section, "memory": memory_section}
 
 
 def main() -> None:

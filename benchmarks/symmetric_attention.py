@@ -1,6 +1,6 @@
 """Cost of symmetric attention relative to torch's scaled_dot_product_attention (SDPA), and its errors.
 
-    python benchmarks/symmetric_attention.py [--rounds 25] [--threads 1 2] [--only attention error]
+    python benchmarks/symmetric_attention.py [--rounds 25] [--threads 1 2] [--only attention causal error]
 
 Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, with the quartiles of
 the per-round ratios in brackets. Keys and values are standard normal, float32, in the memory layout of a layer. Each
@@ -8,27 +8,44 @@ number of threads runs in its own process.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from timing import forward_and_backward, named, normal, plain, ratio, run_script, state, timed
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.operators import symmetric_attention
 
 BATCHES = {64: (32, 12), 197: (32, 3), 577: (4, 3), 1024: (2, 3), 2048: (1, 2), 4096: (1, 2)}
 """Batch size and heads by number of tokens, chosen so that a call takes about ten milliseconds."""
+CAUSAL_SIZES = [(n, 64) for n in BATCHES] + [(n, d) for d in (96, 128) for n in (1024, 4096)]
 SIZES = [(n, 64) for n in BATCHES] + [(n, d) for d in (32, 96, 128) for n in (197, 1024, 4096)]
 
 
 def attention_section(rounds: int) -> None:
     print("\nsymmetric attention / SDPA(k, k, v)")
+    compare(SIZES, symmetric_attention, plain, rounds)
+
+
+def causal_section(rounds: int) -> None:
+    def theirs(k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(k, k, v, is_causal=True)
+
+    print("\ncausal symmetric attention / SDPA(k, k, v, is_causal=True)")
+    compare(CAUSAL_SIZES, partial(symmetric_attention, is_causal=True), theirs, rounds)
+
+
+def compare(
+    sizes: Sequence[tuple[int, int]], ours: Callable[..., Tensor], theirs: Callable[..., Tensor], rounds: int
+) -> None:
     print(f"{'batch x heads x tokens x width':32s}{'forward':>20s}{'backward':>20s}")
-    for n, d in SIZES:
+    for n, d in sizes:
         b, h = BATCHES[n]
         k, v, along = (normal(b, h, n, d, seed=seed) for seed in range(3))
-        calls = named("ours", forward_and_backward(symmetric_attention, k, v, along))
-        calls |= named("torch", forward_and_backward(plain, k, v, along))
+        calls = named("ours", forward_and_backward(ours, k, v, along))
+        calls |= named("torch", forward_and_backward(theirs, k, v, along))
         taken = timed({name: call for name, call in calls.items() if "recorded" not in name}, rounds)
         cells = [ratio(taken, [f"ours {way}"], [f"torch {way}"]) for way in ("forward", "backward")]
         print(f"{f'{b} x {h} x {n} x {d}':32s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
@@ -74,7 +91,7 @@ def results(attention: Callable[..., Tensor], k: Tensor, v: Tensor, along: Tenso
     return [out.detach(), *torch.autograd.grad(out, leaves, along.to(out.dtype))]
 
 
-SECTIONS = {"attention": attention_section, "error": error_section}
+SECTIONS = {"attention": attention_section, "causal": causal_section, "error": error_section}
 
 
 def main() -> None:

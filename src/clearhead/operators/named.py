@@ -47,8 +47,8 @@ class NamedOperator(Protocol):
     uses_queries: True if it uses the layer's queries
     takes: which of bias, softcap, sinks and dropout it accepts as further arguments
 
-    An operator may have `attend_last(q, k, v, *, mask, scale)` for steps with a cache: it returns the outputs of the last
-    n of m tokens, for n queries and the last n rows of a mask that is causal without the hidden keys.
+    An operator may have `attend_last(q, k, v, *, mask, scale)` for steps with a cache: it returns the outputs of the
+    last n of m tokens, for n queries and the last n rows of a mask that is causal without the hidden keys.
 
     An operator with parameters has `build()` instead of a call: every layer gets a module, which is called.
     """
