@@ -2,10 +2,10 @@
 
     python benchmarks/rpc_attention.py [--rounds 25] [--threads 1 2] [--only time causal step memory]
 
-Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, with the quartiles of
-the per-round ratios in brackets. Keys and values are standard normal, float32, in the memory layout of a layer. `dense`
-is the published formulation, which stores every n x n matrix. Threshold, mu and their gradients are included. Each
-number of threads, and the form without the compiled kernel, runs in its own process.
+Calls are interleaved in one process, in a random order each round: processor time with one thread, wall time with
+more. A ratio is a ratio of medians, with the quartiles of the per-round ratios in brackets. Keys and values are standard normal, float32, in the
+memory layout of a layer. `dense` is the published formulation, which stores every n x n matrix. Threshold, mu and their
+gradients are included. Each number of threads, and the form without the compiled kernel, runs in its own process.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def time_section(rounds: int) -> None:
             forms = forms_of(name)
             for form, attention in forms.items():
                 calls |= named(form, forward_and_backward(attention, k, v, along))
-            taken = timed(calls, rounds if n < 1000 else max(rounds // 4, 3))
+            taken = timed(calls, rounds if n < 1000 else max(rounds // 4, 3), in_torch=True)
             print(f"{b} x {h} x {n} x 64, {name}")
             for form in forms:
                 print_ratios(taken, form)
@@ -77,7 +77,7 @@ def causal_section(rounds: int) -> None:
         calls = named("torch", forward_and_backward(plain, k, v, along))
         for form, attention in forms.items():
             calls |= named(form, forward_and_backward(attention, k, v, along))
-        taken = timed(calls, rounds if n < 1000 else max(rounds // 2, 5))
+        taken = timed(calls, rounds if n < 1000 else max(rounds // 2, 5), in_torch=True)
         print(f"{b} x {h} x {n} x 64")
         for form in forms:
             print_ratios(taken, form)

@@ -2,9 +2,9 @@
 
     python benchmarks/symmetric_attention.py [--rounds 25] [--threads 1 2] [--only attention causal error]
 
-Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, with the quartiles of
-the per-round ratios in brackets. Keys and values are standard normal, float32, in the memory layout of a layer. Each
-number of threads runs in its own process.
+Calls are interleaved in one process, in a random order each round: processor time with one thread, wall time with
+more. A ratio is a ratio of medians, with the quartiles of the per-round ratios in brackets. Keys and values are standard normal, float32, in the
+memory layout of a layer. Each number of threads runs in its own process.
 """
 
 import argparse
@@ -46,7 +46,8 @@ def compare(
         k, v, along = (normal(b, h, n, d, seed=seed) for seed in range(3))
         calls = named("ours", forward_and_backward(ours, k, v, along))
         calls |= named("torch", forward_and_backward(theirs, k, v, along))
-        taken = timed({name: call for name, call in calls.items() if "recorded" not in name}, rounds)
+        passes = {name: call for name, call in calls.items() if "recorded" not in name}
+        taken = timed(passes, rounds, in_torch=True)
         cells = [ratio(taken, [f"ours {way}"], [f"torch {way}"]) for way in ("forward", "backward")]
         print(f"{f'{b} x {h} x {n} x {d}':32s}" + "".join(f"{cell:>20s}" for cell in cells), flush=True)
 

@@ -18,14 +18,19 @@ from clearhead.kernels.library import status
 Calls = dict[str, Callable[[], object]]
 
 
-def timed(calls: Calls, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of every round by name, without the warm-up round."""
+def timed(calls: Calls, rounds: int, *, in_torch: bool = False) -> dict[str, list[float]]:
+    """Return the seconds of every round by name, without the warm-up round.
+
+    in_torch: True if torch's threads do all work; with one thread it is then processor time, which other processes on
+        the machine change little
+    """
+    clock = time.thread_time if in_torch and torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(calls), len(calls)):
-            started = time.perf_counter()
+            started = clock()
             calls[name]()
-            times[name].append(time.perf_counter() - started)
+            times[name].append(clock() - started)
     return {name: seconds[1:] for name, seconds in times.items()}
 
 
