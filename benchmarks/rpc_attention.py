@@ -3,8 +3,9 @@
     python benchmarks/rpc_attention.py [--rounds 25] [--threads 1 2] [--only time causal step memory]
 
 Calls are interleaved in one process, in a random order each round: processor time with one thread, wall time with
-more. A ratio is a ratio of medians, with the quartiles of the per-round ratios in brackets. Keys and values are standard normal, float32, in the
-memory layout of a layer. `dense` is the published formulation, which stores every n x n matrix. Threshold, mu and their
+more. A ratio is a ratio of medians, with the quartiles of the per-round ratios in brackets. Keys and values are
+standard normal, float32, in the memory layout of a layer.
+`dense` is the published formulation, which stores every n x n matrix. Threshold, mu and their
 gradients are included. Each number of threads, and the form without the compiled kernel, runs in its own process.
 """
 

@@ -3,8 +3,9 @@
     python benchmarks/symmetric_attention.py [--rounds 25] [--threads 1 2] [--only attention causal error]
 
 Calls are interleaved in one process, in a random order each round: processor time with one thread, wall time with
-more. A ratio is a ratio of medians, with the quartiles of the per-round ratios in brackets. Keys and values are standard normal, float32, in the
-memory layout of a layer. Each number of threads runs in its own process.
+more. A ratio is a ratio of medians, with the quartiles of the per-round ratios in brackets. Keys and values are
+standard normal, float32, in the memory layout of a layer.
+Each number of threads runs in its own process.
 """
 
 import argparse
