@@ -1,74 +1,120 @@
-"""Cost of an audit of the default model relative to the same forward passes alone.
+"""Processor time and memory of an audit, and how they grow with tokens, heads and inputs.
 
-    python benchmarks/audit_cost.py [--rounds 7] [--threads 1]
+    python benchmarks/audit_cost.py [--only default|tokens|heads|inputs] [--claims primary|all] [--threads 1]
 
-Forward passes alone, forward passes watched, and the whole audit less the theory's own arithmetic are timed in turn in
-one process, in an order that changes every round; medians of the rounds are compared.
+Every size is audited in a process of its own, after a small audit that loads everything, so that its peak memory is its
+own. Times are seconds of the processor, which other processes on the machine change less than seconds on the clock. The
+exponents are slopes of log time against log size over the larger half of the sizes.
+
+`default` audits the demo model on the passages in the package, with the baseline, and compares it with the forward
+passes alone. The other sizes are of a GPT-2 with random weights, of heads 64 wide, without a baseline.
 """
 
 import argparse
+import json
+import math
 import os
-import random
-import statistics
+import resource
+import subprocess
+import sys
 import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from clearhead._capture import capture
 from clearhead.audit.model_runs import forward
 from clearhead.audit.run import audit
-from clearhead.data.text import default_passages, text_batches
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.models.loading import DEFAULT_MODEL, load_model
+
+TOKENS = (64, 128, 256, 512, 1024, 2048)
+HEADS = (4, 8, 12, 16)
+INPUTS = (4, 8, 16, 32)
+FIXED = {"tokens": 128, "heads": 12, "inputs": 6, "layers": 2}
+SIZES = {"tokens": TOKENS, "heads": HEADS, "inputs": INPUTS}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("default", *SIZES))
+    parser.add_argument("--claims", choices=("primary", "all"), default="primary")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--size", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.size is not None:
+        print(json.dumps(_measure(json.loads(options.size), options.claims)))
+        return
+    for part in ("default", *SIZES) if options.only is None else (options.only,):
+        _print_part(part, options)
+
+
+def _print_part(part: str, options: argparse.Namespace) -> None:
+    print(f"\n{part}: {options.claims} claims, {options.threads} thread(s)")
+    sizes = [{}] if part == "default" else [FIXED | {part: size} for size in SIZES[part]]
+    rows = []
+    for size in sizes:
+        command = [sys.executable, __file__, "--claims", options.claims, "--threads", str(options.threads)]
+        done = subprocess.run([*command, "--size", json.dumps(size)], check=True, text=True, stdout=subprocess.PIPE)
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        label = "" if part == "default" else f"{size[part]:6d}  "
+        parts = "  ".join(f"{name} {seconds:.2f}" for name, seconds in rows[-1]["theories"].items())
+        row = rows[-1]
+        print(
+            f"{label}{row['seconds']:8.2f} s of processor ({row['clock']:.2f} on the clock), forward passes "
+            f"{row['forward']:.2f}, added memory {row['memory'] / 2**20:.0f} MB, peak {row['peak'] / 2**20:.0f} MB; "
+            f"on the clock: {parts}",
+            flush=True,
+        )
+    if len(rows) > 1:
+        half = len(rows) // 2
+        growth = [
+            math.log(rows[-1][name] / rows[half - 1][name]) / math.log(sizes[-1][part] / sizes[half - 1][part])
+            for name in ("seconds", "forward")
+        ]
+        print(f"exponent from {sizes[half - 1][part]}: audit {growth[0]:.2f}, forward passes {growth[1]:.2f}")
+
+
+def _measure(size: dict[str, int], claims: str) -> dict[str, object]:
     ensure_torchvision()
+    model, batches = _demo() if not size else _gpt2(**size)
+    small, few = _gpt2(tokens=80, heads=2, inputs=6, layers=1)
+    audit(small, few, claims=claims, baseline=None)
+    with torch.no_grad():
+        model.eval()
+        started = time.process_time()
+        for batch in batches:
+            forward(model, batch)
+        alone = time.process_time() - started
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    started, clock = time.process_time(), time.perf_counter()
+    record = audit(model, batches, claims=claims, baseline=None if size else "auto")
+    return {
+        "seconds": time.process_time() - started,
+        "clock": time.perf_counter() - clock,
+        "forward": alone,
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before,
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "theories": record.timing.theory,
+    }
+
+
+def _demo() -> tuple[torch.nn.Module, list[object]]:
+    from clearhead.data.text import default_passages, text_batches
+    from clearhead.models.loading import DEFAULT_MODEL, load_model
+
     loaded = load_model(DEFAULT_MODEL, max_tokens=256)
     assert loaded.encode is not None
-    batches = list(text_batches(default_passages(), loaded.encode, batch_size=8))
+    return loaded.model, list(text_batches(default_passages(), loaded.encode, batch_size=8))
 
-    def alone() -> float:
-        started = time.perf_counter()
-        with torch.no_grad():
-            for batch in batches:
-                forward(loaded.model, batch)
-        return time.perf_counter() - started
 
-    def watched() -> float:
-        started = time.perf_counter()
-        with torch.no_grad(), capture(loaded.model, keep=lambda heads: None):
-            for batch in batches:
-                forward(loaded.model, batch)
-        return time.perf_counter() - started
+def _gpt2(*, tokens: int, heads: int, inputs: int, layers: int) -> tuple[torch.nn.Module, list[object]]:
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    theory: list[float] = []
-
-    def audited() -> float:
-        timing = audit(loaded.model, batches).timing
-        theory.append(sum(timing.theory.values()))
-        return timing.total - theory[-1]
-
-    ways = {"forward passes alone": alone, "forward passes watched": watched, "audit less the theory": audited}
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    alone()
-    for number in range(options.rounds):
-        for name in random.Random(number).sample(list(ways), len(ways)):
-            taken[name].append(ways[name]())
-    base = statistics.median(taken["forward passes alone"])
-    passages = len(default_passages())
-    print(f"{DEFAULT_MODEL}, {passages} passages, {options.threads} thread(s), median of {options.rounds} rounds")
-    for name, times in taken.items():
-        median = statistics.median(times)
-        print(f"{name:24s} {median:7.3f} s   {median / base:5.2f} x")
-    print(f"{'the theory alone':24s} {statistics.median(theory):7.3f} s")
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=layers, n_head=heads, n_embd=64 * heads, n_positions=max(tokens, 8), vocab_size=512)
+    ids = torch.randint(512, (inputs, tokens))
+    return GPT2LMHeadModel(config), [{"input_ids": row.unsqueeze(0)} for row in ids]
 
 
 if __name__ == "__main__":
