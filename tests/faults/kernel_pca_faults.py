@@ -5,9 +5,18 @@ from fault import Fault
 CLAIMS = ("tests/theories/kernel_pca/test_claims.py",)
 LINEAR = ("tests/experiments/models/test_linear_map.py",)
 RUNS = "tests/calibration/test_runs.py"
+CAPTURED = ("tests/theories/kernel_pca/test_captured.py",)
 CKA = ("tests/theories/kernel_pca/test_cka.py",)
 
 KERNEL_PCA_FAULTS = (
+    Fault("captured by products: careful way never taken", "theories/kernel_pca/captured.py", "if not bool(safe.all()):", "if False:", CAPTURED),
+    Fault("captured by products: pivots are not checked", "theories/kernel_pca/captured.py", "safe = (pivots > LEAST_PIVOT) & ", "safe = ", CAPTURED),
+    Fault("captured by products: keys are not centred", "theories/kernel_pca/captured.py", "with_keys.sub_(with_keys.mean(dim=0)).mul_", "with_keys.mul_", CAPTURED),
+    Fault("captured by products: the sink is left out", "theories/kernel_pca/captured.py", "log_g = torch.logaddexp(log_g, sink.double())", "log_g = log_g + 0", CAPTURED),
+    Fault("captured by products: equal keys have variance", "theories/kernel_pca/captured.py", "if not bool(centred.trace() > 8", "if not bool(centred.trace() > -8", CAPTURED),
+    Fault("sampled tokens: the first ones", "theories/samples.py", "torch.randperm(count, generator=generator)[:SAMPLE_SIZE]", "torch.arange(count)[:SAMPLE_SIZE]", CAPTURED),
+    Fault("sampled tokens: short inputs too", "theories/samples.py", "if count <= LONGEST:", "if count <= SAMPLE_SIZE:", CAPTURED),
+    Fault("sampled tokens: not said", "theories/kernel_pca/measurement.py", "if not torch.equal(keys, visible):", "if False:", CAPTURED),
     Fault("kernel PCA: an invariant control decides", "theories/kernel_pca/entry.py", "if (claim, control) not in INVARIANT", "if True", CLAIMS),
     Fault("kernel PCA: the same random maps in every layer", "theories/kernel_pca/controls.py", "SeedSequence([seed, layer, c, e])", "SeedSequence([seed, 0, c, e])", CLAIMS),
     Fault("kernel PCA: other random maps on every input", "theories/kernel_pca/measurement.py", "seed=example.seed, layer=example.layer", "seed=example.seed + example.number, layer=example.layer", CLAIMS),

@@ -17,6 +17,7 @@ from clearhead.audit.run import audit
 from clearhead.heads import Heads
 from clearhead.theories import attention_sinks
 from clearhead.theories.attention_sinks import MASS, OTHERS, RATE, THEORY, UNIFORM, VALUE
+from clearhead.theories.example import Random
 from clearhead.theories.theory import Role
 from tests.interfaces.zoo import FAMILIES
 
@@ -149,3 +150,22 @@ def test_an_encoder_is_measured_on_its_first_token() -> None:
 
 def test_the_file_is_short() -> None:
     assert len(Path(attention_sinks.__file__).read_text().splitlines()) <= 150
+
+
+def test_a_long_input_is_measured_on_a_sample_of_its_queries() -> None:
+    """The mean over 256 queries is close to that over all, and keys are all tokens."""
+    n = 600
+    q, k, v = (_normal(1, 2, n, WIDTH, seed=seed) for seed in (1, 2, 3))
+    mask = torch.ones(1, 1, n, n, dtype=torch.bool).tril()
+    call = Heads(layer=0, name="a", q=q, k=k, v=v, out=v, scale=1.0, mask=mask)
+    measurement = Measurement(THEORY)
+    measurement.observe(call)
+    rows = torch.randperm(n, generator=Random(0, 0, 1, 0).torch)[:256]
+    weights = (q @ k.mT).masked_fill(~mask, -torch.inf).softmax(dim=-1)[0]
+    rows = rows[rows > 0]
+    expected = weights[:, rows, 0].mean(dim=-1)
+    found = [f.value for f in measurement.findings() if f.claim is MASS]
+    assert found == pytest.approx(expected.tolist(), rel=1e-9)
+    assert found != pytest.approx(weights[:, 1:, 0].mean(dim=-1).tolist(), rel=1e-3)
+    [note] = measurement.notes()
+    assert "256 tokens were drawn from inputs of more than 512" in note

@@ -181,6 +181,7 @@ def _differentiate(captured: Capture, loss: Callable[[Any, Any], Tensor], output
 
 
 def count_inputs(batch: Any) -> int:
+    """Return the number of inputs of a batch; 0 if it has no tensor."""
     """Return the number of inputs of a batch: the length of its first tensor, 0 without one."""
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
     return next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)

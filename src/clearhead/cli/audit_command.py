@@ -12,6 +12,7 @@ from typing import Any, Literal
 from clearhead._swap import SwapWarning, load_swaps, swap
 from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import text_checksum
+from clearhead.audit.estimate import Estimate, estimate
 from clearhead.audit.finishing import finish_audit
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.parts import Part, Shard
@@ -31,10 +32,14 @@ from clearhead.models.objects import is_object_path, load_batches, load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
+from clearhead.report.wording import amount_of_memory, duration
 from clearhead.storage import sha256_of_file
 from clearhead.theories.catalogue import find_theories
 
-__all__ = ["AuditResult", "CheckedRequest", "check_request", "measure_request", "print_result", "run_audit"]
+__all__ = [
+    "AuditResult", "CheckedRequest", "check_request", "measure_request", "print_estimate", "print_result", "run_audit",
+    "run_estimate",
+]  # fmt: skip
 
 _BASELINES: dict[Baseline, Literal["auto", "all"] | None] = {
     Baseline.AUTO: "auto",
@@ -144,6 +149,42 @@ def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, che
         complete_manifest=lambda manifest: _with_command(manifest, request, loaded, inputs),
         notice=bar.notice,
     )
+
+
+def run_estimate(request: AuditRequest, bar: ProgressBar) -> Estimate:
+    """Load the model, measure its first inputs, and return what the audit would take."""
+    checked = check_request(request)
+    bar.update("loading the model", 0, None)
+    loaded = _load(request)
+    inputs = _inputs(request, loaded, checked.passages)
+    bar.update("measuring the first inputs", 0, None)
+    return estimate(
+        loaded.model,
+        inputs.batches,
+        theories=request.theories,
+        claims=request.claims.value,
+        layers=checked.layers,
+        seed=request.seed,
+        describe=checked.describe,
+        allow_unseen=request.allow_unseen,
+        allow_swapped=request.swap is not None,
+        baseline=_BASELINES[request.baseline],
+        loss=None if request.loss is None else load_function(request.loss),
+    )
+
+
+def print_estimate(found: Estimate) -> None:
+    """Print the time and memory that an audit would take."""
+    with printing() as console:
+        parts = {**found.theories, "forward passes": found.forward, "baseline": found.baseline}
+        shares = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items() if seconds >= 1)
+        memory = amount_of_memory(found.memory)
+        for line in (
+            f"estimate  about {duration(found.seconds)} for {found.inputs:,} inputs, from {found.tried} of them",
+            f"time      {shares or 'less than a second each'}",
+            f"memory    about {memory} at the peak",
+        ):
+            console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def print_result(result: AuditResult, *, as_json: bool) -> None:

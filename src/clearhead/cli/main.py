@@ -73,6 +73,9 @@ def audit(
     ] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of tables.")] = False,
     shard: options.ShardOption = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Measure a few inputs, print the time and memory of the audit, and exit.")
+    ] = False,
 ) -> None:
     """Test theories on a model and write a report.
 
@@ -85,11 +88,11 @@ def audit(
     from clearhead.cli.console import progress_bar
 
     with progress_bar("loading libraries") as bar:
-        from clearhead.cli.audit_command import print_result, run_audit
+        from clearhead.cli.audit_command import print_estimate, print_result, run_audit, run_estimate
         from clearhead.cli.request import AuditRequest
         from clearhead.cli.shard_command import parse_shard, print_shard, run_ranks, run_shard
 
-        part, result = None, None
+        part, result, estimated = None, None, None
         request = AuditRequest(
             model=model,
             text=text,
@@ -107,10 +110,14 @@ def audit(
             loss=loss,
             out=Path(out),
         )
-        if shard is not None:
+        if estimate:
+            estimated = run_estimate(request, bar)
+        elif shard is not None:
             part = run_shard(request, parse_shard(shard), bar)
         else:
             result = run_ranks(request, bar) if under_torchrun() else run_audit(request, bar)
+    if estimated is not None:
+        print_estimate(estimated)
     if part is not None:
         print_shard(part, request.out)
     if result is not None:

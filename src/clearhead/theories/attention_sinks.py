@@ -13,7 +13,7 @@ from clearhead.numerics.moments import Array
 from clearhead.shapes import Bool, Float
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.samples import measure_by_head
+from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
 from clearhead.theories.theory import Claim, Control, Direction, Need, Role, Sample, Samples, Theory
 
 __all__ = ["MASS", "RATE", "THEORY", "VALUE"]
@@ -75,39 +75,41 @@ def applies(example: Example) -> Reason | None:
 
 
 def measure(example: Example, rng: Random) -> Samples:
-    """Measure the claims on every head, on the tokens that are not padding."""
-    return measure_by_head(example.visible, lambda heads, tokens: _measure(example, heads, tokens))
+    """Measure the claims on every head, on the tokens that are not padding; of a long input, on a sample of queries."""
+    return measure_by_head(example.visible, lambda heads, tokens: _measure(example, heads, tokens, rng))
 
 
-def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"]) -> dict[Claim, Sample]:
-    visible = _between(example.mask, heads, tokens)
-    weights = _attention(example, heads, tokens, visible)
+def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"], rng: Random) -> dict[Claim, Sample]:
+    queries = sample_tokens(tokens, rng.torch)
+    visible = _between(example.mask, heads, queries, tokens)
+    weights = _attention(example, heads, queries, tokens, visible)
     columns = min(POSITIONS + 1, weights.shape[-1] - 1)
     attends = torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()
-    mass = _mean_attention(weights, attends)[:columns]
     uniform = attends / attends.sum(dim=-1, keepdim=True).clamp_min(1)
-    level = _mean_attention(uniform, attends)[0]
+    others = queries.nonzero() != tokens.nonzero().flatten()[:columns]
+    mass, level = (_mean_attention(x, attends, others) for x in (weights, uniform))
     missing = np.full((POSITIONS + 1 - len(mass), mass.shape[1]), np.nan)
     mass, ratios = np.concatenate([mass, missing]), np.full((POSITIONS + 1, mass.shape[1]), np.nan)
     if example.wants(VALUE):
         norms = example.v[heads][:, tokens].double().norm(dim=-1)
         ratios[:columns] = [_ratio(norms, j) for j in range(columns)]
     controls = {
-        MASS: {UNIFORM: level[None], OTHERS: mass[1:]},
+        MASS: {UNIFORM: level[:1], OTHERS: mass[1:]},
         VALUE: {OTHERS: ratios[1:]},
-        RATE: {UNIFORM: (level[None] > EPSILON).astype(float), OTHERS: np.where(mass[1:] > EPSILON, 1.0, 0 * mass[1:])},
+        RATE: {UNIFORM: (level[:1] > EPSILON).astype(float), OTHERS: np.where(mass[1:] > EPSILON, 1.0, 0 * mass[1:])},
     }
     values = {MASS: mass[0], VALUE: ratios[0], RATE: (mass[0] > EPSILON).astype(float)}
-    return {c: Sample(value=x, controls=controls[c] if example.controls else {}) for c, x in values.items()}
+    wanted, note = controls if example.controls else {}, None if torch.equal(queries, tokens) else SAMPLED
+    return {c: Sample(value=x, controls=wanted.get(c, {}), caveat=note) for c, x in values.items()}
 
 
-def _attention(example: Example, heads: slice, tokens: Tensor, visible: Tensor | None) -> Float[Tensor, "h n n"]:
-    """Return the attention weights between tokens that are not padding, in float64; rows without keys are zero."""
-    q, k = (x[heads][:, tokens].double() for x in (example.q, example.k))
+def _attention(example: Example, heads: slice, queries: Tensor, tokens: Tensor, visible: Tensor | None) -> Tensor:
+    """Return the attention weights (h, n, m) of queries on tokens, in float64; rows without keys are zero."""
+    q, k = example.q[heads][:, queries].double(), example.k[heads][:, tokens].double()
     scores = example.scale * q @ k.mT
     if example.softcap is not None:
         scores = example.softcap * torch.tanh(scores / example.softcap)
-    bias = _between(example.bias, heads, tokens)
+    bias = _between(example.bias, heads, queries, tokens)
     scores = scores if bias is None else scores + bias
     scores = scores if visible is None else scores.masked_fill(~visible, -torch.inf)
     if example.sinks is not None:
@@ -116,17 +118,18 @@ def _attention(example: Example, heads: slice, tokens: Tensor, visible: Tensor |
     return scores.softmax(dim=-1).nan_to_num()
 
 
-def _between(mask_or_bias: Tensor | None, heads: slice, tokens: Tensor) -> Tensor | None:
-    """Return a mask or bias between the tokens, (#h, n, n)."""
+def _between(mask_or_bias: Tensor | None, heads: slice, queries: Tensor, tokens: Tensor) -> Tensor | None:
+    """Return a mask or bias between queries and tokens, (#h, n, m)."""
     if mask_or_bias is None:
         return None
-    return (mask_or_bias[heads] if mask_or_bias.shape[0] > 1 else mask_or_bias)[:, tokens][:, :, tokens]
+    return (mask_or_bias[heads] if mask_or_bias.shape[0] > 1 else mask_or_bias)[:, queries][:, :, tokens]
 
 
-def _mean_attention(weights: Tensor, attends: Float[Tensor, "h n n"]) -> Array:
-    """Return the mean attention by token and head, over the other queries that may attend to the token."""
-    attends = attends - torch.diag_embed(attends.diagonal(dim1=-2, dim2=-1))
-    return ((weights * attends).sum(dim=-2) / attends.sum(dim=-2)).mT.cpu().numpy()
+def _mean_attention(weights: Tensor, attends: Float[Tensor, "h n m"], others: Bool[Tensor, "n c"]) -> Array:
+    """Return the mean attention by token and head, over the `others` among the queries that may attend to the token."""
+    columns = others.shape[-1]
+    attends = attends[..., :columns] * others
+    return ((weights[..., :columns] * attends).sum(dim=-2) / attends.sum(dim=-2)).mT.cpu().numpy()
 
 
 def _ratio(norms: Tensor, j: int) -> Array:

@@ -21,7 +21,7 @@ from clearhead.errors import InputError
 from clearhead.operators.softmax import softmax_attention
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.samples import measure_by_head
+from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
 from clearhead.theories.symmetry.groups import random_permutations
 from clearhead.theories.symmetry.measure import equivariance_errors
 from clearhead.theories.theory import Claim, Control, Sample, Samples
@@ -65,7 +65,8 @@ class PermutationSymmetry:
     Tokens that no query may attend to are padding: the others are permuted among themselves, so a mask that is the same
     for all queries does not break the symmetry. The value is the mean over `draws` permutations of each example; the
     control is the error against the outputs under another of them. It comes with the value at no cost. A layer whose
-    mask and bias do not depend on positions is symmetric by construction; one whose mask does is not judged.
+    mask and bias do not depend on positions is symmetric by construction; one whose mask does is not judged. Of a long
+    input, some tokens are drawn: attention among them is attention too.
     """
 
     draws: int = 3
@@ -79,6 +80,7 @@ class PermutationSymmetry:
         return measure_by_head(example.visible, lambda heads, tokens: self._measure(example, heads, tokens, rng))
 
     def _measure(self, example: Example, heads: slice, tokens: Tensor, rng: Random) -> dict[Claim, Sample]:
+        visible, tokens = tokens, sample_tokens(tokens, rng.torch)
         q, k, v = (x[heads][:, tokens].double() for x in (example.q, example.k, example.v))
         mask = _between(example.mask, heads, tokens)
         mask = None if mask is None or bool(mask.all()) else mask
@@ -99,7 +101,10 @@ class PermutationSymmetry:
         value = np.where(distinct, errors.error.mean(dim=0).cpu().numpy(), np.nan)
         controls = {CONTROL: np.where(distinct, control, np.nan)}
         covered = None if mask is None else np.zeros(len(q), dtype=bool)
-        return {CLAIM: Sample(value=value, controls=controls, covered=covered, by_construction=position_free)}
+        caveat = None if torch.equal(tokens, visible) else SAMPLED
+        return {
+            CLAIM: Sample(value=value, controls=controls, covered=covered, by_construction=position_free, caveat=caveat)
+        }
 
 
 def _between(mask_or_bias: Tensor | None, heads: slice, tokens: Tensor) -> Tensor | None:

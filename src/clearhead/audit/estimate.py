@@ -1,0 +1,98 @@
+"""The time and memory of an audit, estimated from a few of its inputs."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from clearhead.audit.baseline import BASELINE_DRAWS, BASELINE_INPUTS
+from clearhead.audit.model_runs import AuditError, count_inputs
+from clearhead.audit.run import audit
+from clearhead.theories.catalogue import find_theories
+from clearhead.theories.theory import Need
+
+__all__ = ["Estimate", "estimate"]
+
+TRIED = 8
+"""Number of inputs that an estimate measures at least, if there are as many. Groups of inputs need six."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What an audit will take on this machine, about.
+
+    theories: seconds by theory, without the baseline; forward: of the model's own passes; baseline: of all its models
+    memory: peak of the process in bytes; None where the system does not say
+    tried: number of inputs that were measured
+    """
+
+    inputs: int
+    tried: int
+    theories: dict[str, float]
+    forward: float
+    baseline: float
+    memory: int | None
+
+    @property
+    def seconds(self) -> float:
+        """The whole audit."""
+        return sum(self.theories.values()) + self.forward + self.baseline
+
+
+def estimate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    theories: Sequence[str] = (),
+    baseline: Literal["auto", "all"] | None = "auto",
+    **options: Any,
+) -> Estimate:
+    """Measure the first inputs and return what all of them will take; `options` are those of `audit`.
+
+    All batches are iterated over, to count the inputs.
+    """
+    counts = [count_inputs(batch) for batch in batches]
+    totals = list(itertools.accumulate(counts))
+    if not totals or not totals[-1]:
+        raise AuditError("there are no inputs: no batch was given")
+    needed = next((n for n, total in enumerate(totals, start=1) if total >= TRIED), len(totals))
+    tried = list(itertools.islice(iter(batches), 2 * needed))
+    few = tried[:needed]
+    audit(model, few, theories=theories, baseline=None, **options)  # the first audit of a process takes longer
+    of_few, of_tried = (audit(model, some, theories=theories, baseline=None, **options).timing for some in (few, tried))
+    more = (totals[-1] - totals[len(tried) - 1]) / max(totals[len(tried) - 1] - totals[needed - 1], 1)
+
+    def grown(taken: float, by_few: float) -> float:
+        return taken + more * max(taken - by_few, 0)
+
+    return Estimate(
+        inputs=totals[-1],
+        tried=totals[len(tried) - 1],
+        theories={name: grown(of_tried.theory[name], of_few.theory[name]) for name in of_tried.theory},
+        forward=of_tried.check + grown(of_tried.forward, of_few.forward),
+        baseline=_of_baseline(model, few, min(BASELINE_INPUTS, totals[-1]), theories, baseline, options),
+        memory=of_tried.peak_memory,
+    )
+
+
+def _of_baseline(
+    model: nn.Module,
+    batches: Sequence[Any],
+    inputs: int,
+    theories: Sequence[str],
+    baseline: str | None,
+    options: Mapping[str, Any],
+) -> float:
+    """Return the seconds of the baseline on this number of inputs, from runs of the model itself on some batches."""
+    compared = [theory.key for theory in find_theories(theories) if baseline == "all" or Need.BASELINE in theory.needs]
+    if baseline is None or not compared:
+        return 0.0
+    plain, with_two = (
+        audit(model, batches, theories=compared, baseline=models, **options).timing.total
+        for models in (None, [model, model])
+    )
+    used = inputs / min(BASELINE_INPUTS, sum(map(count_inputs, batches)))
+    # Each draw is measured as it is and with the trained norms.
+    return max(with_two - plain, 0) / 2 * 2 * BASELINE_DRAWS * used
