@@ -124,6 +124,13 @@ SYMMETRIC_FAULTS = (
         CAUSAL,
     ),
     Fault(
+        "causal: a causal mask of a model is not recognised",
+        "operators/softmax.py",
+        "        if keys is not None:\n            return (None",
+        "        if False:\n            return (None",
+        CACHES,
+    ),
+    Fault(
         "decoding: the first rows instead of the last",
         "operators/named.py",
         "k[..., k.shape[-2] - q.shape[-2] :, :]",

@@ -16,6 +16,7 @@ from clearhead.operators.requirements import requirements_of
 from tests.interfaces.zoo import _GPT2, _GROUPED, _size
 from tests.noise import rounding_tolerance, weight_tolerance
 from tests.once import once
+from tests.operators.paths import forced
 from tests.swap.operators import TwoSteps, named, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
@@ -161,6 +162,26 @@ def test_a_step_computes_only_the_last_rows_if_the_operator_can(
     assert float((whole - last).abs().max()) <= 16 * tolerance(torch.float32)
     other = operator(q, k, v, mask=keys, scale=7**-0.5)[..., -2:, :]
     assert float((other - last).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_prompts_and_steps_of_a_swapped_model_run_on_the_causal_kernel(
+    name: str, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pursuit, flags = importlib.import_module("clearhead.operators.pursuit"), []
+    run = pursuit.pursuit_in_kernel
+
+    def noted(*operands: Any) -> tuple[Tensor, ...]:
+        flags.append(operands[-2])
+        return run(*operands)
+
+    monkeypatch.setattr(pursuit, "pursuit_in_kernel", noted)
+    model, prompt = _model(name), _prompt(padded=padded)
+    with forced("kernel"), torch.no_grad(), swap(model, RPC()) as swapped:
+        _generated(model, prompt, use_cache=True)
+    assert len(flags) == sum(swapped.calls.values()) == NEW * len(swapped.layers)
+    assert all(flags)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

@@ -67,7 +67,8 @@ def softmax_attention(
     check_causal(q, k, is_causal)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     bias = None if bias is None else as_rows(bias)
-    if is_causal and mask is bias is softcap is sinks is None and k.shape[-2]:
+    plain = mask is None and bias is None and softcap is None and sinks is None
+    if is_causal and plain and k.shape[-2]:
         return fused_attention(q, k, v, mask=None, is_causal=True, scale=scale)
     attend = partial(_attend, q, k, v, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
     if is_causal:
