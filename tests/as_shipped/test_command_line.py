@@ -347,6 +347,9 @@ BAD = {
 }  # fmt: skip
 
 
+FAILS_LATER = ("a later input of another kind", "batches that break")
+
+
 def _refused_in_one_line(run: Callable[..., subprocess.CompletedProcess[str]], here: Path, case: str) -> None:
     arguments, content, message = BAD[case]
     if "folder" in " ".join(arguments):
@@ -359,7 +362,9 @@ def _refused_in_one_line(run: Callable[..., subprocess.CompletedProcess[str]], h
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("clearhead: ")
     assert message in lines[0]
-    assert files(here) == before
+    # What was measured before an input that cannot be used is kept, so that the audit can go on without that input.
+    kept = {"clearhead-report", "clearhead-report/shard-1-of-1.safetensors"} if case in FAILS_LATER else set()
+    assert files(here) == before | kept
 
 
 @pytest.mark.parametrize("case", BAD)

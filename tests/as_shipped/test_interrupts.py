@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clearhead.audit.checkpoint import Checkpoint
 from clearhead.cli import audit_command, reproduce_command
 from clearhead.cli.audit_command import AuditRequest, run_audit
 from clearhead.cli.failure import RunInterruptedError, TerminatedError
@@ -40,7 +41,7 @@ def test_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
     monkeypatch.setattr(audit_command, "_load", lambda request: loaded)
     monkeypatch.setattr(audit_command, "_inputs", lambda *_: SimpleNamespace(batches=[], name="", count=1, text=None))
     monkeypatch.setattr(audit_command, "measure_audit", (lambda *_, **__: None) if written else interrupt)
-    monkeypatch.setattr(audit_command, "finish_audit", lambda parts: None)
+    monkeypatch.setattr(Checkpoint, "finish", lambda checkpoint, part: None)
     monkeypatch.setattr(ReportFolder, "write", _written_then_interrupted)
     outcome = f"the report in {tmp_path / 'report'} is complete" if written else "no report was written"
     with pytest.raises(RunInterruptedError) as caught:

@@ -101,6 +101,7 @@ def test_merged_shards_equal_the_plain_audit(count: int, model: nn.Module, plain
     write_shards(tmp_path, model, count, **EVERYTHING)
     merged = merge_shards(tmp_path)
     assert_same(merged, plain)
+    assert (merged.fidelity, merged.whole_model) == (plain.fidelity, plain.whole_model)
     assert max(finding.inputs for finding in merged.findings) == INPUTS
     assert 2 in {finding.inputs for finding in merged["max-margin"].findings}, "groups over two shards"
 

@@ -76,8 +76,10 @@ class MapTrace:
         self._searched = True
         sampled: dict[Any, Sampled] = {}
         operands = {"queries_from": heads.q, "keys_from": heads.k, "values_from": heads.v}
-        maps = {field: self._origin((heads.name, field), y, calls, sampled) for field, y in operands.items()}
-        return dataclasses.replace(heads, **{field: self._kept(linear_map) for field, linear_map in maps.items()})
+        maps: dict[str, Any] = {
+            field: self._kept(self._origin((heads.name, field), y, calls, sampled)) for field, y in operands.items()
+        }
+        return dataclasses.replace(heads, **maps)
 
     def _kept(self, linear_map: LinearMap | None) -> LinearMap | None:
         if linear_map is None or not self.copies:

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from clearhead.audit.finishing import finish_audit
 from clearhead.audit.parts import Part, saved_types
+from clearhead.audit.record import AuditRecord
 from clearhead.audit.state_file import read_state, write_state
+from clearhead.errors import InputError
 from clearhead.storage import remove_unfinished
 from clearhead.theories.catalogue import find_theories
 
@@ -27,6 +30,7 @@ class Checkpoint:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._next = 0.0
+        self._created: list[Path] = []
         if path is not None:
             remove_unfinished(path)
 
@@ -47,16 +51,28 @@ class Checkpoint:
         start = time.perf_counter()
         if self._path is None or (start < self._next and not always):
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        folder = self._path.parent
+        self._created += [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
         write_state(self._path, part.state())
         end = time.perf_counter()
         self._next = end + max(PAUSE, (end - start) / SHARE)
 
     def remove(self) -> None:
-        """Remove the file: the report holds its result."""
+        """Remove the file, and folders that were made for it and are empty."""
         if self._path is not None:
-            with suppress(FileNotFoundError):
-                self._path.unlink()
+            self._path.unlink(missing_ok=True)
+        for folder in self._created:
+            with suppress(OSError):
+                folder.rmdir()
+
+    def finish(self, part: Part) -> AuditRecord:
+        """Return the record of a part that is the whole audit. If it cannot be made, nothing is left to continue."""
+        try:
+            return finish_audit([part])
+        except InputError:
+            self.remove()
+            raise
 
 
 def read_part(path: Path) -> Part:

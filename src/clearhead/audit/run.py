@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from clearhead.audit.baseline import baseline_seeds, draw_baselines
 from clearhead.audit.checkpoint import Checkpoint
-from clearhead.audit.finishing import finish_audit
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.model_runs import AuditError
 from clearhead.audit.part_runs import Setup, measure_part
@@ -95,7 +94,7 @@ def audit(
         progress=progress,
         checkpoint=file,
     )
-    record = finish_audit([part])
+    record = file.finish(part)
     file.remove()
     return record
 

@@ -13,7 +13,6 @@ from clearhead._swap import SwapWarning, load_swaps, swap
 from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import text_checksum
 from clearhead.audit.estimate import Estimate, estimate
-from clearhead.audit.finishing import finish_audit
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
@@ -88,7 +87,7 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
         with report_folder(request.out):
             pass  # a report can be written there
         checkpoint = Checkpoint(file)
-        record = finish_audit([measure_request(checked, bar, Shard(), checkpoint)])
+        record = checkpoint.finish(measure_request(checked, bar, Shard(), checkpoint))
         with report_folder(request.out) as folder:
             report = folder.write(record)
         checkpoint.remove()

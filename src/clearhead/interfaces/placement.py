@@ -4,7 +4,7 @@ Nothing is imported from accelerate or torch.distributed: a model that needs the
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any
@@ -75,7 +75,8 @@ def refuse_divided_heads(module: nn.Module, name: str, *tensors: Tensor) -> None
 
     Under FSDP2 the weights of a module are complete while it runs; under tensor parallelism a process has some heads.
     """
-    for value in (*tensors, *module.parameters()):
+    values: Iterable[Any] = (*tensors, *module.parameters())
+    for value in values:
         if _is_divided(value) and value.device_mesh.size() > 1:
             raise AttentionNotSeenError(
                 f"the heads of {name} are divided among {value.device_mesh.size()} processes (DTensor), and each would "
