@@ -227,6 +227,9 @@ def test_causal_masks_are_recognised_and_no_others(n: int) -> None:
     assert causal
     assert torch.equal(torch.ones_like(keys) if mask is None else mask, keys)
     assert split_causal(keys, k, is_causal=True)[1]
+    expanded, causal = split_causal((lower(n) & keys[:1]).expand(2, 3, n, n), k, is_causal=False)
+    assert causal
+    assert expanded is None or torch.equal(expanded, keys[:1].expand(2, 3, 1, n))
     for row, column in ((n - 1, 0), (n // 2, n // 2), (0, n - 1), (n - 2, n - 1)):
         other = lower(n).expand(2, 1, n, n).clone()
         other[1, 0, row, column] ^= True

@@ -118,7 +118,8 @@ def _causal_keys(mask: Bool[Tensor, "... n n"]) -> Bool[Tensor, "... 1 n"] | Non
         return None
     # Rows of blocks from `start` on see columns up to their own: a view of this strip.
     strip = torch.ones(min(n, _BLOCK_ROWS), 2 * n, dtype=torch.bool).tril(n)
-    for rows, visible in zip(mask.reshape(-1, n, n), keys.reshape(-1, 1, n), strict=True):
+    once = mask[tuple(slice(1) if stride == 0 else slice(None) for stride in mask.stride()[:-2])]  # expanded axes
+    for rows, visible in zip(once.reshape(-1, n, n), once[..., -1:, :].reshape(-1, 1, n), strict=True):
         for start in range(0, n, _BLOCK_ROWS):
             block = rows[start : start + _BLOCK_ROWS]
             expected = strip[: len(block), n - start : 2 * n - start] & visible
