@@ -72,7 +72,7 @@ class HeadKeys:
         with_keys = product.mul_(phi)
         with_keys = with_keys.sub_(with_keys.mean(dim=0)).mul_(unit.reshape(-1)).view(m, t, e)
         solved = torch.linalg.solve_triangular(factor, with_keys.permute(1, 2, 0), upper=False)
-        captured = torch.linalg.vector_norm(solved, dim=(-2, -1)).square() / largest
+        captured: Tensor = torch.linalg.vector_norm(solved, dim=(-2, -1)).square() / largest
         pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
         safe = (pivots > LEAST_PIVOT) & (square > 0).all(dim=-1) & captured.isfinite()
         if not bool(safe.all()):

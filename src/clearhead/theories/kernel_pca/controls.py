@@ -79,7 +79,8 @@ class RandomMaps:
     def at(self, x: Float[Tensor, "m c"], heads: slice) -> "MappedInput":
         """Return an input under the maps of these heads."""
         bias = None if self.bias is None else self.bias[heads]
-        mapped = (x.double() @ self.bases.movedim(0, 1).flatten(1)).unflatten(1, (len(self.bases), -1))
+        t, c, r = self.bases.shape
+        mapped = (x.double() @ self.bases.movedim(0, 1).reshape(c, t * r)).reshape(-1, t, r)
         return MappedInput(mapped=mapped, mixes=self.mixes[heads], bias=bias)
 
 
@@ -149,7 +150,7 @@ class Values:
     def by_control(self) -> dict[Control | None, Float[Tensor, "t h m e"]]:
         """Return the values of all heads, under None, and of every control."""
         stacked = torch.stack([self.of_head(head).transpose(0, 1) for head in range(len(self.v))], dim=1)
-        return dict(zip((None, *self.counts), stacked.split([1, *self.counts.values()]), strict=True))
+        return dict(zip((None, *self.counts), torch.split(stacked, [1, *self.counts.values()]), strict=True))
 
 
 def with_other_keys(of_others: Float[Tensor, "t h"], predicted: float) -> Float[Tensor, "t h"]:
