@@ -95,19 +95,20 @@ def group_samples(
     other_norms = wants(c.COSINE_NUCLEAR, c.COSINE_MAX_ENTRY)
     in_all_norms = [other_norms and (everywhere or share >= c.REQUIRED_SATURATION) for share in shares]
     if not any(solved):
-        nothing = [{None: [{c.SATURATION: float(share)}]} for share in shares]
+        nothing = [_unsolved(share) for share in shares]
         saturations = {kind: {c.SATURATION: _saturation(choices, kind)} for kind in _random_kinds(choices)}
         return {claim: _sample(claim, nothing, saturations) for claim in c.CLAIMS}
     tested = before if wants(c.HELD_OUT) else ()
     measurements = one_thread_each(lambda side: _GroupMeasurement(choices, tested, side), range(sides))
-    head_statistics = one_thread_each(
-        lambda h: (
-            measurements[h % sides].model_head(h, replacements, matrices.model_head(h) if in_all_norms[h] else None)
-            if solved[h]
-            else {None: [{c.SATURATION: float(shares[h])}]}
-        ),
-        range(heads),
-    )
+
+    def model_head(h: int) -> HeadStatistics:
+        if not solved[h]:
+            return _unsolved(shares[h])
+        matrix = matrices.model_head(h) if in_all_norms[h] else None
+        statistics: HeadStatistics = measurements[h % sides].model_head(h, replacements, matrix)
+        return statistics
+
+    head_statistics = one_thread_each(model_head, range(heads))
     random_matrices = matrices.random_heads() if any(in_all_norms) and RANDOM in choices[0].selected else []
 
     def random_head(kind: str, draw: int, h: int) -> Statistics:
@@ -128,6 +129,11 @@ def group_samples(
                 untrained[kind][claim][draw, h] = number
         untrained[kind][c.SATURATION] = _saturation(choices, kind)
     return {claim: _sample(claim, head_statistics, untrained) for claim in c.CLAIMS}
+
+
+def _unsolved(share: float) -> HeadStatistics:
+    """Return the statistics of a head whose problem is not solved: the share of its queries that are saturated."""
+    return {None: [{c.SATURATION: float(share)}]}
 
 
 def _random_kinds(choices: Sequence[Choice]) -> list[str]:
