@@ -148,7 +148,7 @@ def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
 def test_standard_output_holds_only_json(here: Path, warm: WarmCommand) -> None:
     done = warm(*SMALL_AUDIT, "--json", "--out", "there/deep", "--layers", "1", "--seed", "3", here=here)
     printed = json.loads(done.stdout)
-    assert printed["claims"] == "primary"
+    assert printed["measured_claims"] == "primary"
     assert printed == json.loads((here / "there" / "deep" / "findings.json").read_text())
     found = [(f["statistic"], f["layer"], f["head"]) for f in printed["findings"]]
     statistics = (
@@ -525,7 +525,8 @@ def test_help_is_ascii_and_needs_no_width(here: Path, warm: WarmCommand) -> None
 def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--allow-unseen", "--batch-size", "--batches", "--claims", "--describe", "--help", "--inputs", "--json",
+        "--allow-unseen", "--batch-size", "--batches", "--claims", "--describe", "--estimate", "--help", "--inputs",
+        "--json",
         "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))

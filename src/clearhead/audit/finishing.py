@@ -58,7 +58,7 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
-        claims=part.settings["claims"],
+        measured_claims=part.settings["claims"],
         inputs=max(run.covered.inputs, *(finding.inputs + finding.skipped for finding in findings)),
         tokens=run.covered.tokens,
         fidelity=part.fidelity,

@@ -114,7 +114,7 @@ class AuditRecord:
     fidelity: Fidelity
     findings: tuple[Finding, ...]
     timing: Timing
-    claims: str = "all"
+    measured_claims: str = "all"
     """The claims that were measured: "primary" or "all"."""
     whole_model: tuple[WholeModelErrors, ...] = ()
     disputes: tuple[Dispute, ...] = ()

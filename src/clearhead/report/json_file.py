@@ -56,7 +56,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
     }
 
 
-_SCALARS = ("model", "data", "version", "created", "seed", "claims", "inputs", "tokens")
+_SCALARS = ("model", "data", "version", "created", "seed", "measured_claims", "inputs", "tokens")
 
 
 def _claim_name(claim: Claim) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def print_audit(record: AuditRecord, console: Console) -> None:
 def _audited(record: AuditRecord) -> str:
     return (
         f"{clean(record.model)} on {clean(record.data)}; {record.inputs:,} inputs, {record.tokens:,} tokens; "
-        f"clearhead {clean(record.version)}, {clean(record.created)}, seed {record.seed}, {record.claims} claims"
+        f"{record.measured_claims} claims; clearhead {clean(record.version)}, {clean(record.created)}, "
+        f"seed {record.seed}"
     )
 
 

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.numerics.spectrum import captured_fraction
 from clearhead.shapes import Float
-from clearhead.theories.kernel_pca.spans import captured_variance
+from clearhead.theories.kernel_pca.space import key_space
+from clearhead.theories.kernel_pca.spans import span_of
 
 __all__ = ["HeadKeys"]
 
@@ -78,7 +80,8 @@ class HeadKeys:
         if not bool(safe.all()):
             sinks = None if self.sink is None else self.sink.reshape(1)
             doubtful = values.transpose(0, 1)[~safe].unsqueeze(1)
-            captured[~safe] = captured_variance(self.k[None], doubtful, scale=self.scale, sinks=sinks).squeeze(-1)
+            space = key_space(self.k[None], scale=self.scale, sinks=sinks)
+            captured[~safe] = captured_fraction(space.rows, span_of(space, doubtful)).squeeze(-1)
         return captured
 
 
