@@ -345,8 +345,11 @@ def test_products_of_matrices_give_the_captured_variance(size: float, sink: floa
 
 def test_products_of_matrices_need_variance_of_the_keys_and_ignore_zero_columns() -> None:
     values = _normal(TOKENS, 2, VALUES, seed=2)
-    equal = HeadKeys.of(torch.ones(TOKENS, WIDTH), scale=SCALE)
-    assert equal.captured(values).isnan().all()
+    nearly = torch.ones(TOKENS, WIDTH, dtype=torch.float64) + 1e-8 * _normal(TOKENS, WIDTH, seed=3)
+    for equal in (torch.ones(TOKENS, WIDTH, dtype=torch.float64), nearly):
+        for width in (1, VALUES):
+            assert captured_variance(equal, values[:, 0, :width], scale=SCALE).isnan()
+            assert HeadKeys.of(equal, scale=SCALE).captured(values[..., :width]).isnan().all()
     values[:, 0, 3] = 0
     k = _normal(TOKENS, WIDTH, seed=1)
     expected = float(captured_variance(k[None], values[None, :, 0], scale=SCALE))
