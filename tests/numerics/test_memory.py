@@ -68,6 +68,8 @@ def test_the_limit_of_a_control_group_counts_and_its_file_cache_does_not(
 
 
 CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()
+WINDOW = CAUSAL.triu(-2)
+"""Operators that recognise a causal mask store no matrix for it; of a sliding window they do."""
 CALLS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], object], str, int]] = {
     "softcap": (lambda q, k, v: ops.softmax_attention(q, k, v, softcap=1.0), "fewer tokens or heads", 2 * HEADS * 4),
     "sinks": (lambda q, k, v: ops.softmax_attention(q, k, v, sinks=q[0, :, 0, 0]), "fewer tokens", 2 * HEADS * 4),
@@ -75,8 +77,8 @@ CALLS: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], object], str, int]] = 
     "dot product": (
         lambda q, k, v: ops.general_attention(q, k, v, similarity=ops.dot_product()), r"gaussian\(\)", 2 * HEADS * 4,
     ),
-    "RPC": (lambda q, k, v: ops.rpc_attention(None, k, v, mask=CAUSAL), 'KeyMu.scope="head"', 4),
-    "clamped keys": (lambda q, k, v: ops.clamped_key_attention(q, k, v, mask=CAUSAL), 'KeyMu.scope="head"', 4),
+    "RPC": (lambda q, k, v: ops.rpc_attention(None, k, v, mask=WINDOW), 'KeyMu.scope="head"', 4),
+    "clamped keys": (lambda q, k, v: ops.clamped_key_attention(q, k, v, mask=WINDOW), 'KeyMu.scope="head"', 4),
     "trace": (lambda q, k, v: ops.trace_pursuit(None, k, v), "rpc_attention, which stores none", 2 * HEADS * 4),
     "S": (
         lambda q, k, v: ops.scaled_attention(q, k, v, s=ops.SMatrix(torch.eye(N)), mask=CAUSAL), "fewer inputs", 4,
