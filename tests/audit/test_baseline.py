@@ -231,8 +231,12 @@ def test_a_head_is_compared_on_the_inputs_of_the_baseline() -> None:
 
 def test_the_baseline_is_measured_on_its_first_inputs_alone(trained: nn.Module, fresh: list[nn.Module]) -> None:
     """The numbers of the baseline's control are those of an audit of the first inputs."""
-    batches = [FAMILIES["bert"].inputs()] * 9
-    count = len(next(iter(batches[0].values())))
+    given = BERT.inputs()
+    ids = given["input_ids"]
+    count, generator = len(ids), torch.Generator().manual_seed(0)
+    batches = [
+        {**given, "input_ids": torch.randint(int(ids.max()) + 1, ids.shape, generator=generator)} for _ in range(9)
+    ]
     first = -(-BASELINE_INPUTS // count)
     options: dict[str, Any] = {"theories": "attention-sinks", "baseline": fresh}
     long, short = (audit(trained, given, **options) for given in (batches, batches[:first]))
