@@ -98,7 +98,7 @@ AUDIT_FAULTS = (
     Fault("engine: more inputs than the most", "audit/engine.py", "by_input[: max(self._most - number, 0)]", "by_input[: self._most]", ("tests/audit/test_engine.py",)),
     Fault("sinks: all queries of long inputs", "theories/attention_sinks.py", "queries = sample_tokens(tokens, rng.torch)", "queries = tokens", SINKS),
     Fault("estimate: nothing is fixed", "audit/estimate.py", "return taken + more * max(taken - by_few, 0)", "return taken + more * taken", ("tests/audit/test_estimate.py",)),
-    Fault("estimate: one run for each draw", "audit/estimate.py", "/ 2 * 2 * BASELINE_DRAWS", "/ 2 * BASELINE_DRAWS", ("tests/audit/test_estimate.py",)),
+    Fault("estimate: one run for each draw", "audit/estimate.py", "max(with_two - plain, 0) * BASELINE_DRAWS", "max(with_two - plain, 0) / 2 * BASELINE_DRAWS", ("tests/audit/test_estimate.py",)),
     Fault("baseline: controls of the baseline are measured", "audit/part_runs.py", "controls=run.baseline is None", "controls=True", COMPARED),
     Fault("engine: windows are inputs", "audit/engine.py", "self._add(layer, [next(samples) for _ in examples])", "[self._add(layer, [next(samples)]) for _ in examples]", ENGINE),
     Fault("engine: the same draws for every group", "audit/engine.py", "OF_GROUPS, group.number)", "OF_GROUPS, 0)", ENGINE),

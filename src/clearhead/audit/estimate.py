@@ -94,5 +94,5 @@ def _of_baseline(
         for models in (None, [model, model])
     )
     used = inputs / min(BASELINE_INPUTS, sum(map(count_inputs, batches)))
-    # Each draw is measured as it is and with the trained norms.
-    return max(with_two - plain, 0) / 2 * 2 * BASELINE_DRAWS * used
+    # Two runs are one draw, which is measured as it is and with the trained norms.
+    return max(with_two - plain, 0) * BASELINE_DRAWS * used

@@ -131,15 +131,7 @@ def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, che
     return measure_audit(
         loaded.model,
         inputs.batches,
-        theories=request.theories,
-        claims=request.claims.value,
-        layers=checked.layers,
-        seed=request.seed,
-        describe=checked.describe,
-        allow_unseen=request.allow_unseen,
-        allow_swapped=request.swap is not None,
-        baseline=_BASELINES[request.baseline],
-        loss=None if request.loss is None else load_function(request.loss),
+        **_options(checked),
         name=loaded.name,
         data=inputs.name,
         progress=lambda phase, done: bar.update(_PHASES[phase], done, total),
@@ -160,16 +152,24 @@ def run_estimate(request: AuditRequest, bar: ProgressBar) -> Estimate:
     return estimate(
         loaded.model,
         inputs.batches,
-        theories=request.theories,
-        claims=request.claims.value,
-        layers=checked.layers,
-        seed=request.seed,
-        describe=checked.describe,
-        allow_unseen=request.allow_unseen,
-        allow_swapped=request.swap is not None,
-        baseline=_BASELINES[request.baseline],
-        loss=None if request.loss is None else load_function(request.loss),
+        **_options(checked),
     )
+
+
+def _options(checked: CheckedRequest) -> dict[str, Any]:
+    """Return the options of the request that `audit` takes too."""
+    request = checked.request
+    return {
+        "theories": request.theories,
+        "claims": request.claims.value,
+        "layers": checked.layers,
+        "seed": request.seed,
+        "describe": checked.describe,
+        "allow_unseen": request.allow_unseen,
+        "allow_swapped": request.swap is not None,
+        "baseline": _BASELINES[request.baseline],
+        "loss": None if request.loss is None else load_function(request.loss),
+    }
 
 
 def print_estimate(found: Estimate) -> None:
