@@ -115,6 +115,30 @@ class Heads:
 
         return replace(self, **{entry.name: move(getattr(self, entry.name)) for entry in fields(self)})
 
+    def attention_weights(self) -> Float[Tensor, "b h n m"]:
+        """Return the weights that `out` was computed with, from q, k and what is added to the scores.
+
+        Rows sum to 1, or to less where sinks take weight. The row of a query without a visible key is 0. Weights of
+        half-precision calls are in single precision.
+        """
+        wide = torch.promote_types(self.q.dtype, torch.float32)  # half precision overflows at scores of 65504
+        scores = (self.q.to(wide) * self.scale) @ self.k.to(wide).mT
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            scores = scores + self.bias
+        if self.mask is not None:
+            scores = scores.masked_fill(~self.mask, -torch.inf)
+        total = torch.logsumexp(scores, dim=-1, keepdim=True)
+        if self.sinks is not None:
+            total = torch.logaddexp(total, self.sinks.to(wide)[:, None, None])
+        return torch.where(scores == -torch.inf, 0, (scores - total).exp())
+
+    def __repr__(self) -> str:
+        b, h, n, d = self.q.shape
+        sizes = f"{h} heads, {b} x {n} queries, {self.k.shape[-2]} keys of dimension {d}"
+        return f"Heads(layer={self.layer}, name={self.name!r}, {sizes}, interface={self.interface!r})"
+
     @property
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:
         """True for the queries with a visible key; None if all have one. The others have no defined attention."""

@@ -525,8 +525,9 @@ def test_help_is_ascii_and_needs_no_width(here: Path, warm: WarmCommand) -> None
 def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--allow-unseen", "--batch-size", "--batches", "--claims", "--describe", "--estimate", "--help", "--inputs",
-        "--json",
+        "--allow-unseen", "--audio", "--batch-size", "--batches", "--claims", "--column", "--describe",
+        "--estimate", "--help", "--images",
+        "--inputs", "--json",
         "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
@@ -536,6 +537,8 @@ def test_the_options_are_pinned(here: Path) -> None:
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}
+    options = set(re.findall(r"--[a-z-]+", clearhead("figure", "--help", here=here, columns=200).stdout))
+    assert options == {"--help", "--kind", "--out", "--theory"}
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
 
 

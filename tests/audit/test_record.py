@@ -1,6 +1,7 @@
 """The audit record in Python."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,5 +53,39 @@ def test_a_record_converts_to_a_table(record: AuditRecord) -> None:
 
 def test_without_pandas_the_error_says_what_to_install(record: AuditRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match="to_pandas needs pandas; install it with: pip install pandas"):
+    with pytest.raises(InputError, match=r"to_pandas needs pandas; .* pip install 'clearhead\[tables\]'"):
         record.to_pandas()
+
+
+def test_reprs_are_one_short_line(record: AuditRecord) -> None:
+    [finding] = record["symmetry"].layer(0).head(1)
+    assert repr(record).startswith("AuditRecord(model=")
+    assert "theories='kernel-pca, symmetry'" in repr(record)
+    assert repr(finding).startswith("Finding('symmetry', 'permutation error', layer=0, head=1, value=")
+    assert repr(record.layer(1)) == f"FindingTable({len(record.layer(1))} findings of 'kernel PCA, symmetry')"
+    for shown in (repr(record), repr(finding), repr(record.layer(1))):
+        assert len(shown) < 250
+        assert "\n" not in shown
+
+
+def test_a_layer_is_found_for_all_theories(record: AuditRecord) -> None:
+    found = record.layer(1).head(2)
+    assert {(f.claim.theory, f.layer, f.head) for f in found} == {("kernel PCA", 1, 2), ("symmetry", 1, 2)}
+
+
+def test_a_record_is_written_as_parquet(record: AuditRecord, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    record.to_parquet(tmp_path / "findings.parquet")
+    read, table = pandas.read_parquet(tmp_path / "findings.parquet"), record.to_pandas()
+    assert list(read.columns) == list(table.columns)
+    for column in table.columns:
+        same = (read[column] == table[column]) | (read[column].isna() & table[column].isna())
+        assert same.all(), column
+    assert read["head"].dtype == "int64"
+
+
+def test_without_pyarrow_the_error_says_what_to_install(record: AuditRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"to_parquet needs pyarrow; .* pip install 'clearhead\[tables\]'"):
+        record.to_parquet("unused.parquet")

@@ -23,6 +23,7 @@ OPTIONS: dict[str, Any] = {
     "model": "folder", "text": None, "batches": None, "layers": None, "theories": (), "inputs": None,
     "claims": Claims.PRIMARY,
     "max_tokens": 16, "batch_size": 2, "seed": 7, "describe": None, "allow_unseen": False,
+    "column": None, "images": None, "audio": None,
     "baseline": Baseline.AUTO, "loss": None,
 }  # fmt: skip
 

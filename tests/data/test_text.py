@@ -33,7 +33,7 @@ def test_bad_files(tmp_path: Path, content: bytes, message: str) -> None:
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read the text .*No such file"):
         read_passages(tmp_path / "none.txt")
-    with pytest.raises(ValueError, match=r"cannot read the text .*directory"):
+    with pytest.raises(ValueError, match=r"is not a dataset folder, .*; give a text file or a table"):
         read_passages(tmp_path)
 
 

@@ -43,7 +43,7 @@ EXPERIMENT_FAULTS = (
     Fault("experiment: damage as a result", "experiments/experiment.py", 'headline=f"{path.name} is damaged; run the experiment again", day="unknown"', 'headline="", day=""', (EXPERIMENT,)),
     Fault("experiment: a path in the command", "experiments/experiment.py", "request.data.name or '.'", "request.data", (EXPERIMENT,)),
     Fault("figures: no fixed ids", "experiments/figures.py", '"svg.hashsalt": "clearhead",', '"svg.hashsalt": None,', (EXPERIMENT,)),
-    Fault("figures: dated", "experiments/figures.py", '"Date": None, ', "", (EXPERIMENT,)),
+    Fault("figures: dated", "experiments/figures.py", '"svg": {"Date": None}', '"svg": {}', (EXPERIMENT,)),
     Fault("images: unlimited expansion", "experiments/images.py", "file.read(size + 1)", "file.read()[:size]", (IMAGES,)),
     Fault("images: labels cut to integers", "experiments/images.py", "if not np.issubdtype(labels.dtype, np.integer):", "if False:", (IMAGES,)),
     Fault("images: negative labels", "experiments/images.py", "if labels.ndim != 1 or int(labels.min()) < 0:", "if labels.ndim != 1:", (IMAGES,)),

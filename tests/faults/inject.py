@@ -30,6 +30,7 @@ from map_faults import MAP_FAULTS
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
 from operator_faults import OPERATOR_FAULTS
+from presentation_faults import PRESENTATION_FAULTS
 from pursuit_faults import PURSUIT_FAULTS
 from rate_claim_faults import RATE_CLAIM_FAULTS
 from rate_faults import RATE_FAULTS
@@ -57,6 +58,7 @@ FAULTS = (
     + EXPERIMENT_FAULTS
     + STORED_FAULTS
     + REPORT_FAULTS
+    + PRESENTATION_FAULTS
     + COMPARISON_FAULTS
     + CALIBRATION_FAULTS
     + SCALE_FAULTS

@@ -32,7 +32,7 @@ REPORT_FAULTS = (
     Fault("command: exit code 0 for a defect", "cli/failure.py", '"with the command and the lines above"\n    )\n    return 1', '"with the command and the lines above"\n    )\n    return 0', (FAILURE,)),
     Fault("command: exit code 0 if a theorem does not hold", "cli/main.py", "    if not print_checks(checks, as_json=json):\n        raise typer.Exit(1)", "    if not print_checks(checks, as_json=json):\n        raise typer.Exit(0)", (f"{SHIPPED}::test_verify_exits_with_one_if_a_theorem_fails",)),
     Fault("command: a range of layers is its two ends", "cli/audit_command.py", "layers.update(range(first, last + 1))", "layers.update((first, last))", (COMMANDS,)),
-    Fault("command: all passages are read", "cli/audit_command.py", "(default_passages() if passages is None else passages)[: request.inputs]", "(default_passages() if passages is None else passages)", (COMMANDS,)),
+    Fault("command: all passages are read", "cli/inputs.py", "(default_passages() if source.passages is None else source.passages)[: request.inputs]", "(default_passages() if source.passages is None else source.passages)", (COMMANDS,)),
     Fault("command: control characters of an experiment", "cli/reproduce_command.py", "Text(clean(remark))", "Text(remark)", (COMMANDS,)),
     Fault("command: options that the experiment does not take", "cli/reproduce_command.py", "    if unknown:\n", "    if False:\n", (COMMANDS,)),
 )  # fmt: skip

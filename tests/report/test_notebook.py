@@ -3,8 +3,9 @@
 import dataclasses
 from html.parser import HTMLParser
 
+from clearhead.audit.finding_table import FindingTable
 from clearhead.audit.record import AuditRecord
-from clearhead.report.notebook import notebook_html, summary_text
+from clearhead.report.notebook import findings_html, notebook_html, summary_text
 from tests.report.synthetic import KERNEL_PCA, record_of
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&\ud800\x1b[31m"""
@@ -41,6 +42,20 @@ def test_external_names_are_escaped() -> None:
     assert set(tags) == {"div", "p", "ul", "li", "b"}
     record._repr_html_().encode("utf-8")
     assert "\x1b" not in str(record) + record._repr_html_()
+
+
+def test_a_table_of_findings_is_escaped_and_limited() -> None:
+    claim = dataclasses.replace(KERNEL_PCA, theory=HOSTILE, statistic=HOSTILE)
+    findings = record_of([2, 3], claim).findings
+    shown = FindingTable(findings)._repr_html_()
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
+    parser.feed(shown)
+    assert set(tags) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
+    assert tags.count("tr") == 1 + len(findings)
+    assert "3 more rows: to_pandas() has all" in findings_html(findings, most=2)
+    assert findings_html(findings, most=2).count("<tr>") == 3
 
 
 def test_a_record_without_findings_can_be_shown(record: AuditRecord) -> None:

@@ -1,13 +1,21 @@
 """Findings that can be narrowed down by layer, head and statistic, and turned into a table."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from clearhead.audit.findings import Finding
 from clearhead.errors import InputError
 
 __all__ = ["FindingTable"]
+
+_TEXT = (
+    "theory", "statistic", "role", "module", "closest_control", "reason", "verdict", "no_evidence"
+)  # fmt: skip
+_INTEGERS = ("layer", "head", "inputs", "skipped")
+"""Columns of the table by type; the others are numbers in double precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,14 @@ class FindingTable:
             known = ", ".join(str(entry) for entry in dict.fromkeys(column)) or "none"
             raise InputError(f"there are no findings of {axis} {value!r}; there are {known}")
         return FindingTable(tuple(f for f, entry in zip(self.findings, column, strict=True) if entry == value))
+
+    def __repr__(self) -> str:
+        theories = ", ".join(dict.fromkeys(f.claim.theory for f in self.findings))
+        return f"FindingTable({len(self)} findings of {theories or 'no theory'!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the findings as a table for a notebook."""
+        return str(import_module("clearhead.report.notebook").findings_html(self.findings))
 
     def __str__(self) -> str:
         """Return one line per finding."""
@@ -81,5 +97,26 @@ class FindingTable:
         try:
             import pandas
         except ImportError:
-            raise InputError("to_pandas needs pandas; install it with: pip install pandas") from None
+            raise InputError("to_pandas needs pandas; install it with: pip install 'clearhead[tables]'") from None
         return pandas.DataFrame(self.rows())
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write a Parquet file with one row per finding and the columns of `to_pandas`."""
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise InputError("to_parquet needs pyarrow; install it with: pip install 'clearhead[tables]'") from None
+        rows = [
+            {name: _as_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
+            for row in self.rows()
+        ]
+        types = {**dict.fromkeys(_TEXT, pyarrow.string()), **dict.fromkeys(_INTEGERS, pyarrow.int64())}
+        columns = rows[0] if rows else [*_TEXT, *_INTEGERS]
+        schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in columns])
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), os.fspath(path))
+
+
+def _as_utf8(text: str) -> str:
+    """Replace lone surrogates, which names from outside may hold and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()

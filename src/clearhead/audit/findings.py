@@ -104,6 +104,11 @@ class Finding:
     no_evidence: NoEvidence | None = None
     detectable: float = math.nan
 
+    def __repr__(self) -> str:
+        what = f"{self.claim.theory!r}, {self.claim.statistic!r}, layer={self.layer}, head={self.head}"
+        interval = f"[{self.interval.low:.3g}, {self.interval.high:.3g}]"
+        return f"Finding({what}, value={self.value:.3g}, interval={interval}, verdict={str(self.verdict)!r})"
+
     @property
     def reason(self) -> str:
         """All reasons in words; "" without."""

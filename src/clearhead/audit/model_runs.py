@@ -188,13 +188,15 @@ def count_inputs(batch: Any) -> int:
 
 
 def _count_tokens(batch: Any) -> int | None:
-    """Return the number of tokens; None if the batch has no token ids or mask, as images have none."""
-    if not isinstance(batch, Mapping):
+    """Return the number of tokens that are not padding; None if the batch has no token ids.
+
+    The mask of other inputs, such as sound, counts samples, not tokens.
+    """
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if not isinstance(ids, Tensor):
         return None
-    mask, ids = batch.get("attention_mask"), batch.get("input_ids")
-    if isinstance(mask, Tensor):
-        return int(mask.sum())
-    return ids.numel() if isinstance(ids, Tensor) else None
+    mask = batch.get("attention_mask")
+    return int((mask != 0).sum()) if isinstance(mask, Tensor) and mask.shape == ids.shape else ids.numel()
 
 
 def _visible_keys(heads: Heads) -> int:

@@ -1,5 +1,6 @@
 """The record of one audit: the facts that the terminal, the JSON file and the report all show."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -142,9 +143,22 @@ class AuditRecord:
         values: dict[str, Any] = import_module("clearhead.report.json_file").audit_as_json(self)
         return values
 
+    def layer(self, number: int) -> FindingTable:
+        """Return the findings of all theories for one layer: `record.layer(3).head(5)`."""
+        return FindingTable(self.findings).layer(number)
+
     def to_pandas(self) -> Any:
         """Return the findings as a pandas DataFrame, one row each."""
         return FindingTable(self.findings).to_pandas()
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the findings to a Parquet file, one row each."""
+        FindingTable(self.findings).to_parquet(path)
+
+    def __repr__(self) -> str:
+        theories = ", ".join(source.key for source in self.theories)
+        counts = f"{self.inputs} inputs, {len(self.findings)} findings, theories={theories!r}"
+        return f"AuditRecord(model={self.model!r}, data={self.data!r}, {counts})"
 
     def __str__(self) -> str:
         """Return what was audited and the verdicts."""

@@ -1,10 +1,8 @@
 """`clearhead audit`: load the model and its inputs, run the audit, write the report and print it."""
 
 import dataclasses
-import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,14 +18,14 @@ from clearhead.audit.run import measure_audit
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
+from clearhead.cli.inputs import Inputs, Source, find_source, make_inputs
 from clearhead.cli.options import Baseline
 from clearhead.cli.request import AuditRequest
-from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.interfaces import AttentionSpec, read_descriptions
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.huggingface import tokenizer_files
 from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.objects import is_object_path, load_batches, load_function
+from clearhead.models.objects import is_object_path, load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
@@ -54,25 +52,6 @@ class AuditResult:
 
     record: AuditRecord
     report: WrittenReport
-
-
-@dataclass(frozen=True, slots=True)
-class _Repeatable:
-    """An iterable that calls `make` for each iteration, so that no batch is stored."""
-
-    make: Callable[[], Iterable[Any]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.make())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Inputs:
-    batches: Iterable[Any]
-    name: str
-    count: int | None
-    text: str | None = None
-    """SHA-256 of the passages."""
 
 
 def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
@@ -107,7 +86,7 @@ class CheckedRequest:
     request: AuditRequest
     layers: set[int] | None
     describe: list[AttentionSpec]
-    passages: list[str] | None
+    source: Source
 
 
 def check_request(request: AuditRequest) -> CheckedRequest:
@@ -115,10 +94,7 @@ def check_request(request: AuditRequest) -> CheckedRequest:
     layers = None if request.layers is None else _layer_numbers(request.layers)
     find_theories(request.theories)
     describe = [] if request.describe is None else read_descriptions(request.describe)
-    if request.text is not None and request.batches is not None:
-        raise CommandError("--text and --batches are two ways to give inputs; choose one")
-    passages = None if request.text is None else read_passages(request.text)
-    return CheckedRequest(request=request, layers=layers, describe=describe, passages=passages)
+    return CheckedRequest(request=request, layers=layers, describe=describe, source=find_source(request))
 
 
 def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, checkpoint: Checkpoint) -> Part:
@@ -126,7 +102,7 @@ def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, che
     request = checked.request
     bar.update("loading the model", 0, None)
     loaded = _load(request)
-    inputs = _inputs(request, loaded, checked.passages)
+    inputs = make_inputs(request, loaded, checked.source)
     total = inputs.count if shard.count == 1 else None
     return measure_audit(
         loaded.model,
@@ -147,7 +123,7 @@ def run_estimate(request: AuditRequest, bar: ProgressBar) -> Estimate:
     checked = check_request(request)
     bar.update("loading the model", 0, None)
     loaded = _load(request)
-    inputs = _inputs(request, loaded, checked.passages)
+    inputs = make_inputs(request, loaded, checked.source)
     bar.update("measuring the first inputs", 0, None)
     return estimate(
         loaded.model,
@@ -226,33 +202,19 @@ def _swapped(loaded: LoadedModel, description: str) -> LoadedModel:
     return dataclasses.replace(loaded, name=f"{loaded.name} with {description}")
 
 
-def _with_command(manifest: Manifest, request: AuditRequest, loaded: LoadedModel, inputs: _Inputs) -> Manifest:
+def _with_command(manifest: Manifest, request: AuditRequest, loaded: LoadedModel, inputs: Inputs) -> Manifest:
     """Add to the manifest what only the command knows: its options, the text and the tokenizer.
 
     The theories are named, so that a theory installed later is not part of a rerun.
     """
-    files = [] if loaded.folder is None or loaded.encode is None else tokenizer_files(loaded.folder)
+    files = [] if loaded.folder is None or not (loaded.encode or loaded.processor) else tokenizer_files(loaded.folder)
     request = dataclasses.replace(request, theories=tuple(manifest.plugins))
     return dataclasses.replace(
         manifest,
         tokenizer=text_checksum(f"{file.name} {sha256_of_file(file)}" for file in files) if files else None,
-        text=inputs.text,
+        text=inputs.checksum,
         command={"name": "audit", "options": request.to_dict()},
     )
-
-
-def _inputs(request: AuditRequest, loaded: LoadedModel, passages: list[str] | None) -> _Inputs:
-    if request.batches is not None:
-        path = request.batches
-        limited = _Repeatable(lambda: itertools.islice(load_batches(path), request.inputs))
-        return _Inputs(batches=limited, name=path, count=None)
-    if loaded.encode is None:
-        raise CommandError(f"{request.model} has no tokenizer, so it cannot read text; give its inputs with --batches")
-    name = "the text that ships with clearhead" if request.text is None else str(request.text)
-    chosen = (default_passages() if passages is None else passages)[: request.inputs]
-    encode = loaded.encode
-    encoded = _Repeatable(lambda: text_batches(chosen, encode, batch_size=request.batch_size))
-    return _Inputs(batches=encoded, name=name, count=len(chosen), text=text_checksum(chosen))
 
 
 def _layer_numbers(text: str, option: str = "--layers") -> set[int]:

@@ -28,6 +28,8 @@ EXTRAS = {
     "hf": ("transformers", "pillow"),
     "timm": ("timm", "torchvision"),
     "plots": ("matplotlib",),
+    "tables": ("pandas", "pyarrow"),
+    "audio": ("soundfile",),
 }
 """The packages of each extra. A package of several extras is listed at the first."""
 

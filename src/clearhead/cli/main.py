@@ -11,7 +11,7 @@ import typer
 from clearhead import __version__
 from clearhead.cli import options
 from clearhead.cli.failure import CommandError, exit_code_of
-from clearhead.cli.options import Baseline, Claims
+from clearhead.cli.options import Baseline, Claims, FigureKind
 from clearhead.cli.repeat import compare, rerun
 from clearhead.cli.torchrun import under_torchrun
 
@@ -29,6 +29,7 @@ DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
 DEFAULT_RUNS = "clearhead-runs"
 DEFAULT_CALIBRATION = "clearhead-calibration"
+DEFAULT_FIGURE = "clearhead-figure.svg"
 
 
 def _show_version(wanted: bool) -> None:
@@ -52,6 +53,9 @@ def _clearhead(
 def audit(
     model: options.Model = DEFAULT_MODEL,
     text: options.Text = None,
+    column: options.Column = None,
+    images: options.Images = None,
+    audio: options.Audio = None,
     batches: options.Batches = None,
     layers: options.Layers = None,
     theory: options.Theories = None,
@@ -96,6 +100,9 @@ def audit(
         request = AuditRequest(
             model=model,
             text=text,
+            column=column,
+            images=images,
+            audio=audio,
             batches=batches,
             layers=layers,
             theories=tuple(theory or ()),
@@ -254,6 +261,32 @@ def verify(
         checks = check_theorems()
     if not print_checks(checks, as_json=json):
         raise typer.Exit(1)
+
+
+@app.command()
+def figure(
+    findings: Annotated[Path, typer.Argument(help="findings.json, or the folder of a report.", show_default=False)],
+    kind: Annotated[
+        FigureKind,
+        typer.Option(
+            help="heatmap: values by layer and head. null: values and their controls. depth: curves over layers."
+        ),
+    ] = FigureKind.HEATMAP,
+    theory: Annotated[str | None, typer.Option(help="Draw this theory only. Default: all.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The figure; its ending selects SVG, PNG or PDF.")] = Path(
+        DEFAULT_FIGURE
+    ),
+) -> None:
+    """Draw the findings of a report as a figure for a paper.
+
+    Heads are coloured where the verdict is about the theory, and grey where there is no evidence.
+
+    Example: clearhead figure clearhead-report --kind null --theory kernel-pca --out figure.pdf
+    """
+    from clearhead.cli.figure_command import draw_figure
+
+    drawn = draw_figure(findings, kind, out, theory=theory)
+    typer.echo(f"{out}: {', '.join(drawn)}")
 
 
 @app.command()

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 __all__ = [
-    "AllowUnseen", "Baseline", "BaselineOption", "BatchSize", "Batches", "Claims", "ClaimsOption", "Describe", "Inputs",
-    "Layers", "Loss", "MaxTokens", "Model", "Seed", "ShardOption", "Text", "Theories",
+    "AllowUnseen", "Audio", "Baseline", "BaselineOption", "BatchSize", "Batches", "Claims", "ClaimsOption", "Column",
+    "Describe", "FigureKind", "Images", "Inputs", "Layers", "Loss", "MaxTokens", "Model", "Seed", "ShardOption",
+    "Text", "Theories",
 ]  # fmt: skip
 
 
@@ -27,6 +28,14 @@ class Claims(StrEnum):
     ALL = "all"
 
 
+class FigureKind(StrEnum):
+    """What a figure shows."""
+
+    HEATMAP = "heatmap"
+    NULL = "null"
+    DEPTH = "depth"
+
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -37,9 +46,19 @@ Model = Annotated[
 Text = Annotated[
     Path | None,
     typer.Option(
-        help="UTF-8 text file. Passages are separated by blank lines; without blank lines each line is a passage. "
+        help="UTF-8 text file, a table (.csv, .tsv, .jsonl, .parquet) or a Hugging Face dataset folder, with --column. "
+        "Passages of a text file are separated by blank lines; without blank lines each line is a passage. "
         "Default: the passages in the package."
     ),
+]
+Column = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --text, if it is a table.")]
+Images = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Images instead of text, prepared by the model's own image processor."),
+]
+Audio = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Sound instead of text (.wav), prepared by the model's own processor."),
 ]
 Batches = Annotated[
     str | None,
@@ -57,10 +76,10 @@ ClaimsOption = Annotated[
     ),
 ]
 Inputs = Annotated[
-    int | None, typer.Option(min=1, help="Use the first N passages, or batches with --batches. Default: all.")
+    int | None, typer.Option(min=1, help="Use the first N passages or files, or batches with --batches. Default: all.")
 ]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Truncate each passage to this many tokens.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Passages per forward pass.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Passages or files per forward pass.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the controls' random draws.")]
 Describe = Annotated[
     Path | None,

@@ -23,7 +23,8 @@ def rerun(
         str | None, typer.Option(help="The model, if it is in another folder now. Default: as in the manifest.")
     ] = None,
     text: Annotated[
-        Path | None, typer.Option(help="The text, if it is at another path now. Default: as in the manifest.")
+        Path | None,
+        typer.Option(help="The text, images or sound, if they are at another path now. Default: as in the manifest."),
     ] = None,
     out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the new report.")] = DEFAULT_RERUN,
 ) -> None:
@@ -61,6 +62,9 @@ def compare(
         ),
     ] = None,
     text: options.Text = None,
+    column: options.Column = None,
+    images: options.Images = None,
+    audio: options.Audio = None,
     batches: options.Batches = None,
     layers: options.Layers = None,
     theory: options.Theories = None,
@@ -96,6 +100,9 @@ def compare(
         request = AuditRequest(
             model=a,
             text=text,
+            column=column,
+            images=images,
+            audio=audio,
             batches=batches,
             layers=layers,
             theories=tuple(theory or ()),

@@ -14,6 +14,11 @@ from clearhead.models.objects import is_object_path
 __all__ = ["AuditRequest"]
 
 
+PATHS = ("text", "images", "audio", "describe", "out")
+ADDED = ("column", "images", "audio")
+"""Options that manifests of earlier audits do not have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
     """The arguments and options of the command, except for how to print."""
@@ -35,13 +40,17 @@ class AuditRequest:
     out: Path
     swap: str | None = None
     """An operator and its layers, or the folder of a saved swap, applied to the model before it is measured."""
+    column: str | None = None
+    """The column of the text, if it is a table."""
+    images: Path | None = None
+    audio: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as plain values, with absolute paths."""
         values = dataclasses.asdict(self)
         is_folder = self.model not in DEMOS and not is_object_path(self.model)
         is_saved_swap = self.swap is not None and Path(self.swap).is_dir()
-        paths = ("text", "describe", "out", *(["model"] if is_folder else []), *(["swap"] if is_saved_swap else []))
+        paths = (*PATHS, *(["model"] if is_folder else []), *(["swap"] if is_saved_swap else []))
         absolute = {name: str(Path(values[name]).absolute()) for name in paths if values[name] is not None}
         names = {"claims": str(self.claims), "baseline": str(self.baseline)}
         return {**values, "theories": list(self.theories), **names, **absolute}
@@ -53,10 +62,11 @@ class AuditRequest:
             "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
             "claims": str, "baseline": str, "out": str, "inputs": int | None,
         }  # fmt: skip
+        values = {**dict.fromkeys(ADDED), **values}
         for field in dataclasses.fields(cls):
             if field.name not in values or not isinstance(values[field.name], types.get(field.name, str | None)):
                 raise CommandError(f"the manifest has no usable option {field.name}; audit the model again")
-        paths = {name: Path(values[name]) for name in ("text", "describe", "out") if values[name] is not None}
+        paths = {name: Path(values[name]) for name in PATHS if values.get(name) is not None}
         options = {field.name: values[field.name] for field in dataclasses.fields(cls)}
         names = {"claims": Claims(values["claims"]), "baseline": Baseline(values["baseline"])}
         return cls(**{**options, **paths, **names, "theories": tuple(values["theories"])})

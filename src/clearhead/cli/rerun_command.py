@@ -37,7 +37,10 @@ def run_again(path: Path, *, out: Path, model: str | None, text: Path | None, ba
         )
     findings = read_findings(folder, files)["findings"]
     request = AuditRequest.from_dict(before.command.get("options", {}))
-    request = dataclasses.replace(request, out=out, model=model or request.model, text=text or request.text)
+    request = dataclasses.replace(request, out=out, model=model or request.model)
+    if text is not None:
+        moved = next((name for name in ("images", "audio") if getattr(request, name) is not None), "text")
+        request = dataclasses.replace(request, **{moved: text})
     if out.resolve() == folder.resolve():
         raise CommandError(f"--out {out} is the report to compare with; it would be overwritten: choose another folder")
     result = run_audit(request, bar)

@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from clearhead.data.tables import is_table, read_column
 from clearhead.errors import InputError
 from clearhead.models.encoding import Encode
 
@@ -19,18 +20,29 @@ def default_passages() -> list[str]:
     return _passages(resources.files("clearhead.data").joinpath(DEFAULT_TEXT).read_text(encoding="utf-8"))
 
 
-def read_passages(path: Path) -> list[str]:
-    """Return the passages of a UTF-8 text file: paragraphs if it has blank lines, otherwise lines."""
+def read_passages(path: Path, column: str | None = None) -> list[str]:
+    """Return the passages of a UTF-8 text file or of a column of a table (`data.tables`).
+
+    Passages of a text file are its paragraphs if it has blank lines, otherwise its lines.
+    """
+    if is_table(path):
+        passages = read_column(path, column)
+    elif column is not None:
+        raise InputError(f"{path} is read as plain text, which has no columns; leave --column out, or give a table")
+    else:
+        passages = _passages(_read_text(path))
+    if not passages:
+        raise InputError(f"{path} holds no text; give at least two passages, as lines, paragraphs or rows")
+    return passages
+
+
+def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; convert it first") from None
     except OSError as error:
         raise InputError(f"cannot read the text {path}: {error.strerror}") from None
-    passages = _passages(text)
-    if not passages:
-        raise InputError(f"{path} holds no text; give at least two passages, as lines or paragraphs")
-    return passages
 
 
 def _passages(text: str) -> list[str]:

@@ -4,11 +4,13 @@ import io
 import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clearhead.errors import InputError
 from clearhead.experiments.estimates import estimate
 from clearhead.experiments.experiment import MissingPackageError
 from clearhead.numerics.moments import wilson_interval
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS", "as_svg", "draw_images", "finish_panel", "make_panels", "plot_band", "plot_mean", "plot_percentage",
-    "plot_plane",
+    "plot_plane", "write_figure",
 ]  # fmt: skip
 
 COLOURS = ("#1f5fa8", "#b85c00", "#1b7f4d", "#7a3fa0", "#5f6672", "#b3261e")
@@ -67,6 +69,21 @@ def make_panels(count: int, *, title: str, columns: int = 2) -> tuple["Figure", 
 
 def as_svg(figure: "Figure") -> str:
     """Return the figure as SVG text, with one legend for all panels. The same figure gives the same text."""
+    content = io.BytesIO()
+    _save(figure, content, "svg")
+    return content.getvalue().decode()
+
+
+def write_figure(figure: "Figure", path: Path) -> None:
+    """Write the figure as SVG, PNG or PDF, by the ending of the path, with one legend for all panels."""
+    try:
+        with path.open("wb") as file:
+            _save(figure, file, path.suffix.removeprefix(".").lower())
+    except OSError as error:
+        raise InputError(f"cannot write the figure {path}: {error.strerror}; choose another path") from None
+
+
+def _save(figure: "Figure", file: BinaryIO, kind: str) -> None:
     import matplotlib
 
     handles = {
@@ -76,9 +93,11 @@ def as_svg(figure: "Figure") -> str:
         if handles:
             columns = _legend_columns(list(handles), width=figure.get_figwidth())
             figure.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=columns)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Title": figure.get_gid() or ""})
-    return text.getvalue()
+        metadata = {"Creator": None, "Title": figure.get_gid() or ""}
+        dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
+        if kind == "png":
+            del metadata["Creator"]
+        figure.savefig(file, format=kind, dpi=200, metadata={**metadata, **dated[kind]})
 
 
 def finish_panel(

@@ -9,7 +9,7 @@ import math
 import re
 import struct
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -21,7 +21,7 @@ from clearhead.errors import InputError
 from clearhead.models.objects import SWAP_FILE, SWAP_KEY, LoadError
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes
 
-__all__ = ["StoredWeights", "check_folder", "check_size", "check_tokenizer", "read_weights"]
+__all__ = ["StoredWeights", "check_folder", "check_processor", "check_size", "check_tokenizer", "read_weights"]
 
 SAFE_ATTENTION = (None, "eager", "sdpa")
 MAX_CONFIG_BYTES = 4 * 2**20
@@ -31,6 +31,12 @@ MAX_EXPANSION = 1000
 MAX_REPEATS = 1000
 """Layers, blocks or experts that are allowed whatever the weights are: some models share weights between layers."""
 SLACK_ELEMENTS = 10_000_000
+MAX_INPUT_SIZES = {
+    **dict.fromkeys(("height", "width", "shortest_edge", "size", "crop_size"), 8192),
+    **dict.fromkeys(("feature_size", "n_fft", "hop_length", "chunk_length", "num_mel_bins"), 2**16),
+    "n_samples": 2**26, "nb_max_frames": 2**20, "max_length": 2**26,
+}  # fmt: skip
+"""The largest sizes of images, spectrograms and waveforms that a processor may ask for."""
 
 _FLOATING = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 _REPEATS = re.compile(r"^n(um)?_.*(layer|block|expert|stage)s?$|(layer|block)s$|^depths?$")
@@ -124,11 +130,22 @@ def check_tokenizer(folder: Path) -> None:
             raise LoadError(f"{path} has replacements that can lengthen a text {expansion} times; they are not run")
 
 
+def check_processor(folder: Path, names: Iterable[str]) -> None:
+    """Raise LoadError if a file of a processor asks for inputs of a size that would fill the memory."""
+    for path in (folder / name for name in names if (folder / name).exists()):
+        for name, number in _numbers(_read(path, MAX_CONFIG_BYTES)):
+            if number > MAX_INPUT_SIZES.get(name, number):
+                raise LoadError(f"{path} has {name} of {number:,}; at most {MAX_INPUT_SIZES[name]:,} is allowed")
+
+
 def _check_config(path: Path) -> None:
     try:
         config = _read(path, MAX_CONFIG_BYTES)
     except FileNotFoundError:
-        raise LoadError(f"{path.parent} has no config.json; give the folder that save_pretrained wrote") from None
+        raise LoadError(
+            f"{path.parent} has no config.json; give the folder that save_pretrained wrote, or "
+            "package.module:function that returns the model (docs/models.md#models-that-do-not-load)"
+        ) from None
     for name, value in _items(config):
         if "attn_implementation" in name:
             for backend in value.values() if isinstance(value, dict) else [value]:

@@ -21,7 +21,10 @@ from clearhead.models.folder_checks import check_folder, check_size, check_token
 from clearhead.models.objects import LoadError, first_line
 from clearhead.storage import check_checksums
 
-__all__ = ["TOKENIZER_FILES", "Draw", "baseline_of", "folder_encoder", "load_huggingface", "tokenizer_files"]
+__all__ = [
+    "OPTIONS", "PROCESSOR_FILES", "TOKENIZER_FILES", "Draw", "baseline_of", "folder_encoder", "load_huggingface",
+    "offline", "quiet", "tokenizer_files",
+]  # fmt: skip
 
 Draw = Callable[[int], nn.Module]
 """Returns a model with fresh random weights, drawn from a seed."""
@@ -32,7 +35,15 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 FILES_NEXT_TO_TOKENIZER = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
 """Files that a tokenizer reads, none of which is a tokenizer by itself."""
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 OPTIONS = {"local_files_only": True, "trust_remote_code": False}
+
+
+INSTEAD = (
+    "if your own code can load it, give package.module:function that returns the model and its tokenizer "
+    "(docs/models.md#models-that-do-not-load)"
+)
+"""The next step for a folder that does not load."""
 
 
 def load_huggingface(folder: Path) -> nn.Module:
@@ -44,7 +55,7 @@ def load_huggingface(folder: Path) -> nn.Module:
         import transformers
     except ImportError:
         raise LoadError("Hugging Face models need transformers; pip install 'clearhead[hf]'") from None
-    with _offline(), _quiet(transformers):
+    with offline(), quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **OPTIONS)
             check_size(folder, copy.deepcopy(config), weights, transformers.AutoModel.from_config)
@@ -56,7 +67,7 @@ def load_huggingface(folder: Path) -> nn.Module:
                 f"the weights in {folder} are a pickle that could run code; save them as safetensors"
             ) from error
         except Exception as error:
-            raise LoadError(f"cannot load {folder}: {_cause(error)}") from error
+            raise LoadError(f"cannot load {folder}: {_cause(error)}; {INSTEAD}") from error
 
 
 def folder_encoder(folder: Path, model: nn.Module, max_tokens: int) -> Encode | None:
@@ -78,8 +89,8 @@ def folder_encoder(folder: Path, model: nn.Module, max_tokens: int) -> Encode | 
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that its tokenizer is read from, in the order of their names."""
-    names = (*TOKENIZER_FILES, *FILES_NEXT_TO_TOKENIZER)
+    """Return the files of a folder that its tokenizer and processor are read from, in the order of their names."""
+    names = (*TOKENIZER_FILES, *FILES_NEXT_TO_TOKENIZER, *PROCESSOR_FILES)
     return [folder / name for name in sorted(names) if (folder / name).is_file()]
 
 
@@ -93,7 +104,7 @@ def baseline_of(model: nn.Module, name: str) -> Draw:
 
     def draw(seed: int) -> nn.Module:
         transformers: Any = importlib.import_module("transformers")
-        with _offline(), _quiet(transformers), torch.random.fork_rng(devices=[]):
+        with offline(), quiet(transformers), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
                 drawn: nn.Module = kind(copy.deepcopy(config))
@@ -136,7 +147,7 @@ def _load_tokenizer(folder: Path) -> Any:
     transformers: Any = importlib.import_module("transformers")
     try:
         check_tokenizer(folder)
-        with _offline(), _quiet(transformers):
+        with offline(), quiet(transformers):
             return transformers.AutoTokenizer.from_pretrained(folder, **OPTIONS)
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -157,7 +168,7 @@ def _cause(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _offline() -> Iterator[None]:
+def offline() -> Iterator[None]:
     """Keep transformers off the network in any environment: local_files_only does not cover a backbone."""
     constants: Any = importlib.import_module("huggingface_hub.constants")
     before = constants.HF_HUB_OFFLINE
@@ -169,7 +180,7 @@ def _offline() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Suppress progress bars, log messages and warnings of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,14 +1,15 @@
 """An audit as a short text and as an HTML fragment for notebooks: the verdicts of the leading claims."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from markupsafe import Markup
 
+from clearhead.audit.findings import Finding
 from clearhead.audit.record import AuditRecord
 from clearhead.report.grid import arrange, leading
-from clearhead.report.wording import clean, evidence, headline
+from clearhead.report.wording import clean, evidence, headline, number, span
 
-__all__ = ["notebook_html", "summary_text"]
+__all__ = ["findings_html", "notebook_html", "summary_text"]
 
 
 def summary_text(record: AuditRecord) -> str:
@@ -24,6 +25,35 @@ def notebook_html(record: AuditRecord) -> str:
     )
     notes = Markup("").join(Markup("<p>Note: {}</p>").format(clean(note)) for note in record.notes)
     return str(Markup("<div><p>{}</p><ul>{}</ul>{}</div>").format(_audited(record), verdicts, notes))
+
+
+def findings_html(findings: Sequence[Finding], *, most: int = 100) -> str:
+    """Return findings as an HTML table without scripts or styles, at most `most` rows; every string is escaped."""
+    names = ("theory", "statistic", "layer", "head", "value", "95 % interval", "control", "predicted", "verdict")
+    rows = Markup("").join(_row("td", _cells(finding)) for finding in findings[:most])
+    note = f"{len(findings) - most:,} more rows: to_pandas() has all" if len(findings) > most else ""
+    table = Markup("<table><thead>{}</thead><tbody>{}</tbody></table>").format(_row("th", names), rows)
+    return str(Markup("<div>{}{}</div>").format(table, Markup("<p>{}</p>").format(note) if note else ""))
+
+
+def _row(tag: str, cells: Iterable[str]) -> Markup:
+    opened, closed = Markup(f"<{tag}>"), Markup(f"</{tag}>")
+    return Markup("<tr>{}</tr>").format(Markup("").join(opened + cell + closed for cell in cells))
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    control = finding.closest_control
+    return (
+        clean(finding.claim.theory),
+        clean(finding.claim.statistic),
+        str(finding.layer),
+        str(finding.head),
+        number(finding.value),
+        span(finding.interval),
+        f"{number(control.value)} ({clean(control.name)})" if control.draws else "-",
+        number(finding.predicted),
+        str(finding.verdict),
+    )
 
 
 def _audited(record: AuditRecord) -> str:

@@ -1,0 +1,124 @@
+"""`clearhead figure`: what each kind draws, formats, and errors."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clearhead.audit.findings import Verdict
+from clearhead.audit.record import AuditRecord, DepthCurve, DepthLine
+from clearhead.cli.failure import CommandError
+from clearhead.cli.figure_command import draw_figure, make_figure
+from clearhead.cli.options import FigureKind
+from clearhead.errors import InputError
+from clearhead.numerics.moments import Interval
+from clearhead.report.json_file import write_json
+from clearhead.theories.catalogue import TheorySource
+from tests.report.synthetic import KERNEL_PCA, MAX_MARGIN, record_of
+
+pytest.importorskip("matplotlib")
+COLOURED = (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED, Verdict.CONTRADICTED)
+HOSTILE = "$x_{$ \ud800\x1b[31m</svg>"
+
+
+@pytest.fixture(scope="module")
+def record() -> AuditRecord:
+    lines = tuple(
+        DepthLine(name=name, values=values, intervals=tuple(Interval(v - 0.5, v + 0.25) for v in values))
+        for name, values in (("this model", (3.0, 2.0, 1.5)), (HOSTILE, (3.0, 3.5, 4.0)))
+    )
+    curve = DepthCurve(theory="max margin", title=HOSTILE, quantity="nats", layers=(0, 2, 3), lines=lines)
+    sources = [TheorySource(key=key, title=claim.theory, package="p", version="1")
+        for key, claim in (("kernel-pca", KERNEL_PCA), ("max-margin", MAX_MARGIN))]  # fmt: skip
+    made = record_of([12, 12, 7], KERNEL_PCA, MAX_MARGIN, model=HOSTILE)
+    return dataclasses.replace(made, theories=tuple(sources), curves=(curve,))
+
+
+def _drawn(record: AuditRecord, kind: FigureKind) -> list[Any]:
+    figure, theories = make_figure(record.to_dict(), kind, ["kernel PCA", "max margin"])
+    assert figure is not None
+    assert theories == (["max margin"] if kind is FigureKind.DEPTH else ["kernel PCA", "max margin"])
+    return figure.axes
+
+
+def test_a_heatmap_colours_the_heads_with_a_verdict_for_or_against(record: AuditRecord) -> None:
+    [outlier] = [f for f in record["kernel-pca"].layer(0) if f.head == 5]
+    assert outlier.verdict is Verdict.NO_EVIDENCE
+    findings = tuple(dataclasses.replace(f, value=-3.0) if f is outlier else f for f in record.findings)
+    record = dataclasses.replace(record, findings=findings)
+    axes = _drawn(record, FigureKind.HEATMAP)[0]
+    grey, coloured = (np.ma.filled(image.get_array(), np.nan) for image in axes.images)
+    for finding in record["kernel-pca"]:
+        value = coloured[finding.layer, finding.head]
+        assert (value == finding.value) if finding.verdict in COLOURED else np.isnan(value)
+        assert np.isnan(grey[finding.layer, finding.head]) == np.isnan(finding.value)
+    assert np.isnan(grey[2, 7:]).all()  # the last layer has 7 heads
+    values = [f.value for f in record["kernel-pca"]]
+    assert axes.images[1].get_clim() == (np.nanmin(values), np.nanmax(values))
+
+
+def test_the_null_is_the_closest_control_of_every_head(record: AuditRecord) -> None:
+    axes = _drawn(record, FigureKind.NULL)[1]
+    findings = sorted((f for f in record["max-margin"] if f.value == f.value), key=lambda f: f.value)
+    (controls, _, [ranges]), (heads, _, [intervals]) = axes.containers
+    assert list(heads.get_ydata()) == [f.value for f in findings]
+    assert list(controls.get_ydata()) == [f.closest_control.value for f in findings]
+    for drawn, expected in (
+        (ranges, [f.closest_control.range for f in findings]),
+        (intervals, [f.interval for f in findings]),
+    ):
+        ends = [(low, high) for (_, low), (_, high) in drawn.get_segments()]
+        for end, interval in zip(ends, expected, strict=True):
+            if interval.low == interval.low:
+                assert end == pytest.approx((interval.low, interval.high))
+    [predicted] = [line for line in axes.lines if "predicted" in str(line.get_label())]
+    assert set(predicted.get_ydata()) == {0.0}
+
+
+def test_curves_have_one_line_per_quantity(record: AuditRecord) -> None:
+    [axes] = _drawn(record, FigureKind.DEPTH)
+    assert [list(line.get_ydata()) for line in axes.lines] == [[3.0, 2.0, 1.5], [3.0, 3.5, 4.0]]
+    assert list(axes.lines[0].get_xdata()) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(("ending", "start"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_the_ending_selects_the_format_and_files_are_reproducible(
+    record: AuditRecord, tmp_path: Path, ending: str, start: bytes
+) -> None:
+    write_json(record, tmp_path / "findings.json")
+    contents = []
+    for name in ("first", "second"):
+        drawn = draw_figure(tmp_path, FigureKind.NULL, tmp_path / f"{name}.{ending}", theory="kernel-pca")
+        assert drawn == ["kernel PCA"]
+        contents.append((tmp_path / f"{name}.{ending}").read_bytes())
+    assert contents[0].startswith(start)
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("kind", FigureKind)
+def test_hostile_names_are_text(record: AuditRecord, tmp_path: Path, kind: FigureKind) -> None:
+    write_json(record, tmp_path / "findings.json")
+    draw_figure(tmp_path / "findings.json", kind, tmp_path / "figure.svg", theory=None)
+    text = (tmp_path / "figure.svg").read_text()
+    assert text.count("</svg>") == 1
+    assert "\x1b" not in text
+
+
+def test_errors_name_what_is_possible(record: AuditRecord, tmp_path: Path) -> None:
+    write_json(dataclasses.replace(record, curves=()), tmp_path / "findings.json")
+    (tmp_path / "other.json").write_text("{}")
+    out = tmp_path / "figure.svg"
+    for source, kind, target, theory, message in (
+        (tmp_path, FigureKind.NULL, tmp_path / "figure.jpg", None, r"must end in \.svg, \.png, \.pdf"),
+        (tmp_path, FigureKind.NULL, out, "magic", "has no theory 'magic'; it has kernel-pca, max-margin"),
+        (tmp_path, FigureKind.DEPTH, out, None, "has nothing to draw as depth for kernel PCA, max margin"),
+        (tmp_path / "missing", FigureKind.NULL, out, None, "give the findings.json or the folder of a report"),
+        (tmp_path / "other.json", FigureKind.NULL, out, None, "does not hold the findings of an audit"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            draw_figure(source, kind, target, theory=theory)
+    with pytest.raises(InputError, match="cannot write the figure"):
+        draw_figure(tmp_path, FigureKind.NULL, tmp_path / "no folder" / "figure.svg", theory=None)
+    assert not out.exists()

@@ -1,0 +1,33 @@
+"""Bugs that the tests must find in records in Python, figures, inputs from files, and demonstrations."""
+
+from fault import Fault
+
+HEADS, RECORD, NOTEBOOK, FIGURE = (
+    "tests/test_heads.py", "tests/audit/test_record.py", "tests/report/test_notebook.py", "tests/cli/test_figure.py"
+)  # fmt: skip
+TABLES, MEDIA, INPUTS = "tests/data/test_tables.py", "tests/data/test_media.py", "tests/cli/test_inputs.py"
+
+PRESENTATION_FAULTS = (
+    Fault("weights: hidden keys get weight", "heads.py", "            scores = scores.masked_fill(~self.mask, -torch.inf)\n", "            pass\n", (HEADS,)),
+    Fault("weights: the soft cap is ignored", "heads.py", "scores = self.softcap * torch.tanh(scores / self.softcap)", "pass", (HEADS,)),
+    Fault("weights: sinks take no weight", "heads.py", "total = torch.logaddexp(total, self.sinks.to(wide)[:, None, None])", "pass", (HEADS,)),
+    Fault("repr: a record prints its findings", "audit/record.py", "{len(self.findings)} findings, theories", "{self.findings} findings, theories", (RECORD,)),
+    Fault("lookup: the layer of a record is its head", "audit/record.py", "return FindingTable(self.findings).layer(number)", "return FindingTable(self.findings).head(number)", (RECORD,)),
+    Fault("notebook: cells are not escaped", "report/notebook.py", "opened + cell + closed", "opened + Markup(cell) + closed", (NOTEBOOK,)),
+    Fault("figure: heads without evidence are coloured", "cli/figure_command.py", 'measured[at] if finding["verdict"] in JUDGED else math.nan', "measured[at]", (FIGURE,)),
+    Fault("figure: few heads fill the scale", "cli/figure_command.py", "float(np.nanmin(measured)), float(np.nanmax(measured))", "float(np.nanmin(judged)), float(np.nanmax(judged))", (FIGURE,)),
+    Fault("figure: the null is the first control", "cli/figure_command.py", 'f["controls"].get(f["closest_control"])', 'next(iter(f["controls"].values()))', (FIGURE,)),
+    Fault("figure: dollar signs are mathematics", "cli/figure_command.py", '.replace("$", r"\\$")', "", (FIGURE,)),
+    Fault("tables: a CSV without a column is prose", "data/tables.py", 'SUFFIXES = (".csv", ', "SUFFIXES = (", (TABLES,)),
+    Fault("tables: the second file of a dataset is not read", "data/tables.py", "        for file in files:\n", "        for file in files[:1]:\n", (TABLES,)),
+    Fault("tables: a dataset reads files outside its folder", "data/tables.py", 'folder / Path(str(entry["filename"])).name for', 'folder / str(entry["filename"]) for', (TABLES,)),
+    Fault("tables: numbers are text", "data/tables.py", "        if not isinstance(value, str | None):\n", "        if False:\n", (TABLES,)),
+    Fault("sound: 24 bits are read from the wrong byte", "data/media.py", "((0, 0), (1, 0))", "((0, 0), (0, 1))", (MEDIA,)),
+    Fault("sound: not resampled", "data/media.py", "    if own != rate:\n", "    if False:\n", (MEDIA,)),
+    Fault("sound: the left channel alone", "data/media.py", "mono = samples.mean(axis=1)", "mono = samples[:, 0]", (MEDIA,)),
+    Fault("inputs: all files are read", "cli/inputs.py", "chosen = files[: request.inputs]", "chosen = files", (INPUTS,)),
+    Fault("inputs: the checksum is that of names", "cli/inputs.py", "{path.relative_to(folder).as_posix()} {sha256_of_file(path)}", "{path.relative_to(folder).as_posix()}", (INPUTS,)),
+    Fault("inputs: waveforms of one batch have different lengths", "models/processors.py", '{"padding": True}', "{}", (INPUTS,)),
+    Fault("inputs: samples of sound count as tokens", "audit/model_runs.py", "    if not isinstance(ids, Tensor):\n        return None\n    mask = batch.get(\"attention_mask\")\n", "    mask = batch.get(\"attention_mask\") if isinstance(batch, Mapping) else None\n    if isinstance(mask, Tensor):\n        return int(mask.sum())\n    if not isinstance(ids, Tensor):\n        return None\n", (INPUTS,)),
+    Fault("inputs: a processor may ask for any size", "models/folder_checks.py", "if number > MAX_INPUT_SIZES.get(name, number):", "if False:", (INPUTS,)),
+)  # fmt: skip
