@@ -98,7 +98,7 @@ def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").write_text("{}")
     with pytest.raises(InputError, match="has several splits; give the folder of one: 'train'"):
         read_passages(tmp_path, "review")
-    (tmp_path / "train" / "state.json").write_text('{"_data_files": [{"filename": "../../outside.arrow"}]}')
-    (tmp_path.parent / "outside.arrow").write_bytes(b"")
+    (tmp_path / "train" / "state.json").write_text('{"_data_files": [{"filename": "../outside.arrow"}]}')
+    (tmp_path / "outside.arrow").write_bytes(next((tmp_path / "train").glob("*.arrow")).read_bytes())
     with pytest.raises(InputError, match=r"cannot read the table .*train"):
         read_passages(tmp_path / "train", "review")

@@ -130,7 +130,7 @@ def _null(axes: "Axes", claim: Mapping[str, Any], findings: Sequence[Mapping[str
     ):
         reach = [[_reach(c, span, end) for c, span in zip(centres, spans, strict=True)] for end in ("low", "high")]
         label = "heads, 95 % interval" if style == 0 else "closest control, 95 % of its draws"
-        look = (
+        look: dict[str, Any] = (
             {"fmt": "o", "markersize": 3, "linewidth": 1} if style == 0 else {"fmt": "_", "linewidth": 3, "alpha": 0.6}
         )
         axes.errorbar(ranks, centres, yerr=reach, color=COLOURS[style], label=label, **look)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from clearhead.audit.manifest import MANIFEST_FILE
 from clearhead.audit.stored import read_findings, read_manifest
@@ -39,8 +40,9 @@ def run_again(path: Path, *, out: Path, model: str | None, text: Path | None, ba
     request = AuditRequest.from_dict(before.command.get("options", {}))
     request = dataclasses.replace(request, out=out, model=model or request.model)
     if text is not None:
-        moved = next((name for name in ("images", "audio") if getattr(request, name) is not None), "text")
-        request = dataclasses.replace(request, **{moved: text})
+        given = next((name for name in ("images", "audio") if getattr(request, name) is not None), "text")
+        moved: dict[str, Any] = {given: text}
+        request = dataclasses.replace(request, **moved)
     if out.resolve() == folder.resolve():
         raise CommandError(f"--out {out} is the report to compare with; it would be overwritten: choose another folder")
     result = run_audit(request, bar)

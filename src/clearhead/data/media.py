@@ -60,7 +60,7 @@ def read_audio(path: Path, rate: int) -> NDArray[np.float32]:
 
         common = math.gcd(own, rate)
         mono = resample_poly(mono, rate // common, own // common)
-    return mono.astype(np.float32)
+    return np.asarray(mono, dtype=np.float32)
 
 
 def media_batches(
