@@ -122,7 +122,7 @@ CLAIMS = (
 
 
 def test_an_audit_prints_every_head_and_writes_the_report(here: Path) -> None:
-    done = clearhead(*SMALL_AUDIT, "--claims", "all", here=here)
+    done = clearhead(*SMALL_AUDIT, "--claims", "all", "--details", here=here)
     assert (done.returncode, done.stderr) == (0, "")
     assert files(here) == {
         "small.py",
@@ -235,7 +235,7 @@ def _with_a_theorem_that_fails(here: Path) -> list[str]:
     (here / "broken.py").write_text(
         "import dataclasses, clearhead.theories.catalogue as c\n"
         "whole = c.find_theories(['kernel-pca'])[0].theorems()\n"
-        "c.all_theorems = lambda: [dataclasses.replace(whole[0], residual=1.0), *whole[1:]]\n"
+        "c.all_theorems = lambda progress: [dataclasses.replace(whole[0], residual=1.0), *whole[1:]]\n"
         "from clearhead.cli.main import run\nrun()\n"
     )
     return [sys.executable, "broken.py", "verify"]
@@ -525,7 +525,7 @@ def test_help_is_ascii_and_needs_no_width(here: Path, warm: WarmCommand) -> None
 def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--allow-unseen", "--audio", "--batch-size", "--batches", "--claims", "--column", "--describe",
+        "--allow-unseen", "--audio", "--batch-size", "--batches", "--claims", "--column", "--describe", "--details",
         "--estimate", "--help", "--images",
         "--inputs", "--json",
         "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",

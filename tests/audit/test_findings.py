@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.audit.findings import ControlResult, Finding
+from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.theories.theory import TheoremCheck
 from tests.audit.synthetic_findings import CLAIM, LOWER, control, finding
 
@@ -156,3 +156,19 @@ THEOREM = TheoremCheck(
 )
 def test_a_theorem_holds_if_its_residuals_are_small_and_its_control_is_not(change: dict, holds: bool) -> None:
     assert dataclasses.replace(THEOREM, **change).holds is holds
+
+
+def test_the_deciding_control_is_the_hardest_to_exceed_towards_the_theory() -> None:
+    close, clear = control(0.55, 0.4, name="close"), control(0.6, 1e-6, name="clear")
+    assert finding(0.7, controls=(clear, close)).deciding_control is close
+    assert finding(0.7, controls=(clear, close)).p_value == close.p_value
+    between = finding(0.4, controls=(LOW, HIGH))
+    assert between.deciding_control is HIGH, "it lies below this control, whatever the others say"
+    below = dataclasses.replace(finding(0.1, controls=(LOW, HIGH)), verdict=Verdict.CONTRADICTED)
+    assert below.deciding_control is LOW
+
+
+def test_without_a_test_the_closest_control_decides() -> None:
+    untested = control(0.3, math.nan, name="untested")
+    assert finding(0.5, controls=(untested,)).deciding_control is untested
+    assert finding(0.5, controls=()).deciding_control.draws == 0

@@ -134,10 +134,9 @@ def test_headlines_name_the_direction_and_the_unit() -> None:
     (against,) = summarise(judge([up]))
     assert headline(agreeing) == "Theory is supported in the only head."
     assert headline(against) == "Theory is contradicted in the only head."
-    for summary, value in ((agreeing, "-0.50"), (against, "0.50")):
+    for summary, value, level in ((agreeing, "-0.50", "-0.20 for low"), (against, "0.50", "0.10 for high")):
         assert evidence(summary) == (
-            f"Change is {value} in the median head and -0.20 for low; the theory predicts a lower value than every "
-            "control."
+            f"Change is {value} in the median head and {level}; the theory predicts a lower value than every control."
         )
     layers = [one_sided(-0.5, LOW, claim=BY_LAYER, layer=layer) for layer in range(3)]
     (summary,) = summarise(judge([*layers, one_sided(0.5, LOW, claim=BY_LAYER, layer=3)]))

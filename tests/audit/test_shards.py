@@ -28,6 +28,7 @@ EVERYTHING: dict[str, Any] = {
     "theories": ("max-margin", "coding-rate", "symmetry", "attention-sinks"),
     "layers": LAYERS,
     "claims": "all",
+    "decode": lambda ids: " ".join(f"word{i}" for i in ids),
 }
 ROUNDING = 1e-12
 """Sums are added in another order."""
@@ -68,9 +69,17 @@ def assert_same(record: AuditRecord, expected: AuditRecord) -> None:
             values.pop(key)
     _assert_alike(first, second, "record")
     assert [s.values.tobytes() for s in record.samples] == [s.values.tobytes() for s in expected.samples]
+    assert record.texts == expected.texts
+    assert [shown.tokens for shown in record.shown] == [shown.tokens for shown in expected.shown]
+    assert _arrays(record) == _arrays(expected)
     assert record.manifest is not None
     assert expected.manifest is not None
     assert record.manifest.differences(expected.manifest) == []
+
+
+def _arrays(record: AuditRecord) -> list[bytes]:
+    layers = [layer for shown in record.shown for layer in shown.layers]
+    return [array.tobytes() for layer in layers for array in (layer.weights, *(p.bars for p in layer.pictures))]
 
 
 def _assert_alike(value: Any, expected: Any, where: str) -> None:

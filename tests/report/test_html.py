@@ -194,7 +194,7 @@ def test_the_table_has_every_number_of_a_head_in_its_column(record):
     titles = re.findall(r"<th>(.*?)</th>", table)
     rows = [dict(zip(titles, re.findall(r"<td>(.*?)</td>", row), strict=True)) for row in table.split("<tr>")[2:]]
     for row, f in zip(rows, record.findings, strict=True):
-        control = f.closest_control
+        control = f.deciding_control
         expected = (f.value, control.value, f.predicted, f.agreement, f.p_value, f.adjusted_p_value)
         columns = ("Value", "Control value", "Predicted", "Agreement", "p", "p adjusted")
         assert [row[column] for column in columns] == [number(value) for value in expected]

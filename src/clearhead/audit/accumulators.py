@@ -16,7 +16,14 @@ from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.record import DepthCurve, DepthLine
 from clearhead.audit.rows import Rows
 from clearhead.errors import InputError
-from clearhead.numerics.moments import Array, Interval, RunningMoments, prediction_error, prediction_p_value
+from clearhead.numerics.moments import (
+    Array,
+    Interval,
+    RunningMoments,
+    evenly_spaced,
+    prediction_error,
+    prediction_p_value,
+)
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Sample, Samples, Unit
 
@@ -231,6 +238,7 @@ class ClaimSums:
             p_value=p if self.value.count[head] > 1 else np.nan,
             error=error,
             freedom=max(freedom, 0),
+            sample=evenly_spaced(draws),
         )
 
 

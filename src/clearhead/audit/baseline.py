@@ -25,7 +25,7 @@ from clearhead.interfaces.placement import full_weights
 from clearhead.models.loading import baseline_draw
 from clearhead.models.norms import has_norms, norm_values, with_norms
 from clearhead.models.objects import LoadError
-from clearhead.numerics.moments import Array, Interval, prediction_error, prediction_p_value
+from clearhead.numerics.moments import Array, Interval, evenly_spaced, prediction_error, prediction_p_value
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Need, Theory
 
@@ -285,6 +285,7 @@ def _against_all(head: _Head, starts: Sequence[Finding], seed: int) -> ControlRe
         p_value=prediction_p_value(head.value, values, error=error),
         error=prediction_error(values, error=error),
         freedom=len(values) - 1,
+        sample=evenly_spaced(values),
     )
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from clearhead.numerics.moments import Interval
 from clearhead.theories.reason import Reason
-from clearhead.theories.theory import Claim
+from clearhead.theories.theory import Claim, Direction
 
 __all__ = ["NO_CONTROL", "ControlResult", "Finding", "NoEvidence", "Verdict"]
 
@@ -49,6 +49,7 @@ class ControlResult:
     it was measured on other keys, where the same number may have another meaning.
 
     error: standard error of the difference between head and control, with `freedom` degrees of freedom
+    sample: the draws, each averaged over inputs; of many, evenly spaced quantiles
     """
 
     name: str
@@ -60,6 +61,7 @@ class ControlResult:
     decisive: bool = True
     error: float = math.nan
     freedom: int = 0
+    sample: tuple[float, ...] = ()
 
 
 NO_CONTROL = ControlResult(
@@ -120,6 +122,25 @@ class Finding:
         decisive = {control.name: control for control in self.controls if control.decisive}
         name = self.claim.closest({name: control.value for name, control in decisive.items()}, self.predicted)
         return decisive.get(name) or next(iter(decisive.values()), NO_CONTROL)
+
+    @property
+    def deciding_control(self) -> ControlResult:
+        """The control that is hardest to exceed in the theory's direction: the one with the largest p-value there.
+
+        A head that is contradicted lies beyond all controls in the other direction, and that one counts.
+        `closest_control` where there is no test.
+        """
+        closest = self.closest_control
+        tested = [c for c in self.controls if c.decisive and not math.isnan(c.value) and not math.isnan(c.p_value)]
+        if self.claim.direction is not None:
+            side = 1.0 if self.claim.direction is Direction.HIGHER else -1.0
+        else:
+            side = math.copysign(1.0, self.predicted - closest.value)
+        if not self.applies or not tested or math.isnan(side):
+            return closest
+        if self.verdict is Verdict.CONTRADICTED:
+            side = -side
+        return max(tested, key=lambda c: (_one_sided(c, (self.value - c.value) * side > 0), side * c.value))
 
     @property
     def p_value(self) -> float:

@@ -82,6 +82,9 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         samples=samples,
         manifest=manifest,
         baselines=before.counts,
+        words={theory.title: theory.words for theory in chosen if theory.words is not None},
+        shown=part.shown,
+        texts=tuple(run.texts) if any(run.texts) else (),
     )
 
 

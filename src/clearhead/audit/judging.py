@@ -124,7 +124,8 @@ class Summary:
     """One claim over all heads: medians over the heads that it applies to, and how many heads have each verdict.
 
     `controls` has the median of each control by name; `decisive` names the controls that are judged by; `no_evidence`
-    counts the kinds of "no evidence", and `detectable` is the median over these heads.
+    counts the kinds of "no evidence", and `detectable` is the median over these heads; `deciding` is the control that
+    decides in most heads.
     """
 
     claim: Claim
@@ -137,6 +138,7 @@ class Summary:
     verdicts: dict[Verdict, int]
     no_evidence: dict[NoEvidence, int] = dataclasses.field(default_factory=dict)
     detectable: float = math.nan
+    deciding: str = ""
 
     @property
     def measured(self) -> int:
@@ -180,7 +182,13 @@ def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
         verdicts=dict(Counter(f.verdict for f in family)),
         no_evidence=dict(Counter(f.no_evidence for f in family if f.no_evidence is not None)),
         detectable=_median([f.detectable for f in family if f.no_evidence is not None]),
+        deciding=_most_common(f.deciding_control.name for f in measured if f.deciding_control.draws),
     )
+
+
+def _most_common(names: Iterable[str]) -> str:
+    counts = Counter(names)
+    return max(counts, key=lambda name: counts[name], default="")
 
 
 def _median(values: Sequence[float] | Array) -> float:

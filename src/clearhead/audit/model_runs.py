@@ -13,10 +13,12 @@ from clearhead._capture import Capture, GradientCapture, capture, capture_gradie
 from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import require_tokens, tensors
 from clearhead.audit.parts import Coverage, Run, Span
+from clearhead.audit.shown_inputs import input_texts
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
 from clearhead.interfaces.placement import input_device, without_compiling
+from clearhead.models.encoding import Decode
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.theory import Need
 
@@ -46,6 +48,7 @@ def measure(
     loss: Callable[[Any, Any], Tensor] | None,
     device: torch.device = CPU,
     most: int | None = None,
+    decode: Decode | None = None,
 ) -> None:
     """Run the model on the batches of the span and give every attention call to the measurements of the run.
 
@@ -55,6 +58,7 @@ def measure(
     measured: called after each batch with its number of inputs, when the run has counted it
     device: of the theories' arithmetic; every call is moved there once
     most: number of inputs of the audit after which the run ends
+    decode: turns token ids into text; the run keeps the beginning of every input
     """
     first = span.first - run.covered.inputs
     observer = _Observer(run.measurements, layers, seconds, checked, device)
@@ -77,6 +81,7 @@ def measure(
             if not observer.lead:
                 tokens = _count_tokens(batch)
                 run.covered += Coverage(observer.inputs, observer.attended if tokens is None else tokens)
+                run.texts += [] if decode is None else input_texts(batch, observer.inputs, decode)
                 run.batches = index + 1
                 measured(observer.inputs)
     progress(run.covered.inputs)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from clearhead._capture import capture
 from clearhead._swap.notes import swapped_operators
 from clearhead.audit.baseline import BASELINE_INPUTS, measure_baseline
 from clearhead.audit.checkpoint import Checkpoint
@@ -21,7 +22,9 @@ from clearhead.audit.manifest import Manifest, make_manifest
 from clearhead.audit.model_runs import AuditError, count_inputs, evaluation_mode, forward, measure, run_whole_model
 from clearhead.audit.parts import Part, Run, Shard, span_of
 from clearhead.audit.record import Fidelity
+from clearhead.audit.shown_inputs import InputRecorder, ShownInput
 from clearhead.interfaces import AttentionSpec
+from clearhead.models.encoding import Decode
 from clearhead.theories.catalogue import LoadedTheories
 from clearhead.theories.theory import Theory, WholeModelErrors
 
@@ -55,6 +58,7 @@ class Setup:
     complete_manifest: Callable[[Manifest], Manifest]
     progress: Callable[[str, int], None]
     notice: Callable[[str], None] = field(default=lambda line: None)
+    decode: Decode | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -121,6 +125,7 @@ def measure_part(
         elapsed = part.elapsed
         if saved is None and shard.number == 1:
             part.whole_model = tuple(_run_whole_model(model, first, setup, seconds))
+            part.shown = _shown_inputs(model, first, setup, fidelity, layers)
         checksum = BatchChecksum()
 
         def save(*, always: bool = False) -> None:
@@ -170,6 +175,7 @@ def measure_part(
                 loss=setup.loss,
                 device=setup.device,
                 most=most,
+                decode=setup.decode if run.baseline is None else None,
             )
             run.complete = True
 
@@ -268,6 +274,17 @@ def _run_whole_model(
             start = time.perf_counter()
             yield theory.whole_model(run_once, batch, setup.seed)
             seconds[theory.title] += time.perf_counter() - start
+
+
+def _shown_inputs(
+    model: nn.Module, batch: Any, setup: Setup, fidelity: Fidelity, layers: Collection[int] | None
+) -> tuple[ShownInput, ...]:
+    """Run the model once more on the first batch and keep what the report shows of it."""
+    heads = sum(layer.heads for layer in fidelity.layers if layers is None or layer.layer in layers)
+    recorder = InputRecorder(batch, setup.loaded.theories, heads=heads, layers=layers, decode=setup.decode)
+    with capture(model, describe=setup.describe, keep=recorder, allow_unseen=setup.allow_unseen):
+        forward(model, batch)
+    return recorder.inputs()
 
 
 def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:

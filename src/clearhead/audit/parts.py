@@ -13,9 +13,10 @@ from typing import Any
 from clearhead.audit.engine import Measurement, first_of_groups
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.record import Fidelity
+from clearhead.audit.shown_inputs import ShownInput, ShownLayer
 from clearhead.errors import InputError
 from clearhead.heads import LayerRecord
-from clearhead.theories.theory import Theory, WholeModelErrors
+from clearhead.theories.theory import Picture, Theory, WholeModelErrors
 
 __all__ = ["Coverage", "Part", "Run", "Shard", "Span", "saved_types", "span_of"]
 
@@ -93,6 +94,7 @@ class Run:
     baseline: number of the baseline model, from 0; None for the audited model
     norms: whether the baseline model has the norms of the audited one
     batches: number of the batch that comes next, among all batches of the audit
+    texts: the beginning of every input, for the report; of the audited model alone
     """
 
     theories: Sequence[Theory]
@@ -102,12 +104,14 @@ class Run:
     covered: Coverage = Coverage(0, 0)
     batches: int = 0
     complete: bool = False
+    texts: list[str] = field(default_factory=list)
 
     def merge(self, other: "Run") -> None:
         """Add the sums of the same model on the next batches."""
         for mine, theirs in zip(self.measurements, other.measurements, strict=True):
             mine.merge(theirs)
         self.covered += other.covered
+        self.texts += other.texts
 
     def state(self) -> dict[str, Any]:
         """Return the run as plain values and arrays."""
@@ -119,6 +123,7 @@ class Run:
             "covered": [self.covered.inputs, self.covered.tokens],
             "batches": self.batches,
             "complete": self.complete,
+            "texts": self.texts,
         }
 
     @classmethod
@@ -137,6 +142,7 @@ class Run:
             covered=Coverage(*state["covered"]),
             batches=state["batches"],
             complete=state["complete"],
+            texts=list(state["texts"]),
         )
 
 
@@ -148,6 +154,7 @@ class Part:
     sizes: numbers of inputs of the batches of the whole audit, as far as they are known
     checksum: of the batches before the next one of the audited model
     seconds: by theory; check, elapsed: of the fidelity check, and of everything
+    shown: inputs whose attention the report shows; the first shard has them
     """
 
     shard: Shard
@@ -166,6 +173,7 @@ class Part:
     elapsed: float = 0.0
     peak_memory: int | None = None
     complete: bool = False
+    shown: tuple[ShownInput, ...] = ()
 
     def state(self) -> dict[str, Any]:
         """Return the part as plain values and arrays."""
@@ -211,4 +219,5 @@ class Part:
 def saved_types(theories: Sequence[Theory]) -> tuple[type, ...]:
     """Return the dataclasses that the file of a part may hold."""
     kept = (t.grouping.predictions.kept_types for t in theories if t.grouping and t.grouping.predictions)
-    return (Fidelity, LayerRecord, WholeModelErrors, *(kind for kinds in kept for kind in kinds))
+    own = (Fidelity, LayerRecord, WholeModelErrors, ShownInput, ShownLayer, Picture)
+    return (*own, *(kind for kinds in kept for kind in kinds))

@@ -13,11 +13,12 @@ from clearhead.audit.finding_table import FindingTable
 from clearhead.audit.findings import Finding
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.samples import ClaimSamples
+from clearhead.audit.shown_inputs import ShownInput
 from clearhead.errors import InputError
 from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval, RunningMoments
 from clearhead.theories.catalogue import TheorySource
-from clearhead.theories.theory import Dispute, WholeModelErrors
+from clearhead.theories.theory import Dispute, PlainWords, WholeModelErrors
 
 __all__ = ["AuditRecord", "DepthCurve", "DepthLine", "Fidelity", "Timing"]
 
@@ -130,6 +131,12 @@ class AuditRecord:
     """Everything that the numbers depend on."""
     baselines: dict[str, int] = field(default_factory=dict)
     """The baselines that were measured, and the number of models of each."""
+    words: dict[str, PlainWords] = field(default_factory=dict)
+    """Theories and their verdicts for readers of another field, by title."""
+    shown: tuple[ShownInput, ...] = ()
+    """Inputs whose attention the report shows."""
+    texts: tuple[str, ...] = ()
+    """The beginning of every input as text; "" for inputs that are not tokens, empty if no input is."""
 
     def __getitem__(self, key: str) -> FindingTable:
         """Return the findings of one theory: `record["kernel-pca"].layer(3).head(5)`."""

@@ -15,6 +15,7 @@ from clearhead.audit.part_runs import Setup, measure_part
 from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
 from clearhead.interfaces import AttentionSpec
+from clearhead.models.encoding import Decode
 from clearhead.theories.catalogue import find_theories, load_theories
 from clearhead.theories.theory import Need, Theory
 
@@ -37,6 +38,7 @@ def audit(
     baseline: nn.Module | Iterable[nn.Module] | Literal["auto", "all"] | None = "auto",
     baseline_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
+    decode: Decode | None = None,
     device: str | torch.device = "cpu",
     name: str = "",
     data: str = "",
@@ -68,6 +70,7 @@ def audit(
         it
     loss: a function of the model's output and the batch that returns one number. Every batch is then differentiated,
         and theories get the gradients at each layer's output. Only claims that are not primary need it
+    decode: turns token ids into text, as `tokenizer.decode` does; the report then shows words instead of numbers
     device: of the theories' arithmetic, whatever devices the model is on. Every captured tensor is moved there once.
         Random numbers are drawn on the CPU, so they do not depend on it
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
@@ -88,6 +91,7 @@ def audit(
         baseline=baseline,
         baseline_for=baseline_for,
         loss=loss,
+        decode=decode,
         device=device,
         name=name,
         data=data,
@@ -113,6 +117,7 @@ def measure_audit(
     baseline: nn.Module | Iterable[nn.Module] | Literal["auto", "all"] | None = "auto",
     baseline_for: Sequence[str] | str | None = None,
     loss: Callable[[Any, Any], Tensor] | None = None,
+    decode: Decode | None = None,
     device: str | torch.device = "cpu",
     name: str = "",
     data: str = "",
@@ -158,6 +163,7 @@ def measure_audit(
         baselines=[baseline] if isinstance(baseline, nn.Module) else baseline or (),
         compared=_compared(chosen, baseline, baseline_for),
         loss=loss,
+        decode=decode,
         device=torch.device(device),
         name=name,
         data=data,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clearhead._swap import SwapWarning, load_swaps, swap
+from clearhead.audit.baseline import BASELINE_DRAWS, BASELINE_INPUTS
 from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import text_checksum
 from clearhead.audit.estimate import Estimate, estimate
@@ -29,6 +30,7 @@ from clearhead.models.objects import is_object_path, load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
+from clearhead.report.terminal_summary import print_summary
 from clearhead.report.wording import amount_of_memory, duration
 from clearhead.storage import sha256_of_file
 from clearhead.theories.catalogue import find_theories
@@ -43,7 +45,7 @@ _BASELINES: dict[Baseline, Literal["auto", "all"] | None] = {
     Baseline.ALL: "all",
     Baseline.NONE: None,
 }
-_PHASES = {"check": "checking the capture", "measure": "measuring", "baseline": "measuring the baseline"}
+_PHASES = {"check": "checking the capture", "measure": "measuring inputs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,23 @@ class AuditResult:
 
     record: AuditRecord
     report: WrittenReport
+
+
+class _Phases:
+    """Shows the phases of an audit. All runs of the baseline are one phase, so that its time left is that of all."""
+
+    def __init__(self, bar: ProgressBar, inputs: int | None) -> None:
+        self._bar, self._inputs, self._runs = bar, inputs, 0
+
+    def __call__(self, phase: str, done: int) -> None:
+        if phase != "baseline":
+            self._bar.update(_PHASES[phase], done, self._inputs)
+            return
+        self._runs += done == 0
+        of_run = min(self._inputs or BASELINE_INPUTS, BASELINE_INPUTS)
+        finished = (self._runs - 1) * of_run + min(done, of_run)
+        # Every model is measured with its own norms and with those of the audited model.
+        self._bar.update("measuring the baseline", finished, max(2 * BASELINE_DRAWS * of_run, finished))
 
 
 def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
@@ -110,7 +129,8 @@ def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, che
         **_options(checked),
         name=loaded.name,
         data=inputs.name,
-        progress=lambda phase, done: bar.update(_PHASES[phase], done, total),
+        decode=loaded.decode,
+        progress=_Phases(bar, total),
         checkpoint=checkpoint,
         shard=shard,
         complete_manifest=lambda manifest: _with_command(manifest, request, loaded, inputs),
@@ -162,16 +182,16 @@ def print_estimate(found: Estimate) -> None:
             console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
-def print_result(result: AuditResult, *, as_json: bool) -> None:
-    """Print the findings, and where the report is."""
+def print_result(result: AuditResult, *, as_json: bool, details: bool = False) -> None:
+    """Print the verdicts, with `details` every number, or all findings as JSON; and where the report is."""
     with printing() as console:
         if as_json:
             print(audit_as_text(result.record), file=console.file)
             return
-        print_audit(result.record, console)
+        (print_audit if details else print_summary)(result.record, console)
         report = result.report
         repeat = f"repeat    clearhead rerun {report.manifest}"
-        for line in (f"report    {report.page}", f"findings  {report.findings}", repeat):
+        for line in ("", f"report    {report.page}", f"findings  {report.findings}", repeat):
             console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from clearhead.cli.failure import CommandError
 from clearhead.cli.torchrun import is_first
@@ -19,11 +27,17 @@ class ProgressBar:
     """A bar on standard error. Where that is no terminal, only notices are printed."""
 
     def __init__(self, bar: Progress, description: str) -> None:
-        self._bar, self._task = bar, bar.add_task(description, total=None)
+        self._bar, self._task, self._phase = bar, bar.add_task(description, total=None), description
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Show what is being done, how many steps are finished, and of how many."""
-        self._bar.update(self._task, description=what, completed=done, total=total)
+        """Show what is being done, how many steps are finished, and of how many. A new text is a new phase.
+
+        Each phase has its own clock, so that the time left does not depend on the phases before.
+        """
+        if what != self._phase:
+            self._bar.remove_task(self._task)
+            self._task, self._phase = self._bar.add_task(what, total=total), what
+        self._bar.update(self._task, completed=done, total=total)
 
     def notice(self, line: str) -> None:
         """Print a line above the bar."""
@@ -63,10 +77,12 @@ def progress_bar(description: str) -> Iterator[ProgressBar]:
     """Show a progress bar while the block runs, on standard error, so that standard output holds only the result."""
     console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}"),
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left", style="dim"),
         TimeRemainingColumn(),
         console=console,
         transient=True,

@@ -76,6 +76,7 @@ def audit(
         ),
     ] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of tables.")] = False,
+    details: options.Details = False,
     shard: options.ShardOption = None,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Measure a few inputs, print the time and memory of the audit, and exit.")
@@ -128,7 +129,7 @@ def audit(
     if part is not None:
         print_shard(part, request.out)
     if result is not None:
-        print_result(result, as_json=json)
+        print_result(result, as_json=json, details=details)
 
 
 @app.command()
@@ -138,6 +139,7 @@ def merge(
         Path | None, typer.Option(metavar="PATH", help="Folder for the report. Default: the folder of the shards.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON instead of tables.")] = False,
+    details: options.Details = False,
 ) -> None:
     """Merge the shards of an audit and write its report.
 
@@ -153,7 +155,7 @@ def merge(
         from clearhead.cli.shard_command import merge_folder
 
         result = merge_folder(folder, folder if out is None else out)
-    print_result(result, as_json=json)
+    print_result(result, as_json=json, details=details)
 
 
 app.command()(rerun)
@@ -255,10 +257,10 @@ def verify(
     """
     from clearhead.cli.console import progress_bar
 
-    with progress_bar("checking theorems"):
+    with progress_bar("loading libraries") as bar:
         from clearhead.cli.verify_command import check_theorems, print_checks
 
-        checks = check_theorems()
+        checks = check_theorems(bar)
     if not print_checks(checks, as_json=json):
         raise typer.Exit(1)
 

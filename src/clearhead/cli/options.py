@@ -112,3 +112,6 @@ Loss = Annotated[
         "Runs its code."
     ),
 ]
+Details = Annotated[
+    bool, typer.Option("--details", help="Also print every head, every control, the checks and the curves over depth.")
+]

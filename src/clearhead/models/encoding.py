@@ -7,10 +7,12 @@ from torch import Tensor, nn
 
 from clearhead.models.objects import LoadError, error_line
 
-__all__ = ["Encode", "make_encoder"]
+__all__ = ["Decode", "Encode", "make_encoder"]
 
 Encode = Callable[[Sequence[str]], Mapping[str, Tensor]]
 """Turns passages into one padded batch of a model's arguments."""
+Decode = Callable[[Sequence[int]], str]
+"""Turns token ids into text."""
 
 CHARACTERS_PER_TOKEN = 64
 """A passage is cut to this many characters per token before it is tokenized, so that a long line takes no memory."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.models.encoding import Encode, make_encoder
+from clearhead.models.encoding import Decode, Encode, make_encoder
 from clearhead.models.folder_checks import check_folder, check_size, check_tokenizer, read_weights
 from clearhead.models.objects import LoadError, first_line
 from clearhead.storage import check_checksums
@@ -70,22 +70,29 @@ def load_huggingface(folder: Path) -> nn.Module:
             raise LoadError(f"cannot load {folder}: {_cause(error)}; {INSTEAD}") from error
 
 
-def folder_encoder(folder: Path, model: nn.Module, max_tokens: int) -> Encode | None:
-    """Return a function that encodes passages with the folder's tokenizer, which is loaded at the first call.
+def folder_encoder(folder: Path, model: nn.Module, max_tokens: int) -> tuple[Encode | None, Decode | None]:
+    """Return functions that encode passages and decode token ids with the folder's tokenizer.
 
-    Return None if the folder has no tokenizer.
+    It is loaded at the first call. Return None for both if the folder has no tokenizer.
     """
     if not any((folder / file).exists() for file in TOKENIZER_FILES):
-        return None
+        return None, None
 
     @functools.cache
-    def load() -> Encode:
-        return make_encoder(_load_tokenizer(folder), model, max_tokens)
+    def tokenizer() -> Any:
+        return _load_tokenizer(folder)
+
+    @functools.cache
+    def encoder() -> Encode:
+        return make_encoder(tokenizer(), model, max_tokens)
 
     def encode(passages: Sequence[str]) -> Mapping[str, Tensor]:
-        return load()(passages)
+        return encoder()(passages)
 
-    return encode
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer().decode(ids))
+
+    return encode, decode
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

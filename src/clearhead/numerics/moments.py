@@ -15,6 +15,7 @@ __all__ = [
     "Array",
     "Interval",
     "RunningMoments",
+    "evenly_spaced",
     "false_discovery_rate",
     "median_interval",
     "prediction_error",
@@ -132,6 +133,14 @@ def prediction_error(samples: Array, *, error: float = 0.0) -> float:
     if len(samples) < 2:
         return math.nan
     return math.sqrt(float(samples.var(ddof=1)) * (1 + 1 / len(samples)) + error**2)
+
+
+def evenly_spaced(samples: Array, *, most: int = 40) -> tuple[float, ...]:
+    """Return the samples in ascending order; of more than `most`, as many evenly spaced quantiles."""
+    finite = np.sort(samples[np.isfinite(samples)])
+    if len(finite) > most:
+        finite = np.quantile(finite, (np.arange(most) + 0.5) / most)
+    return tuple(float(sample) for sample in finite)
 
 
 def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> Interval:

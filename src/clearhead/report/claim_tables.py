@@ -1,5 +1,6 @@
 """Tables of claims in the terminal, one row per claim."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -10,9 +11,9 @@ from clearhead.audit.judging import Summary
 from clearhead.numerics.moments import Interval
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_paragraph, text_column
 from clearhead.report.grid import ClaimGrid, beyond_controls
-from clearhead.report.wording import clean, closest_control, control_draws, short
+from clearhead.report.wording import clean, control_draws, deciding_control, short
 
-__all__ = ["print_leading_claims", "print_other_claims", "print_published_claims"]
+__all__ = ["print_leading_claims", "print_other_claims", "print_published_claims", "print_verdict_table"]
 
 
 def print_leading_claims(grids: Sequence[ClaimGrid], console: Console) -> None:
@@ -30,7 +31,7 @@ def _layouts(grids: Sequence[ClaimGrid]) -> Iterator[list[Column]]:
     statistic = text_column("statistic", [s.claim.statistic for s in summaries], right=False)
     median = text_column("median [95% CI]", [_with_interval(s.median, s.interval) for s in summaries])
     control = text_column("control [95%]", [_with_interval(_control(g.summary), _range(g)) for g in grids])
-    predicted = text_column("predicted", [short(s.predicted) for s in summaries])
+    predicted = text_column("predicted", [predicted_text(s) for s in summaries])
     counts = [_beyond(s) for s in summaries]
     heads_long = text_column("heads beyond controls (FDR 5%)", counts)
     heads = text_column("beyond", counts)
@@ -44,16 +45,42 @@ def _layouts(grids: Sequence[ClaimGrid]) -> Iterator[list[Column]]:
     yield [median, control, heads]
 
 
+def print_verdict_table(grids: Sequence[ClaimGrid], console: Console) -> None:
+    """Print one row per leading claim: its verdict and numbers, with as many columns as fit."""
+    summaries = [grid.summary for grid in grids]
+    theory = text_column("theory", [s.claim.theory for s in summaries], right=False)
+    verdict = text_column("verdict", [s.verdict for s in summaries], right=False)
+    verdict = dataclasses.replace(verdict, cells=tuple(Text(cell.plain, style="bold") for cell in verdict.cells))
+    median = text_column("median [95% CI]", [_with_interval(s.median, s.interval) for s in summaries])
+    control = text_column("control [95%]", [_with_interval(_control(g.summary), _range(g)) for g in grids])
+    predicted = text_column("predicted", [predicted_text(s) for s in summaries])
+    short_median = text_column("median", [short(s.median) for s in summaries])
+    short_control = text_column("control", [short(_control(s)) for s in summaries])
+    layouts = [
+        [theory, verdict, median, control, predicted],
+        [theory, verdict, short_median, short_control, predicted],
+        [theory, verdict, short_median, short_control],
+        [theory, verdict],
+        [verdict],
+    ]
+    print_columns(first_that_fits(layouts, width=console.width), console)
+
+
+def predicted_text(summary: Summary) -> str:
+    """Return the predicted value, or the side of the controls on which the theory predicts it."""
+    return short(summary.predicted) if summary.claim.direction is None else str(summary.claim.direction)
+
+
 def _with_interval(value: float, interval: Interval) -> str:
     return f"{short(value)} [{short(interval.low)}, {short(interval.high)}]"
 
 
 def _control(summary: Summary) -> float:
-    return summary.controls.get(closest_control(summary), float("nan"))
+    return summary.controls.get(deciding_control(summary), float("nan"))
 
 
 def _range(grid: ClaimGrid) -> Interval:
-    return grid.control_range(closest_control(grid.summary))
+    return grid.control_range(deciding_control(grid.summary))
 
 
 def _beyond(summary: Summary) -> str:
@@ -63,7 +90,7 @@ def _beyond(summary: Summary) -> str:
 
 
 def print_other_claims(grids: Sequence[ClaimGrid], console: Console) -> None:
-    """Print the secondary claims of one theory, each with its closest control."""
+    """Print the secondary claims of one theory, each with the control that decides."""
     if grids:
         control = text_column("control", [short(_control(grid.summary)) for grid in grids])
         _print_block(f"other claims of {_theory(grids)}", grids, [control], console)

@@ -59,6 +59,11 @@ class ClaimGrid:
         """The largest head number plus one."""
         return max((cell.finding.head + 1 for cell in self.cells), default=0)
 
+    @property
+    def reasons(self) -> dict[str, int]:
+        """The reasons why heads are not judged, with their numbers of heads."""
+        return skipped_heads(self)
+
     def control_range(self, control: str) -> Interval:
         """Return the middle 95% of a control's draws: medians of the two ends over the measured heads."""
         ranges = [

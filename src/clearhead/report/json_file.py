@@ -11,7 +11,7 @@ from typing import Any
 from clearhead.audit.findings import ControlResult, Finding
 from clearhead.audit.record import AuditRecord
 from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
-from clearhead.report.wording import closest_control, evidence, headline
+from clearhead.report.wording import closest_control, deciding_control, evidence, headline
 from clearhead.theories.theory import Claim, TheoremCheck
 
 __all__ = [
@@ -33,9 +33,9 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
 
     NaN and infinities become null, verdicts and roles their text, intervals {"low", "high"}. Claims are listed once;
     summaries and findings name theirs by theory and statistic. Findings keep the order of the record. Each has its
-    closest control, the combined p-value and the same adjusted over the heads of its claim, the agreement and its
-    interval. In summaries, `control` is the median of the closest control over heads. Curves over depth have the line
-    of the model first.
+    closest control, the one that decides, the combined p-value and the same adjusted over the heads of its claim, the
+    agreement and its interval. In summaries, `control` is the median of the closest control over heads, and
+    `deciding_control` the one that headlines name. Curves over depth have the line of the model first.
     """
     grids = arrange(record.findings)
     cells = sorted((cell for grid in grids for cell in grid.cells), key=lambda cell: cell.index)
@@ -82,6 +82,7 @@ def _summary(grid: ClaimGrid) -> dict[str, Any]:
         "predicted": plain(summary.predicted),
         "closest_control": closest or None,
         "control": plain(summary.controls.get(closest)),
+        "deciding_control": deciding_control(summary) or None,
         "controls": plain(summary.controls),
         "control_ranges": {name: plain(grid.control_range(name)) for name in summary.controls},
         "decisive": list(summary.decisive),
@@ -99,6 +100,7 @@ def _finding(cell: Cell) -> dict[str, Any]:
         "interval": plain(finding.interval),
         "predicted": plain(finding.predicted),
         "closest_control": finding.closest_control.name if finding.closest_control.draws else None,
+        "deciding_control": finding.deciding_control.name if finding.deciding_control.draws else None,
         "controls": {control.name: _control(control) for control in finding.controls},
         "p_value": plain(finding.p_value),
         "p_value_adjusted": plain(finding.adjusted_p_value),
@@ -115,7 +117,9 @@ def _finding(cell: Cell) -> dict[str, Any]:
 
 def _control(control: ControlResult) -> dict[str, Any]:
     return {
-        name: value for name, value in plain(control).items() if name not in ("name", "decisive", "error", "freedom")
+        name: value
+        for name, value in plain(control).items()
+        if name not in ("name", "decisive", "error", "freedom", "sample")
     }
 
 

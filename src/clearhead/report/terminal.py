@@ -8,7 +8,12 @@ from rich.text import Text
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord, Fidelity
 from clearhead.report.calibration import calibration_sentences
-from clearhead.report.claim_tables import print_leading_claims, print_other_claims, print_published_claims
+from clearhead.report.claim_tables import (
+    print_leading_claims,
+    print_other_claims,
+    print_published_claims,
+    print_verdict_table,
+)
 from clearhead.report.columns import print_paragraph
 from clearhead.report.depth import depth_in_words
 from clearhead.report.grid import ClaimGrid, arrange, further_claims, leading, skipped_heads
@@ -61,6 +66,9 @@ def print_audit(record: AuditRecord, console: Console) -> None:
         print_paragraph("skipped", Text(line), console)
     print_paragraph("time", Text(_time(record)), console)
     print_paragraph("memory", Text(f"peak {amount_of_memory(record.timing.peak_memory)}"), console)
+    if leads:
+        console.print()
+        print_verdict_table(leads, console)
 
 
 def _audited(record: AuditRecord) -> str:

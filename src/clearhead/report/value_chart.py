@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import ClaimGrid
-from clearhead.report.wording import closest_control, in_prose
+from clearhead.report.wording import deciding_control, in_prose
 
 __all__ = ["ChartRow", "ValueChart", "value_chart"]
 
@@ -70,6 +70,6 @@ def value_chart(grid: ClaimGrid) -> ValueChart:
             for kind, name, at, bar in lines
         ),
         predicted=percent(summary.predicted),
-        control=percent(summary.controls.get(closest_control(summary), math.nan)),
+        control=percent(summary.controls.get(deciding_control(summary), math.nan)),
         heads=tuple(sorted({round(p, 1) for p in map(percent, values) if p is not None})),
     )

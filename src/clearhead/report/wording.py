@@ -1,13 +1,13 @@
 """Numbers, headlines and verdict rules in words, the same in the terminal, the page and a notebook."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from clearhead.audit.findings import Finding, NoEvidence, Verdict
 from clearhead.audit.judging import SMALL, SUPPORT, Summary
 from clearhead.numerics.memory import format_bytes
 from clearhead.numerics.moments import Interval
-from clearhead.theories.theory import Claim, Role, TheoremCheck, Unit
+from clearhead.theories.theory import Claim, PlainWords, Role, TheoremCheck, Unit
 
 __all__ = [
     "MARKS",
@@ -19,15 +19,20 @@ __all__ = [
     "closest_control",
     "control_draws",
     "count_theorems",
+    "deciding_control",
     "duration",
     "evidence",
     "headline",
     "in_prose",
     "interval_in_prose",
+    "main_verdict",
+    "meaning",
     "number",
+    "numbers",
     "position",
     "short",
     "skip_reason",
+    "skip_sentence",
     "span",
 ]
 
@@ -107,8 +112,31 @@ def _where(verdict: Verdict, count: int, summary: Summary) -> str:
     return f"in any of {judged} {heads}" if verdict is Verdict.NO_EVIDENCE else f"in all {judged} {heads}"
 
 
+def main_verdict(summary: Summary) -> Verdict:
+    """Return the verdict that most heads have among those that are judged; "not applicable" if none is."""
+    counts = {v: summary.verdicts[v] for v in _HEADLINES if summary.verdicts.get(v)}
+    return max(counts, key=lambda verdict: counts[verdict], default=Verdict.NOT_APPLICABLE)
+
+
+def meaning(summary: Summary, words: PlainWords | None) -> str:
+    """Return what the main verdict means for the reader; "" without words for it."""
+    verdict = main_verdict(summary)
+    if verdict is Verdict.UNDECIDED:
+        return "There is no test yet: audit more inputs, and let the audit draw its baseline."
+    if words is None or verdict is Verdict.NOT_JUDGED:
+        return ""
+    if verdict is Verdict.PARTLY_SUPPORTED:
+        return f"Only in part: the value is beyond every control but short of the prediction. {words.supported}".strip()
+    return str(getattr(words, verdict.name.lower()))
+
+
 def evidence(summary: Summary) -> str:
-    """Return the numbers behind a headline in one sentence: the median, the closest control and the prediction.
+    """Return the numbers behind a headline, and what kinds of heads without evidence there are."""
+    return f"{numbers(summary)}{_power(summary)}"
+
+
+def numbers(summary: Summary) -> str:
+    """Return the numbers behind a headline in one sentence: the median, the control that decides and the prediction.
 
     Example: "Captured variance is 29% in the median head and 32% for a random value map; the theory predicts 100%."
     """
@@ -116,7 +144,7 @@ def evidence(summary: Summary) -> str:
     statistic = capitalised(clean(claim.statistic))
     if not math.isfinite(summary.median):
         return f"{statistic} could not be measured in any {claim.unit}."
-    control = closest_control(summary)
+    control = deciding_control(summary)
     text = f"{statistic} is {in_prose(claim, summary.median)} in the median {claim.unit}"
     if control:
         text += f" and {in_prose(claim, summary.controls[control])} for {clean(control)}"
@@ -124,7 +152,7 @@ def evidence(summary: Summary) -> str:
         text += f"; the theory predicts a {claim.direction} value than every control"
     elif math.isfinite(summary.predicted):
         text += f"; the theory predicts {in_prose(claim, summary.predicted)}"
-    return f"{text}.{_power(summary)}"
+    return f"{text}."
 
 
 def _power(summary: Summary) -> str:
@@ -185,6 +213,11 @@ def closest_control(summary: Summary) -> str:
     Where no prediction is known this is the first decisive control.
     """
     return summary.claim.closest({name: summary.controls[name] for name in summary.decisive}, summary.predicted)
+
+
+def deciding_control(summary: Summary) -> str:
+    """Return the name of the control that decides in most heads; the closest one if no head was tested."""
+    return summary.deciding if summary.deciding in summary.controls else closest_control(summary)
 
 
 def position(finding: Finding) -> str:
@@ -273,6 +306,18 @@ def skip_reason(finding: Finding) -> str:
     if finding.verdict is not Verdict.NOT_APPLICABLE and not finding.skipped:
         return ""
     return clean(finding.reason) or "no reason was recorded"
+
+
+def skip_sentence(summary: Summary, reasons: Mapping[str, int]) -> str:
+    """Return why a claim is judged in no head; "" if it is judged in some."""
+    if summary.measured:
+        return ""
+    return (
+        capitalised(
+            "; ".join(f"{reason} ({count})" if len(reasons) > 1 else reason for reason, count in reasons.items())
+        )
+        + "."
+    )
 
 
 def count_theorems(theorems: Sequence[TheoremCheck]) -> str:

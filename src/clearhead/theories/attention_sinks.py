@@ -14,7 +14,7 @@ from clearhead.shapes import Bool, Float
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
-from clearhead.theories.theory import Claim, Control, Direction, Need, Role, Sample, Samples, Theory
+from clearhead.theories.theory import Claim, Control, Direction, Need, PlainWords, Role, Sample, Samples, Theory
 
 __all__ = ["MASS", "RATE", "THEORY", "VALUE"]
 
@@ -138,6 +138,15 @@ def _ratio(norms: Tensor, j: int) -> Array:
     return torch.where(others > 0, norms[:, j] / others, torch.nan).cpu().numpy()
 
 
+WORDS = PlainWords(
+    says="Heads should leave attention that they do not need on the first token, whatever that token is.",
+    supported="Much of the attention on the first token has nothing to do with its content. Leave it out of account "
+    "when you read the attention maps of these heads.",
+    no_evidence="The first token gets no more attention than its position explains.",
+    contradicted="The first token gets less attention than its position explains.",
+    not_applicable="These layers have no first token among others, so the theory makes no statement.",
+)
+
 THEORY = Theory(
     key="attention-sinks",
     title=TITLE,
@@ -145,4 +154,5 @@ THEORY = Theory(
     measure=measure,
     applies=applies,
     needs=frozenset({Need.BASELINE}),
+    words=WORDS,
 )

@@ -1,6 +1,6 @@
 """The installed theories, found through the entry-point group `clearhead.theories` and imported when they are used."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
@@ -66,9 +66,17 @@ def find_theories(keys: Sequence[str] = ()) -> list[Theory]:
     return list(load_theories(keys).theories)
 
 
-def all_theorems() -> list[TheoremCheck]:
-    """Check every proved statement of every theory."""
-    return [theorem for theory in find_theories() for theorem in theory.theorems()]
+def all_theorems(progress: Callable[[str, int, int], None] = lambda theory, done, total: None) -> list[TheoremCheck]:
+    """Check every proved statement of every theory.
+
+    progress: called before each theory with its title, and with the numbers of theories done and in all
+    """
+    theories = find_theories()
+    checks: list[TheoremCheck] = []
+    for done, theory in enumerate(theories):
+        progress(theory.title, done, len(theories))
+        checks += theory.theorems()
+    return checks
 
 
 def _installed() -> tuple[dict[str, EntryPoint], list[str]]:

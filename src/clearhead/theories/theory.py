@@ -19,8 +19,9 @@ from clearhead.theories.example import Example, Group, ModelOutput, Random
 from clearhead.theories.reason import Reason
 
 __all__ = [
-    "Claim", "Control", "Direction", "Dispute", "GroupPredictions", "Grouping", "Need", "Position", "Requirement",
-    "Role", "Sample", "Samples", "TheoremCheck", "Theory", "Unit", "WholeModelErrors", "Windows",
+    "Claim", "Control", "Direction", "Dispute", "GroupPredictions", "Grouping", "Need", "Picture", "PlainWords",
+    "Position", "Requirement", "Role", "Sample", "Samples", "TheoremCheck", "Theory", "Unit", "WholeModelErrors",
+    "Windows",
 ]  # fmt: skip
 
 
@@ -208,6 +209,35 @@ class WholeModelErrors:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainWords:
+    """A theory in one sentence for readers of another field, and what each verdict means for them; "" for no words."""
+
+    says: str
+    supported: str = ""
+    no_evidence: str = ""
+    contradicted: str = ""
+    not_applicable: str = ""
+    true_by_construction: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Picture:
+    """Bars for every head of one layer on one input, for the report.
+
+    bars: by head and bar; NaN where a head has fewer
+    part: the filled part of each bar; None if bars are filled as a whole
+    line: a level to compare the bars with
+    """
+
+    theory: str
+    title: str
+    caption: str
+    bars: Array
+    part: Array | None = None
+    line: float | None = None
+
+
 def _applies(example: Example) -> Reason | None:
     return None
 
@@ -226,6 +256,8 @@ class Theory:
     whole_model: compares runs of the whole model on transformed inputs, given a function that runs it, a batch and
         the seed
     theorems: verifies the theory's proved statements
+    words: the theory and its verdicts for readers of another field
+    picture: draws what the theory measures on one example, for the report; None if it cannot
     """
 
     key: str
@@ -240,6 +272,8 @@ class Theory:
     whole_model: Callable[[Callable[[Any], ModelOutput], Any, int], WholeModelErrors] | None = None
     theorems: Callable[[], Sequence["TheoremCheck"]] = tuple
     dispute: "Dispute | None" = None
+    words: PlainWords | None = None
+    picture: Callable[[Example], Picture | None] | None = None
 
     @property
     def deciding_claims(self) -> tuple[Claim, ...]:

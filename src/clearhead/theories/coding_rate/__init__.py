@@ -11,7 +11,7 @@ from clearhead.theories.coding_rate.claims import (
 from clearhead.theories.coding_rate.head_samples import Draws
 from clearhead.theories.coding_rate.measurement import CodingRate
 from clearhead.theories.coding_rate.theorems import theorems
-from clearhead.theories.theory import Need, Theory, Windows
+from clearhead.theories.theory import Need, PlainWords, Theory, Windows
 
 __all__ = [
     "HEAD_CLAIMS",
@@ -24,6 +24,15 @@ __all__ = [
     "make_theory",
     "theorems",
 ]
+
+WORDS = PlainWords(
+    says="Attention should compress: after a layer, fewer bits describe the tokens in the subspace of each head.",
+    supported="Attention compresses the tokens in these heads, more than in the same model before training.",
+    no_evidence="Attention does not compress the tokens more than every control does, such as uniform attention or the "
+    "untrained model. Do not read these layers as compression steps.",
+    contradicted="Attention spreads the tokens out in these heads instead of compressing them.",
+    not_applicable="The residual stream or the value map of these heads was not found, so no rate could be measured.",
+)
 
 
 def make_theory(*, eps: float = 0.5, draws: Draws | None = None) -> Theory:
@@ -38,6 +47,7 @@ def make_theory(*, eps: float = 0.5, draws: Draws | None = None) -> Theory:
         windows=Windows.WHOLE,
         needs=frozenset({Need.RESIDUAL_STREAM, Need.WEIGHTS, Need.BASELINE}),
         theorems=theorems,
+        words=WORDS,
     )
 
 

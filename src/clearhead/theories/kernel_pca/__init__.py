@@ -11,12 +11,22 @@ from clearhead.theories.kernel_pca.claims import CAPTURED, CLAIMS
 from clearhead.theories.kernel_pca.controls import Draws
 from clearhead.theories.kernel_pca.dispute import DISPUTE
 from clearhead.theories.kernel_pca.kernels import KERNEL
-from clearhead.theories.kernel_pca.measurement import KernelPCA
+from clearhead.theories.kernel_pca.measurement import KernelPCA, spectrum
 from clearhead.theories.kernel_pca.spans import captured_variance
 from clearhead.theories.kernel_pca.theorems import theorems
-from clearhead.theories.theory import Claim, Theory
+from clearhead.theories.theory import Claim, PlainWords, Theory
 
 __all__ = ["CAPTURED", "CLAIMS", "DISPUTE", "THEORY", "Draws", "captured_variance", "make_theory", "theorems"]
+
+WORDS = PlainWords(
+    says="Attention should work like principal component analysis: the values of a head pick out the directions along "
+    "which its keys vary most.",
+    supported="The outputs of these heads can be read as coordinates along the main directions of their keys.",
+    no_evidence="The values fit the main directions of the keys no better than random ones do. Do not explain the "
+    "outputs of this model as principal components.",
+    contradicted="The values fit the main directions of the keys less well than random values do.",
+    not_applicable="The scores of these heads are not a kernel of their keys alone, so the theory makes no statement.",
+)
 
 
 def make_theory(*, claims: Sequence[Claim] = CLAIMS, draws: Draws | None = None) -> Theory:
@@ -29,6 +39,8 @@ def make_theory(*, claims: Sequence[Claim] = CLAIMS, draws: Draws | None = None)
         measure=measured.measure,
         claims_of=measured.claims_of,
         theorems=theorems,
+        words=WORDS,
+        picture=spectrum,
         dispute=DISPUTE,
     )
 

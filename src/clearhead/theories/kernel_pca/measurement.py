@@ -20,11 +20,14 @@ from clearhead.theories.kernel_pca.entry import Entry, make_sample
 from clearhead.theories.kernel_pca.kernels import KERNEL, measure_kernel
 from clearhead.theories.kernel_pca.loss import queries_in_space
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
+from clearhead.theories.kernel_pca.spans import span_of
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
-from clearhead.theories.theory import Claim, Sample, Samples
+from clearhead.theories.theory import Claim, Picture, Sample, Samples
 
-__all__ = ["KernelPCA"]
+__all__ = ["KernelPCA", "spectrum"]
+
+PICTURE_TOKENS, PICTURE_AXES = 256, 24
 
 NO_DRAWS = Draws(random_values=0, random_map=0, permuted=0, other_heads=0)
 BIAS = Reason(ReasonKind.NOT_COVERED, "a bias on the scores depends on positions, so they are not a kernel of the keys")
@@ -96,6 +99,40 @@ class KernelPCA:
                 lambda: RandomMaps.draw(linear, draws=draws.random_map, seed=example.seed, layer=example.layer),
             ).at(linear.x[0][keys], heads)
         return Values.draw(v, draws, rng.torch, maps=maps)
+
+
+def spectrum(example: Example) -> Picture | None:
+    """Return the variance of the keys along their principal axes, and the part of each that the values capture.
+
+    The parts of all axes add up to the captured variance of the example. Of a long input the first tokens are used.
+    """
+    if _obstacle(example) is not None:
+        return None
+    pairs = []
+    by_head = _key_set(example).expand(example.k.shape[0], -1)
+    for head, keys in enumerate(by_head):
+        chosen = keys.nonzero().flatten()[:PICTURE_TOKENS]
+        sinks = None if example.sinks is None else example.sinks[head : head + 1]
+        space = key_space(example.k[head : head + 1, chosen], scale=example.scale, sinks=sinks)
+        v = example.v[head : head + 1, chosen].double()
+        principal = principal_axes(space, max(PICTURE_AXES, v.shape[-1]))
+        span = span_of(space, v)
+        along = (span.mT @ principal.directions).square().sum(dim=-2)
+        largest = principal.energy[..., : v.shape[-1]].sum(dim=-1, keepdim=True)
+        pairs.append([(x / largest)[0, :PICTURE_AXES] for x in (principal.energy, principal.energy * along)])
+    width = max(len(bars) for bars, _ in pairs)
+    bars, part = (
+        torch.stack([torch.nn.functional.pad(x, (0, width - len(x)), value=torch.nan) for x in column])
+        for column in zip(*pairs, strict=True)
+    )
+    return Picture(
+        theory=CAPTURED.theory,
+        title="Spectrum of the keys",
+        caption="Variance of the keys along their first principal axes, as a share of what the values could capture at "
+        "most. The filled part is what the values capture; the theory predicts full bars.",
+        bars=bars.cpu().numpy(),
+        part=part.cpu().numpy(),
+    )
 
 
 def _changed_scores(example: Example) -> bool:

@@ -8,12 +8,13 @@ Frobenius norm if W itself is trained, the nuclear norm if its factors are. `att
 from clearhead.theories.max_margin.claims import CLAIMS, HEAD_SPACE_CLAIMS
 from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, obstacle
 from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
+from clearhead.theories.max_margin.on_heads.picture import margins
 from clearhead.theories.max_margin.on_heads.predictions import KeptGroup
 from clearhead.theories.max_margin.svm.multi_token import MultiToken, multi_token_svm
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead.theories.max_margin.theorems import theorems
-from clearhead.theories.theory import Grouping, GroupPredictions, Theory, Windows
+from clearhead.theories.theory import Grouping, GroupPredictions, PlainWords, Theory, Windows
 
 __all__ = [
     "CLAIMS",
@@ -30,6 +31,17 @@ __all__ = [
     "multi_token_svm",
     "theorems",
 ]
+
+WORDS = PlainWords(
+    says="Training should make attention a support vector machine: a head separates the token that it selects from all "
+    "others by the largest possible margin.",
+    supported="These heads select tokens as a classifier of largest margin would.",
+    no_evidence="The margins are no larger than those of comparable random heads. The theory's account of what "
+    "training leads to does not show in this model.",
+    contradicted="The margins are smaller than those of comparable random heads.",
+    not_applicable="The theory covers heads that give one token nearly all attention. These heads spread theirs over "
+    "several tokens, so it says nothing about them.",
+)
 
 
 def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -> Theory:
@@ -54,6 +66,8 @@ def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -
             ),
         ),
         theorems=theorems,
+        words=WORDS,
+        picture=margins,
     )
 
 

@@ -29,7 +29,7 @@ from clearhead.theories.symmetry.measure import (
 )
 from clearhead.theories.symmetry.theorems import theorems
 from clearhead.theories.symmetry.whole_model import permutation_errors
-from clearhead.theories.theory import Theory
+from clearhead.theories.theory import PlainWords, Theory
 
 __all__ = [
     "CLAIM",
@@ -55,6 +55,17 @@ __all__ = [
     "transpositions",
 ]
 
+WORDS = PlainWords(
+    says="Attention has no sense of order: if the tokens are shuffled, the outputs are the same, shuffled likewise.",
+    supported="The order of the tokens does not matter to these heads.",
+    no_evidence="The outputs depend on the order of the tokens as much as they would in an unrelated order.",
+    contradicted="The outputs depend on the order of the tokens.",
+    not_applicable="A mask that hides later tokens, as in a causal model, breaks the symmetry by design: order matters "
+    "in these heads.",
+    true_by_construction="Without a mask this is a theorem, so there is nothing to test. The model knows the order of "
+    "its tokens only from its position codes.",
+)
+
 
 def make_theory(*, draws: int = 3) -> Theory:
     """Return the theory with this number of permutations for each example."""
@@ -66,6 +77,7 @@ def make_theory(*, draws: int = 3) -> Theory:
         applies=obstacle,
         whole_model=permutation_errors,
         theorems=theorems,
+        words=WORDS,
     )
 
 
