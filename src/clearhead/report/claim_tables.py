@@ -30,7 +30,7 @@ def _layouts(grids: Sequence[ClaimGrid]) -> Iterator[list[Column]]:
     theory = text_column("theory", [s.claim.theory for s in summaries], right=False)
     statistic = text_column("statistic", [s.claim.statistic for s in summaries], right=False)
     median = text_column("median [95% CI]", [_with_interval(s.median, s.interval) for s in summaries])
-    control = text_column("control [95%]", [_with_interval(_control(g.summary), _range(g)) for g in grids])
+    control = text_column("control [95%]", [_control_interval(grid) for grid in grids])
     predicted = text_column("predicted", [predicted_text(s) for s in summaries])
     counts = [_beyond(s) for s in summaries]
     heads_long = text_column("heads beyond controls (FDR 5%)", counts)
@@ -52,7 +52,7 @@ def print_verdict_table(grids: Sequence[ClaimGrid], console: Console) -> None:
     verdict = text_column("verdict", [s.verdict for s in summaries], right=False)
     verdict = dataclasses.replace(verdict, cells=tuple(Text(cell.plain, style="bold") for cell in verdict.cells))
     median = text_column("median [95% CI]", [_with_interval(s.median, s.interval) for s in summaries])
-    control = text_column("control [95%]", [_with_interval(_control(g.summary), _range(g)) for g in grids])
+    control = text_column("control [95%]", [_control_interval(grid) for grid in grids])
     predicted = text_column("predicted", [predicted_text(s) for s in summaries])
     short_median = text_column("median", [short(s.median) for s in summaries])
     short_control = text_column("control", [short(_control(s)) for s in summaries])
@@ -77,6 +77,10 @@ def _with_interval(value: float, interval: Interval) -> str:
 
 def _control(summary: Summary) -> float:
     return summary.controls.get(deciding_control(summary), float("nan"))
+
+
+def _control_interval(grid: ClaimGrid) -> str:
+    return _with_interval(_control(grid.summary), _range(grid))
 
 
 def _range(grid: ClaimGrid) -> Interval:
