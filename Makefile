@@ -1,9 +1,10 @@
 # make audit      install everything, audit the default model on the default text, write clearhead-report/
 # make test       install everything, run every check
+# make docs       install everything, build the documentation site in build/site/index.html, without the network
 # make test-cpus  run the tests for each instruction set of this processor; not part of make test
 # make sanitize   run the kernel on 10,000 random shapes under sanitizers, for each vector width
 # make faults     attack what Clearhead reads, writes and computes, about 15 minutes: docs/faults.md; not part of make test
-# The first two work on a fresh machine with python3, pip and make. They install again only if pyproject.toml or the
+# The first three work on a fresh machine with python3, pip and make. They install again only if pyproject.toml or the
 # kernel changes. A C++ compiler is used if available: see clearhead doctor.
 
 PYTHON ?= python3
@@ -22,12 +23,17 @@ REPORT_KERNEL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: audit test test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean faults
+.PHONY: audit test docs test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean faults
 
 audit: $(VENV)/.ready-to-audit
 	@$(BIN)/clearhead audit $(ARGS)
 
-test: lint types contracts browser tests-typed tests-shipped tests-without-kernel
+test: lint types contracts browser docs tests-typed tests-shipped tests-without-kernel
+
+# Warnings are errors: broken links, missing pages, docstrings that cannot be read.
+docs: $(VENV)/.ready-for-docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "build/site/index.html"
 
 # Needs a compiler with sanitizers. `make test` runs a few hundred shapes.
 sanitize: $(VENV)/.ready-to-test
@@ -94,5 +100,10 @@ $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
 	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed instead of the pinned version'"
 	@touch $@
 
+$(VENV)/.ready-for-docs: $(INSTALLED) | $(VENV)/.created
+	@echo "installing clearhead with the tools for its documentation"
+	@$(INSTALL) --editable ".[hf]" --group docs
+	@touch $@
+
 clean:
-	rm -rf $(VENV) clearhead-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache $(LIBRARY)*
+	rm -rf $(VENV) build/site clearhead-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache $(LIBRARY)*

@@ -225,10 +225,11 @@ def _nothing_seen(model: nn.Module, result: Capture) -> str:
         return f"attention ran outside {kind}.forward, in {min(result.outside)}: capture the part that you call"
     tried = ", ".join(INTERFACES)
     if not result.unseen:
-        return f"{kind} has no attention layers Clearhead can see. Tried: {tried}. Describe them (docs/models.md)"
+        page = "docs/describing-a-model.md"
+        return f"{kind} has no attention layers Clearhead can see. Tried: {tried}. Describe them ({page})"
     return (
         f"the attention of {_listed(result.unseen)} was not seen. Tried: {tried}. Describe where q, k, v are "
-        "(docs/models.md)"
+        "(docs/describing-a-model.md)"
     )
 
 

@@ -83,7 +83,9 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Passages or files per forwa
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the controls' random draws.")]
 Describe = Annotated[
     Path | None,
-    typer.Option(help="TOML file that describes attention layers which no interface finds (docs/models.md)."),
+    typer.Option(
+        help="TOML file that describes attention layers which no interface finds (docs/describing-a-model.md)."
+    ),
 ]
 AllowUnseen = Annotated[
     bool, typer.Option("--allow-unseen", help="Continue if modules that look like attention are not captured.")
