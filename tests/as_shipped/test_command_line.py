@@ -538,7 +538,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}
     options = set(re.findall(r"--[a-z-]+", clearhead("figure", "--help", here=here, columns=200).stdout))
-    assert options == {"--help", "--kind", "--out", "--theory"}
+    assert options == {"--head", "--help", "--kind", "--layer", "--out", "--theory"}
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
 
 

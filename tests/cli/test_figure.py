@@ -9,6 +9,7 @@ import pytest
 
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord, DepthCurve, DepthLine
+from clearhead.audit.shown_inputs import ShownInput, ShownLayer
 from clearhead.cli.failure import CommandError
 from clearhead.cli.figure_command import draw_figure, make_figure
 from clearhead.cli.options import FigureKind
@@ -16,10 +17,12 @@ from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval
 from clearhead.report.json_file import write_json
 from clearhead.theories.catalogue import TheorySource
+from clearhead.theories.theory import Picture
 from tests.report.synthetic import KERNEL_PCA, MAX_MARGIN, record_of
 
 pytest.importorskip("matplotlib")
 COLOURED = (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED, Verdict.CONTRADICTED)
+BARS, PART = [[0.5, 0.25, 0.125], [0.75, 0.25, 0.0625]], [[0.25, 0.125, 0.0], [0.0, 0.125, 0.0625]]
 HOSTILE = "$x_{$ \ud800\x1b[31m</svg>"
 
 
@@ -33,7 +36,14 @@ def record() -> AuditRecord:
     sources = [TheorySource(key=key, title=claim.theory, package="p", version="1")
         for key, claim in (("kernel-pca", KERNEL_PCA), ("max-margin", MAX_MARGIN))]  # fmt: skip
     made = record_of([12, 12, 7], KERNEL_PCA, MAX_MARGIN, model=HOSTILE)
-    return dataclasses.replace(made, theories=tuple(sources), curves=(curve,))
+    picture = Picture(theory="kernel PCA", title=HOSTILE, caption="", bars=np.array(BARS), part=np.array(PART))
+    whole = dataclasses.replace(picture, theory="max margin", part=None)
+    weights = np.zeros((2, 1, 1), dtype=np.uint8)
+    shown = ShownInput(
+        number=1, tokens=("a",), queries=(0,), length=1,
+        layers=tuple(ShownLayer(layer=layer, weights=weights, pictures=(picture, whole)) for layer in (0, 3)),
+    )  # fmt: skip
+    return dataclasses.replace(made, theories=tuple(sources), curves=(curve,), shown=(shown,))
 
 
 def _drawn(record: AuditRecord, kind: FigureKind) -> list[Any]:
@@ -59,14 +69,14 @@ def test_a_heatmap_colours_the_heads_with_a_verdict_for_or_against(record: Audit
     assert axes.images[1].get_clim() == (np.nanmin(values), np.nanmax(values))
 
 
-def test_the_null_is_the_closest_control_of_every_head(record: AuditRecord) -> None:
+def test_the_null_is_the_deciding_control_of_every_head(record: AuditRecord) -> None:
     axes = _drawn(record, FigureKind.NULL)[1]
     findings = sorted((f for f in record["max-margin"] if f.value == f.value), key=lambda f: f.value)
     (controls, _, [ranges]), (heads, _, [intervals]) = axes.containers
     assert list(heads.get_ydata()) == [f.value for f in findings]
-    assert list(controls.get_ydata()) == [f.closest_control.value for f in findings]
+    assert list(controls.get_ydata()) == [f.deciding_control.value for f in findings]
     for drawn, expected in (
-        (ranges, [f.closest_control.range for f in findings]),
+        (ranges, [f.deciding_control.range for f in findings]),
         (intervals, [f.interval for f in findings]),
     ):
         ends = [(low, high) for (_, low), (_, high) in drawn.get_segments()]
@@ -75,6 +85,25 @@ def test_the_null_is_the_closest_control_of_every_head(record: AuditRecord) -> N
                 assert end == pytest.approx((interval.low, interval.high))
     [predicted] = [line for line in axes.lines if "predicted" in str(line.get_label())]
     assert set(predicted.get_ydata()) == {0.0}
+
+
+def test_spectra_show_what_the_values_capture(record: AuditRecord) -> None:
+    content = record.to_dict()
+
+    def bars(**selected: int) -> list[tuple[str, list[float], list[float]]]:
+        figure, theories = make_figure(content, FigureKind.SPECTRUM, ["kernel PCA"], **selected)
+        assert figure is not None
+        assert theories == ["kernel PCA"]
+        return [
+            (axes.get_title(loc="left"), *([bar.get_height() for bar in group] for group in axes.containers))
+            for axes in figure.axes
+        ]
+
+    assert bars() == [("layer 0, head 0", BARS[0], PART[0]), ("layer 3, head 0", BARS[0], PART[0])]
+    assert bars(layer=3) == [(f"layer 3, head {head}", BARS[head], PART[head]) for head in range(2)]
+    assert bars(layer=0, head=1) == [("layer 0, head 1", BARS[1], PART[1])]
+    assert make_figure(content, FigureKind.SPECTRUM, ["kernel PCA"], layer=7) == (None, [])
+    assert make_figure(content, FigureKind.SPECTRUM, ["max margin"]) == (None, [])
 
 
 def test_curves_have_one_line_per_quantity(record: AuditRecord) -> None:
@@ -119,6 +148,8 @@ def test_errors_name_what_is_possible(record: AuditRecord, tmp_path: Path) -> No
     ):
         with pytest.raises(CommandError, match=message):
             draw_figure(source, kind, target, theory=theory)
+    with pytest.raises(CommandError, match="--layer and --head select spectra; give them with --kind spectrum"):
+        draw_figure(tmp_path, FigureKind.NULL, out, theory=None, layer=1)
     with pytest.raises(InputError, match="cannot write the figure"):
         draw_figure(tmp_path, FigureKind.NULL, tmp_path / "no folder" / "figure.svg", theory=None)
     assert not out.exists()

@@ -26,19 +26,30 @@ JUDGED = (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED, Verdict.CONTRADICTED)
 GREY = "#d9dce1"
 
 
-def draw_figure(source: Path, kind: FigureKind, out: Path, *, theory: str | None) -> list[str]:
+def draw_figure(
+    source: Path,
+    kind: FigureKind,
+    out: Path,
+    *,
+    theory: str | None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> list[str]:
     """Write a figure of a report's findings and return the theories of its panels.
 
     source: findings.json, or the folder of a report. Raise CommandError if there is nothing to draw.
+    layer, head: of spectra; without them, the first head of every layer
     """
     if out.suffix.removeprefix(".").lower() not in FORMATS:
         raise CommandError(f"--out {out} must end in .{', .'.join(FORMATS)}; its ending selects the format")
     content = _read(source)
     titles = {str(entry["key"]): str(entry["title"]) for entry in content["theories"]}
+    if kind is not FigureKind.SPECTRUM and (layer is not None or head is not None):
+        raise CommandError("--layer and --head select spectra; give them with --kind spectrum")
     if theory is not None and theory not in titles:
         raise CommandError(f"{source} has no theory {theory!r}; it has {', '.join(titles) or 'none'}")
     chosen = [titles[theory]] if theory is not None else list(titles.values())
-    figure, drawn = make_figure(content, kind, chosen)
+    figure, drawn = make_figure(content, kind, chosen, layer=layer, head=head)
     if figure is None:
         raise CommandError(f"{source} has nothing to draw as {kind} for {', '.join(chosen) or 'any theory'}")
     write_figure(figure, out)
@@ -46,11 +57,19 @@ def draw_figure(source: Path, kind: FigureKind, out: Path, *, theory: str | None
 
 
 def make_figure(
-    content: Mapping[str, Any], kind: FigureKind, chosen: Sequence[str]
+    content: Mapping[str, Any],
+    kind: FigureKind,
+    chosen: Sequence[str],
+    *,
+    layer: int | None = None,
+    head: int | None = None,
 ) -> tuple["Figure | None", list[str]]:
-    """Return the figure of the chosen theories' primary claims or curves, and the theory of each panel."""
+    """Return the figure of the chosen theories' primary claims, curves or spectra, and the theory of each panel."""
     if kind is FigureKind.DEPTH:
         return _curves([curve for curve in content["curves"] if curve["theory"] in chosen])
+    if kind is FigureKind.SPECTRUM:
+        spectra = [picture for picture in content["pictures"] if picture["part"] and picture["theory"] in chosen]
+        return _spectra(spectra, layer, head)
     return _claims(content, chosen, _heatmap if kind is FigureKind.HEATMAP else _null)
 
 
@@ -120,16 +139,16 @@ def _heatmap(axes: "Axes", claim: Mapping[str, Any], findings: Sequence[Mapping[
 
 
 def _null(axes: "Axes", claim: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> None:
-    """Draw every head's value with its interval, sorted, and the 95 % range of its closest control's draws."""
+    """Draw every head's value with its interval, sorted, and the 95 % range of the control that decides."""
     rows = sorted((f for f in findings if f["value"] is not None), key=lambda f: float(f["value"]))
     ranks = list(range(1, len(rows) + 1))
-    controls = [f["controls"].get(f["closest_control"]) or {} for f in rows]
+    controls = [f["controls"].get(f["deciding_control"]) or {} for f in rows]
     for centres, spans, style in (
         ([_number(control.get("value")) for control in controls], [control.get("range") for control in controls], 4),
         ([float(f["value"]) for f in rows], [f["interval"] for f in rows], 0),
     ):
         reach = [[_reach(c, span, end) for c, span in zip(centres, spans, strict=True)] for end in ("low", "high")]
-        label = "heads, 95 % interval" if style == 0 else "closest control, 95 % of its draws"
+        label = "heads, 95 % interval" if style == 0 else "the control that decides, 95 % of its draws"
         look: dict[str, Any] = (
             {"fmt": "o", "markersize": 3, "linewidth": 1} if style == 0 else {"fmt": "_", "linewidth": 3, "alpha": 0.6}
         )
@@ -145,6 +164,28 @@ def _reach(centre: float, span: Mapping[str, Any] | None, end: str) -> float:
     """Return the distance from a value to an end of its interval; 0 without one."""
     distance = abs(_number((span or {}).get(end)) - centre)
     return 0.0 if math.isnan(distance) else distance
+
+
+def _spectra(
+    pictures: Sequence[Mapping[str, Any]], layer: int | None, head: int | None
+) -> tuple["Figure | None", list[str]]:
+    """Draw bars and their filled parts, one panel for each layer and head that is selected."""
+    chosen = [
+        (picture, number)
+        for picture in pictures
+        if layer in (None, picture["layer"])
+        for number in ([head or 0] if layer is None or head is not None else range(len(picture["bars"])))
+        if number < len(picture["bars"])
+    ]
+    if not chosen:
+        return None, []
+    figure, panels = make_panels(len(chosen), title=_label(chosen[0][0]["title"]), columns=3)
+    for axes, (picture, number) in zip(panels, chosen, strict=True):
+        bars, part = ([_number(value) for value in picture[name][number]] for name in ("bars", "part"))
+        axes.bar(range(1, len(bars) + 1), bars, color=GREY, label="variance of the keys on the axis")
+        axes.bar(range(1, len(part) + 1), part, color=COLOURS[0], label="captured by the values")
+        finish_panel(axes, title=f"layer {picture['layer']}, head {number}", x="principal axis", y="share")
+    return figure, [chosen[0][0]["theory"]]
 
 
 def _curves(curves: Sequence[Mapping[str, Any]]) -> tuple["Figure | None", list[str]]:

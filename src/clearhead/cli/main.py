@@ -271,10 +271,15 @@ def figure(
     kind: Annotated[
         FigureKind,
         typer.Option(
-            help="heatmap: values by layer and head. null: values and their controls. depth: curves over layers."
+            help="heatmap: values by layer and head. null: values and their controls. spectrum: the variance of the "
+            "keys, and what the values capture. depth: curves over layers."
         ),
     ] = FigureKind.HEATMAP,
     theory: Annotated[str | None, typer.Option(help="Draw this theory only. Default: all.")] = None,
+    layer: Annotated[int | None, typer.Option(min=0, help="The layer of spectra. Default: all.")] = None,
+    head: Annotated[
+        int | None, typer.Option(min=0, help="The head of spectra. Default: head 0, or all heads of --layer.")
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The figure; its ending selects SVG, PNG or PDF.")] = Path(
         DEFAULT_FIGURE
     ),
@@ -287,7 +292,7 @@ def figure(
     """
     from clearhead.cli.figure_command import draw_figure
 
-    drawn = draw_figure(findings, kind, out, theory=theory)
+    drawn = draw_figure(findings, kind, out, theory=theory, layer=layer, head=head)
     typer.echo(f"{out}: {', '.join(drawn)}")
 
 

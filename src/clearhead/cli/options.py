@@ -33,6 +33,7 @@ class FigureKind(StrEnum):
 
     HEATMAP = "heatmap"
     NULL = "null"
+    SPECTRUM = "spectrum"
     DEPTH = "depth"
 
 

@@ -49,6 +49,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "whole_model": plain(record.whole_model),
         "theories": plain(record.theories),
         "curves": plain(record.curves),
+        "pictures": _pictures(record),
         "notes": list(record.notes),
         "baselines": dict(record.baselines),
         "timing": plain(record.timing),
@@ -57,6 +58,22 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
 
 
 _SCALARS = ("model", "data", "version", "created", "seed", "measured_claims", "inputs", "tokens")
+
+
+def _pictures(record: AuditRecord) -> list[dict[str, Any]]:
+    """Return the theories' pictures of the first input that the report shows, such as spectra, by layer."""
+    return [
+        {
+            **{name: plain(getattr(picture, name)) for name in ("theory", "title", "caption", "line")},
+            "input": shown.number,
+            "layer": layer.layer,
+            "bars": plain(picture.bars.tolist()),
+            "part": None if picture.part is None else plain(picture.part.tolist()),
+        }
+        for shown in record.shown[:1]
+        for layer in shown.layers
+        for picture in layer.pictures
+    ]
 
 
 def _claim_name(claim: Claim) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def _row(tag: str, cells: Iterable[str]) -> Markup:
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:
-    control = finding.closest_control
+    control = finding.deciding_control
     return (
         clean(finding.claim.theory),
         clean(finding.claim.statistic),
