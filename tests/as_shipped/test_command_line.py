@@ -539,7 +539,22 @@ def test_the_options_are_pinned(here: Path) -> None:
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}
     options = set(re.findall(r"--[a-z-]+", clearhead("figure", "--help", here=here, columns=200).stdout))
     assert options == {"--head", "--help", "--kind", "--layer", "--out", "--theory"}
+    options = set(re.findall(r"--[a-z-]+", clearhead("demo", "--help", here=here, columns=200).stdout))
+    assert options == {"--help", "--out"}
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
+
+
+def test_demonstrations_are_listed_and_written(here: Path, warm: WarmCommand) -> None:
+    listed = warm("demo", here=here).stdout
+    names = [line.split()[0] for line in listed.splitlines()]
+    assert names == ["kernel-pca", "max-margin", "coding-rate", "symmetry"]
+    done = warm("demo", "symmetry", here=here)
+    assert (done.returncode, done.stdout) == (0, "clearhead-symmetry.html\n")
+    assert (here / "clearhead-symmetry.html").read_text().startswith("<!doctype html>")
+    assert warm("demo", "magic", here=here).returncode == 2
+    done = warm("demo", "symmetry", "--out", "missing/page.html", here=here)
+    assert done.returncode == 2
+    assert "cannot write missing/page.html: No such file or directory" in done.stderr
 
 
 def test_an_experiment_is_run_listed_and_continued(here: Path, warm: WarmCommand) -> None:

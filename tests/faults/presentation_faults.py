@@ -5,6 +5,7 @@ from fault import Fault
 HEADS, RECORD, NOTEBOOK, FIGURE = (
     "tests/test_heads.py", "tests/audit/test_record.py", "tests/report/test_notebook.py", "tests/cli/test_figure.py"
 )  # fmt: skip
+DEMOS = "tests/report/test_demos.py"
 TABLES, MEDIA, INPUTS = "tests/data/test_tables.py", "tests/data/test_media.py", "tests/cli/test_inputs.py"
 
 PRESENTATION_FAULTS = (
@@ -31,4 +32,14 @@ PRESENTATION_FAULTS = (
     Fault("inputs: waveforms of one batch have different lengths", "models/processors.py", '{"padding": True}', "{}", (INPUTS,)),
     Fault("inputs: samples of sound count as tokens", "audit/model_runs.py", "    if not isinstance(ids, Tensor):\n        return None\n    mask = batch.get(\"attention_mask\")\n", "    mask = batch.get(\"attention_mask\") if isinstance(batch, Mapping) else None\n    if isinstance(mask, Tensor):\n        return int(mask.sum())\n    if not isinstance(ids, Tensor):\n        return None\n", (INPUTS,)),
     Fault("inputs: a processor may ask for any size", "models/folder_checks.py", "if number > MAX_INPUT_SIZES.get(name, number):", "if False:", (INPUTS,)),
+    Fault("demo: the Gram matrix is not centred", "report/demos/kernel-pca.js", "value - means[i] - means[j] + mean", "value", (DEMOS,)),
+    Fault("demo: values are not divided by g", "report/demos/kernel-pca.js", "(x - centre) / g[j]", "(x - centre)", (DEMOS,)),
+    Fault("demo: descent without the slope of the loss", "report/demos/max-margin.js", "slope * weights[t] * excess", "-weights[t] * excess", (DEMOS,)),
+    Fault("demo: the longest solution of the machine", "report/demos/max-margin.js", "dot(next, next) < dot(shortest, shortest)", "dot(next, next) > dot(shortest, shortest)", (DEMOS,)),
+    Fault("demo: the rate without the dimension", "report/demos/coding-rate.js", "(2 * value) / (eps * eps)", "value / (eps * eps)", (DEMOS,)),
+    Fault("demo: the ellipse without the error", "report/demos/coding-rate.js", "(i === j ? (state.eps * state.eps) / 2 : 0)", "0", (DEMOS,)),
+    Fault("demo: attention without the scale", "report/demos/symmetry.js", "dot(query, key) / Math.SQRT2", "dot(query, key)", (DEMOS,)),
+    Fault("demo: the convolution is mirrored", "report/demos/symmetry.js", "x[i + offset - 1]", "x[i - offset + 1]", (DEMOS,)),
+    Fault("demo: points do not move", "report/demos/common.js", "    moved(point.x, point.y);", "    moved(event.clientX, event.clientY * 0);", (DEMOS,)),
+    Fault("demo: a style of its own is not in the policy", "report/demo.py", "policy=page_policy(script=script, style=style)", 'policy=page_policy(script=script, style="")', (DEMOS,)),
 )  # fmt: skip

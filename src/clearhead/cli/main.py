@@ -297,6 +297,26 @@ def figure(
 
 
 @app.command()
+def demo(
+    name: Annotated[
+        str | None, typer.Argument(help="The demonstration. Default: list them.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page. Default: clearhead-NAME.html.", show_default=False)
+    ] = None,
+) -> None:
+    """Write a page that demonstrates a theory: drag points and see what it says.
+
+    Each page is one file that opens without the network. Without NAME, the demonstrations are listed.
+
+    Example: clearhead demo kernel-pca
+    """
+    from clearhead.cli.demo_command import list_demos, write_demo
+
+    typer.echo(list_demos() if name is None else write_demo(name, out))
+
+
+@app.command()
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print the same facts as JSON.")] = False,
 ) -> None:

@@ -33,7 +33,7 @@ from clearhead.report.wording import (
 )
 from clearhead.theories.theory import Role
 
-__all__ = ["page_policy", "page_style", "page_template", "render_html"]
+__all__ = ["page_file", "page_policy", "page_style", "page_template", "render_html"]
 
 _FILTERS = {
     "beyond": beyond_controls,
@@ -65,7 +65,7 @@ def render_html(record: AuditRecord) -> str:
     leads = leading(grids)
     levels = levels_of_random_models(record)
     style = page_style()
-    script = f"\n{_file('report.js')}"
+    script = f"\n{page_file('report.js')}"
     return page_template("template.html.j2").render(
         record=record,
         grids=grids,
@@ -96,7 +96,7 @@ def render_html(record: AuditRecord) -> str:
 
 def page_style() -> str:
     """Return the style sheet of every page."""
-    return f"\n{_file('report.css')}{shade_styles()}\n"
+    return f"\n{page_file('report.css')}{shade_styles()}\n"
 
 
 def page_template(name: str) -> Template:
@@ -106,13 +106,14 @@ def page_template(name: str) -> Template:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FunctionLoader(_file),
+        loader=FunctionLoader(page_file),
     )
     environment.filters.update(_FILTERS)
     return environment.get_template(name)
 
 
-def _file(name: str) -> str:
+def page_file(name: str) -> str:
+    """Return the text of a file of this package."""
     return (files("clearhead.report") / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
