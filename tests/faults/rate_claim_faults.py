@@ -20,15 +20,15 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: scale matched the wrong way round",
         f"{WHERE}/block.py",
-        "factor = size(self._tokens) / size(tokens).clamp_min(SMALLEST)",
-        "factor = size(tokens) / size(self._tokens).clamp_min(SMALLEST)",
+        "ratio = self._projected.size / after.size.clamp_min(SMALLEST)",
+        "ratio = after.size / self._projected.size.clamp_min(SMALLEST)",
         MEASURED,
     ),
     Fault(
         "rate: unit length in the subspace, not in the whole space",
         f"{WHERE}/block.py",
-        "_gram(projected / _lengths(tokens))",
-        "_gram(projected / torch.linalg.vector_norm(projected, dim=-1, keepdim=True))",
+        "_gram(self.coordinates * inverse[..., None, :, None])",
+        "_gram(self.coordinates / torch.linalg.vector_norm(self.coordinates, dim=-1, keepdim=True))",
         MEASURED,
     ),
     Fault(
@@ -41,8 +41,22 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: exchanged tokens instead of exchanged additions",
         f"{WHERE}/block.py",
-        "exchanged.append(before + (total - before)[source])",
-        "exchanged.append(total[source])",
+        "additions = (after.coordinates - before)[:, sources].movedim(1, 0)",
+        "additions = after.coordinates[:, sources].movedim(1, 0) - before",
+        MEASURED,
+    ),
+    Fault(
+        "rate: tokens of double precision projected in single precision",
+        f"{WHERE}/block.py",
+        "self._dtype = torch.promote_types(dtype, torch.float32)",
+        "self._dtype = torch.float32",
+        MEASURED,
+    ),
+    Fault(
+        "rate: a change of size alone that changes every rate",
+        f"{WHERE}/head_samples.py",
+        "if claim is RAW else {SIZE_ALONE: nothing}",
+        "if claim is RAW else {SIZE_ALONE: resized}",
         MEASURED,
     ),
     Fault(
@@ -62,8 +76,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: the map itself for its basis",
         f"{WHERE}/measurement.py",
-        "measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps))",
-        "measured, curves = prepared.measure(Block(tokens.before, weights, eps=self.eps))",
+        "measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps, dtype=tokens.dtype))",
+        "measured, curves = prepared.measure(Block(tokens.before, weights, eps=self.eps, dtype=tokens.dtype))",
         MEASURED,
     ),
     Fault(
@@ -96,15 +110,15 @@ RATE_CLAIM_FAULTS = (
     ),
     Fault(
         "rate: curves before attention, not after it",
-        f"{WHERE}/depth.py",
-        "raw, unit = after.raw, after.unit",
-        "raw, unit = before.raw, before.unit",
+        f"{WHERE}/head_samples.py",
+        "raw, unit = block.rate(own), rates.unit[0]",
+        "raw, unit = block.before.matched, block.before.unit",
         CURVES,
     ),
     Fault(
         "rate: one random subspace for all heads",
         f"{WHERE}/depth.py",
-        "len(raw) * float(random.raw.mean())",
+        "heads * float(random.raw.mean())",
         "float(random.raw.mean())",
         CURVES,
     ),

@@ -10,7 +10,7 @@ from clearhead.audit.judging import judge
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate import make_theory
-from clearhead.theories.coding_rate.block import exchanged_additions
+from clearhead.theories.coding_rate.block import draw_sources, exchanged_additions
 from clearhead.theories.coding_rate.change import rate_change
 from clearhead.theories.coding_rate.claims import (
     COMPRESSION,
@@ -138,7 +138,7 @@ def test_exchanged_additions_are_those_of_other_tokens() -> None:
 
 def test_with_two_tokens_each_gets_the_additions_of_the_other() -> None:
     z, total = Z[0, :2], Z[0, :2] + normal(2, STREAM, seed=7)
-    exchanged = exchanged_additions(z, total, draws=3, generator=torch.Generator().manual_seed(0))
+    exchanged = exchanged_additions(z, total, draw_sources(2, draws=3, generator=torch.Generator().manual_seed(0)))
     assert torch.allclose(exchanged, (z + (total - z).flip(0)).expand(3, 2, STREAM))
 
 

@@ -1,9 +1,10 @@
 r"""The change of the coding rate in every head's subspace at one block, for one input and for its controls.
 
 The projection of a token scaled to length one is the token's projection divided by its length, so all variants are
-scalings of the same projection.
+scalings of the same projection. Additions of other tokens are sums of projections that are known already.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,110 +13,166 @@ from torch import Tensor
 
 from clearhead.numerics.logdet import log_det_of_gram
 from clearhead.numerics.moments import Array
-from clearhead.shapes import Float
+from clearhead.shapes import Float, Int
 from clearhead.theories.coding_rate.claims import COMPRESSION, RAW, SCALE_MATCHED, UNIT_NORM
 from clearhead.theories.coding_rate.subspaces import Reflections
 from clearhead.theories.theory import Claim
 
-__all__ = ["Block", "Rates", "exchanged_additions", "relative_changes", "resized"]
+__all__ = ["Block", "Projected", "Rates", "draw_sources", "exchanged_additions", "relative_change", "relative_changes"]
 
 SMALLEST = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Coding rates in subspaces: of tokens as they are, at length one, and at the size of tokens before the block."""
+class Projected:
+    """Sets of tokens in subspaces, in coordinates of their bases, and the lengths of the tokens themselves."""
 
-    raw: Float[Tensor, "*s k"]
+    coordinates: Float[Tensor, "*s k n p"]
+    lengths: Float[Tensor, "*#s n"]
+
+    @property
+    def size(self) -> Float[Tensor, "*#s"]:
+        """Frobenius norm of the tokens."""
+        norm: Tensor = torch.linalg.vector_norm(self.lengths, dim=-1)
+        return norm
+
+    def of(self, index: int) -> "Projected":
+        """Return one of several sets of tokens."""
+        return Projected(coordinates=self.coordinates[index], lengths=self.lengths[index])
+
+    def gram(self) -> Float[Tensor, "*s k p p"]:
+        """Return the products of the coordinates."""
+        return _gram(self.coordinates)
+
+    def gram_at_length_one(self) -> Float[Tensor, "*s k p p"]:
+        """Return the products of the coordinates of tokens scaled to length one; zero tokens stay zero."""
+        inverse = torch.where(self.lengths > 0, 1 / self.lengths.clamp_min(SMALLEST), 0)
+        return _gram(self.coordinates * inverse[..., None, :, None])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Coding rates in subspaces: of tokens at length one, at the size of tokens before the block, and as they are."""
+
     unit: Float[Tensor, "*s k"]
     matched: Float[Tensor, "*s k"]
-
-    def of(self, index: int) -> "Rates":
-        """Return the rates of one of several sets of tokens."""
-        return Rates(raw=self.raw[index], unit=self.unit[index], matched=self.matched[index])
+    raw: Float[Tensor, "*s k"] | None
 
 
 def relative_changes(before: Rates, after: Rates) -> dict[Claim, Array]:
     """Return (R+ - R) / R for each claim; NaN where R is zero. The primary is the less compressing of two."""
-    unit, matched = _relative(before.unit, after.unit), _relative(before.raw, after.matched)
-    return {
-        COMPRESSION: np.maximum(unit, matched),
-        UNIT_NORM: unit,
-        SCALE_MATCHED: matched,
-        RAW: _relative(before.raw, after.raw),
-    }
+    unit, matched = relative_change(before.unit, after.unit), relative_change(before.matched, after.matched)
+    changes = {COMPRESSION: np.maximum(unit, matched), UNIT_NORM: unit, SCALE_MATCHED: matched}
+    if after.raw is not None:
+        changes[RAW] = relative_change(before.matched, after.raw)
+    return changes
 
 
-def _relative(before: Tensor, after: Tensor) -> Array:
+def relative_change(before: Float[Tensor, "*#s k"], after: Float[Tensor, "*s k"]) -> Array:
+    """Return (R+ - R) / R; NaN where R is zero."""
     change: Array = torch.where(before > 0, (after - before) / before.clamp_min(SMALLEST), torch.nan).numpy()
     return change
 
 
 class Block:
-    """Tokens Z before a block and their rates in subspaces U_h, whose bases are used as given."""
+    """Tokens Z before a block and their rates in subspaces U_h, whose bases are used as given.
 
-    def __init__(self, tokens: Float[Tensor, "n c"], bases: Float[Tensor, "k c p"], *, eps: float) -> None:
-        self._tokens, self._k = tokens, len(bases)
-        self._flat = bases.movedim(0, 1).flatten(1)
+    Tokens are projected in `dtype`, the precision that the model gave them: the rounding of a product moves a rate no
+    more than the rounding of the tokens themselves. Products of coordinates and determinants are in double precision.
+    """
+
+    def __init__(
+        self, tokens: Float[Tensor, "n c"], bases: Float[Tensor, "k c p"], *, eps: float, dtype: torch.dtype
+    ) -> None:
+        self._k = len(bases)
+        self._dtype = torch.promote_types(dtype, torch.float32)
+        self._tokens = tokens.to(self._dtype)
+        self._flat = bases.movedim(0, 1).flatten(1).to(self._dtype)
         self._a = bases.shape[-1] / (len(tokens) * eps**2)
-        self.before = self.rates(tokens)
+        self._projected = self.project(tokens)
+        self._gram = self._projected.gram()
+        raw = self._rate(self._gram)
+        self.before = Rates(unit=self._rate(self._projected.gram_at_length_one()), matched=raw, raw=raw)
 
-    def rates(self, tokens: Float[Tensor, "*s n c"]) -> Rates:
-        """Return the rates of any tokens in these subspaces; "matched" is at the size of Z."""
-        return self._rates(tokens, self._by_head(tokens @ self._flat))
+    def project(self, tokens: Float[Tensor, "*s n c"]) -> Projected:
+        """Return tokens in these subspaces."""
+        return self._by_head(tokens.to(self._dtype) @ self._flat, tokens)
 
-    def changes_in_reflected(self, tokens: Float[Tensor, "n c"], reflections: Reflections) -> dict[Claim, Array]:
+    def exchange_additions(
+        self, after: Projected, sources: Int[Tensor, "t n"], exchanged: Float[Tensor, "t n c"]
+    ) -> Projected:
+        """Return `exchanged_additions` in these subspaces, from Z and Z+ in them."""
+        before = self._projected.coordinates
+        additions = (after.coordinates - before)[:, sources].movedim(1, 0)
+        return Projected(coordinates=before + additions, lengths=_lengths(exchanged))
+
+    def rates(self, after: Projected, *, raw: bool) -> Rates:
+        """Return the rates of tokens at length one and at the size of Z, and if `raw` of the tokens as they are."""
+        gram = after.gram()
+        ratio = self._projected.size / after.size.clamp_min(SMALLEST)
+        return Rates(
+            unit=self._rate(after.gram_at_length_one()),
+            matched=self._rate(gram * ratio.square()[..., None, None, None]),
+            raw=self._rate(gram) if raw else None,
+        )
+
+    def rate(self, after: Projected) -> Float[Tensor, "*s k"]:
+        """Return the rates of tokens as they are."""
+        return self._rate(after.gram())
+
+    def rate_at_size(self, size: Float[Tensor, ""]) -> Float[Tensor, "k"]:
+        """Return the rates of Z scaled to a Frobenius norm."""
+        return self._rate(self._gram * (size / self._projected.size.clamp_min(SMALLEST)).square())
+
+    def changes_in_reflected(
+        self, tokens: Float[Tensor, "n c"], reflections: Reflections, *, raw: bool
+    ) -> dict[Claim, Array]:
         """Return the relative changes from Z to these tokens in the subspaces S U_h, by draw and head.
 
         Z has the same raw rate there as in U_h.
         """
-        before, after = (self._by_head(reflections.project(z, self._flat)) for z in (self._tokens, tokens))
-        raw = self.before.raw.expand(before.shape[:-2])
-        unit = self._log_det(_gram(before / _lengths(self._tokens)))
-        return relative_changes(Rates(raw=raw, unit=unit, matched=raw), self._rates(tokens, after))
+        before, after = (
+            self._by_head(reflections.project(z.to(self._dtype), self._flat), z[None]) for z in (self._tokens, tokens)
+        )
+        unit = self._rate(before.gram_at_length_one())
+        same = self.before.matched.expand_as(unit)
+        return relative_changes(Rates(unit=unit, matched=same, raw=same), self.rates(after, raw=raw))
 
-    def _rates(self, tokens: Float[Tensor, "*s n c"], projected: Float[Tensor, "*t k n p"]) -> Rates:
-        factor = size(self._tokens) / size(tokens).clamp_min(SMALLEST)
-        gram, unit = _gram(projected), _gram(projected / _lengths(tokens))
-        matched = self._log_det(gram * factor.square()[..., None, None, None])
-        return Rates(raw=self._log_det(gram), unit=self._log_det(unit), matched=matched)
-
-    def _log_det(self, gram: Float[Tensor, "*s k p p"]) -> Float[Tensor, "*s k"]:
+    def _rate(self, gram: Float[Tensor, "*s k p p"]) -> Float[Tensor, "*s k"]:
         return log_det_of_gram(gram, a=self._a) / 2
 
-    def _by_head(self, projected: Float[Tensor, "*s n kp"]) -> Float[Tensor, "*s k n p"]:
-        return projected.reshape(*projected.shape[:-1], self._k, -1).movedim(-2, -3)
+    def _by_head(self, projected: Float[Tensor, "*s n kp"], tokens: Float[Tensor, "*#s n c"]) -> Projected:
+        coordinates = projected.reshape(*projected.shape[:-1], self._k, -1).movedim(-2, -3)
+        return Projected(coordinates=coordinates.double(), lengths=_lengths(tokens.double()))
 
 
-def _lengths(tokens: Float[Tensor, "*s n c"]) -> Float[Tensor, "*s 1 n 1"]:
-    lengths: Tensor = torch.linalg.vector_norm(tokens, dim=-1).clamp_min(SMALLEST)[..., None, :, None]
+def join(parts: Sequence[Projected]) -> Projected:
+    """Return several sets of tokens as one."""
+    coordinates, lengths = ([getattr(part, name) for part in parts] for name in ("coordinates", "lengths"))
+    return Projected(coordinates=torch.cat(coordinates), lengths=torch.cat(lengths))
+
+
+def _lengths(tokens: Float[Tensor, "*s n c"]) -> Float[Tensor, "*s n"]:
+    lengths: Tensor = torch.linalg.vector_norm(tokens, dim=-1)
     return lengths
 
 
-def _gram(projected: Float[Tensor, "*s n p"]) -> Float[Tensor, "*s p p"]:
-    projected = projected.contiguous()
-    return projected.mT @ projected
+def _gram(coordinates: Float[Tensor, "*s n p"]) -> Float[Tensor, "*s p p"]:
+    coordinates = coordinates.contiguous()
+    return coordinates.mT @ coordinates
+
+
+def draw_sources(count: int, *, draws: int, generator: torch.Generator) -> Int[Tensor, "t n"]:
+    """Return for every token the token whose addition it gets: that of the next in a random cycle."""
+    sources = torch.empty(draws, count, dtype=torch.long)
+    for source in sources:
+        cycle = torch.randperm(count, generator=generator)
+        source[cycle] = cycle.roll(-1)
+    return sources
 
 
 def exchanged_additions(
-    before: Float[Tensor, "n c"], total: Float[Tensor, "n c"], *, draws: int, generator: torch.Generator
+    before: Float[Tensor, "n c"], total: Float[Tensor, "n c"], sources: Int[Tensor, "t n"]
 ) -> Float[Tensor, "t n c"]:
-    """Return Z with additions of other tokens: in a random cycle, every token gets that of the next."""
-    exchanged = []
-    for _ in range(draws):
-        cycle = torch.randperm(len(before), generator=generator)
-        source = torch.empty_like(cycle)
-        source[cycle] = cycle.roll(-1)
-        exchanged.append(before + (total - before)[source])
-    return torch.stack(exchanged)
-
-
-def resized(before: Float[Tensor, "n c"], total: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-    """Return Z scaled to the size of Z+."""
-    return before * (size(total) / size(before).clamp_min(SMALLEST))
-
-
-def size(tokens: Float[Tensor, "*s n c"]) -> Float[Tensor, "*s"]:
-    """Return the Frobenius norm."""
-    norm: Tensor = torch.linalg.vector_norm(tokens, dim=(-2, -1))
-    return norm
+    """Return Z with additions of other tokens."""
+    return before + (total - before)[sources]

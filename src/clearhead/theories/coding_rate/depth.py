@@ -1,7 +1,9 @@
 """Quantities by layer, as the papers draw them over depth: of the model and of its controls."""
 
 import numpy as np
+from torch import Tensor
 
+from clearhead.shapes import Float
 from clearhead.theories.coding_rate.block import Rates
 from clearhead.theories.coding_rate.claims import (
     AT_THIS_SIZE,
@@ -22,23 +24,29 @@ __all__ = ["rates_by_layer", "sparsity_by_layer"]
 
 
 def rates_by_layer(
-    before: Rates, after: Rates, *, at_size: Rates | None = None, random: Rates | None = None
+    raw: Float[Tensor, "k"],
+    unit: Float[Tensor, "k"],
+    *,
+    before: Float[Tensor, "k"] | None = None,
+    at_size: Float[Tensor, "k"] | None = None,
+    random: Rates | None = None,
 ) -> dict[Claim, Sample]:
-    """Return R^c of one input after the sum.
+    """Return R^c of one input after the sum, of tokens as they are and at length one.
 
-    at_size, random: of the tokens before the block at this size, and after it in random subspaces, as controls
+    before: of tokens before the block at length one; at_size: of these tokens at the size of the sum
+    random: of tokens after the sum in random subspaces
     """
-    raw, unit = after.raw, after.unit
-    if at_size is None or random is None:
+    if before is None or at_size is None or random is None or random.raw is None:
         return {RAW_RATE: _sample(float(raw.sum())), UNIT_RATE: _sample(float(unit.sum()))}
+    heads = len(raw)
     return {
         RAW_RATE: _sample(
             float(raw.sum()),
-            {AT_THIS_SIZE: float(at_size.raw.sum()), IN_RANDOM_SUBSPACES: len(raw) * float(random.raw.mean())},
+            {AT_THIS_SIZE: float(at_size.sum()), IN_RANDOM_SUBSPACES: heads * float(random.raw.mean())},
         ),
         UNIT_RATE: _sample(
             float(unit.sum()),
-            {BEFORE_ATTENTION: float(before.unit.sum()), IN_RANDOM_SUBSPACES: len(raw) * float(random.unit.mean())},
+            {BEFORE_ATTENTION: float(before.sum()), IN_RANDOM_SUBSPACES: heads * float(random.unit.mean())},
         ),
     }
 

@@ -8,14 +8,20 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.moments import Array
-from clearhead.shapes import Float
+from clearhead.shapes import Float, Int
 from clearhead.theories.coding_rate.ablations import ablated_sums, apply_norm, can_ablate, without_rounding
-from clearhead.theories.coding_rate.block import Block, exchanged_additions, relative_changes, resized
+from clearhead.theories.coding_rate.block import (
+    Block,
+    draw_sources,
+    exchanged_additions,
+    join,
+    relative_change,
+    relative_changes,
+)
 from clearhead.theories.coding_rate.claims import (
     ABLATIONS,
     AFTER_NORM,
     COMPRESSION,
-    HEAD_CLAIMS,
     NORM_ALONE,
     NOTHING_ADDED,
     OTHER_TOKENS,
@@ -72,16 +78,20 @@ class FixedDraws:
 class HeadSamples:
     """The claims on heads of one input, in any subspaces.
 
-    sums: Z+ of the model, and of the controls on attention by draw
-    normed: the same after the norm that follows the sum, if there is one
+    sums: Z+ of the model, and of the controls on attention
+    sources: by draw, the token whose addition each token gets; None without controls
+    normed: the sums by draw after the norm that follows, if there is one
     fixed: the draws of the layer, and `random` the tokens in its random subspaces; None without controls
+    raw: whether rates of tokens as they are count
     """
 
     tokens: Tokens
-    sums: Mapping[Control | None, Float[Tensor, "t n c"]]
-    normed: Mapping[Control | None, Float[Tensor, "t n c"]]
+    sums: Mapping[Control | None, Float[Tensor, "1 n c"]]
+    sources: Int[Tensor, "t n"] | None
+    normed: Mapping[Control | None, Float[Tensor, "_ n c"]]
     fixed: FixedDraws | None
     random: Block | None
+    raw: bool
 
     @classmethod
     def of(
@@ -89,56 +99,64 @@ class HeadSamples:
     ) -> "HeadSamples":
         """Prepare the controls if they are wanted."""
         norm = example.stream.norm if example.stream is not None and example.wants(AFTER_NORM) else None
+        raw = example.wants(RAW)
         sums: dict[Control | None, Tensor] = {None: tokens.total[None]}
         normed: dict[Control | None, Tensor] = {} if norm is None else {None: tokens.between[None]}
         if not example.controls:
-            return cls(tokens=tokens, sums=sums, normed=normed, fixed=None, random=None)
-        sums[OTHER_TOKENS] = exchanged_additions(
-            tokens.before, tokens.total, draws=draws.other_tokens, generator=generator
-        )
+            return cls(tokens=tokens, sums=sums, sources=None, normed=normed, fixed=None, random=None, raw=raw)
+        sources = draw_sources(len(tokens.before), draws=draws.other_tokens, generator=generator)
         if can_ablate(example):
             sums.update(ablated_sums(example, tokens).items())
         if norm is not None:
-            normed |= {control: apply_norm(norm, x) for control, x in sums.items() if control is not None}
+            exchanged = exchanged_additions(tokens.before, tokens.total, sources)
+            of_controls = {
+                OTHER_TOKENS: exchanged,
+                **{control: x for control, x in sums.items() if control is not None},
+            }
+            normed |= {control: apply_norm(norm, x) for control, x in of_controls.items()}
             normed[NORM_ALONE] = apply_norm(norm, tokens.before)[None]
-        sums[SIZE_ALONE] = resized(tokens.before, tokens.total)[None]
         fixed = FixedDraws.of(example, c=tokens.before.shape[-1], p=p, draws=draws)
-        random = Block(tokens.before, fixed.bases, eps=eps)
-        return cls(tokens=tokens, sums=sums, normed=normed, fixed=fixed, random=random)
+        random = Block(tokens.before, fixed.bases, eps=eps, dtype=tokens.dtype)
+        return cls(tokens=tokens, sums=sums, sources=sources, normed=normed, fixed=fixed, random=random, raw=raw)
 
     def measure(self, block: Block) -> tuple[dict[Claim, Sample], dict[Claim, Sample]]:
         """Return every claim on heads in the subspaces of the block, and the rates by layer."""
-        stacked = torch.cat([*self.sums.values(), *self.normed.values()])
-        rates = block.rates(stacked)
-        changes = relative_changes(block.before, rates)
-        count = sum(len(x) for x in self.sums.values())
-        samples = {claim: self._sample(self.sums, changes[claim][:count]) for claim in HEAD_CLAIMS}
+        after = block.project(torch.cat(list(self.sums.values())))
+        own, parts, counts = after.of(0), [after], dict.fromkeys(self.sums, 1)
+        if self.sources is not None:
+            exchanged = exchanged_additions(self.tokens.before, self.tokens.total, self.sources)
+            parts.append(block.exchange_additions(own, self.sources, exchanged))
+            counts[OTHER_TOKENS] = len(self.sources)
+        rates = block.rates(join(parts), raw=self.raw)
+        samples = {claim: self._sample(counts, x) for claim, x in relative_changes(block.before, rates).items()}
         if self.normed:
-            samples[AFTER_NORM] = self._sample(self.normed, changes[COMPRESSION][count:])
+            normed = block.rates(block.project(torch.cat(list(self.normed.values()))), raw=False)
+            of_normed = relative_changes(block.before, normed)[COMPRESSION]
+            samples[AFTER_NORM] = self._sample({control: len(x) for control, x in self.normed.items()}, of_normed)
+        raw, unit = block.rate(own), rates.unit[0]
         if self.fixed is None or self.random is None:
-            return samples, rates_by_layer(block.before, rates.of(0))
-        in_random = self.random.rates(torch.stack([self.tokens.total, self.tokens.between]))
-        random = relative_changes(self.random.before, in_random)
+            return samples, rates_by_layer(raw, unit)
+        at_size = block.rate_at_size(own.size)
+        in_random = self.random.rates(self.random.project(self.tokens.total), raw=True)
+        curves = rates_by_layer(raw, unit, before=block.before.unit, at_size=at_size, random=in_random)
         reflections = Reflections.of(self.tokens.before, self.fixed.signs)
-        reflected = block.changes_in_reflected(self.tokens.total, reflections)
-        for claim, sample in samples.items():
-            nothing = np.zeros((1, len(sample.value)))
-            controls = dict(sample.controls)
-            controls |= {NOTHING_ADDED: nothing} if claim is RAW else {SIZE_ALONE: nothing}
-            controls |= {} if claim is AFTER_NORM else {SAME_RATE: reflected[claim]}
-            # A random subspace belongs to no head, so the same draws serve all heads.
-            elsewhere = random[COMPRESSION][1] if claim is AFTER_NORM else random[claim][0]
-            controls[RANDOM_SUBSPACE] = np.repeat(elsewhere[:, np.newaxis], len(sample.value), axis=1)
-            samples[claim] = Sample(value=sample.value, controls=controls)
-        return samples, rates_by_layer(block.before, rates.of(0), at_size=rates.of(count - 1), random=in_random.of(0))
+        reflected = block.changes_in_reflected(self.tokens.total, reflections, raw=self.raw)
+        elsewhere = relative_changes(self.random.before, in_random)
+        if self.normed:
+            between = self.random.rates(self.random.project(self.tokens.between), raw=False)
+            elsewhere[AFTER_NORM] = relative_changes(self.random.before, between)[COMPRESSION]
+        resized = relative_change(block.before.matched, at_size)[np.newaxis]
+        return {
+            claim: Sample(value=x.value, controls={**x.controls, **_controls(claim, resized, reflected, elsewhere)})
+            for claim, x in samples.items()
+        }, curves
 
-    def _sample(self, sums: Mapping[Control | None, Tensor], changes: Array) -> Sample:
-        """Return the changes of the model and of each control, which come in the order of the sums.
+    def _sample(self, counts: Mapping[Control | None, int], changes: Array) -> Sample:
+        """Return the changes of the model and of each control, which come in the order of the counts of draws.
 
         An ablation that differs by rounding alone does not differ.
         """
-        ends = np.cumsum([len(x) for x in sums.values()])[:-1]
-        parts = dict(zip(sums, np.split(changes, ends), strict=True))
+        parts = dict(zip(counts, np.split(changes, np.cumsum(list(counts.values()))[:-1]), strict=True))
         value = parts.pop(None)[0]
         return Sample(
             value=value,
@@ -148,3 +166,21 @@ class HeadSamples:
                 if control is not None
             },
         )
+
+
+def _controls(
+    claim: Claim, resized: Array, reflected: Mapping[Claim, Array], elsewhere: Mapping[Claim, Array]
+) -> dict[Control, Array]:
+    """Return the controls that change the tokens' size alone, or the subspace.
+
+    resized: the change of the raw rate by size alone; it changes no other rate
+    reflected, elsewhere: the changes in other subspaces of the same rate, and in random ones
+    """
+    heads = resized.shape[-1]
+    nothing = np.zeros((1, heads))
+    controls = {SIZE_ALONE: resized, NOTHING_ADDED: nothing} if claim is RAW else {SIZE_ALONE: nothing}
+    if claim is not AFTER_NORM:
+        controls[SAME_RATE] = reflected[claim]
+    # A random subspace belongs to no head, so the same draws serve all heads.
+    controls[RANDOM_SUBSPACE] = np.repeat(elsewhere[claim][:, np.newaxis], heads, axis=1)
+    return controls

@@ -92,12 +92,12 @@ class CodingRate:
         prepared = HeadSamples.of(
             example, tokens, p=bases.shape[-1], eps=self.eps, draws=self.draws, generator=rng.torch
         )
-        measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps))
+        measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps, dtype=tokens.dtype))
         if not can_ablate(example):
             return curves
         samples = repeat(measured, example.groups)
         if maps.tied and example.wants(RAW_MAP):
-            raw_map = prepared.measure(Block(tokens.before, weights, eps=self.eps))[0][COMPRESSION]
+            raw_map = prepared.measure(Block(tokens.before, weights, eps=self.eps, dtype=tokens.dtype))[0][COMPRESSION]
             # Random subspaces are left out: their bases are orthonormal and the learned map is not.
             controls = {control: x for control, x in raw_map.controls.items() if control is not RANDOM_SUBSPACE}
             samples |= repeat({RAW_MAP: dataclasses.replace(raw_map, controls=controls)}, example.groups)

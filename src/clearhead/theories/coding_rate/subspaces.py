@@ -88,9 +88,9 @@ class Reflections:
 
     def project(self, tokens: Float[Tensor, "*s n c"], bases: Float[Tensor, "c p"]) -> Float[Tensor, "*s t n p"]:
         """Return Z S U for every draw."""
-        inside, along = self.directions @ bases, tokens @ self.directions.mT
+        directions, signs = self.directions.to(tokens.dtype), self.signs[:, None].to(tokens.dtype)
+        inside, along = directions @ bases, tokens @ directions.mT
         outside = tokens @ bases - along @ inside
-        signs = self.signs[:, None]
         projected: Tensor = (along.unsqueeze(-3) * signs[..., :-1]) @ inside + signs[..., -1:] * outside.unsqueeze(-3)
         return projected
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.numerics.moments import Array
+from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Bool, Float
 from clearhead.theories.example import Example
 from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space
@@ -182,28 +183,32 @@ def _draw_choices(
         return [[] for _ in examples]
     z = space.queries(pairs)
     pulls = pulls_of(z)
-    choices, query = [], 0
-    for example, generator, queries in zip(examples, generators, positions, strict=True):
-        x, visible = space.tokens(example), _visible(example)
-        example_choices = []
-        for position in queries:
+    firsts = np.cumsum([0, *(len(queries) for queries in positions)])
+
+    def choices_of_example(number: int) -> list[Choice]:
+        example = examples[number]
+        x, k, visible = space.tokens(example), example.k.cpu().double(), _visible(example)
+        choices = []
+        for query, position in enumerate(positions[number], start=int(firsts[number])):
             indices = visible[position].nonzero().flatten()
-            example_choices.append(
+            q = example.q[:, position].cpu().double()
+            choices.append(
                 _choice(
                     example,
                     position,
                     x[:, indices],
                     indices.numpy(),
                     z[query].numpy(),
+                    example.scale * torch.einsum("hd,hmd->hm", q, k[:, indices]),
                     pulls,
                     query,
-                    generator,
+                    generators[number],
                     sampling,
                 )
             )
-            query += 1
-        choices.append(example_choices)
-    return choices
+        return choices
+
+    return one_thread_each(choices_of_example, range(len(examples)))
 
 
 def _pulls(
@@ -223,6 +228,7 @@ def _choice(
     x: Tensor,
     visible: Indices,
     z: Array,
+    model_scores: Float[Tensor, "h m"],
     pulls: dict[str, list[Pull]],
     query: int,
     generator: np.random.Generator,
@@ -231,8 +237,6 @@ def _choice(
     """Return the choice of one query among a sample of its visible tokens x; `query` is its index in the pulls."""
     sample = generator.choice(len(visible), size=min(sampling.tokens, len(visible)), replace=False)
     norms = pulls[MODEL][0].norms
-    q, k = example.q[:, position].cpu().double(), example.k.cpu().double()
-    model_scores = example.scale * torch.einsum("hd,hmd->hm", q, k[:, torch.from_numpy(visible)])
     scores, saturated = {}, {}
     for kind, draws in pulls.items():
         if not draws:
