@@ -124,6 +124,8 @@ def test_values_match_the_definition() -> None:
             assert measured[claim][h].value == pytest.approx(float(expected[claim].mean()), rel=TOLERANCE)
         shrink = float((change.shrink_null / change.before).mean())
         assert control(measured[RAW][h], SIZE_ALONE.name) == pytest.approx(shrink, rel=TOLERANCE)
+        for claim in (COMPRESSION, UNIT_NORM, SCALE_MATCHED):
+            assert control(measured[claim][h], SIZE_ALONE.name) == 0
 
 
 def test_exchanged_additions_are_those_of_other_tokens() -> None:
