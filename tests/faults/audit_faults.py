@@ -30,7 +30,7 @@ AUDIT_FAULTS = (
     Fault("engine: merged spreads ignore the means", "numerics/moments.py", "+ step * (step * self.count * share)", "", ENGINE),
     Fault("engine: large means merged with nothing", "numerics/moments.py", "+ step * (step * self.count * share)", "+ step**2 * self.count * share", ("tests/numerics/test_moments.py",)),
     Fault("engine: saved reasons are lost", "audit/accumulators.py", 'sums.reasons = [_reason(entry) for entry in state["reasons"]]', "sums.reasons = []", ENGINE),
-    Fault("engine: a restored part starts again", "audit/engine.py", 'entry["inputs"],\n', "0,\n", ENGINE),
+    Fault("engine: a restored part starts again", "audit/layers.py", 'state["inputs"],\n', "0,\n", ENGINE),
     Fault("engine: parts of other seeds merge", "audit/engine.py", "(self.theory.key, self._seed, self._controls) != (other.theory.key, other._seed, other._controls)", "self.theory.key != other.theory.key", ENGINE),
     Fault("sums: fixed draws are averaged", "audit/accumulators.py", "        if control.fixed:\n            error = min", "        if False:\n            error = min", ENGINE),
     Fault("sums: controls count where the value does not", "audit/accumulators.py", "sums.value.add(np.where(defined, draws, np.nan))", "sums.value.add(draws)", ENGINE),

@@ -6,14 +6,12 @@ layer and head (`accumulators`).
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from clearhead.audit.accumulators import ClaimSums, LayerSums, depth_curve
+from clearhead.audit.accumulators import LayerSums, depth_curve
 from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.layers import MeasuredLayer
 from clearhead.audit.record import DepthCurve
 from clearhead.audit.samples import ClaimSamples
 from clearhead.errors import InputError
@@ -29,29 +27,6 @@ __all__ = ["Measurement", "first_of_groups"]
 
 OF_GROUPS = 2**31
 """Separates the random numbers of groups from those of inputs, whose numbers are smaller."""
-
-
-@dataclass(slots=True)
-class _Layer:
-    """One layer: its sums, how many inputs came, and the group of prepared examples that is not complete.
-
-    inputs: number of the last input that came, among all inputs of the audit
-    start: number of the last input that another part has counted
-    begun: whether this part has got an input
-    groups: how many groups were measured
-    kept: what predictions need of the first groups, by the number of the group
-    """
-
-    sums: LayerSums
-    claims: tuple[Claim, ...]
-    inputs: int
-    start: int = 0
-    begun: bool = False
-    groups: int = 0
-    waiting: list[Any] = field(default_factory=list)
-    before: list[Any] = field(default_factory=list)
-    reasons: list[Reason] = field(default_factory=list)
-    kept: dict[int, Any] = field(default_factory=dict)
 
 
 class Measurement:
@@ -83,7 +58,7 @@ class Measurement:
         self.theory = theory
         self._claims = frozenset(theory.claims if claims is None else claims)
         self._seed, self._controls, self._first, self._lead, self._most = seed, controls, first, lead, most
-        self._layers: dict[int, _Layer] = {}
+        self._layers: dict[int, MeasuredLayer] = {}
         self._cache = Cache()
 
     def observe(self, heads: Heads, *, inputs: int | None = None) -> None:
@@ -114,7 +89,7 @@ class Measurement:
             device=heads.q.device,
         )
 
-    def _measure(self, layer: _Layer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
+    def _measure(self, layer: MeasuredLayer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
         with one_thread(workers=True):
             if self.theory.grouping is None:
                 self._measure_inputs(layer, by_input)
@@ -143,17 +118,17 @@ class Measurement:
         """Return how many inputs the layer has where the audit has `count`, in the ratio of this batch."""
         return count if inputs is None else count * (heads.q.shape[0] // heads.windows) // inputs
 
-    def _layer(self, heads: Heads, example: Example, start: int) -> _Layer:
+    def _layer(self, heads: Heads, example: Example, start: int) -> MeasuredLayer:
         if heads.layer not in self._layers:
             sums = LayerSums(heads.layer, heads.name, heads.q.shape[1])
-            self._layers[heads.layer] = _Layer(sums, self._claims_of(example), start, start)
+            self._layers[heads.layer] = MeasuredLayer(sums, self._claims_of(example), start, start)
         return self._layers[heads.layer]
 
     def _claims_of(self, example: Example) -> tuple[Claim, ...]:
         claims = self.theory.claims if self.theory.claims_of is None else self.theory.claims_of(example)
         return tuple(claim for claim in claims if claim in self._claims)
 
-    def _measure_inputs(self, layer: _Layer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
+    def _measure_inputs(self, layer: MeasuredLayer, by_input: Sequence[Sequence[tuple[Example, Random]]]) -> None:
         flat = [pair for examples in by_input for pair in examples]
         samples = iter(one_thread_each(lambda pair: self._samples(*pair), flat))
         for examples in by_input:
@@ -168,7 +143,7 @@ class Measurement:
     def _wanted(self, samples: Samples) -> Samples:
         return {claim: sample for claim, sample in samples.items() if claim in self._claims}
 
-    def _add(self, layer: _Layer, windows: Sequence[Samples]) -> None:
+    def _add(self, layer: MeasuredLayer, windows: Sequence[Samples]) -> None:
         """Count one input: the mean of its windows, claim by claim."""
         for claim in dict.fromkeys(claim for window in windows for claim in window):
             sums = layer.sums.of(claim)
@@ -181,7 +156,7 @@ class Measurement:
             else:
                 sums.examples += 1
 
-    def _measure_groups(self, layer: _Layer, examples: Sequence[tuple[Example, Random]]) -> None:
+    def _measure_groups(self, layer: MeasuredLayer, examples: Sequence[tuple[Example, Random]]) -> None:
         grouping = self.theory.grouping
         assert grouping is not None
         usable = []
@@ -198,7 +173,7 @@ class Measurement:
             if example.number % grouping.size == 0:
                 self._end_group(layer, example, grouping.size)
 
-    def _end_group(self, layer: _Layer, last: Example, size: int) -> None:
+    def _end_group(self, layer: MeasuredLayer, last: Example, size: int) -> None:
         """Measure the group if all its inputs could be used and no other part measures it."""
         complete = len(layer.waiting) == size
         if complete and last.number > layer.start:
@@ -209,36 +184,26 @@ class Measurement:
             layer.groups += 1
         layer.before, layer.waiting = layer.waiting if complete else [], []
 
-    def _keep(self, layer: _Layer, group: Group) -> None:
+    def _keep(self, layer: MeasuredLayer, group: Group) -> None:
         assert self.theory.grouping is not None
         predictions = self.theory.grouping.predictions
         if predictions is not None and self._controls and group.number < predictions.groups:
             layer.kept[group.number] = predictions.keep(group)
 
-    def _group_obstacle(self, layer: _Layer, example: Example) -> Reason | None:
+    def _group_obstacle(self, layer: MeasuredLayer, example: Example) -> Reason | None:
         if not set(self._claims_of(example)) & set(layer.claims):
             return Reason(ReasonKind.NOT_FOUND, "the layer's linear maps were not found in every call")
         return self.theory.applies(example)
 
     def _sums(self) -> list[LayerSums]:
         """Return the sums of every layer, in order."""
-        return [self._explained(self._layers[number]) for number in sorted(self._layers)]
-
-    def _explained(self, layer: _Layer) -> LayerSums:
-        """Return the sums of a layer; without a complete group, one skipped sample with the reasons."""
-        if self.theory.grouping is None or layer.groups:
-            return layer.sums
-        text = f"fewer than {self.theory.grouping.size} inputs, which make one group"
-        explained = LayerSums(layer.sums.layer, layer.sums.name, layer.sums.heads)
-        for claim in layer.claims:
-            explained.of(claim).examples = 1
-            for reason in layer.reasons or [Reason(ReasonKind.TOO_FEW_INPUTS, text)]:
-                explained.of(claim).explain(reason)
-        return explained
+        return [self._layers[number].explained(self.theory) for number in sorted(self._layers)]
 
     def findings(self) -> list[Finding]:
         """Return a finding for every claim, layer and head, without verdicts from controls."""
-        layers = [self._predicted(layer) for layer in self._sums()]
+        layers = self._sums()
+        if self._controls:
+            layers = [self._layers[number].predicted(self.theory) for number in sorted(self._layers)]
         results = [
             finding
             for claim in self.theory.claims
@@ -248,25 +213,6 @@ class Measurement:
             for finding in layer.claims[claim].findings(claim, layer.layer, layer.name, self._seed)
         ]
         return _with_requirements(results)
-
-    def _predicted(self, sums: LayerSums) -> LayerSums:
-        """Return the sums of a layer with the predictions that depend on all groups."""
-        layer, grouping = self._layers[sums.layer], self.theory.grouping
-        if grouping is None or grouping.predictions is None or not layer.groups or not self._controls:
-            return sums
-        claims = [claim for claim in sums.claims if claim.predicted is None and claim.direction is None]
-        covered = [head for head in range(sums.heads) if any(_covers(sums, claim, head) for claim in claims)]
-        if not covered or not layer.kept:
-            return sums
-        kept = [layer.kept[number] for number in sorted(layer.kept)]
-        predict = grouping.predictions.predict
-        by_claim = run_within_memory(
-            lambda: predict(kept, covered, claims),
-            task=f"the prediction of {self.theory.title} for layer {sums.layer}",
-            remedy="audit fewer inputs or this theory alone",
-            device=torch.device("cpu"),
-        )
-        return sums.with_predictions({claim: by_claim[claim] for claim in claims if claim in by_claim}, covered)
 
     def curves(self) -> list[DepthCurve]:
         """Return the curves over depth."""
@@ -304,15 +250,10 @@ class Measurement:
                 f"{self._seed}; merge parts of one audit"
             )
         for number, layer in other._layers.items():
-            if number not in self._layers:
+            if number in self._layers:
+                self._layers[number].merge(layer)
+            else:
                 self._layers[number] = layer
-                continue
-            mine = self._layers[number]
-            mine.sums.merge(layer.sums)
-            mine.kept |= layer.kept
-            mine.inputs += layer.inputs - layer.start
-            mine.groups += layer.groups
-            mine.reasons += [reason for reason in layer.reasons if reason not in mine.reasons]
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values and arrays, from which `from_state` restores every bit.
@@ -326,21 +267,7 @@ class Measurement:
             "controls": self._controls,
             "claims": [numbers[claim] for claim in self.theory.claims if claim in self._claims],
             "most": self._most,
-            "layers": [
-                {
-                    "layer": number,
-                    "name": layer.sums.name,
-                    "heads": layer.sums.heads,
-                    "inputs": layer.inputs,
-                    "start": layer.start,
-                    "groups": layer.groups,
-                    "kept": [[index, kept] for index, kept in layer.kept.items()],
-                    "reasons": [[str(reason.kind), reason.text] for reason in layer.reasons],
-                    "expected": [numbers[claim] for claim in layer.claims],
-                    "claims": [[numbers[claim], sums.state()] for claim, sums in layer.sums.claims.items()],
-                }
-                for number, layer in self._layers.items()
-            ],
+            "layers": [layer.state(self.theory) for layer in self._layers.values()],
         }
 
     @classmethod
@@ -358,19 +285,7 @@ class Measurement:
             most=state["most"],
         )
         for entry in state["layers"]:
-            sums = LayerSums(entry["layer"], entry["name"], entry["heads"])
-            sums.claims = {
-                theory.claims[number]: ClaimSums.from_state(of_claim) for number, of_claim in entry["claims"]
-            }
-            restored._layers[entry["layer"]] = _Layer(
-                sums,
-                tuple(theory.claims[number] for number in entry["expected"]),
-                entry["inputs"],
-                entry["start"],
-                groups=entry["groups"],
-                reasons=[Reason(ReasonKind(kind), text) for kind, text in entry["reasons"]],
-                kept=dict(entry["kept"]),
-            )
+            restored._layers[entry["layer"]] = MeasuredLayer.from_state(entry, theory)
         return restored
 
 
@@ -380,15 +295,6 @@ def first_of_groups(start: int, size: int) -> int:
     It needs the group that its first input is in and the group before.
     """
     return max(start // size - 1, 0) * size
-
-
-def _covers(sums: LayerSums, claim: Claim, head: int) -> bool:
-    """Return whether the head meets the claim's requirement."""
-    needed = claim.requires
-    if needed is None:
-        return True
-    [required] = [sums.claims[other] for other in sums.claims if other.statistic == needed.statistic]
-    return bool(required.value.count[head]) and bool(required.value.mean[head] >= needed.at_least)
 
 
 def _with_requirements(findings: Sequence[Finding]) -> list[Finding]:
