@@ -184,7 +184,8 @@ def _spectra(
         bars, part = ([_number(value) for value in picture[name][number]] for name in ("bars", "part"))
         axes.bar(range(1, len(bars) + 1), bars, color=GREY, label="variance of the keys on the axis")
         axes.bar(range(1, len(part) + 1), part, color=COLOURS[0], label="captured by the values")
-        finish_panel(axes, title=f"layer {picture['layer']}, head {number}", x="principal axis", y="share")
+        axes.set_xlim(0.3, len(bars) + 0.7)
+        finish_panel(axes, title=f"layer {picture['layer']}, head {number}", x="principal axis", y="share of variance")
     return figure, [chosen[0][0]["theory"]]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from clearhead.audit.findings import ControlResult, Finding
 from clearhead.audit.record import AuditRecord
+from clearhead.numerics.moments import Array
 from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
 from clearhead.report.wording import closest_control, deciding_control, evidence, headline
 from clearhead.theories.theory import Claim, TheoremCheck
@@ -67,13 +68,18 @@ def _pictures(record: AuditRecord) -> list[dict[str, Any]]:
             **{name: plain(getattr(picture, name)) for name in ("theory", "title", "caption", "line")},
             "input": shown.number,
             "layer": layer.layer,
-            "bars": plain(picture.bars.tolist()),
-            "part": None if picture.part is None else plain(picture.part.tolist()),
+            "bars": _rounded(picture.bars),
+            "part": None if picture.part is None else _rounded(picture.part),
         }
         for shown in record.shown[:1]
         for layer in shown.layers
         for picture in layer.pictures
     ]
+
+
+def _rounded(numbers: Array) -> Any:
+    """Return numbers that are only drawn, to four digits."""
+    return plain([[float(f"{number:.4g}") for number in row] for row in numbers.tolist()])
 
 
 def _claim_name(claim: Claim) -> dict[str, Any]:
