@@ -1,11 +1,70 @@
 import dataclasses
+import os
+import shutil
 
 import pytest
+from selenium import webdriver
 
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
+from clearhead.report import render_html
 from clearhead.theories.theory import TheoremCheck
 from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
+
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """One Chromium for all tests; no user data, no network."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not (chromium and driver):
+        if os.environ.get("CI"):
+            pytest.fail("no Chromium on this machine, and CI must have one")
+        pytest.skip("no Chromium on this machine")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """A function that opens the page of a record; afterwards the console must be empty."""
+
+    def open_report(record, *, width=1280, height=900, scheme="light"):
+        path = tmp_path / "report.html"
+        path.write_text(render_html(record), encoding="utf-8")
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        )
+        browser.get("about:blank")
+        browser.get_log("browser")
+        browser.get_log("performance")
+        browser.get(path.as_uri())
+        return path.as_uri()
+
+    yield open_report
+    assert browser.get_log("browser") == []
 
 
 @pytest.fixture(scope="session")

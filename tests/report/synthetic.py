@@ -8,11 +8,13 @@ import numpy as np
 
 from clearhead.audit.findings import ControlResult, Finding
 from clearhead.audit.judging import judge
-from clearhead.audit.record import AuditRecord, Fidelity, Timing
+from clearhead.audit.record import AuditRecord, DepthCurve, DepthLine, Fidelity, Timing
+from clearhead.audit.samples import ClaimSamples, ClaimSummary
+from clearhead.audit.shown_inputs import ShownInput, ShownLayer
 from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.theory import Claim, Dispute, Position, Role
+from clearhead.theories.theory import Claim, Dispute, Picture, PlainWords, Position, Role, Unit
 
 KERNEL_PCA = Claim(
     theory="kernel PCA",
@@ -175,4 +177,67 @@ def record_of(
             check=1.2, forward=9.4, theory={c.theory: 31.0 for c in claims}, total=42.7, peak_memory=1_940_000_000
         ),
         disputes=disputes,
+    )
+
+
+def with_inputs(record: AuditRecord, *tokens: tuple[str, ...], inputs: int = 8) -> AuditRecord:
+    """Return the record with shown inputs that have these tokens, their texts, samples, pictures, words and a curve."""
+    rng = np.random.default_rng(3)
+    layers = record.fidelity.layers
+    claims = list(dict.fromkeys(f.claim for f in record.findings))
+
+    def shown(number: int, words: tuple[str, ...]) -> ShownInput:
+        return ShownInput(
+            number=number,
+            tokens=words,
+            queries=tuple(range(len(words))),
+            length=len(words) + 5,
+            layers=tuple(
+                ShownLayer(
+                    layer=layer.layer,
+                    weights=rng.integers(0, 255, (layer.heads, len(words), len(words)), dtype=np.uint8),
+                    pictures=(
+                        Picture(
+                            theory=claims[0].theory,
+                            title="Spectrum",
+                            caption="Filled is captured.",
+                            bars=np.tile(np.linspace(1, 0.1, 7), (layer.heads, 1)),
+                            part=np.full((layer.heads, 7), 0.05),
+                        ),
+                    ),
+                )
+                for layer in layers
+            ),
+        )
+
+    line = DepthLine(
+        name="this model", values=tuple(map(float, range(len(layers)))), intervals=(NOTHING,) * len(layers)
+    )
+    return dataclasses.replace(
+        record,
+        inputs=inputs,
+        shown=tuple(shown(i + 1, words) for i, words in enumerate(tokens)),
+        texts=tuple(f"text of input {i + 1}" for i in range(inputs)),
+        words={c.theory: PlainWords(says=f"What {c.theory} says.", no_evidence="None here.") for c in claims},
+        samples=tuple(
+            ClaimSamples(
+                claim=ClaimSummary(
+                    theory=c.theory, statistic=c.statistic, role=c.role, unit=Unit.HEAD, percent=False, shared=False
+                ),
+                layer=layer.layer,
+                name=layer.name,
+                values=np.arange(inputs)[:, None] + np.arange(layer.heads) / 10,
+            )
+            for c in claims
+            for layer in layers
+        ),
+        curves=(
+            DepthCurve(
+                theory=claims[0].theory,
+                title="A rate",
+                quantity="nats",
+                layers=tuple(layer.layer for layer in layers),
+                lines=(line,),
+            ),
+        ),
     )

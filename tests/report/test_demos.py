@@ -16,14 +16,13 @@ from clearhead.numerics.coding_rate import coding_rate, rate_reduction
 from clearhead.operators import kernel_pca, kernel_pca_attention, softmax_attention
 from clearhead.report.demo import DEMOS, render_demo
 from clearhead.theories.max_margin import attention_svm
-from tests.report.test_browser import browser  # noqa: F401
 
 DOUBLE = {"rtol": 1e-9, "atol": 1e-12}
 """Two ways of computing in double precision, through eigenvectors and logarithms of well-conditioned matrices."""
 
 
 @pytest.fixture
-def opened(browser, tmp_path: Path):  # noqa: F811
+def opened(browser, tmp_path: Path):
     """Open a demonstration. At the end there must be no error, no warning and no request but for the page."""
 
     def open_demo(name: str, *, width: int = 1200, scheme: str = "light") -> Any:

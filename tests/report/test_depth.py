@@ -144,7 +144,7 @@ def test_the_page_names_layers_and_shows_values_where_agreement_is_undefined(cur
     facts = json.loads(re.search(r'id="facts">(.*?)</script>', page, re.S).group(1))
     claims = {claim["statistic"]: claim for claim in facts["claims"]}
     assert [claims[name]["unit"] for name in ("compression", "density")] == ["head", "layer"]
-    assert claims["compression"]["columns"]["shade"].split()[:3] == ["a50", "a0", "a-50"]
+    assert claims["compression"]["columns"]["shade"].split()[:3] == ["a50", "plain", "a-50"]
     assert 'data-agreement="nan"' not in page
     assert claims["compression"]["columns"]["text"].split()[:3] == ["-.40", ".050", ".60"]
     assert "the theory predicts a lower value than every control" in claims["compression"]["evidence"]

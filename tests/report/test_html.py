@@ -9,13 +9,15 @@ import pytest
 
 from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import summarise
+from clearhead.audit.shown_inputs import MOST_TOKENS
 from clearhead.report import render_html
 from clearhead.report.folder import write_report
+from clearhead.report.head_map import shade_of
 from clearhead.report.wording import number, span
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.theory import Dispute, Position, Role
+from clearhead.theories.theory import Dispute, PlainWords, Position, Role
 from tests.once import once
-from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP, record_of
+from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP, record_of, with_inputs
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}</title>&amp;\ud800"""
 
@@ -119,6 +121,46 @@ def test_every_string_of_the_record_is_escaped(disputed):
     assert "\ud800" not in page
 
 
+def expected_shade(f):
+    """Return the colour of a head: its agreement if the verdict has a side, and then pale at least; otherwise grey."""
+    if f.verdict in (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED):
+        return f"a{round(min(max(f.agreement, 0.2), 1) * 100)}"
+    if f.verdict is Verdict.CONTRADICTED:
+        return f"a{round(max(min(f.agreement, -0.2), -1) * 100)}"
+    return "plain"
+
+
+def test_only_supported_and_contradicted_heads_are_coloured(record):
+    colours = {f.verdict: {shade_of(g) for g in record.findings if g.verdict is f.verdict} for f in record.findings}
+    assert colours[Verdict.NO_EVIDENCE] == colours[Verdict.UNDECIDED] == {"plain"}
+    assert all(shade.startswith("a-") for shade in colours[Verdict.CONTRADICTED])
+    assert colours[Verdict.NOT_APPLICABLE] == {"unmeasured"}
+
+
+def test_the_legend_has_every_verdict(record):
+    page = render_html(record)
+    legend = page[page.index('<div class="legend">') : page.index('<div class="heads-table"')]
+    assert re.findall(r"</svg> ([a-z ]+)</li>", legend) == [str(verdict) for verdict in Verdict]
+
+
+def test_a_theory_that_applies_nowhere_says_why_and_has_no_chart(record):
+    words = PlainWords(says="It says so.", not_applicable="The mask breaks it.")
+    nothing = [
+        dataclasses.replace(
+            f,
+            value=math.nan,
+            verdict=Verdict.NOT_APPLICABLE,
+            reasons=(Reason(ReasonKind.NOT_COVERED, "a causal mask"),),
+        )
+        for f in record.findings
+    ]
+    page = render_html(dataclasses.replace(record, findings=tuple(nothing), words={KERNEL_PCA.theory: words}))
+    card = page[page.index('<article class="claim not_applicable">') : page.index("</article>")]
+    for text in ("applies to none of the 72 heads", "A causal mask.", "It says so.", "The mask breaks it."):
+        assert text in card
+    assert "<svg" not in card
+
+
 def test_one_cell_per_head_of_each_primary_claim_with_its_agreement(disputed):
     cells = cells_of(render_html(disputed))
     findings = [f for f in disputed.findings if f.claim.role is Role.PRIMARY]
@@ -131,7 +173,7 @@ def test_one_cell_per_head_of_each_primary_claim_with_its_agreement(disputed):
             assert shade == "unmeasured"
         else:
             assert float(cell["data-agreement"]) == f.agreement
-            assert shade == f"a{round(min(max(f.agreement, -1), 1) * 100)}"
+            assert shade == expected_shade(f)
 
 
 def test_every_shade_has_a_distinct_colour_on_light_and_dark_pages(record):
@@ -181,7 +223,7 @@ def test_the_map_and_the_table_need_no_script(record):
     f = record.findings[0]
     assert titles[0] == (
         f"Layer 0, head 0: {f.verdict}. Value {f.value:.3f} ({f.interval.low:.3f} to {f.interval.high:.3f}), "
-        f"values of other heads 0.320 (0.310 to 0.330), predicted 1, agreement {f.agreement:.3f}, p 1e-6, inputs 200"
+        f"values of other heads 0.320 (0.310 to 0.330, p 1e-6), predicted 1, agreement {f.agreement:.3f}, inputs 200"
     )
     table = page[page.index('<details class="findings">') : page.index("</main>")]
     assert table.count("<tr>") == len(record.findings) + 1
@@ -211,7 +253,7 @@ def test_the_first_screen_shows_what_was_audited_and_the_verdicts(record):
         "reviews.txt",
         "25,131",
         "6 layers, 72 heads",
-        "2025-03-01T12:00:00",
+        "2025-03-01 12:00 UTC",
         "clearhead 0.1.0",
         "Kernel PCA is partly supported in 43 of 70 heads judged; ",
         f"Captured variance is {100 * summary.median:.0f}% in the median head and 32% for values of other heads; the "
@@ -229,7 +271,7 @@ def test_the_first_screen_shows_what_was_audited_and_the_verdicts(record):
 
 
 def test_a_switch_only_where_there_is_a_choice(record, disputed):
-    assert "<select" not in render_html(record)
+    assert 'class="switch"' not in render_html(record)
     page = render_html(disputed)
     assert page.count('<div class="map"') == 2
     groups = [attrs["label"] for attrs, _ in Elements(page).of("optgroup")]
@@ -254,12 +296,21 @@ def test_reports_of_many_claims_and_heads_stay_small(tmp_path):
     assert written.findings.stat().st_size < 6e6
 
 
+@once
+def test_a_page_with_attention_maps_stays_below_five_megabytes():
+    """5 primary claims on 12 x 12 heads, 64 inputs, and as many maps as an audit records."""
+    claims = [dataclasses.replace(KERNEL_PCA, theory=f"theory {i}") for i in range(5)]
+    tokens = tuple(f"token{i}" for i in range(MOST_TOKENS))
+    page = render_html(with_inputs(record_of([12] * 12, *claims), tokens, tokens, tokens, inputs=64))
+    assert 1e6 < len(page.encode()) < 5e6
+
+
 def test_pages_without_findings_and_with_many(record):
     assert "No claim was measured." in render_html(dataclasses.replace(record, findings=()))
     nothing = [dataclasses.replace(f, value=math.nan, verdict=Verdict.NOT_APPLICABLE) for f in record.findings]
     page = render_html(dataclasses.replace(record, findings=tuple(nothing)))
     assert "Kernel PCA applies to none of the 72 heads." in page
-    assert "Captured variance could not be measured in any head." in page
+    assert "o reason was recorded (69)" in page
     assert page.count('<table class="chart">') == 1, "only the empty one of the drawer"
     assert len(cells_of(render_html(record_of([64] * 20, KERNEL_PCA)))) == 1280
 

@@ -12,15 +12,17 @@ from clearhead.theories.theory import Claim
 
 __all__ = [
     "HEADER_HEIGHT", "LABEL_WIDTH", "MAP_WIDTH", "UNMEASURED", "WITHOUT_SCALE", "HeadMap", "Square", "head_maps",
-    "legend_shades", "shade", "shade_of", "shade_styles", "square_text",
+    "key_shade", "legend_shades", "shade", "shade_of", "shade_styles", "square_text",
 ]  # fmt: skip
 
-MAP_WIDTH = 1040
+MAP_WIDTH = 1000
 LABEL_WIDTH = 44
 HEADER_HEIGHT = 22
 UNMEASURED, WITHOUT_SCALE = "unmeasured", "plain"
-VERDICT_SHADES = {Verdict.SUPPORTED: 0.5, Verdict.CONTRADICTED: -0.5}
-"""For claims that predict only a direction: the agreement whose colour stands for a verdict."""
+VERDICT_SHADES = {Verdict.SUPPORTED: 0.5, Verdict.PARTLY_SUPPORTED: 0.5, Verdict.CONTRADICTED: -0.5}
+"""For claims that predict only a direction: the agreement whose colour stands for a verdict. Others are grey."""
+PALEST = 0.2
+"""Least agreement, in size, whose colour can be seen next to grey."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +55,17 @@ class HeadMap:
     @property
     def numbered(self) -> bool:
         """True if squares are wide enough for a number."""
-        return self.side >= 30
+        return self.side >= 36
 
     @property
     def columns(self) -> list[tuple[int, float]]:
         """Each head's number and the middle of its column; every eighth where the columns are too narrow for all."""
-        step = 1 if self.side >= 24 else 8
+        step = 1 if self.numbered else 8
         return [(head, LABEL_WIDTH + (head + 0.5) * self.side) for head in range(0, self.grid.width, step)]
+
+    def shows_row(self, index: int) -> bool:
+        """Return whether the row has its layer's number; every eighth where there are too many rows for all."""
+        return len(self.rows) <= 24 or index % 8 == 0
 
     @property
     def size(self) -> tuple[float, float]:
@@ -89,8 +95,8 @@ def head_maps(grids: Sequence[ClaimGrid]) -> tuple[list[HeadMap], list[int]]:
 
 def _map(grid: ClaimGrid) -> HeadMap:
     """Lay out every head. Squares shrink with the number of heads and have no numbers below 30 pixels."""
-    side = float(min(max((MAP_WIDTH - LABEL_WIDTH) // max(grid.width, 1), 15), 72))
-    height = 34.0 if len(grid.rows) <= 24 else 22.0
+    side = float(min(max((MAP_WIDTH - LABEL_WIDTH) // max(grid.width, 1), 12), 60))
+    height = 34.0 if len(grid.rows) <= 16 else 24.0
     rows, index = [], 0
     for i, row in enumerate(grid.rows):
         squares = [
@@ -110,15 +116,19 @@ def _map(grid: ClaimGrid) -> HeadMap:
 
 
 def shade_of(finding: Finding) -> str:
-    """Return the CSS class that colours a head: by its agreement, or plain where the agreement is undefined.
+    """Return the CSS class that colours a head: by its agreement where the verdict supports or contradicts the theory.
 
-    A theory that predicts only a direction has three colours: supported, contradicted, and neither.
+    Heads with another verdict are grey, whatever their number: it may be noise. A theory that predicts only a direction
+    has one colour for each side.
     """
     if finding.verdict is Verdict.NOT_APPLICABLE or not math.isfinite(finding.value):
         return UNMEASURED
-    if finding.claim.direction is not None:
-        return shade(VERDICT_SHADES.get(finding.verdict, 0.0))
-    return shade(finding.agreement) if math.isfinite(finding.agreement) else WITHOUT_SCALE
+    side = VERDICT_SHADES.get(finding.verdict)
+    if side is None:
+        return WITHOUT_SCALE
+    if finding.claim.direction is not None or not math.isfinite(finding.agreement):
+        return shade(side)
+    return shade(math.copysign(max(abs(finding.agreement), PALEST), side))
 
 
 def square_text(finding: Finding) -> str:
@@ -131,6 +141,14 @@ def square_text(finding: Finding) -> str:
 def shade(value: float) -> str:
     """Return the CSS class of a number from -1 to 1."""
     return f"a{round(min(max(value, -1.0), 1.0) * 100):d}"
+
+
+def key_shade(verdict: Verdict) -> str:
+    """Return the CSS class of a verdict's square in the legend."""
+    if verdict is Verdict.NOT_APPLICABLE:
+        return UNMEASURED
+    agreements = {Verdict.SUPPORTED: 0.9, Verdict.PARTLY_SUPPORTED: 0.4, Verdict.CONTRADICTED: -0.6}
+    return shade(agreements[verdict]) if verdict in agreements else WITHOUT_SCALE
 
 
 def legend_shades() -> list[str]:

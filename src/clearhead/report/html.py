@@ -12,9 +12,9 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
 from clearhead.report.calibration import calibration_sentences, levels_of_random_models
 from clearhead.report.depth import depth_chart
-from clearhead.report.dispute import summary_table, view_dispute
-from clearhead.report.grid import Cell, arrange, beyond_controls, further_claims, leading, skipped_heads
-from clearhead.report.head_map import head_maps, legend_shades, shade_styles
+from clearhead.report.dispute import view_dispute
+from clearhead.report.grid import Cell, arrange, beyond_controls, further_claims, leading
+from clearhead.report.head_map import head_maps, key_shade, legend_shades, shade_styles
 from clearhead.report.page_data import page_data
 from clearhead.report.value_chart import value_chart
 from clearhead.report.wording import (
@@ -26,15 +26,20 @@ from clearhead.report.wording import (
     evidence,
     headline,
     interval_in_prose,
+    main_verdict,
+    meaning,
     number,
+    numbers,
     position,
     skip_reason,
+    skip_sentence,
     span,
 )
 from clearhead.theories.theory import Role
 
 __all__ = ["page_file", "page_policy", "page_style", "page_template", "render_html"]
 
+_SCRIPTS = ("page.js", "head_map.js", "attention.js", "drawer.js", "head_table.js", "view.js")
 _FILTERS = {
     "beyond": beyond_controls,
     "capitalised": capitalised,
@@ -42,13 +47,16 @@ _FILTERS = {
     "deciding": deciding_control,
     "duration": duration,
     "evidence": evidence,
+    "main_verdict": main_verdict,
+    "meaning": meaning,
+    "numbers": numbers,
+    "skip_sentence": skip_sentence,
     "finite": lambda value: value if math.isfinite(value) else 0.0,
     "headline": headline,
     "interval": lambda interval, claim: interval_in_prose(claim, interval),
     "level": lambda level: f"{number(level.median)} ({number(level.low)} to {number(level.high)})",
     "memory": amount_of_memory,
     "number": number,
-    "skipped": skipped_heads,
     "span": span,
 }
 
@@ -65,7 +73,7 @@ def render_html(record: AuditRecord) -> str:
     leads = leading(grids)
     levels = levels_of_random_models(record)
     style = page_style()
-    script = f"\n{page_file('report.js')}"
+    script = "\n" + "".join(map(page_file, _SCRIPTS))
     return page_template("template.html.j2").render(
         record=record,
         grids=grids,
@@ -82,15 +90,14 @@ def render_html(record: AuditRecord) -> str:
             if (claims := further_claims(grids, theory, role))
         ],
         depth_charts=[depth_chart(curve) for curve in record.curves],
-        all_claims=summary_table([grid.summary for grid in grids]),
         facts={cell.index: _facts(cell) for head_map in maps for cell in head_map.grid.cells},
         verdicts=list(Verdict),
-        present={cell.finding.verdict for grid in grids for cell in grid.cells},
+        keys={verdict: key_shade(verdict) for verdict in Verdict},
         shades=legend_shades(),
         style=Markup(style),
         script=Markup(script),
         policy=page_policy(script=script, style=style),
-        data=page_data(grids, maps, map_of),
+        data=page_data(record, grids, maps, map_of),
     )
 
 
@@ -141,6 +148,7 @@ def _facts(cell: Cell) -> dict[str, str]:
         "control": clean(finding.deciding_control.name),
         "control_value": number(finding.deciding_control.value),
         "control_range": span(finding.deciding_control.range),
+        "control_p": number(finding.deciding_control.p_value),
         "predicted": number(finding.predicted),
         "agreement": number(finding.agreement),
         "p": number(finding.p_value),

@@ -10,26 +10,40 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clearhead.audit.findings import Finding, Verdict
+from clearhead.audit.findings import Finding, NoEvidence, Verdict
+from clearhead.audit.record import AuditRecord
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import ClaimGrid
 from clearhead.report.head_map import HeadMap, shade_of, square_text
+from clearhead.report.page_inputs import extremes_of, is_grouped, shown_inputs, texts_of
 from clearhead.report.wording import MARKS, RULES, capitalised, clean, evidence, headline, number, skip_reason
 
 __all__ = ["page_data"]
 
-VERDICTS = tuple(Verdict)
+VERDICTS, KINDS = tuple(Verdict), tuple(NoEvidence)
 
 
-def page_data(grids: Sequence[ClaimGrid], maps: Sequence[HeadMap], map_of: Sequence[int]) -> Markup:
-    """Return the findings as JSON that cannot end its own element; `map_of` has the index of each claim's map."""
+def page_data(
+    record: AuditRecord, grids: Sequence[ClaimGrid], maps: Sequence[HeadMap], map_of: Sequence[int]
+) -> Markup:
+    """Return the findings and shown inputs as JSON; `map_of` has the index of each claim's map.
+
+    Characters that could end the element, or a line of script, are escaped; the text is ASCII.
+    """
+    extremes = [extremes_of(grid, record.samples) for grid in grids]
     reasons = _numbered(skip_reason(cell.finding) for grid in grids for cell in grid.cells)
     controls = _numbered(c.name for grid in grids for cell in grid.cells for c in cell.finding.controls)
     data = {
-        "claims": [_claim(grid, index, reasons, controls) for grid, index in zip(grids, map_of, strict=True)],
+        "claims": [
+            {**_claim(grid, index, reasons, controls), "extremes": column, "grouped": is_grouped(grid, record)}
+            for grid, index, column in zip(grids, map_of, extremes, strict=True)
+        ],
+        **shown_inputs(record),
+        "texts": texts_of(record, extremes),
         "maps": [_map(head_map) for head_map in maps],
         "controls": [clean(name) for name in controls],
         "reasons": list(reasons),
+        "kinds": [str(kind) for kind in KINDS],
         "verdicts": [{"name": v.name.lower(), "words": str(v), "rule": RULES[v], "mark": MARKS[v]} for v in VERDICTS],
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -72,6 +86,7 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
         "skipped": lambda f: f"{f.skipped:,}",
         "reason": lambda f: str(reasons[skip_reason(f)]),
         "verdict": lambda f: str(VERDICTS.index(f.verdict)),
+        "kind": lambda f: "-" if f.no_evidence is None else str(KINDS.index(f.no_evidence)),
         "closest": lambda f: str(controls[f.closest_control.name]) if f.closest_control.draws else "-",
         "deciding": lambda f: str(controls[f.deciding_control.name]) if f.deciding_control.draws else "-",
         "shade": shade_of,
@@ -85,6 +100,7 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
         "unit": str(grid.claim.unit),
         "direction": grid.claim.direction is not None,
         "map": map_index,
+        "percent": grid.claim.percent,
         "headline": headline(grid.summary),
         "evidence": evidence(grid.summary),
         "columns": {
@@ -106,6 +122,7 @@ def _control(grid: ClaimGrid, name: str, index: int) -> dict[str, Any]:
         "high": " ".join("-" if c is None else number(c.range.high) for c in controls),
         "p": " ".join("-" if c is None else number(c.p_value) for c in controls),
         "draws": " ".join("0" if c is None else f"{c.draws:,}" for c in controls),
+        "sample": " ".join("-" if c is None else ",".join(map(number, c.sample)) or "-" for c in controls),
     }
 
 

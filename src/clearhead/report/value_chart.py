@@ -35,6 +35,7 @@ class ValueChart:
     rows: tuple[ChartRow, ...]
     predicted: float | None
     control: float | None
+    deciding: str
     heads: tuple[float, ...]
 
 
@@ -70,6 +71,7 @@ def value_chart(grid: ClaimGrid) -> ValueChart:
             for kind, name, at, bar in lines
         ),
         predicted=percent(summary.predicted),
+        deciding=deciding_control(summary),
         control=percent(summary.controls.get(deciding_control(summary), math.nan)),
         heads=tuple(sorted({round(p, 1) for p in map(percent, values) if p is not None})),
     )

@@ -123,6 +123,9 @@ def meaning(summary: Summary, words: PlainWords | None) -> str:
     verdict = main_verdict(summary)
     if verdict is Verdict.UNDECIDED:
         return "There is no test yet: audit more inputs, and let the audit draw its baseline."
+    kind = max(summary.no_evidence, key=lambda kind: summary.no_evidence[kind], default=None)
+    if verdict is Verdict.NO_EVIDENCE and kind is NoEvidence.TOO_LITTLE_POWER:
+        return "The audit cannot tell: with these inputs, not even half of the predicted effect would show. Audit more."
     if words is None or verdict is Verdict.NOT_JUDGED:
         return ""
     if verdict is Verdict.PARTLY_SUPPORTED:
