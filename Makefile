@@ -56,7 +56,7 @@ contracts: $(VENV)/.ready-to-test
 
 # Checks shape annotations at run time, in the tests of annotated code. The next target tests what users run.
 TYPED := $(addprefix tests/,numerics operators modules theories testing capture models robustness \
-  experiments/svm experiments/crate test_annotations.py test_shapes.py)
+  experiments/svm experiments/crate test_annotations.py test_heads.py test_shapes.py)
 tests-typed: $(VENV)/.ready-to-test
 	CLEARHEAD_TYPECHECK=1 $(PYTEST) $(TYPED)
 
@@ -102,7 +102,7 @@ $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
 
 $(VENV)/.ready-for-docs: $(INSTALLED) | $(VENV)/.created
 	@echo "installing clearhead with the tools for its documentation"
-	@$(INSTALL) --editable ".[hf]" --group docs
+	@$(INSTALL) --editable . --group docs
 	@touch $@
 
 clean:

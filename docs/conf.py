@@ -22,7 +22,8 @@ nb_render_markdown_format = "myst"
 html_math_renderer = "mathml"
 
 autosummary_generate = True
-autodoc_typehints = "none"  # signatures have the annotations
+autodoc_typehints = "signature"
+python_maximum_signature_line_length = 100
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 python_use_unqualified_type_names = True
