@@ -56,6 +56,7 @@ def test_weights_of_a_captured_model_are_the_models_own() -> None:
     with torch.no_grad(), ch.capture(model) as captured:
         own = model(**family.inputs(), output_attentions=True).attentions
     assert len(own) == len(captured.heads) > 0
+    assert repr(captured) == "Capture(3 layers, 1 forward passes, 3 calls kept)"
     for heads, weights in zip(captured.heads, own, strict=True):
         visible = torch.ones_like(weights, dtype=torch.bool) if heads.rows is None else heads.rows.expand_as(weights)
         assert (heads.attention_weights() - weights)[visible].abs().max() < tolerance(torch.float32)

@@ -67,6 +67,14 @@ def test_a_model_and_itself_do_not_differ(record: AuditRecord) -> None:
         assert {d.outcome for d in same.differences} <= {Outcome.IDENTICAL, Outcome.NOT_MEASURED}
 
 
+def test_the_repr_is_one_line(second_layer: Comparison) -> None:
+    counts = f"{len(second_layer.differences)} differences, {len(second_layer.changed)} changed"
+    assert (
+        repr(second_layer)
+        == f"Comparison(a='Attending', b='Attending', data='given batches', {second_layer.inputs} inputs, {counts})"
+    )
+
+
 def test_a_changed_head_is_found_and_the_others_are_identical(second_layer: Comparison) -> None:
     assert [key for key, outcome in second_layer.heads.items() if outcome is Outcome.CHANGED] == [(1, 2)]
     assert second_layer.tensors == ("maps.1.weight",)

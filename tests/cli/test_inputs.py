@@ -13,7 +13,9 @@ from clearhead.cli.audit_command import AuditRequest
 from clearhead.cli.failure import CommandError
 from clearhead.cli.inputs import Inputs, find_source, make_inputs
 from clearhead.models.loading import LoadedModel, load_model
+from clearhead.models.native import save_native
 from clearhead.models.objects import LoadError
+from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from tests.cli.test_commands import OPTIONS
 from tests.data.test_media import RATE, tone, write_wav
 
@@ -123,6 +125,24 @@ def test_waveforms_are_padded_to_the_longest(tmp_path: Path, sounds: Path) -> No
     transformers.Wav2Vec2FeatureExtractor(sampling_rate=RATE).save_pretrained(tmp_path / "model")
     _, inputs = _inputs(tmp_path / "model", audio=sounds)
     assert [tuple(batch["input_values"].shape) for batch in inputs.batches] == [(2, 720), (1, 1120)]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_model_of_clearhead_reads_images_of_its_size(images: Path, tmp_path: Path, channels: int) -> None:
+    config = VisionTransformerConfig(
+        image_size=8, patch_size=4, channels=channels, classes=3, width=12, layers=1, heads=2, mlp_width=13
+    )
+    save_native(VisionTransformer(config, generator=torch.Generator().manual_seed(0)), tmp_path / "model")
+    loaded, inputs = _inputs(tmp_path / "model", images=images)
+    first = next(iter(inputs.batches))["images"]
+    assert first.shape == (2, channels, 8, 8)
+    with pytest.importorskip("PIL.Image").open(images / "0.png") as opened:
+        pixels = np.asarray(opened.convert("L" if channels == 1 else "RGB").resize((8, 8))).reshape(8, 8, channels)
+    np.testing.assert_array_equal(first[0], np.float32(pixels.transpose(2, 0, 1)) / np.float32(255))
+    assert audit(loaded.model, inputs.batches, theories=["symmetry"]).tokens == 5 * 5
+    write_wav(images / "a.wav", tone(0.2, hertz=50)[:, None])
+    with pytest.raises(LoadError, match="the model reads images, not sound; give --images"):
+        list(_inputs(tmp_path / "model", audio=images)[1].batches)
 
 
 def test_a_processor_may_come_from_a_function(

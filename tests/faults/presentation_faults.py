@@ -31,6 +31,7 @@ PRESENTATION_FAULTS = (
     Fault("inputs: the checksum is that of names", "cli/inputs.py", "{path.relative_to(folder).as_posix()} {sha256_of_file(path)}", "{path.relative_to(folder).as_posix()}", (INPUTS,)),
     Fault("inputs: waveforms of one batch have different lengths", "models/processors.py", '{"padding": True}', "{}", (INPUTS,)),
     Fault("inputs: samples of sound count as tokens", "audit/model_runs.py", "    if not isinstance(ids, Tensor):\n        return None\n    mask = batch.get(\"attention_mask\")\n", "    mask = batch.get(\"attention_mask\") if isinstance(batch, Mapping) else None\n    if isinstance(mask, Tensor):\n        return int(mask.sum())\n    if not isinstance(ids, Tensor):\n        return None\n", (INPUTS,)),
+    Fault("inputs: pixels from 0 to 255", "models/processors.py", ".permute(0, 3, 1, 2) / 255}", ".permute(0, 3, 1, 2)}", (INPUTS,)),
     Fault("inputs: a processor may ask for any size", "models/folder_checks.py", "if number > MAX_INPUT_SIZES.get(name, number):", "if False:", (INPUTS,)),
     Fault("demo: the Gram matrix is not centred", "report/demos/kernel-pca.js", "value - means[i] - means[j] + mean", "value", (DEMOS,)),
     Fault("demo: values are not divided by g", "report/demos/kernel-pca.js", "(x - centre) / g[j]", "(x - centre)", (DEMOS,)),

@@ -53,6 +53,9 @@ class Capture:
             self.counter.around.append(partial(self.stream.traced, self._pass_ended))
             self.counter.pauses.append(self.stream.paused)
 
+    def __repr__(self) -> str:
+        return f"Capture({len(self.layers)} layers, {self.passes} forward passes, {len(self.heads)} calls kept)"
+
     @property
     def passes(self) -> int:
         """The number of forward passes of the model in the block."""

@@ -160,6 +160,10 @@ class Comparison:
             raise InputError("to_pandas needs pandas; install it with: pip install pandas") from None
         return pandas.DataFrame(self.to_dict()["differences"])
 
+    def __repr__(self) -> str:
+        counts = f"{self.inputs} inputs, {len(self.differences)} differences, {len(self.changed)} changed"
+        return f"Comparison(a={self.a!r}, b={self.b!r}, data={self.data!r}, {counts})"
+
     def __str__(self) -> str:
         """Return what was compared and what differs."""
         return str(import_module("clearhead.report.comparison").comparison_text(self))

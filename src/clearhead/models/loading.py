@@ -13,7 +13,7 @@ from clearhead.models.encoding import Decode, Encode, make_encoder
 from clearhead.models.huggingface import Draw, baseline_of, folder_encoder, load_huggingface
 from clearhead.models.native import KINDS, draw_baseline, is_native, load_native
 from clearhead.models.objects import SWAP_FILE, LoadError, is_object_path, load_object
-from clearhead.models.processors import Processor, folder_processor, object_processor
+from clearhead.models.processors import Processor, folder_processor, native_processor, object_processor
 
 __all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "baseline_draw", "load_model"]
 
@@ -109,7 +109,8 @@ def baseline_draw(model: nn.Module, name: str) -> Draw | None:
 def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
     if is_native(folder) and not (folder / SWAP_FILE).exists():
         native = load_native(folder)
-        return LoadedModel(model=native, name=name, draw_baseline=baseline_draw(native, name), folder=folder)
+        draw, processor = baseline_draw(native, name), native_processor(native)
+        return LoadedModel(model=native, name=name, processor=processor, draw_baseline=draw, folder=folder)
     model = load_huggingface(folder)
     encode, decode = folder_encoder(folder, model, max_tokens)
     return LoadedModel(
