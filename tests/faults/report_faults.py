@@ -14,7 +14,21 @@ SUMMARY, FINDINGS, SHOWN, SHARDS = (
     "tests/audit/test_shards.py",
 )
 
+VIEWS, SAME = "tests/report/test_browser_views.py", "tests/report/test_same_numbers.py"
+
 REPORT_FAULTS = (
+    Fault("page: heads without evidence are coloured", "report/head_map.py", "    if side is None:\n        return WITHOUT_SCALE\n", "    if side is None:\n        side = 1.0\n", (HTML,)),
+    Fault("page: the legend leaves out a verdict", "report/map.html.j2", "{% for verdict in verdicts %}", "{% for verdict in verdicts[1:] %}", (HTML,)),
+    Fault("page: the control that is shown is the closest", "report/page_data.py", 'str(controls[f.deciding_control.name])', 'str(controls[f.closest_control.name])', (SAME,)),
+    Fault("page: direction marks of tokens are kept", "report/page_inputs.py", 'else "�" for c in text', "else c for c in text", (VIEWS,)),
+    Fault("page: tokens become HTML", "report/attention.js", 'make("bdi", {}, input.tokens[position]));\n', 'make("bdi", {}));\n    button.firstChild.innerHTML = input.tokens[position];\n', (VIEWS,)),
+    Fault("page: weights of another head", "report/attention.js", "const start = head * rows * columns;", "const start = 0;", (VIEWS,)),
+    Fault("page: extremes in the wrong order", "report/page_inputs.py", "np.argsort(-column, kind", "np.argsort(column, kind", (VIEWS,)),
+    Fault("page: the table sorts numbers as text", "report/head_table.js", "Number.isFinite(number) ? number :", "Number.isFinite(number) ? String(facts[column]) :", (VIEWS,)),
+    Fault("page: the address forgets the input", "report/view.js", '    if (data.inputs.length) parameters.set("input", view.input);\n', "", (VIEWS,)),
+    Fault("page: paper has one map", "report/report.css", "  .map[hidden] { display: block !important; }\n", "", (VIEWS,)),
+    Fault("page: paper loses the tables", "report/report.css", "  .js .findings { display: block; }\n", "", (VIEWS,)),
+    Fault("words: too little power counts as an answer", "report/wording.py", "kind is NoEvidence.TOO_LITTLE_POWER:", "False:", (HEADLINES,)),
     Fault("terminal: no limit of lines", "report/terminal_summary.py", "for with_numbers in (True, False):", "for with_numbers in (True,):", (SUMMARY,)),
     Fault("terminal: control characters of a model's name", "report/terminal_summary.py", 'f"{clean(record.model)} on', 'f"{record.model} on', (SUMMARY,)),
     Fault("findings: the control that decides is the easiest to exceed", "audit/findings.py", "return max(tested, key=", "return min(tested, key=", (FINDINGS,)),

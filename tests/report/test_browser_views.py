@@ -51,12 +51,14 @@ def test_a_head_shows_its_attention_on_a_chosen_input(browser, show, shown):
     browser.find_elements(By.CSS_SELECTOR, "#drawer .token")[1].click()
     weights = shown.shown[1].layers[1].weights[2, 1]
     (best,) = [DOG[i] for i in [int(weights.argmax())]]
-    assert one(browser, ".reads").text.startswith(f"a attends to {best} {round(100 * int(weights.max()) / 255)}%")
+    assert one(browser, ".reads").text.startswith(
+        f"a attends to {best} {round(100 * (int(weights.max()) / 255) ** 2)}%"
+    )
     shades = browser.execute_script(
         "return [...document.querySelectorAll('#drawer .token')].map((t) => getComputedStyle(t).backgroundColor)"
     )
     alphas = [float(shade.split(",")[3].rstrip(")")) if shade.startswith("rgba") else 1.0 for shade in shades]
-    assert alphas == pytest.approx([(w / 255) ** 0.5 for w in weights], abs=0.01)
+    assert alphas == pytest.approx([w / 255 for w in weights], abs=0.01)
     browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
     assert one(browser, ".reads").text.startswith("dog attends to")
     painted = browser.execute_script(
@@ -64,7 +66,7 @@ def test_a_head_shows_its_attention_on_a_chosen_input(browser, show, shown):
         "return [c.width / 4, g.getImageData(c.width / 8, c.width / 8, 1, 1).data[3]]"
     )
     assert painted[0] == int(painted[0])
-    assert painted[1] == pytest.approx(255 * (int(shown.shown[1].layers[1].weights[2, 0, 0]) / 255) ** 0.5, abs=2)
+    assert painted[1] == pytest.approx(int(shown.shown[1].layers[1].weights[2, 0, 0]), abs=2)
 
 
 def test_a_head_shows_picture_curve_extremes_formula_source_and_rule(browser, show, shown):
@@ -79,6 +81,7 @@ def test_a_head_shows_picture_curve_extremes_formula_source_and_rule(browser, sh
     rows = texts(browser, "#drawer .extremes tbody tr")
     assert [row[0] for row in rows] == ["8", "7", "6", "3", "2", "1"]
     assert rows[0] == "87.30text of input 8"
+    assert one(browser, "#drawer .null").is_displayed()
     for text in (KERNEL_PCA.formula, KERNEL_PCA.citation, "Benjamini and Hochberg", "control that decides"):
         assert text in drawer.text
     choose(browser, ".switch select", "max margin: margin ratio")

@@ -8,8 +8,8 @@ import pytest
 from clearhead.audit.findings import NoEvidence, Verdict
 from clearhead.audit.judging import Summary, summarise
 from clearhead.audit.record import AuditRecord
-from clearhead.report.wording import closest_control, evidence, headline, in_prose
-from clearhead.theories.theory import Direction, Unit
+from clearhead.report.wording import closest_control, evidence, headline, in_prose, main_verdict, meaning, numbers
+from clearhead.theories.theory import Direction, PlainWords, Unit
 from tests.report.synthetic import KERNEL_PCA, LOSS, OVERLAP
 
 SHORT = {
@@ -122,3 +122,35 @@ def test_the_closest_control_is_the_decisive_one_nearest_to_the_theory(summary: 
     assert closest_control(dataclasses.replace(judged, predicted=math.nan)) == "low"
     assert closest_control(dataclasses.replace(judged, predicted=1.0, decisive=("low",))) == "low"
     assert closest_control(dataclasses.replace(judged, decisive=("gone",))) == ""
+
+
+WORDS = PlainWords(says="It says.", supported="Yes.", no_evidence="No.", contradicted="The opposite.")
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"supported": 5, "none": 2}, "Yes."),
+        ({"none": 5, "supported": 2}, "No."),
+        ({"contradicted": 3, "not_applicable": 60}, "The opposite."),
+        ({"not_applicable": 7}, ""),
+        ({"partly": 4}, "The theory describes these heads in part: they lie beyond every control, but short of the "
+         "prediction."),
+        ({"undecided": 4}, "There is no test yet: audit more inputs, and let the audit draw its baseline."),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_meaning_is_that_of_the_main_verdict(summary: Summary, counts: dict[str, int], expected: str) -> None:
+    assert meaning(with_counts(summary, **counts), WORDS) == expected
+
+
+def test_too_little_power_is_no_answer(summary: Summary) -> None:
+    weak = dataclasses.replace(with_counts(summary, none=3), no_evidence={NoEvidence.TOO_LITTLE_POWER: 3})
+    assert main_verdict(weak) is Verdict.NO_EVIDENCE
+    assert meaning(weak, WORDS).startswith("The audit cannot tell")
+    assert meaning(dataclasses.replace(weak, no_evidence={NoEvidence.EQUIVALENT: 3}), WORDS) == "No."
+
+
+def test_the_numbers_are_the_first_sentence_of_the_evidence(record: AuditRecord) -> None:
+    (whole,) = summarise(record.findings)
+    assert evidence(whole).startswith(f"{numbers(whole)} Without evidence: ")

@@ -1,6 +1,6 @@
 """Inputs that the report shows: their tokens or image patches, the attention of every head, and theories' pictures.
 
-They are the first inputs of the first batch, captured in one more run of the model. Weights are rounded to 255 levels,
+They are the first inputs of the first batch, captured in one more run of the model. Weights are kept in one byte each,
 and the numbers of inputs and tokens shrink with the number of heads, so that a report stays small.
 """
 
@@ -33,7 +33,7 @@ LONGEST_TOKEN, LONGEST_TEXT, TEXT_TOKENS = 40, 120, 48
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShownLayer:
-    """One layer on one input: weights by head, query and key, in 255ths, and a picture of each theory that has one."""
+    """One layer on one input: roots of weights by head, query and key, in 255ths, and the pictures of theories."""
 
     layer: int
     weights: NDArray[np.uint8]
@@ -133,9 +133,10 @@ class _Positions:
 
 
 def _weights(example: Example, queries: Tensor, keys: Tensor) -> NDArray[np.uint8]:
-    """Return the attention weights between these queries and keys, of the whole softmax, rounded to 255ths.
+    """Return the attention weights between these queries and keys, of the whole softmax: their roots in 255ths.
 
-    Positions that a layer does not have, as in cross-attention, are left out.
+    Roots keep the digits of the small weights that many tokens have. Positions that a layer does not have, as in
+    cross-attention, are left out.
     """
     m = example.k.shape[-2]
     queries, keys = queries[queries < example.q.shape[-2]], keys[keys < m]
@@ -152,7 +153,7 @@ def _weights(example: Example, queries: Tensor, keys: Tensor) -> NDArray[np.uint
         softcap=example.softcap,
         sinks=None if example.sinks is None else example.sinks.float().cpu(),
     )
-    rounded: NDArray[np.uint8] = (weights.nan_to_num() * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    rounded: NDArray[np.uint8] = (weights.nan_to_num().clamp(0, 1).sqrt() * 255).round().to(torch.uint8).numpy()
     return rounded
 
 

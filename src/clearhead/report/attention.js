@@ -11,8 +11,12 @@ const weightsOf = (input, layer) => {
   if (!decoded.has(layer)) decoded.set(layer, bytes(layer.weights));
   return decoded.get(layer);
 };
-const shadeOf = (weight) => Math.sqrt(weight / 255);
-const percent = (weight) => (weight < 3 ? "1% or less" : `${Math.round((100 * weight) / 255)}%`);
+// Bytes are roots of weights, in 255ths.
+const shadeOf = (byte) => byte / 255;
+const percent = (byte) => {
+  const share = 100 * (byte / 255) ** 2;
+  return share < 0.1 ? "under 0.1%" : `${share < 9.5 ? share.toFixed(1) : Math.round(share)}%`;
+};
 const heat = () => getComputedStyle(document.documentElement).getPropertyValue("--heat").trim();
 
 // The input's entry with the numbers of one head; null if the layer was not recorded.
@@ -35,6 +39,7 @@ const paintMatrix = (view, row) => {
   ink.clearRect(0, 0, matrix.width, matrix.height);
   const colours = patches && view.input.colours ? bytes(view.input.colours) : null;
   const others = patches ? view.columns - height * width : 0;
+  const largest = Math.max(1, ...view.weights.subarray(row * view.columns + others, (row + 1) * view.columns));
   for (let y = 0; y < height; y += 1) {
     for (let x = 0; x < width; x += 1) {
       const weight = patches ? view.weights[row * view.columns + others + y * width + x] : view.weights[y * view.columns + x];
@@ -43,11 +48,12 @@ const paintMatrix = (view, row) => {
         ink.fillStyle = `rgb(${colours[at]} ${colours[at + 1]} ${colours[at + 2]})`;
         ink.fillRect(x * size, y * size, size, size);
       }
-      ink.fillStyle = patches ? `rgb(255 120 0 / ${0.9 * shadeOf(weight)})` : `rgb(${heat()} / ${shadeOf(weight)})`;
+      // Patches that get less attention are darker; the brightest gets most.
+      ink.fillStyle = patches ? `rgb(0 0 0 / ${0.85 * (1 - weight / largest)})` : `rgb(${heat()} / ${shadeOf(weight)})`;
       ink.fillRect(x * size, y * size, size, size);
     }
   }
-  ink.strokeStyle = getComputedStyle(document.documentElement).color;
+  ink.strokeStyle = patches ? "#ffffff" : getComputedStyle(document.documentElement).color;
   ink.lineWidth = 2;
   const position = view.input.queries[row];
   if (!patches) ink.strokeRect(1, row * size, matrix.width - 2, size);
@@ -83,7 +89,10 @@ const drawAttention = (facts, number) => {
     return button;
   }));
   const shown = input.tokens.length < input.length ? `The first ${input.tokens.length} of ${input.length} tokens are shown. ` : "";
-  attention.querySelector(".limits").textContent = `${shown}Rows of the matrix attend to columns; the shade is the root of the weight, in steps of 1/255. Choose a token or a row to see what it attends to; arrow keys move. The audit recorded ${data.inputs.length} of its inputs.`;
+  const how = input.grid
+    ? `The brighter a patch, the more the marked one attends to it. ${input.queries.length} of ${input.length} tokens were recorded as queries. Choose one, or click near it`
+    : "Rows of the matrix attend to columns; the shade is the root of the weight. Choose a token or a row to see what it attends to";
+  attention.querySelector(".limits").textContent = `${shown}${how}; arrow keys move. The audit recorded ${data.inputs.length} of its inputs.`;
   chooseQuery(Math.min(Math.floor(attentionOf.rows / 2), attentionOf.rows - 1));
 };
 

@@ -3,6 +3,7 @@ const SCALE = { left: 3, width: 94 };
 
 // One row for the prediction, one for the head and one for each control, on one axis in percent of the width.
 const drawNull = (facts) => {
+  drawer.querySelector(".null").hidden = facts.value === "-";
   const lines = [
     ...(facts.predicted === "-" ? [] : [{ kind: "theory", name: "theory predicts", value: facts.predicted, low: "-", high: "-" }]),
     { kind: "value", name: `this ${facts.unit}`, value: facts.value, low: facts.low, high: facts.high },
@@ -77,8 +78,10 @@ const drawExtremes = (claim, i) => {
   box.hidden = column === "-";
   if (box.hidden) return;
   const rows = column.split(",").map((pair) => pair.split(":"));
-  box.querySelector("table").replaceChildren(...tableOf(["Input", "Value", "Begins"], rows.map(([number, value]) => [
-    `${claim.grouped ? "group " : ""}${Number(number) + 1}`, value, make("bdi", {}, (claim.grouped ? "" : data.texts[number]) || ""),
+  const texts = claim.grouped ? {} : data.texts;
+  const worded = rows.some(([number]) => texts[number]);
+  box.querySelector("table").replaceChildren(...tableOf([claim.grouped ? "Group of inputs" : "Input", "Value", ...(worded ? ["Begins"] : [])], rows.map(([number, value]) => [
+    Number(number) + 1, value, ...(worded ? [make("bdi", {}, texts[number] || "")] : []),
   ])));
 };
 

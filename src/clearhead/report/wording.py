@@ -129,7 +129,7 @@ def meaning(summary: Summary, words: PlainWords | None) -> str:
     if words is None or verdict is Verdict.NOT_JUDGED:
         return ""
     if verdict is Verdict.PARTLY_SUPPORTED:
-        return f"Only in part: the value is beyond every control but short of the prediction. {words.supported}".strip()
+        return "The theory describes these heads in part: they lie beyond every control, but short of the prediction."
     return str(getattr(words, verdict.name.lower()))
 
 
