@@ -36,6 +36,17 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in _anchors(target), link
 
 
+def test_pages_that_messages_name_exist() -> None:
+    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    named = {match for text in sources for match in re.findall(r"docs/([\w/-]+\.md(?:#[\w-]+)?)", text)}
+    assert {"describing-a-model.md", "data.md", "models.md#models-that-do-not-load"} <= named
+    for name in named:
+        path, _, anchor = name.partition("#")
+        page = ROOT / "docs" / path
+        assert page.is_file(), name
+        assert not anchor or anchor in _anchors(page), name
+
+
 def test_links_are_found() -> None:
     assert "docs/verdicts.md" in _links(ROOT / "README.md") or "docs/reading.md" in _links(ROOT / "README.md")
     assert "the-rate" in _anchors(ROOT / "docs" / "theory" / "coding-rate.md")

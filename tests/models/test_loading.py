@@ -232,6 +232,17 @@ def test_truncated_weights_raise_an_error(folder: Path) -> None:
         load_model(str(folder), max_tokens=8)
 
 
+def test_an_unknown_architecture_says_what_to_do_next(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "unheard-of"}))
+    next_step = r"give package\.module:function that returns the model and its tokenizer \(docs/models\.md"
+    with pytest.raises(LoadError, match=next_step):
+        load_model(str(folder), max_tokens=8)
+    (folder / "config.json").unlink()
+    with pytest.raises(LoadError, match=r"has no config\.json; .* package\.module:function that returns the model"):
+        load_model(str(folder), max_tokens=8)
+
+
 def test_missing_weights_are_not_initialised_at_random(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
