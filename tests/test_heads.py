@@ -56,12 +56,12 @@ def test_weights_of_a_captured_model_are_the_models_own() -> None:
     with torch.no_grad(), ch.capture(model) as captured:
         own = model(**family.inputs(), output_attentions=True).attentions
     assert len(own) == len(captured.heads) > 0
-    assert repr(captured) == "Capture(3 layers, 1 forward passes, 3 calls kept)"
+    assert repr(captured) == "Capture(layers=3, passes=1, heads=3)"
     for heads, weights in zip(captured.heads, own, strict=True):
         visible = torch.ones_like(weights, dtype=torch.bool) if heads.rows is None else heads.rows.expand_as(weights)
         assert (heads.attention_weights() - weights)[visible].abs().max() < tolerance(torch.float32)
 
 
 def test_the_repr_is_one_line_without_tensors() -> None:
-    sizes = "3 heads, 2 x 5 queries, 11 keys of dimension 7"
+    sizes = "heads=3, inputs=2, queries=5, keys=11, width=7"
     assert repr(_heads()) == f"Heads(layer=3, name='block.3', {sizes}, interface='drawn')"

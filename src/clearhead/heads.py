@@ -136,7 +136,7 @@ class Heads:
 
     def __repr__(self) -> str:
         b, h, n, d = self.q.shape
-        sizes = f"{h} heads, {b} x {n} queries, {self.k.shape[-2]} keys of dimension {d}"
+        sizes = f"heads={h}, inputs={b}, queries={n}, keys={self.k.shape[-2]}, width={d}"
         return f"Heads(layer={self.layer}, name={self.name!r}, {sizes}, interface={self.interface!r})"
 
     @property

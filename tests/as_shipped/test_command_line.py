@@ -544,6 +544,29 @@ def test_the_options_are_pinned(here: Path) -> None:
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
 
 
+def test_images_are_audited_and_repeated_from_another_folder(here: Path, warm: WarmCommand) -> None:
+    transformers, image = pytest.importorskip("transformers"), pytest.importorskip("PIL.Image")
+    config = transformers.ViTConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=29, image_size=16, patch_size=4
+    )
+    transformers.ViTModel(config).save_pretrained(here / "vit")
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(here / "vit")
+    (here / "images").mkdir()
+    for number in range(3):
+        pixels = bytes((7 * number + 3 * i * i) % 256 for i in range(20 * 18 * 3))
+        image.frombytes("RGB", (20, 18), pixels).save(here / "images" / f"{number}.png")
+    done = warm("audit", "vit", "--images", "images", "--theory", "symmetry", "--baseline", "none", here=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 inputs, 51 tokens; 8 heads" in done.stdout
+    (here / "images").rename(here / "moved")
+    again = warm("rerun", "clearhead-report", "--text", "moved", here=here)
+    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "bit-identical: 8 findings")
+    (here / "moved" / "0.png").write_bytes((here / "moved" / "1.png").read_bytes())
+    other = warm("rerun", "clearhead-report", "--text", "moved", here=here)
+    assert other.returncode == 1
+    assert "differs   text" in other.stdout
+
+
 def test_demonstrations_are_listed_and_written(here: Path, warm: WarmCommand) -> None:
     listed = warm("demo", here=here).stdout
     names = [line.split()[0] for line in listed.splitlines()]

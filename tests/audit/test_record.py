@@ -62,7 +62,7 @@ def test_reprs_are_one_short_line(record: AuditRecord) -> None:
     assert repr(record).startswith("AuditRecord(model=")
     assert "theories='kernel-pca, symmetry'" in repr(record)
     assert repr(finding).startswith("Finding('symmetry', 'permutation error', layer=0, head=1, value=")
-    assert repr(record.layer(1)) == f"FindingTable({len(record.layer(1))} findings of 'kernel PCA, symmetry')"
+    assert repr(record.layer(1)) == f"FindingTable(findings={len(record.layer(1))}, theories='kernel PCA, symmetry')"
     for shown in (repr(record), repr(finding), repr(record.layer(1))):
         assert len(shown) < 250
         assert "\n" not in shown

@@ -12,7 +12,7 @@ PRESENTATION_FAULTS = (
     Fault("weights: hidden keys get weight", "heads.py", "            scores = scores.masked_fill(~self.mask, -torch.inf)\n", "            pass\n", (HEADS,)),
     Fault("weights: the soft cap is ignored", "heads.py", "scores = self.softcap * torch.tanh(scores / self.softcap)", "pass", (HEADS,)),
     Fault("weights: sinks take no weight", "heads.py", "total = torch.logaddexp(total, self.sinks.to(wide)[:, None, None])", "pass", (HEADS,)),
-    Fault("repr: a record prints its findings", "audit/record.py", "{len(self.findings)} findings, theories", "{self.findings} findings, theories", (RECORD,)),
+    Fault("repr: a record prints its findings", "audit/record.py", "findings={len(self.findings)}, theories", "findings={self.findings}, theories", (RECORD,)),
     Fault("lookup: the layer of a record is its head", "audit/record.py", "return FindingTable(self.findings).layer(number)", "return FindingTable(self.findings).head(number)", (RECORD,)),
     Fault("notebook: cells are not escaped", "report/notebook.py", "opened + cell + closed", "opened + Markup(cell) + closed", (NOTEBOOK,)),
     Fault("figure: heads without evidence are coloured", "cli/figure_command.py", 'measured[at] if finding["verdict"] in JUDGED else math.nan', "measured[at]", (FIGURE,)),

@@ -54,7 +54,7 @@ class Capture:
             self.counter.pauses.append(self.stream.paused)
 
     def __repr__(self) -> str:
-        return f"Capture({len(self.layers)} layers, {self.passes} forward passes, {len(self.heads)} calls kept)"
+        return f"Capture(layers={len(self.layers)}, passes={self.passes}, heads={len(self.heads)})"
 
     @property
     def passes(self) -> int:

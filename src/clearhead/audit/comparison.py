@@ -161,7 +161,7 @@ class Comparison:
         return pandas.DataFrame(self.to_dict()["differences"])
 
     def __repr__(self) -> str:
-        counts = f"{self.inputs} inputs, {len(self.differences)} differences, {len(self.changed)} changed"
+        counts = f"inputs={self.inputs}, differences={len(self.differences)}, changed={len(self.changed)}"
         return f"Comparison(a={self.a!r}, b={self.b!r}, data={self.data!r}, {counts})"
 
     def __str__(self) -> str:

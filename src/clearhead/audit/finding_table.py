@@ -50,7 +50,7 @@ class FindingTable:
 
     def __repr__(self) -> str:
         theories = ", ".join(dict.fromkeys(f.claim.theory for f in self.findings))
-        return f"FindingTable({len(self)} findings of {theories or 'no theory'!r})"
+        return f"FindingTable(findings={len(self)}, theories={theories!r})"
 
     def _repr_html_(self) -> str:
         """Return the findings as a table for a notebook."""

@@ -164,7 +164,7 @@ class AuditRecord:
 
     def __repr__(self) -> str:
         theories = ", ".join(source.key for source in self.theories)
-        counts = f"{self.inputs} inputs, {len(self.findings)} findings, theories={theories!r}"
+        counts = f"inputs={self.inputs}, findings={len(self.findings)}, theories={theories!r}"
         return f"AuditRecord(model={self.model!r}, data={self.data!r}, {counts})"
 
     def __str__(self) -> str:
