@@ -92,11 +92,14 @@ def test_a_head_shows_picture_curve_extremes_formula_source_and_rule(browser, sh
 def test_the_table_sorts_and_filters_and_opens_heads(browser, show, shown):
     show(shown)
     findings = [f for f in shown.findings if f.claim == KERNEL_PCA]
-    for down in (False, True):
-        one(browser, ".heads-table [data-column=value]").click()
-        values = [float(v) for v in texts(browser, ".heads-table td:nth-child(4)") if v != "-"]
-        assert values == sorted(values, reverse=down)
-        assert texts(browser, ".heads-table td:nth-child(4)")[-1] == "-", "heads without a value come last"
+    for column, cells in (("value", "td:nth-child(4)"), ("agreement", "td:nth-child(10)")):
+        for down in (False, True):
+            one(browser, f".heads-table [data-column={column}]").click()
+            shown_texts = texts(browser, f".heads-table {cells}")
+            values = [float(text) for text in shown_texts if text != "-"]
+            assert values == sorted(values, reverse=down)
+            assert shown_texts[-1] == "-", "heads without a value come last"
+    assert min(values) < 0
     partly = [f for f in findings if f.verdict is Verdict.PARTLY_SUPPORTED]
     choose(browser, ".heads-table .filter", f"partly supported ({len(partly)})")
     assert len(texts(browser, ".heads-table tbody tr")) == len(partly)

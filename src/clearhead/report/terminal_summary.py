@@ -49,8 +49,8 @@ def _print_all(record: AuditRecord, leads: Sequence[ClaimGrid], console: Console
     console.print()
     print_paragraph("capture", Text(_fidelity(record.fidelity)), console)
     if record.fidelity.unseen:
-        text = f"{len(record.fidelity.unseen)} attention modules were not captured; --details names them"
-        print_paragraph("missing", Text(text), console)
+        missing = f"{len(record.fidelity.unseen)} attention modules were not captured; --details names them"
+        print_paragraph("missing", Text(missing), console)
     memory = amount_of_memory(record.timing.peak_memory)
     print_paragraph("time", Text(f"{duration(record.timing.total)}; peak memory {memory}"), console)
     if leads:
