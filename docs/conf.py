@@ -36,3 +36,4 @@ html_theme_options = {"navigation_with_keys": True}
 html_show_copyright = False
 html_show_sphinx = False
 pygments_style = "tango"
+highlight_language = "none"  # blocks without a language are commands and their output
