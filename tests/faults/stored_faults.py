@@ -3,6 +3,7 @@
 from fault import Fault
 
 STORAGE, LOOP = ("tests/test_storage.py",), "tests/training/test_loop.py"
+RECIPE = ("tests/training/test_recipe.py",)
 LOADING = "tests/models/test_loading.py"
 NATIVE = ("tests/models/test_vit.py::test_damaged_folders_raise_a_one_line_error",)
 FAILURE, CURRENT = ("tests/as_shipped/test_failure.py",), "tests/as_shipped/test_current_folder.py"
@@ -24,6 +25,20 @@ STORED_FAULTS = (
     Fault("training: an epoch may be missing", "training/loop.py", 'if entry.get("epoch") != number:', "if False:", (f"{LOOP}::test_a_log_that_cannot_be_true_is_refused",)),
     Fault("training: a lost log is not missed", "training/loop.py", "    if len(log) < epochs:\n", "    if False:\n", (f"{LOOP}::test_a_checkpoint_without_its_log_is_refused",)),
     Fault("training: epochs after the checkpoint stay in the log", "training/loop.py", "    if len(stored) > epochs:\n", "    if False:\n", (f"{LOOP}::test_what_is_logged_after_the_checkpoint_is_logged_again",)),
+    Fault("recipe: decay on every weight", "training/loop.py", "\"params\": [p for p in parameters if p.ndim != 2], \"weight_decay\": 0.0", "\"params\": [p for p in parameters if p.ndim != 2], \"weight_decay\": recipe.weight_decay", RECIPE),
+    Fault("recipe: frozen weights are trained", "training/loop.py", "[p for p in model.parameters() if p.requires_grad]", "[p.requires_grad_() for p in model.parameters()]", RECIPE),
+    Fault("recipe: the same order in every epoch", "training/loop.py", "generator=_generator(recipe.seed, 2 * epoch))", "generator=_generator(recipe.seed, 0))", RECIPE),
+    Fault("recipe: augmentation drawn as the order is", "training/loop.py", "augment(batch, _generator(recipe.seed, 2 * step + 1))", "augment(batch, _generator(recipe.seed, 2 * epoch))", RECIPE),
+    Fault("recipe: the same augmentation at every step", "training/loop.py", "augment(batch, _generator(recipe.seed, 2 * step + 1))", "augment(batch, _generator(recipe.seed, 1))", RECIPE),
+    Fault("recipe: gradients are not clipped", "training/loop.py", "        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)\n", "", RECIPE),
+    Fault("recipe: labels are not smoothed", "training/loop.py", "nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)", "nn.CrossEntropyLoss()", RECIPE),
+    Fault("recipe: the mode of the evaluation stays", "training/loop.py", "        self.model.train()\n", "", RECIPE),
+    Fault("recipe: gradients add up", "training/loop.py", "        self.optimizer.zero_grad(set_to_none=True)\n", "", RECIPE),
+    Fault("recipe: a constant learning rate", "training/loop.py", "            group[\"lr\"] = learning_rate\n", "            pass\n", RECIPE),
+    Fault("recipe: no warmup", "training/loop.py", "int(recipe.warmup * per_epoch)", "0", RECIPE),
+    Fault("recipe: the loss of the last step is logged", "training/loop.py", "\"loss\": loss_sum / per_epoch", "\"loss\": loss", RECIPE),
+    Fault("recipe: images are drawn with repetition", "training/loop.py", "torch.randperm(len(images), generator=", "torch.randint(len(images), (len(images),), generator=", RECIPE),
+    Fault("recipe: no step is taken", "training/loop.py", "        self.optimizer.step()\n", "", RECIPE),
     Fault("native: more layers than tensors", "models/native.py", "if isinstance(layers, int) and layers > tensors:", "if False:", NATIVE),
     Fault("folders: checksums are not compared", "models/huggingface.py", "    check_checksums(folder)\n", "", (f"{LOADING}::test_a_folder_with_checksums_is_checked",)),
     Fault("folders: sizes are not compared", "models/huggingface.py", "            check_size(folder, copy.deepcopy(config), weights, transformers.AutoModel.from_config)\n", "", (f"{LOADING}::test_a_hostile_folder_is_refused_in_one_line[1001 layers]",)),
