@@ -1,9 +1,10 @@
-"""Bugs in stored files, training, loading of folders and the command line."""
+"""Bugs in stored files, training, attacks, loading of folders and the command line."""
 
 from fault import Fault
 
 STORAGE, LOOP = ("tests/test_storage.py",), "tests/training/test_loop.py"
 RECIPE = ("tests/training/test_recipe.py",)
+ATTACKS = ("tests/robustness/test_attacks.py",)
 LOADING = "tests/models/test_loading.py"
 NATIVE = ("tests/models/test_vit.py::test_damaged_folders_raise_a_one_line_error",)
 FAILURE, CURRENT = ("tests/as_shipped/test_failure.py",), "tests/as_shipped/test_current_folder.py"
@@ -39,6 +40,18 @@ STORED_FAULTS = (
     Fault("recipe: the loss of the last step is logged", "training/loop.py", "\"loss\": loss_sum / per_epoch", "\"loss\": loss", RECIPE),
     Fault("recipe: images are drawn with repetition", "training/loop.py", "torch.randperm(len(images), generator=", "torch.randint(len(images), (len(images),), generator=", RECIPE),
     Fault("recipe: no step is taken", "training/loop.py", "        self.optimizer.step()\n", "", RECIPE),
+    Fault("attacks: pixels outside the box", "robustness/attacks.py", "torch.minimum(torch.maximum(x, images - eps), images + eps).clamp(0, 1)", "torch.minimum(torch.maximum(x, images - eps), images + eps)", ATTACKS),
+    Fault("attacks: no projection on the budget", "robustness/attacks.py", "torch.minimum(torch.maximum(x, images - eps), images + eps).clamp(0, 1)", "x.clamp(0, 1)", ATTACKS),
+    Fault("attacks: steps down the loss", "robustness/attacks.py", "x + size * _gradient(scores, x, labels).sign()", "x - size * _gradient(scores, x, labels).sign()", ATTACKS),
+    Fault("attacks: gradients without their sign", "robustness/attacks.py", "(images + eps * _gradient(scores, images, labels).sign())", "(images + eps * _gradient(scores, images, labels))", ATTACKS),
+    Fault("attacks: the last restart is kept", "robustness/attacks.py", "result = torch.where(fooled[:, None, None, None], result, x)", "result = x", ATTACKS),
+    Fault("attacks: random starts of their own", "robustness/attacks.py", "torch.rand(images.shape, generator=generator, dtype=images.dtype)", "torch.rand(images.shape, dtype=images.dtype)", ATTACKS),
+    Fault("attacks: SPSA climbs the margin", "robustness/attacks.py", "project(x - learning_rate * scaled, images, eps)", "project(x + learning_rate * scaled, images, eps)", ATTACKS),
+    Fault("attacks: SPSA without opposite corners", "robustness/attacks.py", "margin(scores, x + delta * corner, labels) - margin(scores, x - delta * corner, labels)", "margin(scores, x + delta * corner, labels)", ATTACKS),
+    Fault("attacks: the label is among its rivals", "robustness/attacks.py", "of_images.scatter(1, labels[:, None], -torch.inf)", "of_images", ATTACKS),
+    Fault("attacks: normalised images are taken", "robustness/attacks.py", "if images.numel() and not bool(((images >= 0) & (images <= 1)).all()):", "if False:", ATTACKS),
+    Fault("attacks: the mean is not subtracted", "robustness/classifier.py", "pixels if self._mean is None else pixels - self._mean.to(pixels)", "pixels", ATTACKS),
+    Fault("attacks: the scale of the normalisation is ignored", "robustness/classifier.py", "inputs if self._std is None else inputs / self._std.to(pixels)", "inputs", ATTACKS),
     Fault("native: more layers than tensors", "models/native.py", "if isinstance(layers, int) and layers > tensors:", "if False:", NATIVE),
     Fault("folders: checksums are not compared", "models/huggingface.py", "    check_checksums(folder)\n", "", (f"{LOADING}::test_a_folder_with_checksums_is_checked",)),
     Fault("folders: sizes are not compared", "models/huggingface.py", "            check_size(folder, copy.deepcopy(config), weights, transformers.AutoModel.from_config)\n", "", (f"{LOADING}::test_a_hostile_folder_is_refused_in_one_line[1001 layers]",)),
