@@ -36,7 +36,7 @@ REPORT_FAULTS = (
     Fault("shown inputs: half characters are kept", "audit/shown_inputs.py", '.encode("utf-8", "replace").decode("utf-8")', "", (SHOWN,)),
     Fault("shown inputs: keys in reverse order", "audit/shown_inputs.py", "pick[:, keys, torch.arange(len(keys))] = 1", "pick[:, keys, torch.arange(len(keys)).flip(0)] = 1", (SHOWN,)),
     Fault("shown inputs: texts of later parts are lost", "audit/parts.py", "        self.texts += other.texts\n", "", (SHARDS,)),
-    Fault("pictures: the captured part of an axis ignores its variance", "theories/kernel_pca/measurement.py", "(principal.energy, principal.energy * along)", "(principal.energy, along)", (SHOWN,)),
+    Fault("pictures: the captured part of an axis ignores its variance", "theories/kernel_pca/measurement.py", "(shares * along)[:, :PICTURE_AXES]", "along[:, :PICTURE_AXES]", (SHOWN,)),
     Fault("pictures: margins by the third token", "theories/max_margin/on_heads/picture.py", "first, second = scores.topk(2, dim=-1).values.unbind(dim=-1)", "first, _, second = scores.topk(3, dim=-1).values.unbind(dim=-1)", (SHOWN,)),
     Fault("json: p-values are not adjusted", "report/json_file.py", '"p_value_adjusted": plain(finding.adjusted_p_value)', '"p_value_adjusted": plain(finding.p_value)', (JSON,)),
     Fault("json: the interval of the agreement is that of the value", "report/json_file.py", '"agreement_interval": plain(finding.agreement_interval)', '"agreement_interval": plain(finding.interval)', (JSON,)),

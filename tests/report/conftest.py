@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import shutil
 
@@ -45,7 +46,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """A function that opens the page of a record; afterwards the console must be empty."""
+    """A function that opens the page of a record; afterwards the console must be empty, and only the page requested."""
 
     def open_report(record, *, width=1280, height=900, scheme="light"):
         path = tmp_path / "report.html"
@@ -64,7 +65,11 @@ def show(browser, tmp_path):
         return path.as_uri()
 
     yield open_report
-    assert browser.get_log("browser") == []
+    assert browser.get_log("browser") == [], "console errors and violations of the content security policy"
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    requested = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    page = (tmp_path / "report.html").as_uri()
+    assert [url for url in requested if not url.startswith((page, "data:", "about:"))] == []
 
 
 @pytest.fixture(scope="session")

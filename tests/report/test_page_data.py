@@ -1,12 +1,13 @@
 """The data block that the page's script reads."""
 
+import base64
 import dataclasses
 import json
 import re
 
 from clearhead.report import render_html
 from clearhead.report.wording import number
-from tests.report.synthetic import KERNEL_PCA, OVERLAP, record_of
+from tests.report.synthetic import KERNEL_PCA, OVERLAP, record_of, with_inputs
 
 
 def facts_of(page):
@@ -68,3 +69,27 @@ def test_claims_on_other_heads_have_their_own_map(disputed):
     facts = facts_of(render_html(dataclasses.replace(disputed, findings=fewer)))
     assert [entry["map"] for entry in facts["claims"]] == [0, 2, 0, 0, 1]
     assert len(facts["maps"][2]["layer"].split(" ")) == 21
+
+
+def test_the_data_block_is_ascii_without_markup_or_half_characters():
+    tokens = ("</script>", "a&b", "\u2028\u2029", "\ud800", "\u202e\x00", "日本", "\n")
+    page = render_html(with_inputs(record_of([2], KERNEL_PCA), tokens))
+    block = re.search(r'id="facts">(.*?)</script>', page, re.S).group(1)
+    assert block.isascii()
+    assert not set(block) & set("<>&")
+    (shown,) = facts_of(page)["inputs"]
+    assert shown["tokens"] == ["</script>", "a&b", "↵↵", "�", "��", "日本", "↵"]
+    assert not re.search(r"\\ud[89a-f]", block), "a lone surrogate"
+
+
+def test_shown_inputs_have_weights_texts_and_extremes_of_every_head():
+    made = with_inputs(record_of([2, 3], KERNEL_PCA), ("a", "b", "c"))
+    facts = facts_of(render_html(made))
+    (shown,) = facts["inputs"]
+    layer = shown["layers"]["1"]
+    assert layer["shape"] == [3, 3, 3]
+    assert base64.b64decode(layer["weights"]) == made.shown[0].layers[1].weights.tobytes()
+    (claim,) = facts["claims"]
+    assert claim["grouped"] is False
+    assert claim["extremes"].split(" ")[1] == "7:7.10,6:6.10,5:5.10,2:2.10,1:1.10,0:0.100"
+    assert facts["texts"] == {str(i): f"text of input {i + 1}" for i in (0, 1, 2, 5, 6, 7)}

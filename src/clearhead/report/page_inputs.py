@@ -20,13 +20,16 @@ __all__ = ["extremes_of", "is_grouped", "shown_inputs", "texts_of", "visible_tex
 
 EXTREMES = 3
 """Inputs with the highest and with the lowest values that are listed for each head."""
-SYMBOLS = {"\n": "↵", "\r": "↵", "\t": "⇥", " ": "␣"}
+LINE_BREAKS = "\n\r\u2028\u2029"
 
 
 def visible_text(text: str) -> str:
-    """Return text from outside so that every character can be seen: control and direction characters become �."""
+    """Return text from outside so that every character can be seen: control and direction characters become �.
+
+    Tokens that are only spaces or line breaks become signs for them.
+    """
     if not text.strip():
-        return "".join(SYMBOLS.get(char, char) for char in text) or "(empty)"
+        return "".join("↵" if char in LINE_BREAKS else "␣" for char in text) or "(empty)"
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
 
 

@@ -108,21 +108,12 @@ def spectrum(example: Example) -> Picture | None:
     """
     if _obstacle(example) is not None:
         return None
-    pairs = []
-    by_head = _key_set(example).expand(example.k.shape[0], -1)
-    for head, keys in enumerate(by_head):
-        chosen = keys.nonzero().flatten()[:PICTURE_TOKENS]
-        sinks = None if example.sinks is None else example.sinks[head : head + 1]
-        space = key_space(example.k[head : head + 1, chosen], scale=example.scale, sinks=sinks)
-        v = example.v[head : head + 1, chosen].double()
-        principal = principal_axes(space, max(PICTURE_AXES, v.shape[-1]))
-        span = span_of(space, v)
-        along = (span.mT @ principal.directions).square().sum(dim=-2)
-        largest = principal.energy[..., : v.shape[-1]].sum(dim=-1, keepdim=True)
-        pairs.append([(x / largest)[0, :PICTURE_AXES] for x in (principal.energy, principal.energy * along)])
-    width = max(len(bars) for bars, _ in pairs)
+    sets = _key_set(example)
+    slices = [slice(None)] if len(sets) == 1 else [slice(head, head + 1) for head in range(len(sets))]
+    pairs = [_along_axes(example, heads, keys) for heads, keys in zip(slices, sets, strict=True)]
+    width = max(bars.shape[-1] for bars, _ in pairs)
     bars, part = (
-        torch.stack([torch.nn.functional.pad(x, (0, width - len(x)), value=torch.nan) for x in column])
+        torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[-1]), value=torch.nan) for x in column])
         for column in zip(*pairs, strict=True)
     )
     return Picture(
@@ -133,6 +124,19 @@ def spectrum(example: Example) -> Picture | None:
         bars=bars.cpu().numpy(),
         part=part.cpu().numpy(),
     )
+
+
+def _along_axes(example: Example, heads: slice, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the variance along the principal axes and the part that the values capture, (heads, axes)."""
+    chosen = keys.nonzero().flatten()[:PICTURE_TOKENS]
+    sinks = None if example.sinks is None else example.sinks[heads]
+    space = key_space(example.k[heads][:, chosen], scale=example.scale, sinks=sinks)
+    v = example.v[heads][:, chosen].double()
+    principal = principal_axes(space, max(PICTURE_AXES, v.shape[-1]))
+    along = (span_of(space, v).mT @ principal.directions).square().sum(dim=-2)
+    largest = principal.energy[..., : v.shape[-1]].sum(dim=-1, keepdim=True)
+    shares = principal.energy / largest
+    return shares[:, :PICTURE_AXES], (shares * along)[:, :PICTURE_AXES]
 
 
 def _changed_scores(example: Example) -> bool:
