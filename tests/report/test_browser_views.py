@@ -143,7 +143,7 @@ def test_five_verdicts_are_on_the_first_screen(browser, show, shown, width, heig
     assert max(bottoms) <= height
     assert all(shape.is_displayed() for shape in browser.find_elements(By.CSS_SELECTOR, ".small svg"))
     if width > 700:
-        assert texts(browser, ".claim .words p")[0] == "The theory says What theory 0 says."
+        assert texts(browser, ".claim .meaning p")[0] == "The theory says What theory 0 says."
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1024, "light"), (1440, "dark")])
@@ -180,6 +180,14 @@ def test_paper_has_all_maps_and_every_column(browser, show, shown, width):
         assert not one(browser, ".heads-table").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+
+
+def test_cells_of_every_table_are_cells(browser, show, disputed):
+    show(disputed)
+    displays = browser.execute_script(
+        "return [...new Set([...document.querySelectorAll('table td')].map((td) => getComputedStyle(td).display))]"
+    )
+    assert displays == ["table-cell"]
 
 
 def test_a_thousand_heads_stay_legible(browser, show):
