@@ -114,8 +114,8 @@ def test_torch_is_pinned_by_the_constraints_alone() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "torch>=2.10" in project["dependencies"]
     assert (ROOT / "constraints.txt").read_text().split() == ["torch==2.13.0", "torchvision==0.28.0"]
-    installs = [line for line in (ROOT / "Makefile").read_text().splitlines() if "$(INSTALL)" in line]
-    assert len(installs) == 4
+    [command] = [line for line in (ROOT / "Makefile").read_text().splitlines() if "pip install" in line]
+    assert command.startswith("INSTALL := ")  # every other line installs by it
     assert "--constraint constraints.txt" in (ROOT / "Makefile").read_text()
 
 
