@@ -11,7 +11,8 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.report.colours import LIGHT, as_hex
 from clearhead.report.columns import print_line, print_paragraph
 from clearhead.report.grid import ClaimGrid
-from clearhead.report.wording import MARKS, agreement, clean, short
+from clearhead.report.rules import MARKS
+from clearhead.report.wording import agreement, clean, short
 
 __all__ = ["print_head_table"]
 

@@ -16,7 +16,8 @@ from clearhead.numerics.moments import Interval
 from clearhead.report.grid import ClaimGrid
 from clearhead.report.head_map import HeadMap, shade_of, square_text
 from clearhead.report.page_inputs import extremes_of, is_grouped, shown_inputs, texts_of
-from clearhead.report.wording import MARKS, RULES, capitalised, clean, evidence, headline, number, skip_reason
+from clearhead.report.rules import MARKS, RULES
+from clearhead.report.wording import capitalised, clean, evidence, headline, number, skip_reason
 
 __all__ = ["page_data"]
 
