@@ -110,7 +110,10 @@ if (claims.length) {
     claimSelect.addEventListener("change", () => show({ claim: Number(claimSelect.value) }));
   }
   for (const box of boxes) box.querySelector("h3").classList.toggle("once", claims.length > 1);
-  const start = () => show(readAddress(), { remember: false });
+  const start = () => {
+    show(readAddress(), { remember: false });
+    if (view.head !== null) document.getElementById("map").scrollIntoView();
+  };
   addEventListener("hashchange", () => { if (location.hash.includes("=")) start(); });
   start();
 }
