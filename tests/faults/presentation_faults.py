@@ -15,6 +15,7 @@ PRESENTATION_FAULTS = (
     Fault("repr: a record prints its findings", "audit/record.py", "findings={len(self.findings)}, theories", "findings={self.findings}, theories", (RECORD,)),
     Fault("lookup: the layer of a record is its head", "audit/record.py", "return FindingTable(self.findings).layer(number)", "return FindingTable(self.findings).head(number)", (RECORD,)),
     Fault("notebook: cells are not escaped", "report/notebook.py", "opened + cell + closed", "opened + Markup(cell) + closed", (NOTEBOOK,)),
+    Fault("notebook: meanings are not escaped", "report/notebook.py", 'Markup("<p>{}</p>").format(means) if means', 'Markup("<p>" + means + "</p>") if means', (NOTEBOOK,)),
     Fault("figure: heads without evidence are coloured", "cli/figure_command.py", 'measured[at] if finding["verdict"] in JUDGED else math.nan', "measured[at]", (FIGURE,)),
     Fault("figure: few heads fill the scale", "cli/figure_command.py", "float(np.nanmin(measured)), float(np.nanmax(measured))", "float(np.nanmin(judged)), float(np.nanmax(judged))", (FIGURE,)),
     Fault("figure: the null is the first control", "cli/figure_command.py", 'f["controls"].get(f["deciding_control"])', 'next(iter(f["controls"].values()))', (FIGURE,)),

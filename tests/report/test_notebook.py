@@ -3,9 +3,15 @@
 import dataclasses
 from html.parser import HTMLParser
 
+from markupsafe import escape
+
 from clearhead.audit.finding_table import FindingTable
+from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
+from clearhead.report.grid import arrange, leading
 from clearhead.report.notebook import findings_html, notebook_html, summary_text
+from clearhead.report.wording import clean, meaning
+from clearhead.theories.theory import PlainWords
 from tests.report.synthetic import KERNEL_PCA, record_of
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&\ud800\x1b[31m"""
@@ -30,6 +36,19 @@ def test_a_notebook_shows_the_same_words(disputed: AuditRecord) -> None:
     parser.feed(disputed._repr_html_())
     assert disputed._repr_html_() == notebook_html(disputed)
     assert "".join(words).replace("- ", "") == summary_text(disputed).replace("\n- ", "").replace("\n", "")
+
+
+def test_a_notebook_says_what_a_verdict_means(record: AuditRecord) -> None:
+    supported = tuple(dataclasses.replace(f, verdict=Verdict.SUPPORTED) for f in record.findings)
+    record = dataclasses.replace(record, findings=supported)
+    words = PlainWords(says="", supported=f"Yes. {HOSTILE}")
+    shown = dataclasses.replace(record, words={KERNEL_PCA.theory: words})
+    assert str(shown) == str(record)  # printed, a record stays short
+    [grid] = leading(arrange(shown.findings))
+    expected = escape(clean(meaning(grid.summary, words)))
+    assert expected.startswith("Yes. &lt;script")
+    assert f"<p>{expected}</p></li>" in shown._repr_html_()
+    assert "<img" not in shown._repr_html_()
 
 
 def test_external_names_are_escaped() -> None:

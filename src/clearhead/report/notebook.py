@@ -7,21 +7,25 @@ from markupsafe import Markup
 from clearhead.audit.findings import Finding
 from clearhead.audit.record import AuditRecord
 from clearhead.report.grid import arrange, leading
-from clearhead.report.wording import clean, evidence, headline, number, span
+from clearhead.report.wording import clean, evidence, headline, meaning, number, span
 
 __all__ = ["findings_html", "notebook_html", "summary_text"]
 
 
 def summary_text(record: AuditRecord) -> str:
     """Return what was audited and one line per leading claim."""
-    lines = [_audited(record), *(f"- {verdict} {numbers}" for verdict, numbers in _verdicts(record))]
+    lines = [_audited(record), *(f"- {verdict} {numbers}" for verdict, numbers, _ in _verdicts(record))]
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in record.notes)])
 
 
 def notebook_html(record: AuditRecord) -> str:
-    """Return the same as an HTML fragment without scripts or styles; every string of the record is escaped."""
+    """Return the same, and what each verdict means, as an HTML fragment without scripts or styles.
+
+    Every string of the record is escaped.
+    """
     verdicts = Markup("").join(
-        Markup("<li><b>{}</b> {}</li>").format(verdict, numbers) for verdict, numbers in _verdicts(record)
+        Markup("<li><b>{}</b> {}{}</li>").format(verdict, numbers, Markup("<p>{}</p>").format(means) if means else "")
+        for verdict, numbers, means in _verdicts(record)
     )
     notes = Markup("").join(Markup("<p>Note: {}</p>").format(clean(note)) for note in record.notes)
     return str(Markup("<div><p>{}</p><ul>{}</ul>{}</div>").format(_audited(record), verdicts, notes))
@@ -64,6 +68,8 @@ def _audited(record: AuditRecord) -> str:
     )
 
 
-def _verdicts(record: AuditRecord) -> Iterator[tuple[str, str]]:
+def _verdicts(record: AuditRecord) -> Iterator[tuple[str, str, str]]:
+    """Yield the verdict, its numbers and its meaning for each leading claim."""
     for grid in leading(arrange(record.findings)):
-        yield headline(grid.summary), evidence(grid.summary)
+        means = meaning(grid.summary, record.words.get(grid.claim.theory))
+        yield headline(grid.summary), evidence(grid.summary), clean(means)
