@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Heads", "LayerNorm", "LayerRecord", "LinearMap", "ResidualStream"]
+__all__ = ["Heads", "LayerNorm", "LayerRecord", "LinearMap", "ResidualStream", "attention_weights"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +122,10 @@ class Heads:
         half-precision calls are in single precision.
         """
         wide = torch.promote_types(self.q.dtype, torch.float32)  # half precision overflows at scores of 65504
-        scores = (self.q.to(wide) * self.scale) @ self.k.to(wide).mT
-        if self.softcap is not None:
-            scores = self.softcap * torch.tanh(scores / self.softcap)
-        if self.bias is not None:
-            scores = scores + self.bias
-        if self.mask is not None:
-            scores = scores.masked_fill(~self.mask, -torch.inf)
-        total = torch.logsumexp(scores, dim=-1, keepdim=True)
-        if self.sinks is not None:
-            total = torch.logaddexp(total, self.sinks.to(wide)[:, None, None])
-        return torch.where(scores == -torch.inf, 0, (scores - total).exp())
+        return attention_weights(
+            self.q.to(wide), self.k.to(wide), scale=self.scale, mask=self.mask, bias=self.bias, softcap=self.softcap,
+            sinks=None if self.sinks is None else self.sinks.to(wide),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         b, h, n, d = self.q.shape
@@ -143,6 +136,26 @@ class Heads:
     def rows(self) -> Bool[Tensor, "#b #h #n 1"] | None:
         """True for the queries with a visible key; None if all have one. The others have no defined attention."""
         return None if self.mask is None else self.mask.any(dim=-1, keepdim=True)
+
+
+def attention_weights(
+    q: Float[Tensor, "*b h n d"],
+    k: Float[Tensor, "*b h m d"],
+    *,
+    scale: float,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "h"] | None = None,
+) -> Float[Tensor, "*b h n m"]:
+    """Return the weights of softmax attention; the row of a query without a visible key is 0."""
+    scores = scale * q @ k.mT
+    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    scores = scores if bias is None else scores + bias
+    scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    total = torch.logsumexp(scores, dim=-1, keepdim=True)
+    total = total if sinks is None else torch.logaddexp(total, sinks[:, None, None])
+    return torch.where(scores == -torch.inf, 0, (scores - total).exp())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

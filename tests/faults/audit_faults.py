@@ -114,7 +114,7 @@ AUDIT_FAULTS = (
     Fault("sinks: queries that attend to themselves", "theories/attention_sinks.py", "attends = attends[..., :columns] * others", "attends = attends[..., :columns]", SINKS),
     Fault("sinks: hidden queries count", "theories/attention_sinks.py", "(_mean_attention(x, attends, others) for x", "(_mean_attention(x, torch.ones_like(x), others) for x", SINKS),
     Fault("sinks: uniform attention without the mask", "theories/attention_sinks.py", "uniform = attends / attends.sum(dim=-1, keepdim=True).clamp_min(1)", "uniform = torch.ones_like(weights) / weights.shape[-1]", SINKS),
-    Fault("sinks: the sink logit is left out", "theories/attention_sinks.py", "if example.sinks is not None:", "if False:", SINKS),
+    Fault("sinks: the sink logit is left out", "theories/attention_sinks.py", "None if example.sinks is None else example.sinks[heads].double()", "None", SINKS),
     Fault("sinks: the mean of the other values", "theories/attention_sinks.py", ".median(dim=-1).values", ".mean(dim=-1)", SINKS),
     Fault("sinks: few other positions", "theories/attention_sinks.py", "POSITIONS = 16", "POSITIONS = 8", SINKS),
 )  # fmt: skip

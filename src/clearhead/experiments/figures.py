@@ -5,7 +5,7 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,7 @@ def write_figure(figure: "Figure", path: Path) -> None:
         raise InputError(f"cannot write the figure {path}: {error.strerror}; choose another path") from None
 
 
-def _save(figure: "Figure", file: BinaryIO, kind: str) -> None:
+def _save(figure: "Figure", file: io.BufferedIOBase, kind: str) -> None:
     import matplotlib
 
     handles = {

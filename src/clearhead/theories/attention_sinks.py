@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clearhead.heads import attention_weights
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Bool, Float
 from clearhead.theories.example import Example, Random
@@ -82,7 +83,12 @@ def measure(example: Example, rng: Random) -> Samples:
 def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"], rng: Random) -> dict[Claim, Sample]:
     queries = sample_tokens(tokens, rng.torch)
     visible = _between(example.mask, heads, queries, tokens)
-    weights = _attention(example, heads, queries, tokens, visible)
+    q, k = example.q[heads][:, queries].double(), example.k[heads][:, tokens].double()
+    sinks = None if example.sinks is None else example.sinks[heads].double()
+    weights = attention_weights(
+        q, k, scale=example.scale, mask=visible, bias=_between(example.bias, heads, queries, tokens),
+        softcap=example.softcap, sinks=sinks,
+    )  # fmt: skip
     columns = min(POSITIONS + 1, weights.shape[-1] - 1)
     attends = torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()
     uniform = attends / attends.sum(dim=-1, keepdim=True).clamp_min(1)
@@ -101,21 +107,6 @@ def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"], rng: Ran
     values = {MASS: mass[0], VALUE: ratios[0], RATE: (mass[0] > EPSILON).astype(float)}
     wanted, note = controls if example.controls else {}, None if torch.equal(queries, tokens) else SAMPLED
     return {c: Sample(value=x, controls=wanted.get(c, {}), caveat=note) for c, x in values.items()}
-
-
-def _attention(example: Example, heads: slice, queries: Tensor, tokens: Tensor, visible: Tensor | None) -> Tensor:
-    """Return the attention weights (h, n, m) of queries on tokens, in float64; rows without keys are zero."""
-    q, k = example.q[heads][:, queries].double(), example.k[heads][:, tokens].double()
-    scores = example.scale * q @ k.mT
-    if example.softcap is not None:
-        scores = example.softcap * torch.tanh(scores / example.softcap)
-    bias = _between(example.bias, heads, queries, tokens)
-    scores = scores if bias is None else scores + bias
-    scores = scores if visible is None else scores.masked_fill(~visible, -torch.inf)
-    if example.sinks is not None:
-        logit = example.sinks[heads].double()[:, None, None].expand(-1, scores.shape[1], 1)
-        return torch.cat([scores, logit], dim=-1).softmax(dim=-1)[..., :-1].nan_to_num()
-    return scores.softmax(dim=-1).nan_to_num()
 
 
 def _between(mask_or_bias: Tensor | None, heads: slice, queries: Tensor, tokens: Tensor) -> Tensor | None:
