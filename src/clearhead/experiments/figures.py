@@ -83,7 +83,7 @@ def write_figure(figure: "Figure", path: Path) -> None:
         raise InputError(f"cannot write the figure {path}: {error.strerror}; choose another path") from None
 
 
-def _save(figure: "Figure", file: io.BufferedIOBase, kind: str) -> None:
+def _save(figure: "Figure", file: io.BytesIO | io.BufferedWriter, kind: str) -> None:
     import matplotlib
 
     handles = {
