@@ -65,4 +65,6 @@ REPORT_FAULTS = (
     Fault("command: all passages are read", "cli/inputs.py", "(default_passages() if source.passages is None else source.passages)[: request.inputs]", "(default_passages() if source.passages is None else source.passages)", (COMMANDS,)),
     Fault("command: control characters of an experiment", "cli/reproduce_command.py", "Text(clean(remark))", "Text(remark)", (COMMANDS,)),
     Fault("command: options that the experiment does not take", "cli/reproduce_command.py", "    if unknown:\n", "    if False:\n", (COMMANDS,)),
+    Fault("summary: the calibration is not cited", "report/terminal_summary.py", "if calibration := calibration_summary(record):", "if calibration := '':", ("tests/report/test_terminal_summary.py",)),
+    Fault("summary: power at one strength for both", "calibration/results.py", "return [self.detected(theory, 1.0), self.detected(theory, 0.5), *called]", "return [self.detected(theory, 1.0), self.detected(theory, 1.0), *called]", ("tests/report/test_terminal_summary.py",)),
 )  # fmt: skip

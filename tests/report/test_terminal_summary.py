@@ -8,9 +8,11 @@ from rich.console import Console
 
 from clearhead.audit.judging import summarise
 from clearhead.audit.record import AuditRecord
+from clearhead.calibration.results import shipped_calibration
 from clearhead.report import print_summary
 from clearhead.report.terminal_summary import MOST_LINES, PATHS
 from clearhead.report.wording import headline, short
+from clearhead.theories.catalogue import TheorySource
 from tests.report.synthetic import KERNEL_PCA, MAX_MARGIN, record_of
 
 
@@ -53,6 +55,19 @@ def test_the_table_has_the_numbers_of_the_control_that_decides(record: AuditReco
     assert f" {short(summary.median)} [" in row
     assert f" {short(summary.controls[summary.deciding])} [" in row
     assert headline(summary) in printed(record, 160)
+
+
+def test_the_calibration_in_the_package_is_cited() -> None:
+    """One sentence for all theories, with the counts of the file; nothing for a theory that was not calibrated."""
+    shipped = shipped_calibration()
+    assert shipped is not None
+    keys = ("kernel-pca", "max-margin", "of another package")
+    sources = tuple(TheorySource(key=key, title=f"title of {key}", package="clearhead", version="0") for key in keys)
+    text = " ".join(printed(dataclasses.replace(record_of([2], KERNEL_PCA), theories=sources), 300).split())
+    exact, half = (shipped.detected("kernel-pca", strength) for strength in (1.0, 0.5))
+    random = shipped.random_counts("kernel-pca")
+    assert f"title of kernel-pca {exact}, {half}, {random.called_models}/{random.models}; title of max-margin" in text
+    assert "another package" not in text
 
 
 def test_names_cannot_control_the_terminal() -> None:

@@ -174,6 +174,15 @@ class Calibration:
             smallest = strength
         return smallest
 
+    def counts(self, theory: str) -> list[Count]:
+        """Return the detected heads of strengths 1 and .5, and the random models called; [] if not planted."""
+        planted = self.strengths(theory)
+        if not {1.0, 0.5} <= set(planted):
+            return []
+        random = self.random_counts(theory)
+        called = [Count(random.called_models, random.models)] if random.models else []
+        return [self.detected(theory, 1.0), self.detected(theory, 0.5), *called]
+
     def sentence(self, theory: str) -> str:
         """Return the power and the false positives of a theory in words; "" if neither was measured."""
         parts = []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from clearhead.audit.record import AuditRecord
 from clearhead.calibration.results import Calibration, RandomLevel, shipped_calibration
 
-__all__ = ["calibration_sentences", "levels_of_random_models"]
+__all__ = ["calibration_sentences", "calibration_summary", "levels_of_random_models"]
 
 
 def calibration_sentences(record: AuditRecord) -> dict[str, str]:
@@ -16,6 +16,14 @@ def calibration_sentences(record: AuditRecord) -> dict[str, str]:
         return {}
     sentences = {source.title: calibration.sentence(source.key) for source in record.theories}
     return {title: sentence for title, sentence in sentences.items() if sentence}
+
+
+def calibration_summary(record: AuditRecord) -> str:
+    """Return the counts of all theories of the record in one sentence; "" if none was calibrated."""
+    calibration = _shipped()
+    counts = {} if calibration is None else {s.title: calibration.counts(s.key) for s in record.theories}
+    known = [f"{title} {', '.join(map(str, of_theory))}" for title, of_theory in counts.items() if of_theory]
+    return f"planted heads detected, at half strength, random models called: {'; '.join(known)}" if known else ""
 
 
 def levels_of_random_models(record: AuditRecord) -> dict[str, Mapping[str, RandomLevel]]:

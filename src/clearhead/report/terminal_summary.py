@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clearhead.audit.record import AuditRecord, Fidelity
+from clearhead.report.calibration import calibration_summary
 from clearhead.report.claim_tables import print_verdict_table
 from clearhead.report.columns import print_paragraph
 from clearhead.report.grid import ClaimGrid, arrange, leading
@@ -46,6 +47,8 @@ def _print_all(record: AuditRecord, leads: Sequence[ClaimGrid], console: Console
         print_paragraph("note", Text(clean(note)), console)
     if len(record.notes) > MOST_NOTES:
         print_paragraph("note", Text(f"{len(record.notes) - MOST_NOTES} more; --details prints them"), console)
+    if calibration := calibration_summary(record):
+        print_paragraph("calibrated", Text(clean(calibration)), console)
     console.print()
     print_paragraph("capture", Text(_fidelity(record.fidelity)), console)
     if record.fidelity.unseen:
