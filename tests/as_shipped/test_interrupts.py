@@ -37,9 +37,11 @@ def test_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
         max_tokens=8, batch_size=1, seed=0, describe=None, allow_unseen=False, baseline=Baseline.NONE, loss=None,
         out=tmp_path / "report",
     )  # fmt: skip
-    loaded = SimpleNamespace(model=None, name="x", encode=None, draw_baseline=None, folder=None)
+    loaded = SimpleNamespace(model=None, name="x", encode=None, decode=None, draw_baseline=None, folder=None)
     monkeypatch.setattr(audit_command, "_load", lambda request: loaded)
-    monkeypatch.setattr(audit_command, "_inputs", lambda *_: SimpleNamespace(batches=[], name="", count=1, text=None))
+    monkeypatch.setattr(
+        audit_command, "make_inputs", lambda *_: SimpleNamespace(batches=[], name="", count=1, text=None)
+    )
     monkeypatch.setattr(audit_command, "measure_audit", (lambda *_, **__: None) if written else interrupt)
     monkeypatch.setattr(Checkpoint, "finish", lambda checkpoint, part: None)
     monkeypatch.setattr(ReportFolder, "write", _written_then_interrupted)

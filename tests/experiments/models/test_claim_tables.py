@@ -250,7 +250,7 @@ def test_a_table_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_documents_name_every_model_and_the_command() -> None:
     docs = Path(__file__).parents[3] / "docs"
     table, served = (docs / "kernel-pca-models.md").read_text(), (docs / "models.md").read_text()
-    assert "Made by `clearhead reproduce kernel-pca/models --fetch" in table
+    assert "Made by `clearhead reproduce kernel-pca/models --data fashion-mnist --fetch`" in table
     for model in measuring.PUBLISHED:
         assert f"{model.name}" in table
         assert all(package.split("-part-")[0].split("==")[0] in served for package in model.packages)
