@@ -111,7 +111,7 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: curves before attention, not after it",
         f"{WHERE}/head_samples.py",
-        "raw, unit = block.rate(own), rates.unit[0]",
+        "raw, unit = block.rate(own) if rates.raw is None else rates.raw[0], rates.unit[0]",
         "raw, unit = block.before.matched, block.before.unit",
         CURVES,
     ),

@@ -1,6 +1,7 @@
 """Attacks: budgets, what they reach, parity with two other libraries, and what they refuse."""
 
 from collections.abc import Callable
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,7 +145,7 @@ def test_spsa_estimates_the_gradient() -> None:
 
 @pytest.mark.parametrize("steps", [1, 7])
 def test_tensors_equal_those_of_foolbox(steps: int) -> None:
-    foolbox = pytest.importorskip("foolbox")
+    foolbox = import_module("foolbox")
     model = foolbox.PyTorchModel(NETWORK.eval(), bounds=(0, 1), device="cpu")
     criterion = foolbox.criteria.Misclassification(LABELS)
     theirs, _, _ = foolbox.attacks.LinfFastGradientAttack(random_start=False)(model, PIXELS, criterion, epsilons=[EPS])
@@ -157,7 +158,7 @@ def test_tensors_equal_those_of_foolbox(steps: int) -> None:
 
 @pytest.mark.parametrize("steps", [1, 7])
 def test_tensors_equal_those_of_torchattacks(steps: int) -> None:
-    torchattacks = pytest.importorskip("torchattacks")
+    torchattacks = import_module("torchattacks")
     network = NETWORK.eval()
     theirs = torchattacks.FGSM(network, eps=EPS)(PIXELS, LABELS)
     assert torch.allclose(fgsm(NETWORK, PIXELS, LABELS, eps=EPS), theirs, atol=1e-12)

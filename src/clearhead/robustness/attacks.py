@@ -52,13 +52,13 @@ def pgd(
         raise InputError("restarts need random starts; pass random_start=True, or restarts=1")
     size = 2.5 * eps / steps if step_size is None else step_size
     result, fooled = images, torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    for _ in range(restarts):
+    for start in range(restarts):
         x = project(images + eps * _uniform(images, generator), images, eps) if random_start else images
         for _ in range(steps):
             x = project(x + size * _gradient(scores, x, labels).sign(), images, eps)
         result = torch.where(fooled[:, None, None, None], result, x)
-        with torch.no_grad():
-            fooled = fooled | (scores(x).argmax(dim=-1) != labels)
+        if start + 1 < restarts:
+            fooled = fooled | (margin(scores, x, labels) < 0)
     return result
 
 

@@ -133,7 +133,7 @@ class HeadSamples:
             normed = block.rates(block.project(torch.cat(list(self.normed.values()))), raw=False)
             of_normed = relative_changes(block.before, normed)[COMPRESSION]
             samples[AFTER_NORM] = self._sample({control: len(x) for control, x in self.normed.items()}, of_normed)
-        raw, unit = block.rate(own), rates.unit[0]
+        raw, unit = block.rate(own) if rates.raw is None else rates.raw[0], rates.unit[0]
         if self.fixed is None or self.random is None:
             return samples, rates_by_layer(raw, unit)
         at_size = block.rate_at_size(own.size)
