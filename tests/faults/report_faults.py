@@ -34,7 +34,7 @@ REPORT_FAULTS = (
     Fault("findings: the control that decides is the easiest to exceed", "audit/findings.py", "return max(tested, key=", "return min(tested, key=", (FINDINGS,)),
     Fault("findings: a contradicted head is compared on the theory's side", "audit/findings.py", "            side = -side\n", "            side = +side\n", (FINDINGS,)),
     Fault("shown inputs: half characters are kept", "audit/shown_inputs.py", '.encode("utf-8", "replace").decode("utf-8")', "", (SHOWN,)),
-    Fault("shown inputs: keys in reverse order", "audit/shown_inputs.py", "pick[:, keys, torch.arange(len(keys))] = 1", "pick[:, keys, torch.arange(len(keys)).flip(0)] = 1", (SHOWN,)),
+    Fault("shown inputs: keys in reverse order", "audit/shown_inputs.py", ")[..., keys]", ")[..., keys.flip(0)]", (SHOWN,)),
     Fault("shown inputs: texts of later parts are lost", "audit/parts.py", "        self.texts += other.texts\n", "", (SHARDS,)),
     Fault("pictures: the captured part of an axis ignores its variance", "theories/kernel_pca/measurement.py", "(shares * along)[:, :PICTURE_AXES]", "along[:, :PICTURE_AXES]", (SHOWN,)),
     Fault("pictures: margins by the third token", "theories/max_margin/on_heads/picture.py", "first, second = scores.topk(2, dim=-1).values.unbind(dim=-1)", "first, _, second = scores.topk(3, dim=-1).values.unbind(dim=-1)", (SHOWN,)),

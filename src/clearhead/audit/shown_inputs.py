@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.audit.examples import make_examples
-from clearhead.heads import Heads
+from clearhead.heads import Heads, attention_weights
 from clearhead.models.encoding import Decode
-from clearhead.operators.softmax import softmax_attention
 from clearhead.theories.example import Cache, Example
 from clearhead.theories.theory import Picture, Theory, Windows
 
@@ -138,21 +137,17 @@ def _weights(example: Example, queries: Tensor, keys: Tensor) -> NDArray[np.uint
     Roots keep the digits of the small weights that many tokens have. Positions that a layer does not have, as in
     cross-attention, are left out.
     """
-    m = example.k.shape[-2]
-    queries, keys = queries[queries < example.q.shape[-2]], keys[keys < m]
-    pick = torch.zeros(example.k.shape[0], m, len(keys), dtype=torch.float32)
-    pick[:, keys, torch.arange(len(keys))] = 1
-    mask, bias = (None if x is None else x[:, queries] for x in (example.mask, example.bias))
-    weights = softmax_attention(
+    queries, keys = queries[queries < example.q.shape[-2]], keys[keys < example.k.shape[-2]]
+    mask, bias = (None if x is None else x[:, queries].cpu() for x in (example.mask, example.bias))
+    weights = attention_weights(
         example.q[:, queries].float().cpu(),
         example.k.float().cpu(),
-        pick,
-        mask=None if mask is None else mask.cpu(),
-        bias=None if bias is None else bias.float().cpu(),
         scale=example.scale,
+        mask=mask,
+        bias=None if bias is None else bias.float(),
         softcap=example.softcap,
         sinks=None if example.sinks is None else example.sinks.float().cpu(),
-    )
+    )[..., keys]
     rounded: NDArray[np.uint8] = (weights.nan_to_num().clamp(0, 1).sqrt() * 255).round().to(torch.uint8).numpy()
     return rounded
 
