@@ -29,6 +29,7 @@ from kernel_pca_faults import KERNEL_PCA_FAULTS
 from map_faults import MAP_FAULTS
 from margin_claim_faults import MARGIN_CLAIM_FAULTS
 from margin_faults import MARGIN_FAULTS
+from model_faults import MODEL_FAULTS
 from operator_faults import OPERATOR_FAULTS
 from presentation_faults import PRESENTATION_FAULTS
 from pursuit_faults import PURSUIT_FAULTS
@@ -51,6 +52,7 @@ FAULTS = (
     + RATE_CLAIM_FAULTS
     + RATE_FAULTS
     + CRATE_FAULTS
+    + MODEL_FAULTS
     + MAP_FAULTS
     + KERNEL_PCA_FAULTS
     + AUDIT_FAULTS

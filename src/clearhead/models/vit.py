@@ -1,30 +1,39 @@
 """A plain vision transformer (Dosovitskiy et al. 2021, arXiv 2010.11929), small enough to train on one core.
 
-Blocks are pre-norm as in that paper and use Clearhead's attention modules. There is no dropout. Pixels are normalised
-inside the model, so images have values from 0 to 1 everywhere else.
+Blocks are pre-norm as in that paper and use Clearhead's attention modules. There is no dropout; branches can be dropped
+for whole images (`drop_path`), as in DeiT. Pixels are normalised inside the model, so images have values from 0 to 1
+everywhere else.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
-from clearhead.modules import SymmetricAttention
-from clearhead.modules.from_operator import attention_module
-from clearhead.operators.named import NAMED_OPERATORS, Softmax, operator_from_dict, operator_to_dict
+from clearhead.models.stem import ConvolutionStem, check_stem
+from clearhead.models.transformer_block import (
+    SOFTMAX,
+    TransformerBlock,
+    attention_as_json,
+    attention_from_json,
+    check_rate,
+    drop_path_rates,
+    initialise_maps,
+    per_layer,
+    resolve_attention,
+)
 from clearhead.shapes import Float
 
 __all__ = ["VisionTransformer", "VisionTransformerConfig", "config_as_json", "config_from_json"]
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the initial class token and positions."""
-SOFTMAX = Softmax()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,9 @@ class VisionTransformerConfig:
     mlp_width: size of the MLP's hidden layer
     pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
     attention: an operator of `NAMED_OPERATORS`, or a tuple with one per layer
+    drop_path: probability of dropping a branch of the last layer for an image in training; it increases linearly from 0
+        in the first layer
+    stem: "patch" for a linear map of the patches, "convolution" for a stem of convolutions
     """
 
     image_size: int
@@ -50,6 +62,8 @@ class VisionTransformerConfig:
     pixel_mean: tuple[float, ...] = ()
     pixel_spread: tuple[float, ...] = ()
     attention: Any = SOFTMAX
+    drop_path: float = 0.0
+    stem: Literal["patch", "convolution"] = "patch"
 
     def __post_init__(self) -> None:
         names = ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width")
@@ -60,22 +74,14 @@ class VisionTransformerConfig:
             object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
         if min(self.pixel_spread) <= 0:
             raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
-        operators = self.layer_attention
-        if len(operators) != self.layers or any(
-            type(operator) not in NAMED_OPERATORS.values() for operator in operators
-        ):
-            raise InputError(
-                f"expected named operators as attention ({', '.join(NAMED_OPERATORS)}), one for all layers or one for "
-                f"each of {self.layers}; got {self.attention!r}"
-            )
-        equal = all(operator == operators[0] for operator in operators)
-        object.__setattr__(self, "attention", operators[0] if equal else operators)
+        check_rate("drop_path", self.drop_path)
+        check_stem(self.stem, self.patch_size)
+        object.__setattr__(self, "attention", resolve_attention(self.attention, self.layers))
 
     @property
     def layer_attention(self) -> tuple[Any, ...]:
         """Return the operator of every layer."""
-        attention = self.attention
-        return tuple(attention) if isinstance(attention, Sequence) else (attention,) * self.layers
+        return per_layer(self.attention, self.layers)
 
     @property
     def tokens(self) -> int:
@@ -84,13 +90,15 @@ class VisionTransformerConfig:
 
 
 def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
-    """Return the settings as plain values, operators by name. Softmax attention in all layers is left out."""
-    plain = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    attention = plain.pop("attention")
-    if isinstance(attention, tuple):
-        plain["attention"] = [operator_to_dict(operator) for operator in attention]
-    elif attention != SOFTMAX:
-        plain["attention"] = operator_to_dict(attention)
+    """Return the settings as plain values, operators by name.
+
+    Left out are softmax attention in all layers, no drop path, and the stem "patch".
+    """
+    optional = {"attention": SOFTMAX, "drop_path": 0, "stem": "patch"}
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    plain = {name: value for name, value in settings.items() if name not in optional or value != optional[name]}
+    if "attention" in plain:
+        plain["attention"] = attention_as_json(config.attention)
     return plain
 
 
@@ -98,10 +106,7 @@ def config_from_json(stored: Mapping[str, Any]) -> VisionTransformerConfig:
     """Return the settings that `config_as_json` wrote. Raise ValueError or TypeError for anything else."""
     settings = {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
     if "attention" in settings:
-        attention = settings["attention"]
-        settings["attention"] = (
-            tuple(map(operator_from_dict, attention)) if isinstance(attention, list) else operator_from_dict(attention)
-        )
+        settings["attention"] = attention_from_json(settings["attention"])
     return VisionTransformerConfig(**settings)
 
 
@@ -120,49 +125,55 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.pixels = PixelNorm(config.pixel_mean, config.pixel_spread, size=config.image_size)
-        self.patches = nn.Linear(config.channels * config.patch_size**2, config.width)
+        self.patches: nn.Linear | ConvolutionStem
+        if config.stem == "convolution":
+            self.patches = ConvolutionStem(config.channels, config.width, config.patch_size)
+        else:
+            self.patches = nn.Linear(config.channels * config.patch_size**2, config.width)
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
         self.positions = nn.Parameter(torch.empty(1, config.tokens, config.width))
-        self.blocks = nn.ModuleList(_Block(config, operator) for operator in config.layer_attention)
+        rates = drop_path_rates(config.drop_path, config.layers)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(config.width, config.heads, config.mlp_width, operator=operator, drop_path=rate)
+            for operator, rate in zip(config.layer_attention, rates, strict=True)
+        )
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.classes)
         self._initialise(generator)
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
         """Return logits (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
-        x = self.patches(patches(self.pixels(images), self.config.patch_size).flatten(2))
+        logits: Tensor = self.head(self.norm(self._encode(images)[:, 0]))
+        return logits
+
+    def tokens(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        """Return the normalised tokens (b, n, width): the class token, and the patches row by row."""
+        tokens: Tensor = self.norm(self._encode(images))
+        return tokens
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """Return the tokens after the last block."""
+        x = self.pixels(images)
+        if isinstance(self.patches, nn.Linear):
+            x = patches(x, self.config.patch_size).flatten(2)
+        x = self.patches(x)
         x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.norm(x[:, 0]))
-        return logits
+        return x
 
     def _initialise(self, generator: torch.Generator | None) -> None:
-        """Initialise maps as Glorot and Bengio (2010), biases with zero; class token, positions and head are small."""
+        """Initialise maps as `initialise_maps`; class token, positions and head are small.
+
+        A stem of convolutions is drawn last, after the map of patches that it replaces.
+        """
+        config, stem = self.config, self.patches
+        if isinstance(stem, ConvolutionStem):
+            replaced = torch.empty(config.width, config.channels * config.patch_size**2)
+            nn.init.xavier_uniform_(replaced, generator=generator)
+        initialise_maps(self, generator)
         small = partial(nn.init.trunc_normal_, std=INITIAL_DEVIATION, generator=generator)
-        for module in self.modules():
-            if isinstance(module, SymmetricAttention):  # draws in place of W_Q, so that later draws stay equal
-                nn.init.xavier_uniform_(torch.empty(self.config.width, self.config.width), generator=generator)
-            elif isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight, generator=generator)
-                nn.init.zeros_(module.bias)
         for parameter in (self.class_token, self.positions, self.head.weight):
             small(parameter)
-
-
-class _Block(nn.Module):
-    """Attention and an MLP, each with a residual connection."""
-
-    def __init__(self, config: VisionTransformerConfig, operator: Any) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = attention_module(operator, embed_dim=config.width, num_heads=config.heads)
-        self.mlp_norm = nn.LayerNorm(config.width)
-        self.mlp = nn.Sequential(
-            nn.Linear(config.width, config.mlp_width), nn.GELU(), nn.Linear(config.mlp_width, config.width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        output: Tensor = x + self.mlp(self.mlp_norm(x))
-        return output
+        if isinstance(stem, ConvolutionStem):
+            stem.initialise(generator)
