@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from clearhead.data.image_sets import ImageSet
 from clearhead.errors import InputError
 from clearhead.experiments import training_runs
 from clearhead.experiments.crate import plans
 from clearhead.experiments.crate.plans import VIT, configs
 from clearhead.experiments.experiment import Request
-from clearhead.experiments.images import ImageSet
 from clearhead.experiments.training_runs import Plan, TrainedRun, train_runs
 from clearhead.models.crate import Crate, Form
 from clearhead.models.vit import VisionTransformer

@@ -1,11 +1,11 @@
-"""Planted bugs in the experiments: cache, runs, estimates, tables, readers and attention maps."""
+"""Planted bugs in the experiments: cache, runs, estimates, tables and attention maps."""
 
 from fault import Fault
 
 HERE = "tests/experiments"
 MAPS, PETS, LAYERS = (f"{HERE}/crate/test_{name}.py" for name in ("attention_maps", "pets", "training"))
-CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES, IMAGES = (
-    f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates", "tables", "images")
+CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES = (
+    f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates", "tables")
 )
 ATTENTION_MAPS, PETS_FILE = "experiments/crate/attention_maps.py", "experiments/crate/pets.py"
 
@@ -44,8 +44,4 @@ EXPERIMENT_FAULTS = (
     Fault("experiment: a path in the command", "experiments/experiment.py", "request.data.name or '.'", "request.data", (EXPERIMENT,)),
     Fault("figures: no fixed ids", "experiments/figures.py", '"svg.hashsalt": "clearhead",', '"svg.hashsalt": None,', (EXPERIMENT,)),
     Fault("figures: dated", "experiments/figures.py", '"svg": {"Date": None}', '"svg": {}', (EXPERIMENT,)),
-    Fault("images: unlimited expansion", "experiments/images.py", "file.read(size + 1)", "file.read()[:size]", (IMAGES,)),
-    Fault("images: labels cut to integers", "experiments/images.py", "if not np.issubdtype(labels.dtype, np.integer):", "if False:", (IMAGES,)),
-    Fault("images: negative labels", "experiments/images.py", "if labels.ndim != 1 or int(labels.min()) < 0:", "if labels.ndim != 1:", (IMAGES,)),
-    Fault("images: any class", "experiments/images.py", "if self.classes > len(self.train_images):", "if False:", (IMAGES,)),
 )  # fmt: skip

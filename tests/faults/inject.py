@@ -22,6 +22,7 @@ from audit_faults import AUDIT_FAULTS
 from calibration_faults import CALIBRATION_FAULTS
 from comparison_faults import COMPARISON_FAULTS
 from crate_faults import CRATE_FAULTS
+from data_faults import DATA_FAULTS
 from experiment_faults import EXPERIMENT_FAULTS
 from fault import Fault
 from interface_faults import INTERFACE_FAULTS
@@ -53,6 +54,7 @@ FAULTS = (
     + RATE_FAULTS
     + CRATE_FAULTS
     + MODEL_FAULTS
+    + DATA_FAULTS
     + MAP_FAULTS
     + KERNEL_PCA_FAULTS
     + AUDIT_FAULTS

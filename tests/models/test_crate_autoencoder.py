@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._capture import capture
-from clearhead.experiments.images import digits
+from clearhead.data.image_sets import digits
 from clearhead.models.crate_autoencoder import (
     CrateAutoencoder,
     CrateAutoencoderConfig,

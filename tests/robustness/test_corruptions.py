@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.experiments.images import digits
+from clearhead.data.image_sets import digits
 from clearhead.numerics.precision import tolerance
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES, SEVERITIES, Corruption
 from clearhead.robustness.sweep import SweepResult, corrupt, sweep

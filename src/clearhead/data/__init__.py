@@ -1,1 +1,1 @@
-"""Text for audits: the default passages and the reader of text files."""
+"""Inputs of audits (text, tables, images, sound), and images and text to train on, read from disk."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clearhead.data.decoding import open_image
 from clearhead.errors import InputError
 
 __all__ = ["AUDIO_SUFFIXES", "IMAGE_SUFFIXES", "list_files", "media_batches", "read_audio", "read_image"]
@@ -29,16 +30,8 @@ def list_files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def read_image(path: Path) -> Any:
-    """Return an image with three channels, as PIL reads it."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise InputError("images need pillow; pip install 'clearhead[hf]'") from None
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"cannot read the image {path}: {error}; remove it or convert it") from None
+    """Return an image with three channels, as Pillow reads it."""
+    return open_image(path).convert("RGB")
 
 
 def read_audio(path: Path, rate: int) -> NDArray[np.float32]:

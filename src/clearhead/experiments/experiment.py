@@ -40,7 +40,7 @@ class Request:
 
     out: the folder under which everything is written
     seed, seeds: the first seed, and the number of seeds where runs are repeated
-    data: the images, in a layout that `experiments.images` reads
+    data: the images, in a layout that `data.image_sets` reads
     models: the folder of prepared models; fetch: download those that are absent
     progress, notice: receive the progress, and lines for the user
     """

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.data.image_sets import ImageSet
 from clearhead.errors import InputError
 from clearhead.experiments.cache import tensor_fingerprint
 from clearhead.experiments.experiment import Request
-from clearhead.experiments.images import ImageSet
 from clearhead.models.crate import Crate, CrateConfig, Form
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from clearhead.data.image_sets import ImageSet
 from clearhead.experiments.crate import segmentation
 from clearhead.experiments.crate.pets import MaskedImages
 from clearhead.experiments.crate.plans import VIT
 from clearhead.experiments.crate.segmentation import BASELINE, CENTRE, EVERYTHING, SEGMENTATION
 from clearhead.experiments.experiment import Request
-from clearhead.experiments.images import ImageSet
 from clearhead.models.crate import Form
 from tests.experiments.test_training_runs import PLAN, random_images
 

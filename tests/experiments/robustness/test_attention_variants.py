@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from clearhead.data.image_sets import ImageSet, digits
 from clearhead.experiments import training_runs
 from clearhead.experiments.experiment import Experiment, Outcome, Request
-from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.robustness import attention_variants as robustness
 from clearhead.experiments.robustness import runs as robustness_runs
 from clearhead.experiments.robustness.attention_variants import (

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from clearhead.data.image_sets import digits
 from clearhead.experiments.experiment import Request
-from clearhead.experiments.images import digits
 from clearhead.experiments.models.vision import DIGITS_PLAN
 from clearhead.experiments.svm import training as svm_training
 from clearhead.experiments.svm.training import TRAINING, measure_heads

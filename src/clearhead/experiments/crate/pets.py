@@ -10,22 +10,22 @@ annotations/test.txt              the same
 ================================  ===========================================================
 """
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from clearhead.data.decoding import open_image
+from clearhead.data.image_sets import ImageSet
 from clearhead.errors import InputError
-from clearhead.experiments.images import ImageSet
 
 __all__ = ["MaskedImages", "read_pets"]
 
 ANIMAL, BACKGROUND, BORDER = 1, 2, 3
+NEAREST, BILINEAR = 0, 2  # Pillow's numbers of the methods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +42,15 @@ def read_pets(folder: Path, *, size: int, progress: Callable[[int, int], None] |
 
     Images and masks are rescaled without keeping their aspect ratio. An unreadable image or mask raises InputError.
     """
-    reader = _image_reader()
     splits = {split: _listed(folder / "annotations" / f"{split}.txt") for split in ("trainval", "test")}
     total, done = sum(map(len, splits.values())), 0
     pixels: dict[str, list[Tensor]] = {split: [] for split in splits}
     trimaps: list[Tensor] = []
     for split, entries in splits.items():
         for name, _ in entries:
-            pixels[split].append(_pixels(reader, folder / "images" / f"{name}.jpg", size))
+            pixels[split].append(_pixels(folder / "images" / f"{name}.jpg", size))
             if split == "test":
-                trimaps.append(_trimap(reader, folder / "annotations" / "trimaps" / f"{name}.png", size))
+                trimaps.append(_trimap(folder / "annotations" / "trimaps" / f"{name}.png", size))
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -68,15 +67,6 @@ def read_pets(folder: Path, *, size: int, progress: Callable[[int, int], None] |
         objects=masks == ANIMAL,
         counted=masks != BORDER,
     )
-
-
-def _image_reader() -> Any:
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError:
-        raise InputError(
-            "reading .jpg and .png files needs Pillow, which is not installed; pip install pillow"
-        ) from None
 
 
 def _listed(path: Path) -> list[tuple[str, int]]:
@@ -97,25 +87,15 @@ def _listed(path: Path) -> list[tuple[str, int]]:
     return entries
 
 
-def _opened(reader: Any, path: Path) -> Any:
-    try:
-        with reader.open(path) as image:
-            image.load()
-            return image.copy()
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist, but the lists name it; unpack the whole set") from None
-    except (OSError, ValueError, SyntaxError, reader.DecompressionBombError) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+def _pixels(path: Path, size: int) -> Tensor:
+    image = open_image(path).convert("RGB")
+    image = image.resize((size, size), resample=BILINEAR)
+    return torch.from_numpy(np.array(image, dtype=np.uint8)).movedim(-1, 0)
 
 
-def _pixels(reader: Any, path: Path, size: int) -> Tensor:
-    image = _opened(reader, path).convert("RGB").resize((size, size), reader.Resampling.BILINEAR)
-    return torch.from_numpy(np.asarray(image, dtype=np.uint8).copy()).movedim(-1, 0)
-
-
-def _trimap(reader: Any, path: Path, size: int) -> Tensor:
-    image = _opened(reader, path).resize((size, size), reader.Resampling.NEAREST)
-    values = torch.from_numpy(np.asarray(image, dtype=np.uint8).copy())
+def _trimap(path: Path, size: int) -> Tensor:
+    image = open_image(path).resize((size, size), resample=NEAREST)
+    values = torch.from_numpy(np.array(image, dtype=np.uint8))
     if values.ndim != 2 or not bool(((values >= ANIMAL) & (values <= BORDER)).all()):
         raise InputError(f"{path} is not a mask of 1 (animal), 2 (background) and 3 (border)")
     return values

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clearhead.experiments.images import ImageSet
+from clearhead.data.image_sets import ImageSet
 from clearhead.experiments.training_runs import Config, Plan, pixel_moments
 from clearhead.models.crate import CrateConfig, Form
 from clearhead.training.augmentation import random_shift, random_shift_and_flip

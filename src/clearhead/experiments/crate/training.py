@@ -15,12 +15,12 @@ import torch
 
 from clearhead.audit.judging import Summary, summarise
 from clearhead.audit.run import audit
+from clearhead.data.image_sets import ImageSet, digits
 from clearhead.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
 from clearhead.experiments.crate.plans import DIGITS_PLAN, FASHION_PLAN, configs
 from clearhead.experiments.estimates import differences
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
-from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.models.vision import fashion_mnist
 from clearhead.experiments.tables import Field, Table, decimals, mean_of, over_runs, plus_minus
 from clearhead.experiments.training_runs import Plan, TrainedRun, train_runs

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from clearhead.data.image_sets import ImageSet, digits, read_images
 from clearhead.errors import InputError
 from clearhead.experiments.experiment import Experiment, Report, Request
-from clearhead.experiments.images import ImageSet, digits, read_images
 from clearhead.experiments.training_runs import LOG, MODEL_FOLDER, Plan, TrainedRun, train_run
 from clearhead.training.augmentation import random_shift, random_shift_and_flip
 from clearhead.training.loop import Recipe

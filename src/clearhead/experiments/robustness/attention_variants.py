@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from clearhead.data.image_sets import ImageSet, digits
 from clearhead.experiments.experiment import Experiment, Report, Request
-from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.models.vision import fashion_mnist
 from clearhead.experiments.robustness.comparison import Comparison, compare
 from clearhead.experiments.robustness.report import as_report

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead.data.image_sets import ImageSet
 from clearhead.errors import InputError
 from clearhead.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
 from clearhead.experiments.experiment import Request
-from clearhead.experiments.images import ImageSet
 from clearhead.experiments.training_runs import Plan, TrainedRun, train_runs
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.operators.clamped_keys import KeyBound

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from clearhead._capture import capture
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding
+from clearhead.data.image_sets import ImageSet, digits
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_band
-from clearhead.experiments.images import ImageSet, digits
 from clearhead.experiments.models.vision import DIGITS_PLAN
 from clearhead.experiments.tables import Field, Table, decimals, over_runs, plus_minus
 from clearhead.experiments.training_runs import train_run

