@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clearhead.data.parquet import import_pyarrow
 from clearhead.errors import InputError
 from clearhead.storage import parse_json, read_bytes
 
@@ -76,7 +77,7 @@ def _json_lines(path: Path) -> tuple[list[str], Read]:
 
 
 def _parquet(path: Path) -> tuple[list[str], Read]:
-    parquet = _pyarrow("parquet")
+    parquet = import_pyarrow("parquet")
     names: list[str] = parquet.read_schema(path).names
     return names, lambda column: parquet.read_table(path, columns=[column]).column(column).to_pylist()
 
@@ -96,7 +97,7 @@ def _dataset(folder: Path) -> tuple[list[str], Read]:
         files = [folder / Path(str(entry["filename"])).name for entry in state["_data_files"]]
     except (KeyError, TypeError):
         raise InputError(f"{folder / 'state.json'} does not list the files of a dataset; save it again") from None
-    ipc = _pyarrow("ipc")
+    ipc = import_pyarrow("ipc")
 
     def read(column: str) -> Iterator[Any]:
         for file in files:
@@ -109,15 +110,6 @@ def _dataset(folder: Path) -> tuple[list[str], Read]:
         with files[0].open("rb") as stream:
             names = ipc.open_stream(stream).schema.names
     return names, read
-
-
-def _pyarrow(module: str) -> Any:
-    try:
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("Parquet files and datasets need pyarrow; pip install 'clearhead[tables]'") from None
-    return getattr(pyarrow, module)
 
 
 @contextmanager
