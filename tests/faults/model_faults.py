@@ -6,6 +6,8 @@ BLOCK = "models/transformer_block.py"
 BLOCKS = ("tests/models/test_transformer_block.py",)
 STEM = ("tests/models/test_stem.py",)
 VIT = ("tests/models/test_vit.py",)
+LANGUAGE = "models/language.py"
+TEXT = ("tests/models/test_language.py",)
 
 MODEL_FAULTS = (
     Fault("drop path: also in evaluation", BLOCK, "if not self.training or self.rate", "if self.rate", BLOCKS),
@@ -60,4 +62,66 @@ MODEL_FAULTS = (
         "self._encode(images)\n",
         STEM,
     ),
+    Fault("language model: not causal", LANGUAGE, "block(x, causal=True)", "block(x)", TEXT),
+    Fault(
+        "language model: mask not passed",
+        BLOCK,
+        "self.attention_norm(x), causal=causal)",
+        "self.attention_norm(x))",
+        TEXT,
+    ),
+    Fault(
+        "language model: sign of the adaptive loss",
+        LANGUAGE,
+        "losses = -self.adaptive(",
+        "losses = self.adaptive(",
+        TEXT,
+    ),
+    Fault(
+        "language model: adaptive loss under autocast",
+        LANGUAGE,
+        "with torch.autocast(x.device.type, enabled=False):  # it",
+        "with torch.autocast(x.device.type):  # it",
+        TEXT,
+    ),
+    Fault(
+        "language model: no last norm", LANGUAGE, "normalised: Tensor = self.norm(x)", "normalised: Tensor = x", TEXT
+    ),
+    Fault(
+        "language model: no positions",
+        LANGUAGE,
+        "self.embedding(tokens) + self.positions[: tokens.shape[1]]",
+        "self.embedding(tokens)",
+        TEXT,
+    ),
+    Fault(
+        "language model: no dropout of embeddings",
+        LANGUAGE,
+        "x = self.dropout(self.embedding",
+        "x = (self.embedding",
+        TEXT,
+    ),
+    Fault(
+        "language model: chunks forget targets",
+        LANGUAGE,
+        "checkpoint(_cross_entropy, part, embeddings, of,",
+        "checkpoint(_cross_entropy, part, embeddings, targets[: len(of)],",
+        TEXT,
+    ),
+    Fault(
+        "language model: weights not from the generator",
+        LANGUAGE,
+        "std=INITIAL_DEVIATION, generator=generator)",
+        "std=INITIAL_DEVIATION)",
+        TEXT,
+    ),
+    Fault(
+        "language model: dropout not in blocks",
+        LANGUAGE,
+        "operator=operator, dropout=config.dropout",
+        "operator=operator",
+        TEXT,
+    ),
+    Fault("language model: cutoffs in any order", LANGUAGE, "any(a >= b for a, b", "any(a > b + 10**9 for a, b", TEXT),
+    Fault("language model: any number of cutoffs", LANGUAGE, "len(self.cutoffs) > MAX_CUTOFFS or", "", TEXT),
 )

@@ -15,6 +15,7 @@ from clearhead.errors import InputError
 from clearhead.models.crate import Crate, CrateConfig, crate_from_json
 from clearhead.models.crate_autoencoder import CrateAutoencoder, CrateAutoencoderConfig, autoencoder_from_json
 from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, language_from_json
+from clearhead.models.language import LanguageModel, LanguageModelConfig, language_model_from_json
 from clearhead.models.objects import LoadError, first_line
 from clearhead.models.vit import (
     VisionTransformer,
@@ -44,6 +45,9 @@ class Kind:
 
 KINDS = {
     "vision-transformer": Kind(model=VisionTransformer, as_json=config_as_json, from_json=config_from_json),
+    "language-model": Kind(
+        model=LanguageModel, as_json=LanguageModelConfig.as_json, from_json=language_model_from_json
+    ),
     "crate": Kind(model=Crate, as_json=CrateConfig.as_json, from_json=crate_from_json),
     "crate-language": Kind(model=CrateLanguage, as_json=CrateLanguageConfig.as_json, from_json=language_from_json),
     "crate-autoencoder": Kind(
