@@ -8,6 +8,8 @@ STEM = ("tests/models/test_stem.py",)
 VIT = ("tests/models/test_vit.py",)
 LANGUAGE = "models/language.py"
 TEXT = ("tests/models/test_language.py",)
+SEGMENTER = "models/segmenter.py"
+MASKS = ("tests/models/test_segmenter.py",)
 
 MODEL_FAULTS = (
     Fault("drop path: also in evaluation", BLOCK, "if not self.training or self.rate", "if self.rate", BLOCKS),
@@ -124,4 +126,55 @@ MODEL_FAULTS = (
     ),
     Fault("language model: cutoffs in any order", LANGUAGE, "any(a >= b for a, b", "any(a > b + 10**9 for a, b", TEXT),
     Fault("language model: any number of cutoffs", LANGUAGE, "len(self.cutoffs) > MAX_CUTOFFS or", "", TEXT),
+    Fault(
+        "segmenter: class token among the patches", SEGMENTER, "tokens(images)[:, 1:]", "tokens(images)[:, :-1]", MASKS
+    ),
+    Fault(
+        "segmenter: patches by columns",
+        SEGMENTER,
+        "masks.mT.unflatten(2, (side, side))",
+        "masks.mT.unflatten(2, (side, side)).mT",
+        MASKS,
+    ),
+    Fault("segmenter: corners aligned", SEGMENTER, "align_corners=False", "align_corners=True", MASKS),
+    Fault(
+        "segmenter: patches not normalised",
+        SEGMENTER,
+        "normalize(self.patch_map(decoded), dim=-1)",
+        "self.patch_map(decoded)",
+        MASKS,
+    ),
+    Fault(
+        "segmenter: classes not normalised",
+        SEGMENTER,
+        "normalize(self.class_map(classes), dim=-1).mT",
+        "self.class_map(classes).mT",
+        MASKS,
+    ),
+    Fault(
+        "segmenter: no norm over classes",
+        SEGMENTER,
+        "logits: Tensor = self.mask_norm(masks)",
+        "logits: Tensor = masks",
+        MASKS,
+    ),
+    Fault("segmenter: no norm after the decoder", SEGMENTER, "self.norm(x).split", "x.split", MASKS),
+    Fault(
+        "segmenter: no projection", SEGMENTER, "self.projection(patches), self.classes", "patches, self.classes", MASKS
+    ),
+    Fault("segmenter: unused head", SEGMENTER, "del self.encoder.head", "self.encoder.head", MASKS),
+    Fault(
+        "segmenter: the encoder's operators in the decoder",
+        SEGMENTER,
+        "per_layer(config.decoder_attention, ",
+        "per_layer(config.layer_attention[: config.decoder_layers], ",
+        MASKS,
+    ),
+    Fault(
+        "segmenter: embeddings not from the generator",
+        SEGMENTER,
+        "std=INITIAL_DEVIATION, generator=generator",
+        "std=INITIAL_DEVIATION",
+        MASKS,
+    ),
 )

@@ -147,7 +147,7 @@ def test_folders_of_other_libraries_are_not_loaded_as_native(tmp_path: Path) -> 
 def _spoil(folder: Path, case: str) -> None:
     config = read_json(folder / "config.json")
     if case == "kind":
-        config[MARKER] = "segmenter"
+        config[MARKER] = "perceiver"
     elif case == "field":
         config["depth"] = 3
     elif case == "size":
@@ -183,7 +183,7 @@ def _spoil(folder: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("kind", "holds a segmenter, which this version cannot load"),
+        ("kind", "holds a perceiver, which this version cannot load"),
         ("field", "does not describe a vision-transformer"),
         ("many layers", "has layers of 1000, but there are only"),
         ("edited", "config.json has no checksum"),

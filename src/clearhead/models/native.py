@@ -17,6 +17,7 @@ from clearhead.models.crate_autoencoder import CrateAutoencoder, CrateAutoencode
 from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, language_from_json
 from clearhead.models.language import LanguageModel, LanguageModelConfig, language_model_from_json
 from clearhead.models.objects import LoadError, first_line
+from clearhead.models.segmenter import Segmenter, segmenter_as_json, segmenter_from_json
 from clearhead.models.vit import (
     VisionTransformer,
     config_as_json,
@@ -48,6 +49,7 @@ KINDS = {
     "language-model": Kind(
         model=LanguageModel, as_json=LanguageModelConfig.as_json, from_json=language_model_from_json
     ),
+    "segmenter": Kind(model=Segmenter, as_json=segmenter_as_json, from_json=segmenter_from_json),
     "crate": Kind(model=Crate, as_json=CrateConfig.as_json, from_json=crate_from_json),
     "crate-language": Kind(model=CrateLanguage, as_json=CrateLanguageConfig.as_json, from_json=language_from_json),
     "crate-autoencoder": Kind(

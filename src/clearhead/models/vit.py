@@ -30,7 +30,14 @@ from clearhead.models.transformer_block import (
 )
 from clearhead.shapes import Float
 
-__all__ = ["VisionTransformer", "VisionTransformerConfig", "config_as_json", "config_from_json"]
+__all__ = [
+    "INITIAL_DEVIATION",
+    "VisionTransformer",
+    "VisionTransformerConfig",
+    "config_as_json",
+    "config_from_json",
+    "read_settings",
+]
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of the initial class token and positions."""
@@ -104,10 +111,15 @@ def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
 
 def config_from_json(stored: Mapping[str, Any]) -> VisionTransformerConfig:
     """Return the settings that `config_as_json` wrote. Raise ValueError or TypeError for anything else."""
+    return VisionTransformerConfig(**read_settings(stored))
+
+
+def read_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that `config_as_json` wrote, with tuples and operators, which JSON does not have."""
     settings = {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
     if "attention" in settings:
         settings["attention"] = attention_from_json(settings["attention"])
-    return VisionTransformerConfig(**settings)
+    return settings
 
 
 class VisionTransformer(nn.Module):
