@@ -8,6 +8,7 @@ STEM = ("tests/models/test_stem.py",)
 VIT = ("tests/models/test_vit.py",)
 LANGUAGE = "models/language.py"
 TEXT = ("tests/models/test_language.py",)
+CATALOGUE = ("tests/models/test_catalogue.py",)
 SEGMENTER = "models/segmenter.py"
 MASKS = ("tests/models/test_segmenter.py",)
 
@@ -75,15 +76,22 @@ MODEL_FAULTS = (
     Fault(
         "language model: sign of the adaptive loss",
         LANGUAGE,
-        "losses = -self.adaptive(",
-        "losses = self.adaptive(",
+        "return nothing - likelihoods",
+        "return nothing + likelihoods",
         TEXT,
     ),
     Fault(
         "language model: adaptive loss under autocast",
         LANGUAGE,
-        "with torch.autocast(x.device.type, enabled=False):  # it",
-        "with torch.autocast(x.device.type):  # it",
+        "with no_autocast(x):  # it writes float32 into tensors of the dtype of x\n        x = x",
+        "if True:\n        x = x",
+        TEXT,
+    ),
+    Fault(
+        "language model: no gradient of absent clusters",
+        LANGUAGE,
+        "return nothing - likelihoods",
+        "return -likelihoods",
         TEXT,
     ),
     Fault(
@@ -176,5 +184,40 @@ MODEL_FAULTS = (
         "std=INITIAL_DEVIATION, generator=generator",
         "std=INITIAL_DEVIATION",
         MASKS,
+    ),
+    Fault(
+        "catalogue: flops as multiply-adds",
+        "models/catalogue.py",
+        "get_total_flops() // 2",
+        "get_total_flops()",
+        CATALOGUE,
+    ),
+    Fault(
+        "catalogue: RPC in all layers",
+        "models/catalogue.py",
+        "(*(operator,) * min(count, layers), *(Symmetric(),) * (layers - count))",
+        "operator",
+        CATALOGUE,
+    ),
+    Fault(
+        "catalogue: RPC in one layer too many",
+        "models/catalogue.py",
+        "(*(operator,) * min(count, layers),",
+        "(*(operator,) * min(count + 1, layers),",
+        CATALOGUE,
+    ),
+    Fault(
+        "catalogue: decoder without the variant",
+        "models/catalogue.py",
+        "elif attention in known and isinstance",
+        'elif attention == "attention" and isinstance',
+        CATALOGUE,
+    ),
+    Fault(
+        "catalogue: weights not from the generator",
+        "models/catalogue.py",
+        "model(config, generator=generator)",
+        "model(config)",
+        CATALOGUE,
     ),
 )

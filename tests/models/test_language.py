@@ -141,6 +141,14 @@ def test_every_parameter_gets_a_gradient(output: dict[str, Any]) -> None:
     assert silent <= {f"blocks.{i}.attention.key.bias" for i in range(3)}  # it has no effect in softmax
 
 
+def test_clusters_without_targets_have_a_gradient_of_zero() -> None:
+    model = _model(**ADAPTIVE).train()
+    model.loss(_tokens(), torch.zeros_like(_tokens())).sum().backward()
+    tails = [parameter.grad for parameter in model.adaptive.tail.parameters()]
+    assert len(tails) == 4
+    assert all(gradient is not None and not gradient.any() for gradient in tails)
+
+
 def test_positions_matter() -> None:
     model, tokens = _model(), torch.zeros(1, 5, dtype=torch.long)
     with torch.no_grad():

@@ -28,6 +28,7 @@ from clearhead.models.transformer_block import (
     per_layer,
     resolve_attention,
 )
+from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Float, Int, ShapeError
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "language_model_from_json"]
@@ -151,7 +152,7 @@ class LanguageModel(nn.Module):
         x = self._encode(tokens)
         if self.adaptive is None:
             return linear(x, self.embedding.weight)
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x):  # it writes float32 into tensors of the dtype of x
             log_probabilities: Tensor = self.adaptive.log_prob(x.flatten(0, 1).to(self.adaptive.head.weight.dtype))
         return log_probabilities.unflatten(0, tokens.shape)
 
@@ -163,8 +164,7 @@ class LanguageModel(nn.Module):
         if self.adaptive is None:
             losses = _tied_loss(x, self.embedding.weight, expected)
         else:
-            with torch.autocast(x.device.type, enabled=False):  # it writes float32 into tensors of the dtype of x
-                losses = -self.adaptive(x.to(self.adaptive.head.weight.dtype), expected).output
+            losses = _adaptive_loss(self.adaptive, x, expected)
         return losses.unflatten(0, tokens.shape)
 
     def _encode(self, tokens: Tensor) -> Tensor:
@@ -201,6 +201,18 @@ def _tied_loss(x: Tensor, embeddings: Tensor, targets: Tensor) -> Tensor:
         return _cross_entropy(x, embeddings, targets)
     chunks = zip(x.split(rows), targets.split(rows), strict=True)
     return torch.cat([checkpoint(_cross_entropy, part, embeddings, of, use_reentrant=False) for part, of in chunks])
+
+
+def _adaptive_loss(adaptive: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, targets: Tensor) -> Tensor:
+    """Return the negative log-likelihood of each row of x.
+
+    Clusters without targets have a gradient of zero, not None: processes of a distributed training see other clusters.
+    """
+    with no_autocast(x):  # it writes float32 into tensors of the dtype of x
+        x = x.to(adaptive.head.weight.dtype)
+        likelihoods: Tensor = adaptive(x, targets).output
+        nothing = sum(cluster(x[:0]).sum() for cluster in adaptive.tail)
+    return nothing - likelihoods
 
 
 def _cross_entropy(x: Tensor, embeddings: Tensor, targets: Tensor) -> Tensor:

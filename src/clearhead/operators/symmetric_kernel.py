@@ -55,7 +55,7 @@ def check_operands(k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
 
 def no_autocast(x: Tensor) -> AbstractContextManager[None]:
     """Return a context in which autocast is off on the device of x, so that products keep their dtype."""
-    if not torch.is_autocast_enabled(x.device.type):
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
