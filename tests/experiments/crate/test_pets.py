@@ -49,7 +49,7 @@ def test_images_labels_and_masks_are_read(folder: Path) -> None:
     [
         (lambda f: (f / "images" / "pug_3.jpg").unlink(), r"pug_3\.jpg does not exist"),
         (lambda f: (f / "images" / "pug_3.jpg").write_bytes(b"no image"), "cannot read"),
-        (lambda f: (f / "annotations" / "test.txt").unlink(), "Oxford-IIIT Pet set with --data"),
+        (lambda f: (f / "annotations" / "test.txt").unlink(), "give the folder of the Oxford-IIIT Pet set"),
         (lambda f: (f / "annotations" / "test.txt").write_text("Bengal_4 1 3 1\n"), "species"),
         (lambda f: (f / "annotations" / "test.txt").write_text("../secret 1 1 1\n"), "species"),
         (lambda f: (f / "annotations" / "test.txt").write_text("# nothing\n"), "lists no image"),

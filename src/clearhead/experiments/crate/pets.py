@@ -20,6 +20,7 @@ from torch import Tensor
 
 from clearhead.data.decoding import open_image
 from clearhead.data.image_sets import ImageSet
+from clearhead.data.listed_images import read_pet_list
 from clearhead.errors import InputError
 
 __all__ = ["MaskedImages", "read_pets"]
@@ -42,19 +43,19 @@ def read_pets(folder: Path, *, size: int, progress: Callable[[int, int], None] |
 
     Images and masks are rescaled without keeping their aspect ratio. An unreadable image or mask raises InputError.
     """
-    splits = {split: _listed(folder / "annotations" / f"{split}.txt") for split in ("trainval", "test")}
+    splits = {split: read_pet_list(folder / "annotations" / f"{split}.txt") for split in ("trainval", "test")}
     total, done = sum(map(len, splits.values())), 0
     pixels: dict[str, list[Tensor]] = {split: [] for split in splits}
     trimaps: list[Tensor] = []
     for split, entries in splits.items():
-        for name, _ in entries:
-            pixels[split].append(_pixels(folder / "images" / f"{name}.jpg", size))
+        for pet in entries:
+            pixels[split].append(_pixels(folder / "images" / f"{pet.name}.jpg", size))
             if split == "test":
-                trimaps.append(_trimap(folder / "annotations" / "trimaps" / f"{name}.png", size))
+                trimaps.append(_trimap(folder / "annotations" / "trimaps" / f"{pet.name}.png", size))
             done += 1
             if progress is not None:
                 progress(done, total)
-    labels = {split: torch.tensor([species for _, species in entries]) for split, entries in splits.items()}
+    labels = {split: torch.tensor([pet.species for pet in entries]) for split, entries in splits.items()}
     masks = torch.stack(trimaps)
     return MaskedImages(
         images=ImageSet(
@@ -67,24 +68,6 @@ def read_pets(folder: Path, *, size: int, progress: Callable[[int, int], None] |
         objects=masks == ANIMAL,
         counted=masks != BORDER,
     )
-
-
-def _listed(path: Path) -> list[tuple[str, int]]:
-    """Return names and species, from 0."""
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; give the folder of the Oxford-IIIT Pet set with --data")
-    entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        fields = line.split()
-        plain = "/" not in fields[0] and "\\" not in fields[0] and not fields[0].startswith(".")
-        if len(fields) < 3 or fields[2] not in ("1", "2") or not plain:
-            raise InputError(f"{path} has a line without name, breed and species (1 or 2): {line[:60]!r}")
-        entries.append((fields[0], int(fields[2]) - 1))
-    if not entries:
-        raise InputError(f"{path} lists no image")
-    return entries
 
 
 def _pixels(path: Path, size: int) -> Tensor:
