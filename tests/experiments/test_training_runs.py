@@ -15,7 +15,7 @@ from clearhead.experiments.experiment import Request
 from clearhead.experiments.training_runs import Plan, TrainedRun, train_runs
 from clearhead.models.crate import Crate, Form
 from clearhead.models.vit import VisionTransformer
-from clearhead.training.loop import Recipe
+from clearhead.training.recipe import Recipe
 
 PLAN = Plan(
     patch_size=4, layers=2, heads=2, width=10, mlp_width=11, crate_width=14, forms=(Form.RELEASED, Form.PAPER), seeds=2,

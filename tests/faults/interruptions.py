@@ -21,7 +21,10 @@ import torch
 from clearhead.errors import ClearheadError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.storage import lock_folder, read_tensors
-from clearhead.training.loop import Recipe, read_log, train
+from clearhead.training.batches import TensorBatches
+from clearhead.training.loop import read_log, train
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import Classification
 
 CONFIG = VisionTransformerConfig(
     image_size=4, patch_size=2, channels=1, classes=2, width=6, layers=1, heads=2, mlp_width=5
@@ -35,10 +38,9 @@ def run_training(folder: Path) -> None:
     """Train for a fraction of a second, with a checkpoint at every second step."""
     images = torch.randint(0, 255, (20, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     model = VisionTransformer(CONFIG, generator=torch.Generator().manual_seed(0))
-    train(
-        model, images, torch.arange(20) % 2, recipe=RECIPE, folder=folder, evaluate=lambda _: {"accuracy": 0.5},
-        checkpoint_every=2,
-    )  # fmt: skip
+    batches = TensorBatches(images, torch.arange(20) % 2, batch_size=RECIPE.batch_size, seed=RECIPE.seed)
+    task = Classification(RECIPE, lambda _: {"accuracy": 0.5})
+    train(model, task, batches, recipe=RECIPE, folder=folder, checkpoint_every=2)
 
 
 def _fill_disk(rng: random.Random) -> None:

@@ -23,8 +23,11 @@ from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.storage import write_checksums
 from clearhead.stored_json import read_json, write_json
-from clearhead.training.checkpoint import load_checkpoint
-from clearhead.training.loop import Recipe, Stepper, read_log, train
+from clearhead.training.batches import TensorBatches
+from clearhead.training.checkpoint import State, load_checkpoint
+from clearhead.training.loop import Stepper, read_log, train
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import Classification
 from tests.faults.current_folder import make_model_folder
 from tests.faults.damage import DAMAGES, damage
 
@@ -44,7 +47,8 @@ def _weights(model: nn.Module) -> dict[str, Any]:
 
 def _make_run(folder: Path) -> None:
     images = torch.randint(0, 255, (10, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    train(_model(), images, torch.arange(10) % 2, recipe=RECIPE, folder=folder, evaluate=lambda _: {"accuracy": 0.5})
+    batches = TensorBatches(images, torch.arange(10) % 2, batch_size=RECIPE.batch_size, seed=RECIPE.seed)
+    train(_model(), Classification(RECIPE, lambda _: {"accuracy": 0.5}), batches, recipe=RECIPE, folder=folder)
 
 
 class OlderStateError(ClearheadError):
@@ -57,9 +61,10 @@ def _older(line: str) -> None:
 
 def _read_run(folder: Path) -> Any:
     model = _model()
-    stepper = Stepper(model, RECIPE)
-    run = {name: getattr(RECIPE, name) for name in Recipe.__dataclass_fields__} | {"images": 10}
-    progress = load_checkpoint(folder / "checkpoint.safetensors", model, stepper.optimizer, run=run, notice=_older)
+    stepper = Stepper(model, RECIPE, Classification(RECIPE))
+    run = {name: getattr(RECIPE, name) for name in Recipe.__dataclass_fields__} | {"steps": 2}
+    state = State(model=model, optimizer=stepper.optimizer)
+    progress = load_checkpoint(folder / "checkpoint.safetensors", state, run=run, notice=_older)
     return progress, _weights(model), str(stepper.optimizer.state_dict()), read_log(folder)
 
 

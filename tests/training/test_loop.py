@@ -17,8 +17,11 @@ from clearhead.errors import InputError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines
 from clearhead.training.augmentation import random_shift_and_flip
+from clearhead.training.batches import TensorBatches
 from clearhead.training.evaluation import measure_accuracy
-from clearhead.training.loop import Recipe, read_log, train
+from clearhead.training.loop import read_log, train
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import Classification
 from tests.faults.damage import DAMAGES, damage
 from tests.once import once
 
@@ -54,8 +57,10 @@ def _run(folder: Path, *, recipe: Recipe = RECIPE, die_at: int | None = None, **
         accuracy = measure_accuracy(trained, images, labels, batch_size=11)
         return {"right": accuracy.right}
 
-    train(model, images, labels, recipe=recipe, folder=folder, evaluate=evaluate,
-          **{"augment": random_shift_and_flip, "checkpoint_every": 2, "progress": progress, **options})  # fmt: skip
+    augment = options.pop("augment", random_shift_and_flip)
+    batches = TensorBatches(images, labels, batch_size=recipe.batch_size, seed=recipe.seed, augment=augment)
+    options = {"checkpoint_every": 2, "progress": progress, **options}
+    train(model, Classification(recipe, evaluate), batches, recipe=recipe, folder=folder, **options)
     return model
 
 
@@ -99,7 +104,7 @@ def test_control_a_run_without_its_optimizer_state_differs(
 ) -> None:
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", die_at=8)
-    monkeypatch.setattr(torch.optim.AdamW, "load_state_dict", lambda self, state: None)
+    monkeypatch.setattr("clearhead.training.checkpoint._prepare", lambda state, tensors: None)
     assert not _same(whole.model, _run(tmp_path / "killed"))
 
 
@@ -248,7 +253,7 @@ def test_the_log_is_replaced_and_never_rewritten_in_place(tmp_path: Path, monkey
     with pytest.raises(WriteError, match=r"cannot write .*: No space left on device; free space"):
         _run(tmp_path)
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
-    assert {path.name for path in tmp_path.iterdir()} == {*before, ".lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "metrics.jsonl", ".lock"}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")

@@ -13,22 +13,35 @@ from torch import nn
 from clearhead.numerics.moments import wilson_interval
 from clearhead.training.augmentation import random_shift, random_shift_and_flip
 from clearhead.training.evaluation import measure_accuracy
-from clearhead.training.loop import learning_rate_factor
+from clearhead.training.recipe import Recipe, learning_rate
+
+COSINE = Recipe(epochs=2, learning_rate=1.0)
 
 
 def test_the_schedule_rises_then_falls() -> None:
-    factors = [learning_rate_factor(step, steps=23, warmup=5) for step in range(23)]
+    factors = [learning_rate(COSINE, step, steps=23, warmup=5) for step in range(23)]
     assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert factors[5] == 1.0
     assert factors[14] == pytest.approx(0.5)
     assert all(a > b > 0 for a, b in itertools.pairwise(factors[5:]))
-    assert learning_rate_factor(0, steps=1, warmup=0) == 1
+    assert learning_rate(COSINE, 0, steps=1, warmup=0) == 1
+
+
+def test_schedules_start_and_end_at_the_rates_of_the_recipe() -> None:
+    rates = {"learning_rate": 3.0, "final_rate": 1.0, "warmup_rate": 0.5}
+    poly = Recipe(epochs=2, schedule="poly", power=2.0, **rates)
+    steps = [learning_rate(poly, step, steps=9, warmup=5) for step in range(9)]
+    assert steps == pytest.approx([1.0, 1.5, 2.0, 2.5, 3.0, 3.0, 1 + 2 * 0.75**2, 1.5, 1 + 2 * 0.25**2])
+    constant = Recipe(epochs=2, schedule="constant", **rates)
+    assert [learning_rate(constant, step, steps=9, warmup=5) for step in (4, 5, 8)] == [3.0, 3.0, 3.0]
+    cosine = Recipe(epochs=2, **rates)
+    assert learning_rate(cosine, 4, steps=6, warmup=2) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("step", "steps", "warmup"), [(23, 23, 5), (-1, 23, 5), (0, 5, 5), (0, 5, -1)])
 def test_invalid_schedules_are_refused(step: int, steps: int, warmup: int) -> None:
     with pytest.raises(ValueError, match="expected 0 <= step < steps"):
-        learning_rate_factor(step, steps=steps, warmup=warmup)
+        learning_rate(COSINE, step, steps=steps, warmup=warmup)
 
 
 def test_every_shift_is_a_shift_and_all_occur() -> None:

@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.training.loop import Recipe, Stepper, learning_rate_factor, read_log, train
+from clearhead.training.batches import TensorBatches
+from clearhead.training.loop import Stepper, read_log, train
+from clearhead.training.recipe import Recipe, learning_rate
+from clearhead.training.tasks import Classification
 
 IMAGES, BATCH, CLASSES, EPOCHS = 23, 5, 3, 4
 RECIPE = Recipe(epochs=EPOCHS, batch_size=BATCH, learning_rate=3e-3, warmup=1.0, seed=11)
@@ -41,7 +44,9 @@ def _train(folder: Path, **options: Any) -> Recorder:
         trained.eval()
         return {}
 
-    train(model, images, labels, recipe=RECIPE, folder=folder, evaluate=evaluate, **options)
+    augment = options.pop("augment", None)
+    batches = TensorBatches(images, labels, batch_size=BATCH, seed=RECIPE.seed, augment=augment)
+    train(model, Classification(RECIPE, evaluate), batches, recipe=RECIPE, folder=folder, **options)
     return model
 
 
@@ -90,8 +95,8 @@ def test_the_learning_rate_follows_the_schedule(tmp_path: Path, monkeypatch: pyt
     rates: list[float] = []
     step = Stepper.__call__
 
-    def recorded(self: Stepper, *args: Tensor, learning_rate: float) -> float:
-        loss = step(self, *args, learning_rate=learning_rate)
+    def recorded(self: Stepper, *args: Tensor, **options: Any) -> float:
+        loss = step(self, *args, **options)
         rates.extend({group["lr"] for group in self.optimizer.param_groups})
         return loss
 
@@ -99,8 +104,7 @@ def test_the_learning_rate_follows_the_schedule(tmp_path: Path, monkeypatch: pyt
     _train(tmp_path)
     per_epoch = IMAGES // BATCH
     steps = EPOCHS * per_epoch
-    factors = [learning_rate_factor(i, steps=steps, warmup=per_epoch) for i in range(steps)]
-    assert rates == pytest.approx([RECIPE.learning_rate * factor for factor in factors])
+    assert rates == pytest.approx([learning_rate(RECIPE, i, steps=steps, warmup=per_epoch) for i in range(steps)])
 
 
 def test_the_logged_loss_is_the_mean_of_the_epoch(tmp_path: Path) -> None:
@@ -133,6 +137,10 @@ def _batch() -> tuple[Tensor, Tensor]:
     return torch.randn(BATCH, 4, generator=generator), torch.arange(BATCH) % CLASSES
 
 
+def _stepper(model: nn.Module, recipe: Recipe) -> Stepper:
+    return Stepper(model, recipe, Classification(recipe))
+
+
 def _norm(model: nn.Module) -> float:
     return math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters() if p.grad is not None))
 
@@ -141,7 +149,7 @@ def test_weight_decay_is_on_matrices_alone() -> None:
     """Without a gradient AdamW only multiplies by 1 - rate x decay."""
     model = Weights(size=0.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    Stepper(model, Recipe(epochs=1, warmup=0.0, weight_decay=0.2))(*_batch(), learning_rate=0.1)
+    _stepper(model, Recipe(epochs=1, warmup=0.0, weight_decay=0.2))(*_batch(), learning_rate=0.1)
     assert torch.allclose(model.matrix, 0.98 * before["matrix"])
     for name in ("bias", "tokens", "frozen"):
         assert torch.equal(dict(model.named_parameters())[name], before[name])
@@ -151,7 +159,7 @@ def test_weight_decay_is_on_matrices_alone() -> None:
 def test_gradients_are_clipped_to_a_norm_and_small_ones_are_kept(size: float) -> None:
     free, clipped = Weights(size), Weights(size)
     nn.functional.cross_entropy(free(_batch()[0]), _batch()[1]).backward()
-    Stepper(clipped, Recipe(epochs=1, warmup=0.0, clip=0.5))(*_batch(), learning_rate=0.0)
+    _stepper(clipped, Recipe(epochs=1, warmup=0.0, clip=0.5))(*_batch(), learning_rate=0.0)
     assert (_norm(free) > 0.5) == (size == 100.0)
     assert _norm(clipped) == pytest.approx(min(_norm(free), 0.5), rel=1e-4)
 
@@ -160,13 +168,13 @@ def test_the_loss_has_label_smoothing() -> None:
     model, (pixels, labels) = Weights(1.0), _batch()
     logs = model(pixels).detach().log_softmax(dim=-1)
     expected = -(0.7 * logs[torch.arange(BATCH), labels] + 0.3 * logs.mean(dim=-1)).mean()
-    loss = Stepper(model, Recipe(epochs=1, warmup=0.0, label_smoothing=0.3))(pixels, labels, learning_rate=0.1)
+    loss = _stepper(model, Recipe(epochs=1, warmup=0.0, label_smoothing=0.3))(pixels, labels, learning_rate=0.1)
     assert loss == pytest.approx(float(expected))
 
 
 def test_gradients_of_one_step_do_not_reach_the_next() -> None:
     model = Weights(0.1)
-    take_step = Stepper(model, Recipe(epochs=1, warmup=0.0, clip=1e9))
+    take_step = _stepper(model, Recipe(epochs=1, warmup=0.0, clip=1e9))
     norms = []
     for _ in range(3):
         take_step(*_batch(), learning_rate=0.0)
@@ -176,7 +184,7 @@ def test_gradients_of_one_step_do_not_reach_the_next() -> None:
 
 def test_a_step_lowers_the_loss() -> None:
     model = Weights(1.0)
-    take_step = Stepper(model, Recipe(epochs=1, warmup=0.0))
+    take_step = _stepper(model, Recipe(epochs=1, warmup=0.0))
     losses = [take_step(*_batch(), learning_rate=1e-2) for _ in range(5)]
     assert losses == sorted(losses, reverse=True)
     assert len(set(losses)) == 5

@@ -17,8 +17,11 @@ from clearhead.experiments.experiment import Request
 from clearhead.models.crate import Crate, CrateConfig, Form
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
+from clearhead.training.batches import Augment, TensorBatches
 from clearhead.training.evaluation import Accuracy, measure_accuracy
-from clearhead.training.loop import Augment, DivergedError, Recipe, train
+from clearhead.training.loop import DivergedError, train
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import Classification
 
 __all__ = ["LOG", "MODEL_FOLDER", "Config", "Plan", "TrainedRun", "pixel_moments", "train_run", "train_runs"]
 
@@ -135,15 +138,16 @@ def train_run(
 
     contents = tensor_fingerprint((images.train_images, images.train_labels, images.test_images, images.test_labels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    batches = TensorBatches(
+        images.train_images, images.train_labels, batch_size=recipe.batch_size, seed=recipe.seed, augment=augment
+    )
     try:
         log = train(
             model,
-            images.train_images,
-            images.train_labels,
+            Classification(recipe, evaluate),
+            batches,
             recipe=recipe,
             folder=folder,
-            evaluate=evaluate,
-            augment=augment,
             describe={"model": sizes, "data": images.name, "contents": contents, **(describe or {})},
             progress=progress,
             notice=notice,

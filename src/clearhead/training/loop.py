@@ -1,4 +1,4 @@
-"""The training loop: AdamW (Loshchilov and Hutter 2019), a cosine schedule, resumable checkpoints.
+"""The training loop, for every task: optimizer, schedule, evaluation, log, and checkpoints from which a run continues.
 
 Every random draw comes from its own generator, seeded by the run's seed and the epoch or step. A run is therefore a
 function of its recipe: a run that was killed and continued ends with the same bits as one that was not.
@@ -9,7 +9,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,123 +18,145 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.storage import lock_folder, read_lines, remove_unfinished, write_lines
-from clearhead.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from clearhead.training.evaluation import as_pixels
+from clearhead.training.average import WeightAverage
+from clearhead.training.batches import SEED_STRIDE, Batches, seeded_generator
+from clearhead.training.checkpoint import Progress, State, load_checkpoint, save_checkpoint
+from clearhead.training.distributed import ALONE, Processes
+from clearhead.training.metrics import Metrics
+from clearhead.training.recipe import Recipe, learning_rate
+from clearhead.training.stopping import stop_at_signals
+from clearhead.training.tasks import Task
 
-__all__ = ["Augment", "DivergedError", "Recipe", "Stepper", "learning_rate_factor", "read_log", "train"]
-
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""A random change of a batch of images (b, c, y, x)."""
+__all__ = ["DivergedError", "Stepper", "read_log", "train"]
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
-SEED_STRIDE = 1_000_003
-"""Distance between the generator seeds of consecutive run seeds."""
 
 
 class DivergedError(InputError):
     """A training run whose loss became NaN or infinite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Settings of a training run. `warmup` is in epochs; `clip` is the maximum norm of the gradient."""
-
-    epochs: int
-    batch_size: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.05
-    warmup: float = 0.5
-    label_smoothing: float = 0.0
-    clip: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1:
-            raise InputError(f"expected epochs and batch_size of at least 1; got {self.epochs} and {self.batch_size}")
-        if not 0 <= self.warmup < self.epochs:
-            raise InputError(f"expected a warmup of at least 0 and less than {self.epochs} epochs; got {self.warmup}")
-
-
 class Stepper:
-    """A model with its optimizer and loss; calling it does one training step."""
+    """A model with its optimizer and task; calling it does one training step."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
-        self.model, self.clip = model, recipe.clip
+    def __init__(self, model: nn.Module, recipe: Recipe, task: Task, *, processes: Processes = ALONE) -> None:
+        self.model, self.recipe, self.processes = model, recipe, processes
+        self._losses = processes.wrap(_Losses(model, task, recipe.seed))
+        self._compiled = torch.compile(self._losses) if recipe.compile else self._losses
         self.optimizer = _optimizer(model, recipe)
-        self._loss = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
+        self.average = WeightAverage(model, recipe.ema) if recipe.ema else None
+        self.device = next(model.parameters()).device
 
-    def __call__(self, pixels: Tensor, labels: Tensor, *, learning_rate: float) -> float:
-        """Take one step on a batch. Return the loss before the step."""
+    def __call__(self, inputs: Tensor, targets: Tensor, *, learning_rate: float, step: int = 0) -> float:
+        """Take one step on this process's rows of a batch. Return the loss of the whole batch before the step."""
+        recipe = self.recipe
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._loss(self.model(pixels), labels)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        torch.manual_seed(_dropout_seed(recipe.seed, step, self.processes))
+        total = torch.zeros((), device=self.device)
+        parts = list(zip(inputs.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
+        for number, (part, part_targets) in enumerate(parts):
+            with self.processes.without_reduction(self._losses, last=number == len(parts) - 1):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
+                    losses = self._compiled(part.to(self.device), part_targets.to(self.device), step)
+                loss = losses.mean() / len(parts)
+                loss.backward()
+            total += loss.detach()
+        if recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()
-        return float(loss.detach())
+        if self.average is not None:
+            self.average.update()
+        return float(self.processes.mean(total))
+
+
+class _Losses(nn.Module):
+    """Model and task as one module, so that data-parallel wrappers see every use of the model."""
+
+    def __init__(self, model: nn.Module, task: Task, seed: int) -> None:
+        super().__init__()
+        self.model, self.task, self.seed = model, task, seed
+
+    def forward(self, inputs: Tensor, targets: Tensor, step: int) -> Tensor:
+        # Orders and augmentation have the numbers from 0.
+        return self.task.losses(self.model, inputs, targets, seeded_generator(self.seed, -1 - step))
 
 
 def train(
     model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
+    task: Task,
+    batches: Batches,
     *,
     recipe: Recipe,
     folder: Path,
-    evaluate: Callable[[nn.Module], Mapping[str, Any]],
-    augment: Augment | None = None,
+    processes: Processes = ALONE,
     checkpoint_every: int = 200,
     describe: Mapping[str, Any] | None = None,
+    tensorboard: bool = False,
     progress: Callable[[int, int, float], None] | None = None,
     notice: Callable[[str], None] = warnings.warn,
 ) -> list[dict[str, Any]]:
-    """Train the model in place and return the log: one entry per epoch, with the results of `evaluate`.
+    """Train the model in place and return the log: one entry per epoch, with the results of the task's evaluation.
 
-    images: bytes (n, c, y, x)
-    folder: gets the log and the checkpoint. A run with the same recipe and `describe` continues from them.
+    folder: gets the log, the metrics and the checkpoint. A run with the same recipe and `describe` continues from them.
     checkpoint_every: steps between checkpoints; there is one at the end of each epoch too
+    tensorboard: write the metrics for TensorBoard too
     progress: called with the finished steps, the total steps and the last loss
     notice: receives one line if the last checkpoint is damaged and the one before it is used
 
-    Raise InputError if another process trains in `folder`, and DamagedFileError if both checkpoints or the log are
-    damaged.
+    With an average of weights (`recipe.ema`) that average is evaluated, and the model ends with it. The first signal
+    (Ctrl-C, SIGTERM) ends the run after its step, with a checkpoint. Raise InputError if another process trains in
+    `folder`, and DamagedFileError if both checkpoints or the log are damaged.
     """
-    with lock_folder(folder):
-        for name in (CHECKPOINT, LOG):
-            remove_unfinished(folder / name)
-        per_epoch = len(images) // min(recipe.batch_size, len(images))
-        steps, warmup = recipe.epochs * per_epoch, int(recipe.warmup * per_epoch)
-        run = {**dataclasses.asdict(recipe), "images": len(images), **(describe or {})}
-        take_step = Stepper(model, recipe)
-        start = load_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, run=run, notice=notice) or Progress()
+    locked = lock_folder(folder) if processes.first else nullcontext()
+    with locked, torch.random.fork_rng(devices=[]), stop_at_signals() as stop:
+        if processes.first:
+            for name in (CHECKPOINT, LOG):
+                remove_unfinished(folder / name)
+        steps, warmup = recipe.epochs * batches.steps, int(recipe.warmup * batches.steps)
+        run = {**dataclasses.asdict(recipe), "steps": batches.steps, **(describe or {})}
+        take_step = Stepper(model, recipe, task, processes=processes)
+        state = State(model=model, optimizer=take_step.optimizer, average=take_step.average, processes=processes)
+        start = load_checkpoint(folder / CHECKPOINT, state, run=run, notice=notice) or Progress()
         log = _log_until(folder, start.epoch)
-        start_time, step, loss_sum, order = time.perf_counter() - start.seconds, start.step, start.loss_sum, None
+        metrics = Metrics(folder, step=start.step, tensorboard=tensorboard) if processes.first else None
+        start_time, step, loss_sum = time.perf_counter() - start.seconds, start.step, start.loss_sum
+        rows, stream = processes.rows(recipe.batch_size) if processes.count > 1 else slice(None), None
         while step < steps:
-            epoch, index = divmod(step, per_epoch)
-            if order is None:
-                order = torch.randperm(len(images), generator=_generator(recipe.seed, 2 * epoch))
-            chosen = order[index * recipe.batch_size : (index + 1) * recipe.batch_size]
-            batch = as_pixels(images[chosen])
-            if augment is not None:
-                batch = augment(batch, _generator(recipe.seed, 2 * step + 1))
-            rate = recipe.learning_rate * learning_rate_factor(step, steps=steps, warmup=warmup)
-            loss = take_step(batch, labels[chosen], learning_rate=rate)
+            epoch, index = divmod(step, batches.steps)
+            if stream is None:
+                stream = batches.epoch(epoch, start=index, rows=rows)
+            inputs, targets = next(stream)
+            rate = learning_rate(recipe, step, steps=steps, warmup=warmup)
+            loss = take_step(inputs, targets, learning_rate=rate, step=step)
             step, loss_sum = step + 1, loss_sum + loss
             if not math.isfinite(loss):
                 raise DivergedError(f"the loss is {loss} at step {step}; use a lower learning rate")
             if progress is not None:
                 progress(step, steps, loss)
+            if metrics is not None:
+                metrics.add_step(step, loss=loss, learning_rate=rate)
             seconds = time.perf_counter() - start_time
-            if step % per_epoch == 0:
-                entry = {"epoch": epoch + 1, "step": step, "loss": loss_sum / per_epoch, **evaluate(model)}
+            ended = step % batches.steps == 0
+            if ended:
+                with take_step.average.applied() if take_step.average is not None else nullcontext():
+                    results = task.evaluate(model)
+                entry = {"epoch": epoch + 1, "step": step, "loss": loss_sum / batches.steps, **results}
                 log.append({**entry, "seconds": round(seconds, 1)})
-                write_lines(folder / LOG, log)
-                start_time, loss_sum, order, seconds = time.perf_counter(), 0.0, None, 0.0
-            if step % per_epoch == 0 or step % checkpoint_every == 0:
-                now = Progress(step=step, epoch=step // per_epoch, loss_sum=loss_sum, seconds=seconds)
-                save_checkpoint(folder / CHECKPOINT, model, take_step.optimizer, now, run=run)
+                if metrics is not None:
+                    write_lines(folder / LOG, log)
+                    metrics.add_epoch(step, results)
+                start_time, loss_sum, stream, seconds = time.perf_counter(), 0.0, None, 0.0
+            stopping = processes.any(stop.requested, device=take_step.device)
+            if ended or stopping or step % checkpoint_every == 0:
+                now = Progress(step=step, epoch=step // batches.steps, loss_sum=loss_sum, seconds=seconds)
+                save_checkpoint(folder / CHECKPOINT, state, now, run=run)
+            if stopping:
+                stop.deliver()
+        if take_step.average is not None:
+            take_step.average.apply()
         return log
 
 
@@ -156,20 +178,6 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     return log
 
 
-def learning_rate_factor(step: int, *, steps: int, warmup: int) -> float:
-    r"""Return the factor of the learning rate at `step`: a linear warmup, then half a cosine to zero.
-
-    .. math:: \frac{t + 1}{w} \text{ for } t < w, \qquad \frac{1 + \cos(\pi (t - w) / (T - w))}{2} \text{ after}
-
-    with t = `step` in 0 to T - 1, w = `warmup` and T = `steps` (Loshchilov and Hutter 2017).
-    """
-    if not 0 <= step < steps or not 0 <= warmup < steps:
-        raise InputError(f"expected 0 <= step < steps and 0 <= warmup < steps; got {step}, {warmup} and {steps}")
-    if step < warmup:
-        return (step + 1) / warmup
-    return (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
-
-
 def _log_until(folder: Path, epochs: int) -> list[dict[str, Any]]:
     """Return the log up to the checkpoint. Later epochs run again and are logged again."""
     stored = read_log(folder)
@@ -184,15 +192,19 @@ def _log_until(folder: Path, epochs: int) -> list[dict[str, Any]]:
     return log
 
 
-def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on matrices only, not on biases, norms, tokens and positions."""
+def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """Return the optimizer with weight decay on matrices only, not on biases, norms, tokens and positions."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim == 2], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.99))
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=recipe.betas[0])
+    kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=recipe.learning_rate, betas=recipe.betas)
 
 
-def _generator(seed: int, number: int) -> torch.Generator:
-    return torch.Generator().manual_seed((seed * SEED_STRIDE + number) % 2**63)
+def _dropout_seed(seed: int, step: int, processes: Processes) -> int:
+    """Return the seed of torch's own generator at a step, from which dropout and drop-path draw."""
+    return (seed * SEED_STRIDE + step * processes.count + processes.rank) % 2**63

@@ -32,6 +32,7 @@ from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
 from clearhead.robustness.sweep import corrupt
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import DivergedError, Stepper
+from clearhead.training.tasks import Classification
 
 PLAN = dataclasses.replace(DIGITS_PLAN, width=12, layers=2, heads=3, mlp_width=13, corrupted=37, rounds=2, seeds=2)
 TWO = (
@@ -176,7 +177,7 @@ def test_every_variant_trains_saves_and_starts_alike(tmp_path: Path) -> None:
     for name, config in configs_of(plain, VARIANTS).items():
         model = VisionTransformer(config, generator=torch.Generator().manual_seed(5))
         starts[name] = {key: weight.clone() for key, weight in model.state_dict().items()}
-        step = Stepper(model, PLAN.recipe)
+        step = Stepper(model, PLAN.recipe, Classification(PLAN.recipe))
         pixels, labels = images.train_images[:29].float() / 255, images.train_labels[:29]
         if name.startswith("scaled"):
             with torch.no_grad():

@@ -13,7 +13,8 @@ from clearhead.experiments.robustness import step_time
 from clearhead.experiments.robustness.step_time import StepTimes, load_step_times, measure_step_times, store_step_times
 from clearhead.models.vit import VisionTransformerConfig
 from clearhead.operators.named import Symmetric
-from clearhead.training.loop import Recipe, Stepper
+from clearhead.training.loop import Stepper
+from clearhead.training.recipe import Recipe
 
 CONFIG = VisionTransformerConfig(
     image_size=6, patch_size=3, channels=1, classes=3, width=10, layers=2, heads=5, mlp_width=7

@@ -6,7 +6,7 @@ from clearhead.data.image_sets import ImageSet
 from clearhead.experiments.training_runs import Config, Plan, pixel_moments
 from clearhead.models.crate import CrateConfig, Form
 from clearhead.training.augmentation import random_shift, random_shift_and_flip
-from clearhead.training.loop import Recipe
+from clearhead.training.recipe import Recipe
 
 __all__ = ["DIGITS_PLAN", "FASHION_PLAN", "PETS_PLAN", "VIT", "configs"]
 

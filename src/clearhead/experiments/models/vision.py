@@ -8,7 +8,7 @@ from clearhead.errors import InputError
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.training_runs import LOG, MODEL_FOLDER, Plan, TrainedRun, train_run
 from clearhead.training.augmentation import random_shift, random_shift_and_flip
-from clearhead.training.loop import Recipe
+from clearhead.training.recipe import Recipe
 
 __all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "DIGITS_PLAN", "FASHION_MNIST", "fashion_mnist"]
 

@@ -15,7 +15,7 @@ from clearhead.experiments.robustness.variants import VARIANTS, Variant, configs
 from clearhead.experiments.tables import Field
 from clearhead.experiments.training_runs import Plan
 from clearhead.models.vit import VisionTransformerConfig
-from clearhead.training.loop import Recipe
+from clearhead.training.recipe import Recipe
 
 __all__ = ["DIGITS_ROBUSTNESS", "ROBUSTNESS", "STEP_TIME", "measure"]
 

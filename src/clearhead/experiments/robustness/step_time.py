@@ -18,7 +18,9 @@ from clearhead.experiments.experiment import Request
 from clearhead.kernels.library import kernel
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
 from clearhead.numerics.threads import one_thread
-from clearhead.training.loop import Recipe, Stepper
+from clearhead.training.loop import Stepper
+from clearhead.training.recipe import Recipe
+from clearhead.training.tasks import Classification
 
 __all__ = ["TIMES", "Ratio", "StepTimes", "load_step_times", "measure_step_times", "store_step_times"]
 
@@ -73,7 +75,7 @@ def measure_step_times(
         name: VisionTransformer(config, generator=torch.Generator().manual_seed(recipe.seed))
         for name, config in configs.items()
     }
-    steppers = {name: Stepper(model, recipe) for name, model in models.items()}
+    steppers = {name: Stepper(model, recipe, Classification(recipe)) for name, model in models.items()}
     seconds: dict[str, list[float]] = {name: [] for name in configs}
     with one_thread():
         for number in range(WARM_UP + rounds):
