@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines
-from clearhead.training.augmentation import random_shift_and_flip
+from clearhead.training.augmentation import random_changes
 from clearhead.training.batches import TensorBatches
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.loop import read_log, train
@@ -57,7 +57,7 @@ def _run(folder: Path, *, recipe: Recipe = RECIPE, die_at: int | None = None, **
         accuracy = measure_accuracy(trained, images, labels, batch_size=11)
         return {"right": accuracy.right}
 
-    augment = options.pop("augment", random_shift_and_flip)
+    augment = options.pop("augment", random_changes)
     batches = TensorBatches(images, labels, batch_size=recipe.batch_size, seed=recipe.seed, augment=augment)
     options = {"checkpoint_every": 2, "progress": progress, **options}
     train(model, Classification(recipe, evaluate), batches, recipe=recipe, folder=folder, **options)

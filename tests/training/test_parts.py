@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 from clearhead.numerics.moments import wilson_interval
-from clearhead.training.augmentation import random_shift, random_shift_and_flip
+from clearhead.training.augmentation import random_changes, random_shift
 from clearhead.training.evaluation import measure_accuracy
 from clearhead.training.recipe import Recipe, learning_rate
 
@@ -62,11 +62,11 @@ def test_every_shift_is_a_shift_and_all_occur() -> None:
 def test_half_of_the_images_are_mirrored() -> None:
     images = torch.zeros(400, 1, 7, 11)
     images[..., 3, 2] = 1
-    changed = random_shift_and_flip(images, torch.Generator().manual_seed(0))
+    changed = random_changes(images, torch.Generator().manual_seed(0))
     mirrored = int((changed[..., 5:].sum(dim=(1, 2, 3)) > 0).sum())
     low, high = stats.binom.interval(0.9999, 400, 0.5)
     assert low <= mirrored <= high
-    again = random_shift_and_flip(images, torch.Generator().manual_seed(0))
+    again = random_changes(images, torch.Generator().manual_seed(0))
     assert torch.equal(changed, again)
 
 

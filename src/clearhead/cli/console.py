@@ -39,6 +39,10 @@ class ProgressBar:
             self._task, self._phase = self._bar.add_task(what, total=total), what
         self._bar.update(self._task, completed=done, total=total)
 
+    def describe(self, text: str) -> None:
+        """Change the text without a new phase."""
+        self._bar.update(self._task, description=text)
+
     def notice(self, line: str) -> None:
         """Print a line above the bar."""
         self._bar.console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)

@@ -14,6 +14,7 @@ from clearhead.cli.failure import CommandError, exit_code_of
 from clearhead.cli.options import Baseline, Claims, FigureKind
 from clearhead.cli.repeat import compare, rerun
 from clearhead.cli.torchrun import under_torchrun
+from clearhead.cli.train import train
 
 __all__ = ["app", "run"]
 
@@ -245,6 +246,9 @@ def reproduce(
         list_experiments(Path(out))
     else:
         print_outcome(name or "", outcome)
+
+
+app.command()(train)
 
 
 @app.command()

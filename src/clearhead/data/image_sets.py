@@ -13,6 +13,7 @@ Without files, there are scikit-learn's digits, which are part of its wheel.
 """
 
 import gzip
+import hashlib
 import math
 import zipfile
 import zlib
@@ -27,7 +28,7 @@ from torch import Tensor
 from clearhead.data.cifar import is_cifar, read_cifar
 from clearhead.errors import InputError
 
-__all__ = ["ImageSet", "digits", "read_images"]
+__all__ = ["ImageSet", "digits", "pixel_moments", "read_images"]
 
 IDX = {
     "train_images": "train-images-idx3-ubyte",
@@ -83,6 +84,27 @@ class ImageSet:
     def classes(self) -> int:
         """The number of classes."""
         return int(self.train_labels.max()) + 1
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of all images and labels."""
+        digest = hashlib.sha256()
+        for tensor in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            digest.update(tensor.contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+def pixel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of each channel of byte images, for pixels from 0 to 1, to four digits."""
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    means, spreads = [], []
+    for channel in images.unbind(1):
+        counts = torch.bincount(channel.flatten().int(), minlength=256).double()
+        mean = (counts * levels).sum() / counts.sum()
+        variance = (counts * (levels - mean).square()).sum() / (counts.sum() - 1).clamp(min=1)
+        means.append(round(float(mean), 4))
+        spreads.append(max(round(float(variance.sqrt()), 4), 1e-4))
+    return tuple(means), tuple(spreads)
 
 
 def read_images(path: Path) -> ImageSet:

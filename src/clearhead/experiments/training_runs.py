@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from clearhead.data.image_sets import ImageSet
+from clearhead.data.image_sets import ImageSet, pixel_moments
 from clearhead.errors import InputError
-from clearhead.experiments.cache import tensor_fingerprint
 from clearhead.experiments.experiment import Request
 from clearhead.models.crate import Crate, CrateConfig, Form
 from clearhead.models.native import load_native, save_native
@@ -23,7 +22,7 @@ from clearhead.training.loop import DivergedError, train
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import Classification
 
-__all__ = ["LOG", "MODEL_FOLDER", "Config", "Plan", "TrainedRun", "pixel_moments", "train_run", "train_runs"]
+__all__ = ["LOG", "MODEL_FOLDER", "Config", "Plan", "TrainedRun", "train_run", "train_runs"]
 
 MODEL_FOLDER, LOG = "model", "log.jsonl"
 
@@ -136,7 +135,6 @@ def train_run(
         further = {} if measure is None else measure(trained)
         return {"right": accuracy.right, "images": accuracy.images, "accuracy": accuracy.value, **further}
 
-    contents = tensor_fingerprint((images.train_images, images.train_labels, images.test_images, images.test_labels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     batches = TensorBatches(
         images.train_images, images.train_labels, batch_size=recipe.batch_size, seed=recipe.seed, augment=augment
@@ -148,7 +146,7 @@ def train_run(
             batches,
             recipe=recipe,
             folder=folder,
-            describe={"model": sizes, "data": images.name, "contents": contents, **(describe or {})},
+            describe={"model": sizes, "data": images.name, "contents": images.fingerprint(), **(describe or {})},
             progress=progress,
             notice=notice,
         )
@@ -189,10 +187,3 @@ def train_runs(
             )
         )
     return runs
-
-
-def pixel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation of each channel, for pixels from 0 to 1, to four digits."""
-    pixels = images.double() / 255
-    mean, spread = pixels.mean(dim=(0, 2, 3)), pixels.std(dim=(0, 2, 3))
-    return tuple(round(float(x), 4) for x in mean), tuple(max(round(float(x), 4), 1e-4) for x in spread)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["random_shift", "random_shift_and_flip"]
+__all__ = ["random_changes", "random_shift"]
 
 
 def random_shift(images: Tensor, generator: torch.Generator, *, max_pixels: int = 2) -> Tensor:
@@ -16,8 +16,10 @@ def random_shift(images: Tensor, generator: torch.Generator, *, max_pixels: int 
     return shifted.gather(3, columns[:, None, None, :].expand(-1, padded.shape[1], height, -1))
 
 
-def random_shift_and_flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Apply `random_shift`, and flip each image horizontally with probability 1/2."""
-    shifted = random_shift(images, generator)
-    flip = torch.rand(len(images), generator=generator) < 0.5
-    return torch.where(flip[:, None, None, None], shifted.flip(-1), shifted)
+def random_changes(images: Tensor, generator: torch.Generator, *, max_pixels: int = 2, flip: bool = True) -> Tensor:
+    """Apply `random_shift`, and flip each image horizontally with probability 1/2 if `flip`."""
+    shifted = random_shift(images, generator, max_pixels=max_pixels) if max_pixels else images
+    if not flip:
+        return shifted
+    flipped = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(flipped[:, None, None, None], shifted.flip(-1), shifted)

@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a checkpoint holds: the model, its optimizer, the average of its weights, and the processes that share it."""
+    """The contents of a checkpoint: model, optimizer and average of the weights, with the processes that share them."""
 
     model: nn.Module
     optimizer: Optimizer

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
 from clearhead.errors import InputError
+from clearhead.training.evaluation import token_losses
 from clearhead.training.recipe import Recipe
 
 __all__ = ["IGNORED", "Classification", "Evaluate", "Language", "Segmentation", "Task", "mix_neighbours"]
@@ -66,12 +67,8 @@ class Language:
         self.evaluate = evaluate
 
     def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of every sequence, (b,). A model may have `loss`, which need not hold all logits at once."""
-        token_losses: Callable[..., Tensor] | None = getattr(model, "loss", None)
-        if token_losses is not None:
-            return token_losses(inputs, targets).mean(dim=1)
-        logits = model(inputs)
-        return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets).mean(dim=1)
+        """Return the loss of every sequence, (b,)."""
+        return token_losses(model, inputs, targets).mean(dim=1)
 
 
 class Segmentation:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from clearhead.data.image_sets import ImageSet
-from clearhead.experiments.training_runs import Config, Plan, pixel_moments
+from clearhead.data.image_sets import ImageSet, pixel_moments
+from clearhead.experiments.training_runs import Config, Plan
 from clearhead.models.crate import CrateConfig, Form
-from clearhead.training.augmentation import random_shift, random_shift_and_flip
+from clearhead.training.augmentation import random_changes, random_shift
 from clearhead.training.recipe import Recipe
 
 __all__ = ["DIGITS_PLAN", "FASHION_PLAN", "PETS_PLAN", "VIT", "configs"]
@@ -42,7 +42,7 @@ PETS_PLAN = Plan(
     crate_width=128,
     forms=(Form.RELEASED,),
     recipe=Recipe(epochs=25, batch_size=64, learning_rate=1e-3, warmup=2.0, label_smoothing=0.1),
-    augment=random_shift_and_flip,
+    augment=random_changes,
 )
 
 

@@ -7,7 +7,7 @@ from clearhead.data.image_sets import ImageSet, digits, read_images
 from clearhead.errors import InputError
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.training_runs import LOG, MODEL_FOLDER, Plan, TrainedRun, train_run
-from clearhead.training.augmentation import random_shift, random_shift_and_flip
+from clearhead.training.augmentation import random_changes, random_shift
 from clearhead.training.recipe import Recipe
 
 __all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "DIGITS_PLAN", "FASHION_MNIST", "fashion_mnist"]
@@ -22,7 +22,7 @@ FASHION_PLAN = Plan(
     heads=8,
     mlp_width=256,
     recipe=Recipe(epochs=8, learning_rate=1e-3, label_smoothing=0.1),
-    augment=random_shift_and_flip,
+    augment=random_changes,
 )
 DIGITS_PLAN = Plan(
     patch_size=2,
