@@ -535,6 +535,10 @@ def test_the_options_are_pinned(here: Path) -> None:
         "--data", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out", "--seed",
         "--seeds",
     }  # fmt: skip
+    options = set(re.findall(r"--[a-z-]+", clearhead("train", "--help", here=here, columns=200).stdout))
+    assert options == {
+        "--data", "--epochs", "--help", "--list", "--out", "--seed", "--sharding", "--tensorboard",
+    }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}
     options = set(re.findall(r"--[a-z-]+", clearhead("figure", "--help", here=here, columns=200).stdout))

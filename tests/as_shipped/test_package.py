@@ -107,7 +107,7 @@ def test_the_readme_shows_code_early_and_its_commands_exist() -> None:
     for name in re.findall(r"\bch\.(\w+)", readme):
         assert name in PUBLIC
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"hf", "timm", "plots", "tables", "audio", "demo", "all"} == set(extras)
+    assert {"hf", "timm", "plots", "tables", "audio", "train", "demo", "all"} == set(extras)
 
 
 def test_torch_is_pinned_by_the_constraints_alone() -> None:

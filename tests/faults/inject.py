@@ -41,6 +41,7 @@ from scale_faults import SCALE_FAULTS
 from scaled_faults import SCALED_FAULTS
 from stored_faults import STORED_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
+from training_faults import TRAINING_FAULTS
 
 ROOT = Path(__file__).parents[2]
 FAULTS = (
@@ -61,6 +62,7 @@ FAULTS = (
     + INTERFACE_FAULTS
     + EXPERIMENT_FAULTS
     + STORED_FAULTS
+    + TRAINING_FAULTS
     + REPORT_FAULTS
     + PRESENTATION_FAULTS
     + COMPARISON_FAULTS

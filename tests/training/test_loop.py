@@ -280,3 +280,39 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
 def test_invalid_recipes_are_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=r"expected (a warmup|epochs and batch_size) of at least"):
         dataclasses.replace(RECIPE, **{field: value})
+
+
+def test_the_average_is_evaluated_saved_and_returned(tmp_path: Path) -> None:
+    averaged = dataclasses.replace(RECIPE, ema=0.9)
+    images, labels = _data()
+    plain, model = _run(tmp_path / "plain"), _run(tmp_path / "averaged", recipe=averaged)
+    assert not _same(plain, model)
+    assert _facts(tmp_path / "averaged")[-1]["right"] == measure_accuracy(model, images, labels).right
+    with pytest.raises(KilledError):
+        _run(tmp_path / "killed", recipe=averaged, die_at=9)
+    assert _same(model, _run(tmp_path / "killed", recipe=averaged))
+    # The training itself does not see the average.
+    stored = [read_tensors(tmp_path / name / CHECKPOINTS[0])[0] for name in ("plain", "averaged")]
+    names = [name for name in stored[0] if name.startswith("model.")]
+    assert all(torch.equal(stored[0][name], stored[1][name]) for name in names)
+    assert [entry["loss"] for entry in _facts(tmp_path / "averaged")] == [e["loss"] for e in _facts(tmp_path / "plain")]
+
+
+def test_dropout_is_a_function_of_seed_and_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "CONFIG", dataclasses.replace(CONFIG, drop_path=0.5))
+    draws: list[float] = []
+
+    def progress(*_: Any) -> None:
+        draws.append(float(torch.rand(())))  # continues the generator from which the step drew
+
+    torch.manual_seed(4)
+    VisionTransformer(CONFIG, generator=torch.Generator())
+    before = torch.random.get_rng_state()
+    torch.manual_seed(4)
+    whole = _run(tmp_path / "whole", progress=progress)
+    assert torch.equal(torch.random.get_rng_state(), before), "the caller's generator is as it was"
+    assert len(set(draws)) == len(draws) == 15
+    with pytest.raises(KilledError):
+        _run(tmp_path / "killed", die_at=9)
+    torch.manual_seed(5)
+    assert _same(whole, _run(tmp_path / "killed"))

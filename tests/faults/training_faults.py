@@ -1,0 +1,49 @@
+"""Bugs in training: tasks, batches, processes, averages, signals, evaluation and recipe files."""
+
+from fault import Fault
+
+TASKS = ("tests/training/test_tasks.py",)
+MEASURES = ("tests/training/test_measures.py",)
+STOPPING = ("tests/training/test_stopping.py",)
+FILES = ("tests/training/test_recipe_file.py",)
+PROCESSES = ("tests/training/test_distributed.py",)
+
+TRAINING_FAULTS = (
+    Fault("task: mixup keeps the labels", "training/tasks.py", "losses = share * losses + (1 - share) * other", "losses = losses", TASKS),
+    Fault("task: mixup without the neighbour's smoothing", "training/tasks.py", "cross_entropy(logits, _exchange(targets), label_smoothing=self.smoothing, reduction", "cross_entropy(logits, _exchange(targets), reduction", TASKS),
+    Fault("task: rows are mixed with any row", "training/tasks.py", "rows.view(-1, 2, *rows.shape[1:]).flip(1).reshape(rows.shape)", "rows.flip(0)", TASKS),
+    Fault("task: cutmix counts the pixels before they are cut off", "training/tasks.py", "return mixed, 1 - replaced", "return mixed, share", TASKS),
+    Fault("task: cutmix only", "training/tasks.py", "(mixup == 0 or coin < 0.5)", "True", TASKS),
+    Fault("task: another distribution of shares", "training/tasks.py", "torch.full((2,), alpha, dtype=torch.float64)", "torch.full((2,), 1.0, dtype=torch.float64)", TASKS),
+    Fault("task: ignored pixels count", "training/tasks.py", "ignore_index=IGNORED, reduction", "ignore_index=-1, reduction", TASKS),
+    Fault("task: the mean over all pixels", "training/tasks.py", "(targets != IGNORED).sum(dim=(1, 2)).clamp(min=1)", "(targets >= 0).sum(dim=(1, 2)).clamp(min=1)", TASKS),
+    Fault("batches: tokens are their own targets", "training/batches.py", "yield pieces[:, :-1], pieces[:, 1:]", "yield pieces[:, :-1], pieces[:, :-1]", TASKS),
+    Fault("batches: text is always cut at the same places", "training/batches.py", "offset = int(torch.randint(self.context, (), generator=generator))", "offset = 0", TASKS),
+    Fault("batches: augmentation is drawn for a process's rows", "training/batches.py", "batch = self.augment(as_pixels(self.images[chosen]), seeded_generator(self.seed, 2 * step + 1))\n            yield batch[rows]", "batch = self.augment(as_pixels(self.images[chosen[rows]]), seeded_generator(self.seed, 2 * step + 1))\n            yield batch", TASKS),
+    Fault("batches: a later start begins at the first batch", "training/batches.py", "        places = torch.arange(self.context + 1)\n        for index in range(start, self.steps):", "        places = torch.arange(self.context + 1)\n        for index in range(self.steps):", TASKS),
+    Fault("step: parts are added, not averaged", "training/loop.py", "loss = losses.mean() / len(parts)", "loss = losses.mean()", TASKS),
+    Fault("step: Adam for AdamW", "training/loop.py", "torch.optim.AdamW if recipe.optimizer == \"adamw\" else torch.optim.Adam", "torch.optim.Adam", TASKS),
+    Fault("step: always float32", "training/loop.py", "enabled=recipe.precision == \"bfloat16\"", "enabled=False", TASKS),
+    Fault("average: the decay of the other side", "training/average.py", "self._weights, 1 - self.decay)", "self._weights, self.decay)", TASKS),
+    Fault("average: the weights stay averaged", "training/average.py", "        try:\n            yield\n        finally:\n            self._exchange()\n", "        yield\n", TASKS),
+    Fault("average: not used at the end", "training/loop.py", "            take_step.average.apply()\n", "            pass\n", ("tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
+    Fault("average: not evaluated", "training/loop.py", "with take_step.average.applied() if take_step.average is not None else nullcontext():", "with nullcontext():", ("tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
+    Fault("average: not in the checkpoint", "training/checkpoint.py", "    if state.average is not None:\n", "    if False:\n", ("tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
+    Fault("dropout: another mask after an interruption", "training/loop.py", "        torch.manual_seed(_dropout_seed(recipe.seed, step, self.processes))\n", "", ("tests/training/test_loop.py::test_dropout_is_a_function_of_seed_and_step",)),
+    Fault("dropout: the same mask at every step", "training/loop.py", "_dropout_seed(recipe.seed, step, self.processes)", "_dropout_seed(recipe.seed, 0, self.processes)", ("tests/training/test_loop.py::test_dropout_is_a_function_of_seed_and_step",)),
+    Fault("signals: the run goes on", "training/loop.py", "            if stopping:\n                stop.deliver()\n", "", STOPPING),
+    Fault("signals: no checkpoint", "training/loop.py", "if ended or stopping or step % checkpoint_every == 0:", "if ended or step % checkpoint_every == 0:", STOPPING),
+    Fault("signals: the second one waits too", "training/stopping.py", "            self.deliver()\n", "            pass\n", STOPPING),
+    Fault("metrics: lines after the checkpoint stay", "training/metrics.py", "if _step(line) <= step]", "if _step(line) < float(\"inf\")]", STOPPING),
+    Fault("processes: all take the first rows", "training/distributed.py", "slice(self.rank * share, (self.rank + 1) * share)", "slice(0, share)", PROCESSES),
+    Fault("perplexity: tokens are predicted twice", "training/evaluation.py", "row[done - start :].sum()", "row.sum()", MEASURES),
+    Fault("perplexity: the end of the text is left out", "training/evaluation.py", "        starts.append(len(tokens) - 1 - length)\n", "        pass\n", MEASURES),
+    Fault("evaluation: in training mode", "training/evaluation.py", "    model.eval()\n", "", MEASURES),
+    Fault("overlap: the union counts the intersection twice", "training/evaluation.py", "counts.sum(dim=0) + counts.sum(dim=1) - counts.diagonal())", "counts.sum(dim=0) + counts.sum(dim=1))", MEASURES),
+    Fault("overlap: ignored pixels count", "training/evaluation.py", "counted = masks != ignored", "counted = masks < classes", MEASURES),
+    Fault("recipe file: unknown keys are ignored", "training/recipe_file.py", "        if key not in known:\n", "        if False:\n", FILES),
+    Fault("recipe file: text for a number", "training/recipe_file.py", "type(value) not in accepted[type(default)]", "False", FILES),
+    Fault("recipe file: one operator for all layers", "training/recipe_file.py", "        operators[int(number)] = layer_operators(entry, layers=1)[0]\n", "        pass\n", FILES),
+    Fault("recipe file: no augmentation", "training/run.py", "augment=changes if file.data.shift or file.data.flip else None", "augment=None", FILES),
+    Fault("recipe file: a run does not know its data", "training/run.py", "\"data\": {**dataclasses.asdict(file.data), \"contents\": contents}", "\"data\": {\"contents\": contents}", FILES),
+)  # fmt: skip
