@@ -32,7 +32,7 @@ EXPERIMENT_FAULTS = (
     Fault("cache: fingerprint without dtype", "experiments/cache.py", "str((tuple(tensor.shape), tensor.dtype))", "str(tuple(tensor.shape))", (CACHE,)),
     Fault("checksum: not compared", "stored_json.py", "content.pop(CHECKSUM) != _checksum(content)", "not content.pop(CHECKSUM)", ("tests/test_stored_json.py", CACHE)),
     Fault("runs: one seed for all", "experiments/training_runs.py", "generator = torch.Generator().manual_seed(recipe.seed)", "generator = torch.Generator().manual_seed(0)", (RUNS,)),
-    Fault("runs: images not identified", "experiments/training_runs.py", '"contents": contents, **(describe or {})', "**(describe or {})", (RUNS,)),
+    Fault("runs: images not identified", "experiments/training_runs.py", '"contents": images.fingerprint(), **(describe or {})', "**(describe or {})", (RUNS,)),
     Fault("runs: any accuracy", "experiments/training_runs.py", "if not 0 <= right <= images:", "if False:", (RUNS,)),
     Fault("runs: warm-up longer than training", "experiments/training_runs.py", "warmup = min(self.recipe.warmup, epochs / 4)", "warmup = self.recipe.warmup", (RUNS,)),
     Fault("robustness: any count", "experiments/robustness/runs.py", "if not 0 <= self.clean <= self.images or any", "if False and any", (f"{HERE}/robustness/test_report.py",)),
