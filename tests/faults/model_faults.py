@@ -8,6 +8,8 @@ STEM = ("tests/models/test_stem.py",)
 VIT = ("tests/models/test_vit.py",)
 LANGUAGE = "models/language.py"
 TEXT = ("tests/models/test_language.py",)
+WEIGHTS = "models/vit_weights.py"
+LOADED = ("tests/models/test_vit_weights.py",)
 CATALOGUE = ("tests/models/test_catalogue.py",)
 SEGMENTER = "models/segmenter.py"
 MASKS = ("tests/models/test_segmenter.py",)
@@ -219,5 +221,35 @@ MODEL_FAULTS = (
         "model(config, generator=generator)",
         "model(config)",
         CATALOGUE,
+    ),
+    Fault("ViT weights: keys and values exchanged", WEIGHTS, 'zip("qkv",', 'zip("qvk",', LOADED),
+    Fault("ViT weights: torch's epsilon", WEIGHTS, '"norm_eps": eps', '"norm_eps": 1e-5', LOADED),
+    Fault("ViT weights: pixels not normalised", WEIGHTS, '"pixel_mean": mean', '"pixel_mean": ()', LOADED),
+    Fault("ViT weights: unknown names ignored", WEIGHTS, "if missing or unknown:", "if missing:", LOADED),
+    Fault(
+        "ViT weights: the two maps of the MLP exchanged",
+        WEIGHTS,
+        '"mlp.0": "mlp.fc1",\n    "mlp.2": "mlp.fc2"',
+        '"mlp.0": "mlp.fc2",\n    "mlp.2": "mlp.fc1"',
+        LOADED,
+    ),
+    Fault(
+        "ViT weights: norms exchanged",
+        WEIGHTS,
+        '"attention_norm": "layernorm_before"',
+        '"attention_norm": "layernorm_after"',
+        LOADED,
+    ),
+    Fault("ViT weights: any activation", WEIGHTS, "if activation != expected:", "if False:", LOADED),
+    Fault(
+        "ViT weights: pooling by the mean accepted", WEIGHTS, 'if model.global_pool != "token":', "if False:", LOADED
+    ),
+    Fault("ViT: epsilon not in the blocks", "models/vit.py", "norm_eps=config.norm_eps,", "", LOADED),
+    Fault(
+        "ViT: epsilon not in the last norm",
+        "models/vit.py",
+        "nn.LayerNorm(config.width, eps=config.norm_eps)",
+        "nn.LayerNorm(config.width)",
+        LOADED,
     ),
 )

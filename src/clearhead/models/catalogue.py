@@ -54,7 +54,7 @@ class Entry:
 
 IMAGENET = {
     "image_size": 224, "patch_size": 16, "channels": 3, "classes": 1000, "layers": 12, "drop_path": 0.1,
-    "pixel_mean": (0.485, 0.456, 0.406), "pixel_spread": (0.229, 0.224, 0.225),
+    "norm_eps": 1e-6, "pixel_mean": (0.485, 0.456, 0.406), "pixel_spread": (0.229, 0.224, 0.225),
 }  # fmt: skip
 DEIT = {
     "tiny": {**IMAGENET, "width": 192, "heads": 3, "mlp_width": 768},

@@ -113,10 +113,12 @@ class MaskDecoder(nn.Module):
         operators = per_layer(config.decoder_attention, config.decoder_layers)
         rates = drop_path_rates(config.drop_path, config.decoder_layers)
         self.blocks = nn.ModuleList(
-            TransformerBlock(width, config.heads, config.mlp_width, operator=operator, drop_path=rate)
+            TransformerBlock(
+                width, config.heads, config.mlp_width, operator=operator, drop_path=rate, norm_eps=config.norm_eps
+            )
             for operator, rate in zip(operators, rates, strict=True)
         )
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.patch_map = nn.Linear(width, width, bias=False)
         self.class_map = nn.Linear(width, width, bias=False)
         self.mask_norm = nn.LayerNorm(config.classes)

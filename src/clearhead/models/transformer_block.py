@@ -97,15 +97,24 @@ class TransformerBlock(nn.Module):
     operator: A, an operator of `NAMED_OPERATORS`
     drop_path: probability of dropping a branch for a sample
     dropout: probability of dropping numbers of the hidden layer and of both branches
+    norm_eps: added to the variance in norms
     """
 
     def __init__(
-        self, width: int, heads: int, mlp_width: int, *, operator: Any, drop_path: float = 0.0, dropout: float = 0.0
+        self,
+        width: int,
+        heads: int,
+        mlp_width: int,
+        *,
+        operator: Any,
+        drop_path: float = 0.0,
+        dropout: float = 0.0,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
+        self.attention_norm = nn.LayerNorm(width, eps=norm_eps)
         self.attention = attention_module(operator, embed_dim=width, num_heads=heads)
-        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_norm = nn.LayerNorm(width, eps=norm_eps)
         activation = nn.Sequential(nn.GELU(), nn.Dropout(dropout))
         self.mlp = nn.Sequential(nn.Linear(width, mlp_width), activation, nn.Linear(mlp_width, width))
         self.drop = nn.Sequential(nn.Dropout(dropout), DropPath(drop_path))

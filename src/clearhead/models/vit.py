@@ -56,6 +56,7 @@ class VisionTransformerConfig:
     drop_path: probability of dropping a branch of the last layer for an image in training; it increases linearly from 0
         in the first layer
     stem: "patch" for a linear map of the patches, "convolution" for a stem of convolutions
+    norm_eps: added to the variance in norms
     """
 
     image_size: int
@@ -71,6 +72,7 @@ class VisionTransformerConfig:
     attention: Any = SOFTMAX
     drop_path: float = 0.0
     stem: Literal["patch", "convolution"] = "patch"
+    norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
         names = ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width")
@@ -83,6 +85,8 @@ class VisionTransformerConfig:
             raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
         check_rate("drop_path", self.drop_path)
         check_stem(self.stem, self.patch_size)
+        if not 0 < self.norm_eps < 1:
+            raise InputError(f"expected norm_eps between 0 and 1; got {self.norm_eps!r}")
         object.__setattr__(self, "attention", resolve_attention(self.attention, self.layers))
 
     @property
@@ -99,9 +103,9 @@ class VisionTransformerConfig:
 def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
     """Return the settings as plain values, operators by name.
 
-    Left out are softmax attention in all layers, no drop path, and the stem "patch".
+    Left out are softmax attention in all layers, no drop path, the stem "patch", and torch's epsilon of norms.
     """
-    optional = {"attention": SOFTMAX, "drop_path": 0, "stem": "patch"}
+    optional = {"attention": SOFTMAX, "drop_path": 0, "stem": "patch", "norm_eps": 1e-5}
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     plain = {name: value for name, value in settings.items() if name not in optional or value != optional[name]}
     if "attention" in plain:
@@ -146,10 +150,17 @@ class VisionTransformer(nn.Module):
         self.positions = nn.Parameter(torch.empty(1, config.tokens, config.width))
         rates = drop_path_rates(config.drop_path, config.layers)
         self.blocks = nn.ModuleList(
-            TransformerBlock(config.width, config.heads, config.mlp_width, operator=operator, drop_path=rate)
+            TransformerBlock(
+                config.width,
+                config.heads,
+                config.mlp_width,
+                operator=operator,
+                drop_path=rate,
+                norm_eps=config.norm_eps,
+            )
             for operator, rate in zip(config.layer_attention, rates, strict=True)
         )
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.head = nn.Linear(config.width, config.classes)
         self._initialise(generator)
 
