@@ -44,7 +44,11 @@ MODEL_FAULTS = (
     ),
     Fault("stem: norm over the batch", "models/stem.py", "nn.GroupNorm(1, wider)", "nn.BatchNorm2d(wider)", STEM),
     Fault(
-        "stem: patches by columns", "models/stem.py", "return grid.flatten(2).mT", "return grid.mT.flatten(2).mT", STEM
+        "stem: patches by columns",
+        "models/stem.py",
+        "return images.flatten(2).mT",
+        "return images.mT.flatten(2).mT",
+        STEM,
     ),
     Fault(
         "stem: draws of the linear map left out",
@@ -224,7 +228,7 @@ MODEL_FAULTS = (
     ),
     Fault("ViT weights: keys and values exchanged", WEIGHTS, 'zip("qkv",', 'zip("qvk",', LOADED),
     Fault("ViT weights: torch's epsilon", WEIGHTS, '"norm_eps": eps', '"norm_eps": 1e-5', LOADED),
-    Fault("ViT weights: pixels not normalised", WEIGHTS, '"pixel_mean": mean', '"pixel_mean": ()', LOADED),
+    Fault("ViT weights: pixels not normalised", WEIGHTS, '"pixel_mean": tuple(mean)', '"pixel_mean": ()', LOADED),
     Fault("ViT weights: unknown names ignored", WEIGHTS, "if missing or unknown:", "if missing:", LOADED),
     Fault(
         "ViT weights: the two maps of the MLP exchanged",

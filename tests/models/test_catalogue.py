@@ -125,7 +125,7 @@ def test_attention_can_be_given_as_plain_values(given: Any, expected: Any) -> No
     [
         ("deit-tinny", {}, r"there is no model 'deit-tinny' \(did you mean 'deit-tiny'\?\); choose from deit-tiny, "),
         ("deit-tiny", {"layer": 3}, r"deit-tiny has no setting 'layer' \(did you mean 'layers'\?\); it has image_size"),
-        ("deit-tiny", {"layers": "3"}, "expected layers of at least 1; got '3'"),
+        ("deit-tiny", {"layers": 0}, "expected layers of at least 1; got 0"),
         ("deit-tiny", {"attention": "magic"}, "expected named operators as attention"),
         ("language-small", {"image_size": 3}, "language-small has no setting 'image_size'"),
     ],

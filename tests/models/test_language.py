@@ -205,7 +205,7 @@ def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, changes: dict[str
     [
         ({"layers": 10**6}, "has layers of 1000000, but there are only"),
         ({"vocabulary": 10**12}, "embedding.weight should be"),
-        ({"width": "22"}, "expected width of at least 1; got '22'"),
+        ({"width": 0}, "expected width of at least 1; got 0"),
         ({"cutoffs": list(range(1, 29))}, "expected no cutoffs with the tied output"),
         ({"output": "adaptive", "cutoffs": list(range(1, 29))}, "expected at most 16 increasing cutoffs"),
         ({"output": "adaptive", "cutoffs": [7, 18]}, "adaptive.head.weight should be"),
@@ -246,7 +246,9 @@ def test_model_can_be_captured_swapped_and_audited() -> None:
         {"attention": (Softmax(),)},
     ],
 )  # fmt: skip
-def test_invalid_settings_raise_an_error(change: dict[str, Any]) -> None:
+def test_invalid_settings_raise_an_error(change: dict[str, Any], typechecked: bool) -> None:
+    if typechecked and change.get("cutoffs") == (7.5, 18):
+        pytest.skip("the annotation refuses it first")
     with pytest.raises(InputError, match="expected"):
         dataclasses.replace(CONFIG, **change)
 

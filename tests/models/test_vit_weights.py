@@ -196,8 +196,9 @@ def test_other_objects_raise_an_error() -> None:
         ("no classifier", "missing: classifier.bias, classifier.weight"),
         ("relu", "expected the activation gelu; got relu"),
         ("bert", "expected a Hugging Face model of type 'vit'; got 'bert'"),
-        ("heads", "expected heads of at least 1; got 'many'"),
-        ("eps", "expected numbers as settings; got .*'small'"),
+        ("heads", "expected heads of at least 1; got 0"),
+        ("eps", "expected norm_eps between 0 and 1; got -1"),
+        ("mean", "expected numbers as settings; got .*'pixel_mean': 0.5"),
         ("no processor", "give pixel_mean= and pixel_spread="),
     ],
 )
@@ -207,13 +208,15 @@ def test_other_folders_raise_a_one_line_error(tmp_path: Path, change: str, messa
     settings = {
         "relu": {"hidden_act": "relu"},
         "bert": {"model_type": "bert"},
-        "heads": {"num_attention_heads": "many"},
-        "eps": {"layer_norm_eps": "small"},
+        "heads": {"num_attention_heads": 0},
+        "eps": {"layer_norm_eps": -1.0},
     }
     config.write_text(json.dumps({**json.loads(config.read_text()), **settings.get(change, {})}))
     if change != "no processor":
         (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": MEAN, "image_std": SPREAD}))
-    if change == "no config":
+    if change == "mean":
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": 0.5, "image_std": 0.5}))
+    elif change == "no config":
         config.unlink()
     elif change == "no weights":
         weights.unlink()

@@ -148,7 +148,7 @@ def config_of(name: str, **overrides: Any) -> Any:
 def build(name: str, *, generator: torch.Generator | None = None, **overrides: Any) -> nn.Module:
     """Return a named model with random weights drawn from the generator. overrides: as in `config_of`."""
     config = config_of(name, **overrides)
-    model: nn.Module = CATALOGUE[name].model(config, generator=generator)  # type: ignore[call-arg]
+    model: nn.Module = CATALOGUE[name].model(config, generator=generator)
     return model
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +63,7 @@ class LanguageModelConfig:
     mlp_width: int = 512
     dropout: float = 0.0
     attention: Any = SOFTMAX
-    output: Literal["tied", "adaptive"] = "tied"
+    output: str = "tied"
     cutoffs: tuple[int, ...] = ()
     tail_divisor: float = 4.0
 
@@ -109,7 +109,7 @@ class LanguageModelConfig:
 
 def language_model_from_json(stored: Mapping[str, Any]) -> LanguageModelConfig:
     """Return the settings that `as_json` wrote. Raise ValueError or TypeError for anything else."""
-    settings = dict(stored)
+    settings = {**stored, "cutoffs": tuple(stored.get("cutoffs", ()))}
     if "attention" in settings:
         settings["attention"] = attention_from_json(settings["attention"])
     return LanguageModelConfig(**settings)
@@ -153,8 +153,8 @@ class LanguageModel(nn.Module):
         if self.adaptive is None:
             return linear(x, self.embedding.weight)
         with no_autocast(x):  # it writes float32 into tensors of the dtype of x
-            log_probabilities: Tensor = self.adaptive.log_prob(x.flatten(0, 1).to(self.adaptive.head.weight.dtype))
-        return log_probabilities.unflatten(0, tokens.shape)
+            outputs: Tensor = self.adaptive.log_prob(x.flatten(0, 1).to(self.adaptive.head.weight.dtype))
+        return outputs.reshape(*tokens.shape, -1)
 
     def loss(self, tokens: Int[Tensor, "b n"], targets: Int[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Return the negative log-likelihood of each target, (b, n), in nats. targets: the next tokens, ids (b, n)."""
@@ -165,7 +165,7 @@ class LanguageModel(nn.Module):
             losses = _tied_loss(x, self.embedding.weight, expected)
         else:
             losses = _adaptive_loss(self.adaptive, x, expected)
-        return losses.unflatten(0, tokens.shape)
+        return losses.reshape(tokens.shape)
 
     def _encode(self, tokens: Tensor) -> Tensor:
         """Return the normalised tokens after the last block, (b, n, width)."""
@@ -189,9 +189,9 @@ class LanguageModel(nn.Module):
             nn.init.normal_(parameter, std=INITIAL_DEVIATION, generator=generator)
         initialise_maps(self, generator)
         with torch.no_grad():
-            for block in self.blocks:
-                for last in (block.attention.out, block.mlp[2]):
-                    last.weight.div_(math.sqrt(2 * self.config.layers))
+            for name, weight in self.blocks.named_parameters():
+                if name.endswith(("attention.out.weight", "mlp.2.weight")):
+                    weight.div_(math.sqrt(2 * self.config.layers))
 
 
 def _tied_loss(x: Tensor, embeddings: Tensor, targets: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def _tied_loss(x: Tensor, embeddings: Tensor, targets: Tensor) -> Tensor:
     rows = max(MAX_LOGITS // len(embeddings), 1)
     if len(x) <= rows:
         return _cross_entropy(x, embeddings, targets)
-    chunks = zip(x.split(rows), targets.split(rows), strict=True)
+    chunks = zip(torch.split(x, rows), torch.split(targets, rows), strict=True)
     return torch.cat([checkpoint(_cross_entropy, part, embeddings, of, use_reentrant=False) for part, of in chunks])
 
 
@@ -211,7 +211,7 @@ def _adaptive_loss(adaptive: nn.AdaptiveLogSoftmaxWithLoss, x: Tensor, targets: 
     with no_autocast(x):  # it writes float32 into tensors of the dtype of x
         x = x.to(adaptive.head.weight.dtype)
         likelihoods: Tensor = adaptive(x, targets).output
-        nothing = sum(cluster(x[:0]).sum() for cluster in adaptive.tail)
+        nothing = torch.stack([cluster(x[:0]).sum() for cluster in adaptive.tail]).sum()
     return nothing - likelihoods
 
 

@@ -45,8 +45,9 @@ class ConvolutionStem(nn.Sequential):
 
     def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
         """Return the tokens of the patches, (b, n, width), row by row."""
-        grid: Tensor = super().forward(images)
-        return grid.flatten(2).mT
+        for layer in self:
+            images = layer(images)
+        return images.flatten(2).mT
 
     def initialise(self, generator: torch.Generator | None) -> None:
         """Initialise convolutions as He et al. (2015), the last as Glorot and Bengio (2010), and its bias with zero."""

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ class VisionTransformerConfig:
     pixel_spread: tuple[float, ...] = ()
     attention: Any = SOFTMAX
     drop_path: float = 0.0
-    stem: Literal["patch", "convolution"] = "patch"
+    stem: str = "patch"
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -180,10 +180,10 @@ class VisionTransformer(nn.Module):
         if isinstance(self.patches, nn.Linear):
             x = patches(x, self.config.patch_size).flatten(2)
         x = self.patches(x)
-        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
+        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
         for block in self.blocks:
-            x = block(x)
-        return x
+            tokens = block(tokens)
+        return tokens
 
     def _initialise(self, generator: torch.Generator | None) -> None:
         """Initialise maps as `initialise_maps`; class token, positions and head are small.

@@ -46,7 +46,7 @@ Numbers = Sequence[float] | None
 
 
 def vit_from_timm(
-    source: nn.Module | Mapping[str, Tensor],
+    source: nn.Module | Mapping[str, Any],
     *,
     heads: int | None = None,
     pixel_mean: Numbers = None,
@@ -110,9 +110,9 @@ def _converted(
     state: Mapping[str, Tensor],
     names: Mapping[str, str],
     *,
-    heads: int,
-    eps: float,
-    pixel_norm: tuple[Numbers, Numbers],
+    heads: Any,
+    eps: Any,
+    pixel_norm: tuple[Any, Any],
 ) -> VisionTransformer:
     """Return a model with the weights of a state under the names of another library."""
     mean, spread = pixel_norm
@@ -133,7 +133,7 @@ def _converted(
     ours = {name: state[their] for their, name in theirs.items()}
     settings = {"heads": heads, "norm_eps": eps, "pixel_mean": mean, "pixel_spread": spread}
     try:
-        config = _config_from(ours, layers, **settings)
+        config = _config_from(ours, layers, **{**settings, "pixel_mean": tuple(mean), "pixel_spread": tuple(spread)})
     except TypeError as error:
         raise InputError(f"expected numbers as settings; got {settings}: {first_line(error)}") from None
     ours["patches.weight"] = ours["patches.weight"].flatten(1)
