@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ ORDER, ROW = 0, 1
 """Purposes of random numbers: seeds of different purposes never coincide."""
 
 
+@runtime_checkable
 class Batches(Protocol):
     """The batches of training, the same whenever an epoch is read again."""
 
@@ -176,9 +177,9 @@ class _Rows:
         )
 
 
-def _load(rows: _Rows, batches: Sequence[Sequence[int]], workers: int) -> Iterator[_Content]:
-    loader = DataLoader(
-        rows,  # type: ignore[arg-type]
+def _load(rows: _Rows, batches: list[list[int]], workers: int) -> Iterator[_Content]:
+    loader: DataLoader[Any] = DataLoader(
+        rows,  # type: ignore[arg-type]  # it has __getitems__, which returns a whole batch
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=_unchanged,
@@ -191,7 +192,7 @@ def _load(rows: _Rows, batches: Sequence[Sequence[int]], workers: int) -> Iterat
         yield content
 
 
-def _unchanged(content: _Content) -> _Content:
+def _unchanged(content: Any) -> Any:
     return content
 
 

@@ -75,7 +75,7 @@ def read_corpus(path: Path) -> Corpus:
     for split in ("valid", "test"):
         ids[split] = torch.from_numpy(_encode(texts[split], lambda word: words.get(word, unknown)))
     for split, tokens in ids.items():
-        if not bool((tokens != words.get(EOS)).any()):
+        if not bool(tokens.ne(words.get(EOS, -1)).any()):
             raise InputError(f"{path} has no words in the split {split}; {LAYOUT}")
     return Corpus(name=path.stem if path.is_file() else path.name, vocabulary=tuple(words), **ids)
 

@@ -14,7 +14,7 @@ pets         PATH/images, PATH/annotations/trimaps, PATH/annotations/trainval.tx
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ EXPECTED = (
 )
 
 
+@runtime_checkable
 class Samples(Protocol):
     """A set of images with labels or masks. It decodes an image when it is indexed, and is small to send to workers."""
 
