@@ -38,7 +38,7 @@ CHARACTERS = 2**22
 """Characters of text that are split at once."""
 LAYOUT = (
     "expected a folder with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens (or train.txt, valid.txt and "
-    "test.txt, or train-*.parquet ...), or one .parquet file with columns split and text: docs/data.md, layouts"
+    "test.txt, or train-*.parquet ...), or one .parquet file with columns split and text (docs/data.md)"
 )
 
 

@@ -1,14 +1,11 @@
 """Sets of images on disk with labels or masks, decoded one at a time, and the function that opens them.
 
-===========  =========================================================================================================
-layout       files
-===========  =========================================================================================================
-folder       PATH/SPLIT/CLASS/*.jpg; without a split PATH/CLASS/*.jpg (ImageNet-1K, -A, -R, -O). The split may have
-             several parts, such as gaussian_noise/3 of ImageNet-C
-parquet      PATH/SPLIT-*.parquet, PATH/data/SPLIT-*.parquet, or one file with a column split; images are encoded
-ade20k       PATH/images/training, PATH/annotations/training, and validation; or a Parquet file with such masks
-pets         PATH/images, PATH/annotations/trimaps, PATH/annotations/trainval.txt and test.txt; or a Parquet file
-===========  =========================================================================================================
+- folder: PATH/SPLIT/CLASS/x.jpg (ImageNet-1K), or PATH/CLASS/x.jpg without a split (ImageNet-A, -R, -O).
+- parquet: PATH/SPLIT-x.parquet, PATH/data/SPLIT-x.parquet, or one file with a column split; images are encoded.
+- ade20k: PATH/images/training and PATH/annotations/training, and validation; or a Parquet file with such masks.
+- pets: PATH/images, PATH/annotations/trimaps, PATH/annotations/trainval.txt and test.txt; or a Parquet file.
+
+A split may be part of a path, such as gaussian_noise/3 of ImageNet-C.
 """
 
 import re
@@ -45,7 +42,7 @@ SPLIT_NAMES = {
 EXPECTED = (
     "expected PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (ImageNet), PATH/train-*.parquet (Hugging Face), "
     "PATH/images/training and PATH/annotations/training (ADE20K), or PATH/images and PATH/annotations/trainval.txt "
-    "(Oxford Pets). Nothing is downloaded; docs/data.md, layouts, says how to get each"
+    "(Oxford Pets). Nothing is downloaded; docs/data.md, data for training, says how to get each"
 )
 
 
