@@ -309,3 +309,32 @@ def test_masks_of_another_size_are_named(tmp_path: Path) -> None:
     write_image(tmp_path / "annotations" / "trimaps" / "pug_3.png", np.ones((Y, X + 1), np.uint8))
     with pytest.raises(CorruptImageError, match=r"pug_3\.png has \(11, 14\) pixels, its image \(11, 13\)"):
         open_samples(tmp_path, split="train", layout="pets")[0]
+
+
+def test_a_row_without_an_image_is_named(tmp_path: Path) -> None:
+    stored = [{"bytes": encoded(pixels_of(0)), "path": "0.png"}, {"bytes": None, "path": "1.png"}]
+    samples = open_samples(_labelled(tmp_path / "a.parquet", 2, image=stored), split=None)
+    assert samples[0][0].shape == (3, Y, X)
+    with pytest.raises(
+        CorruptImageError, match=r"in row 1 of .*a\.parquet: column 'image' holds no bytes; remove the row"
+    ):
+        samples[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, r"cannot read the class list .*classes\.txt"),
+        ("\n \n", "is empty; give a text file with a class per line"),
+        ("n01\nn02\nn07\nn01\n", "has a name twice; give each class once"),
+        ("n01\nn02\n", r"n07 is not among the 2 classes \(n01, \.\.\.\); correct the class list"),
+    ],
+    ids=["missing", "empty", "twice", "short"],
+)
+def test_unusable_class_lists_give_one_line(tmp_path: Path, content: str | None, reason: str) -> None:
+    write_folder(tmp_path / "set", CLASSES, each=1)
+    if content is not None:
+        (tmp_path / "classes.txt").write_text(content)
+    with pytest.raises(InputError, match=reason) as error:
+        open_samples(tmp_path / "set", split=None, class_list=tmp_path / "classes.txt")
+    assert "\n" not in str(error.value)

@@ -52,6 +52,8 @@ DATA_FAULTS = (
     Fault("table: order without windows", TABLE_FILE, "> CACHE_BYTES:\n                windows.append([])", "> 2**60:\n                windows.append([])", (SAMPLES,)),
     Fault("table: any label", TABLE_FILE, "        if len(wrong):", "        if False:", (SAMPLES,)),
     Fault("table: fractions as labels", TABLE_FILE, 'not kind.startswith(("int", "uint")) or values.null_count', "values.null_count", (SAMPLES,)),
+    Fault("table: rows without images", TABLE_FILE, "if not isinstance(value, bytes):", "if False:", (SAMPLES,)),
+    Fault("folder: a class twice", FOLDER_FILE, "if len(numbers) < len(names):", "if False:", (SAMPLES,)),
     Fault("table: a missing part", SAMPLES_FILE, "                if wanted not in listed:", "                if False:", (SAMPLES,)),
     Fault("table: no split column needed", SAMPLES_FILE, "if in_column and SPLIT_COLUMN not in names:", "in_column = in_column and SPLIT_COLUMN in names\n    if False:", (SAMPLES,)),
     Fault("table: masks of another size", TABLE_FILE, "if mask.shape != pixels.shape[1:]:", "if False:", (SAMPLES,)),
