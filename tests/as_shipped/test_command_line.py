@@ -532,12 +532,13 @@ def test_the_options_are_pinned(here: Path) -> None:
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--data", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out", "--seed",
+        "--data", "--dry-run", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out", "--scale", "--seed",
         "--seeds",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("train", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--data", "--epochs", "--help", "--list", "--out", "--seed", "--sharding", "--tensorboard",
+        "--data", "--dry-run", "--help", "--list", "--on-corrupt", "--out", "--seed", "--set", "--sharding",
+        "--tensorboard", "--workers",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}

@@ -11,7 +11,7 @@ import typer
 from clearhead import __version__
 from clearhead.cli import options
 from clearhead.cli.failure import CommandError, exit_code_of
-from clearhead.cli.options import Baseline, Claims, FigureKind
+from clearhead.cli.options import Baseline, Claims, FigureKind, Scale
 from clearhead.cli.repeat import compare, rerun
 from clearhead.cli.torchrun import under_torchrun
 from clearhead.cli.train import train
@@ -223,6 +223,12 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=2, help="Number of seeds, starting at --seed, for experiments that repeat runs.")
     ] = None,
+    scale: Annotated[
+        Scale, typer.Option(help="small: for two cores. paper: the published settings, for experiments that have them.")
+    ] = Scale.SMALL,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check shapes, parameters, schedule, memory and GPU hours; train nothing.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the results.")] = DEFAULT_RUNS,
 ) -> None:
@@ -235,6 +241,7 @@ def reproduce(
     from clearhead.cli.console import progress_bar
 
     options = {"data": data, "epochs": epochs, "models": models, "fetch": fetch, "inputs": inputs, "seeds": seeds}
+    options |= {"scale": scale.value if scale is not Scale.SMALL else None, "dry_run": dry_run}
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.reproduce_command import list_experiments, print_outcome, run_experiment
 

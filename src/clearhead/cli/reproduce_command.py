@@ -23,8 +23,8 @@ def run_experiment(name: str, *, out: Path, seed: int, options: Mapping[str, Any
     options = {option: value for option, value in options.items() if value}
     unknown = sorted(set(options) - experiment.options)
     if unknown:
-        accepted = ", ".join([*(f"--{option}" for option in sorted(experiment.options)), "--seed and --out"])
-        raise CommandError(f"{name} does not take --{unknown[0]}; it takes {accepted}")
+        accepted = ", ".join([*(_as_option(option) for option in sorted(experiment.options)), "--seed and --out"])
+        raise CommandError(f"{name} does not take {_as_option(unknown[0])}; it takes {accepted}")
     folder = experiment.folder(out)
     if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
         raise CommandError(f"{out} is a file or inside a file; choose a folder with --out")
@@ -34,6 +34,10 @@ def run_experiment(name: str, *, out: Path, seed: int, options: Mapping[str, Any
     except (KeyboardInterrupt, TerminatedError) as signal:
         outcome = f"the same command continues from {folder}" if _has_files(folder) else "nothing was written"
         raise RunInterruptedError(outcome, signal) from None
+
+
+def _as_option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def _has_files(folder: Path) -> bool:
@@ -60,11 +64,16 @@ def list_experiments(out: Path) -> None:
     """Print every experiment: its cost, its last result below `out`, and what it reproduces."""
     last = [experiment.last_run(out) for experiment in EXPERIMENTS]
     name = text_column("experiment", [experiment.name for experiment in EXPERIMENTS], right=False)
+    source = text_column("figure or table", [experiment.source or "-" for experiment in EXPERIMENTS], right=False)
     cost = text_column("time on one core", [experiment.cost for experiment in EXPERIMENTS], right=False)
+    full = text_column("at full scale", [experiment.full_cost or "-" for experiment in EXPERIMENTS], right=False)
     day = text_column("last run", ["-" if run is None else run.day for run in last], right=False)
     result = text_column("result", ["-" if run is None else run.headline for run in last], right=False)
     with printing() as console:
-        columns = first_that_fits([(name, cost, day, result), (name, cost, day), (name, day)], width=console.width)
+        candidates = [
+            (name, source, cost, full, day, result), (name, source, cost, full, day), (name, cost, day), (name, day),
+        ]  # fmt: skip
+        columns = first_that_fits(candidates, width=console.width)
         # In a narrow terminal the results are printed below their rows.
         ends = ["" if run is None or result in columns else f". Last: {clean(run.headline)}" for run in last]
         below = [Text(experiment.reproduces + end) for experiment, end in zip(EXPERIMENTS, ends, strict=True)]

@@ -1,38 +1,38 @@
 """`clearhead train`: train the model of a recipe, or list the recipes."""
 
-import dataclasses
+import os
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from rich.text import Text
 
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
-from clearhead.report.columns import first_that_fits, print_columns, text_column
+from clearhead.report.columns import first_that_fits, print_columns, print_paragraph, text_column
 from clearhead.report.wording import clean
 from clearhead.training.distributed import Sharding, join_processes
+from clearhead.training.estimate import SUSTAINED_FLOPS, estimate_run
 from clearhead.training.recipe_file import RecipeFile, read_recipe_file, shipped_recipes
-from clearhead.training.run import MODEL_FOLDER, TrainedModel, run_recipe
+from clearhead.training.run import MODEL_FOLDER, Loading, TrainedModel, run_recipe
 
-__all__ = ["list_recipes", "print_trained", "read_recipe", "train_recipe"]
+__all__ = ["list_recipes", "print_estimate", "print_trained", "read_recipe_file", "train_recipe"]
 
 RATE_STEPS = 50
 """Steps over which the shown rate is averaged."""
 
 
-def read_recipe(name: str, *, epochs: int | None, seed: int | None) -> RecipeFile:
-    """Return the recipe with the epochs and the seed of the command."""
-    file = read_recipe_file(name)
-    recipe = file.recipe
-    if epochs is not None:
-        recipe = dataclasses.replace(recipe, epochs=epochs, warmup=min(recipe.warmup, epochs / 4))
-    if seed is not None:
-        recipe = dataclasses.replace(recipe, seed=seed)
-    return dataclasses.replace(file, recipe=recipe)
-
-
 def train_recipe(
-    file: RecipeFile, *, data: Path | None, out: Path, sharding: Sharding, tensorboard: bool, bar: ProgressBar
+    file: RecipeFile,
+    *,
+    data: Path | None,
+    out: Path,
+    sharding: Sharding,
+    tensorboard: bool,
+    workers: int,
+    on_corrupt: Literal["refuse", "skip"],
+    bar: ProgressBar,
 ) -> TrainedModel | None:
     """Train the recipe's model in the folder `out`. Return None in all processes but the first."""
     if data is None:
@@ -54,7 +54,14 @@ def train_recipe(
     try:
         with join_processes(sharding) as processes:
             trained = run_recipe(
-                file, data, out, processes=processes, tensorboard=tensorboard, progress=progress, notice=bar.notice
+                file,
+                data,
+                out,
+                processes=processes,
+                loading=Loading(workers=workers, on_corrupt=on_corrupt, notice=bar.notice),
+                tensorboard=tensorboard,
+                progress=progress,
+                notice=bar.notice,
             )
             return trained if processes.first else None
     except (KeyboardInterrupt, TerminatedError) as signal:
@@ -72,6 +79,33 @@ def print_trained(file: RecipeFile, trained: TrainedModel) -> None:
         print_columns(first_that_fits([columns, columns[:2]], width=console.width), console)
         console.print(clean(f"{file.name}: {trained.parameters:,} parameters, {len(log)} epochs"), **plain)
         console.print(clean(str(trained.folder / MODEL_FOLDER)), style="bold", **plain)
+
+
+def print_estimate(file: RecipeFile) -> None:
+    """Print what a run of the recipe will take."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    estimate = estimate_run(file, processes=processes)
+    recipe = file.recipe
+    lines = {
+        "batch": f"{tuple(estimate.inputs)}, in {processes} process(es) and {recipe.accumulate} part(s)",
+        "parameters": f"{estimate.parameters:,}",
+        "multiply-adds": f"{estimate.multiply_adds / 1e9:.3g} G for one row",
+        "steps": f"{estimate.steps:,} in {recipe.epochs} epochs, {recipe.optimizer}, {recipe.precision}",
+        "learning rate": ", ".join(f"{rate:.3g} at step {step:,}" for step, rate in estimate.rates.items()),
+        "memory": f"{_gigabytes(estimate.weight_bytes)} for weights, gradients and optimizer; "
+        f"{_gigabytes(estimate.activation_bytes)} for activations in each process",
+        "time": f"{estimate.gpu_hours:,.3g} GPU hours at {SUSTAINED_FLOPS / 1e12:.0f} TFLOP/s, 30% of an A100's peak; "
+        "small models stay below that rate and take longer",
+    }
+    width = max(map(len, lines))
+    with printing() as console:
+        console.print(clean(f"{file.name}: {file.title}"), style="bold", highlight=False, markup=False)
+        for name, text in lines.items():
+            print_paragraph(f"{name:{width}}  ", Text(clean(text)), console, indent=width + 2)
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2g} GB" if count >= 1e8 else f"{count / 1e6:.2g} MB"
 
 
 def list_recipes() -> None:

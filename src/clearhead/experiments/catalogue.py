@@ -9,6 +9,8 @@ from clearhead.experiments.models.claim_tables import KERNEL_PCA_TABLE, MAX_MARG
 from clearhead.experiments.models.linear_map import LINEAR_MAP
 from clearhead.experiments.models.sceptr_table import SCEPTR_TABLE
 from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
+from clearhead.experiments.paper.classification import CLASSIFICATION
+from clearhead.experiments.paper.scaled_training import SCALED_TRAINING
 from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiments.svm.convergence_type import CONVERGENCE_TYPE
 from clearhead.experiments.svm.drift import DRIFT
@@ -24,6 +26,8 @@ from clearhead.experiments.svm.trajectories import TRAJECTORIES
 __all__ = ["EXPERIMENTS", "find_experiment"]
 
 EXPERIMENTS = (
+    CLASSIFICATION,
+    SCALED_TRAINING,
     KERNEL_PCA_TABLE,
     LINEAR_MAP,
     FASHION_MNIST,

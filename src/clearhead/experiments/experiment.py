@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from clearhead import __version__
 from clearhead.errors import InputError
@@ -18,10 +18,11 @@ from clearhead.stored_json import DamagedFileError, read_json, write_json, write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "LastRun", "Outcome", "Report", "Request", "installed_version", "installed_versions"]
+__all__ = ["Experiment", "LastRun", "Outcome", "Report", "Request", "Scale", "installed_version", "installed_versions"]
 
 RESULT, TABLE = "result.json", "table.md"
 
+Scale = Literal["small", "paper"]
 Progress = Callable[[str, int, int | None], None]
 """Receives what is being done, how many steps are done, and the number of steps."""
 
@@ -42,6 +43,8 @@ class Request:
     seed, seeds: the first seed, and the number of seeds where runs are repeated
     data: the images, in a layout that `data.image_sets` reads
     models: the folder of prepared models; fetch: download those that are absent
+    scale: "small" for two cores, "paper" for the published settings
+    dry_run: check shapes, parameters, schedule, memory and time; train nothing
     progress, notice: receive the progress, and lines for the user
     """
 
@@ -53,6 +56,8 @@ class Request:
     fetch: bool = False
     inputs: int | None = None
     seeds: int | None = None
+    scale: Scale = "small"
+    dry_run: bool = False
     progress: Progress = _no_progress
     notice: Callable[[str], None] = _print_notice
 
@@ -115,7 +120,8 @@ class LastRun:
 class Experiment:
     """A published result that can be computed again.
 
-    reproduces: the statement or table; cost: the time of a run on one core
+    reproduces: the statement or table; source: its number in the publication
+    cost, full_cost: the time of a run on one core, and at the scale of the publication
     measure: computes the results in a folder, or takes them from the cache there
     report: turns the results into tables and figures
     options: the optional fields of the request that it reads
@@ -128,6 +134,8 @@ class Experiment:
     measure: Callable[[Request, Path], Any]
     report: Callable[[Any, Request], Report]
     options: frozenset[str] = frozenset()
+    source: str = ""
+    full_cost: str = ""
 
     def folder(self, out: Path) -> Path:
         """Return the folder below `out` that a run writes."""
@@ -139,6 +147,8 @@ class Experiment:
         options += ["--fetch"] if "fetch" in self.options else []
         chosen = {"epochs": request.epochs, "inputs": request.inputs, "seeds": request.seeds, "seed": request.seed}
         options += [f"--{name} {value}" for name, value in chosen.items() if value]
+        options += ["--scale paper"] if request.scale == "paper" else []
+        options += ["--dry-run"] if request.dry_run else []
         return " ".join([f"clearhead reproduce {self.name}", *options])
 
     def run(self, request: Request) -> Outcome:

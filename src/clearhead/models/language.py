@@ -149,7 +149,7 @@ class LanguageModel(nn.Module):
 
         tokens: ids (b, n)
         """
-        x = self._encode(tokens)
+        x = self.encode(tokens)
         if self.adaptive is None:
             return linear(x, self.embedding.weight)
         with no_autocast(x):  # it writes float32 into tensors of the dtype of x
@@ -160,14 +160,14 @@ class LanguageModel(nn.Module):
         """Return the negative log-likelihood of each target, (b, n), in nats. targets: the next tokens, ids (b, n)."""
         if targets.shape != tokens.shape:
             raise ShapeError(f"expected targets {tuple(tokens.shape)}, as tokens; got {tuple(targets.shape)}")
-        x, expected = self._encode(tokens).flatten(0, 1), targets.flatten()
+        x, expected = self.encode(tokens).flatten(0, 1), targets.flatten()
         if self.adaptive is None:
             losses = _tied_loss(x, self.embedding.weight, expected)
         else:
             losses = _adaptive_loss(self.adaptive, x, expected)
         return losses.reshape(tokens.shape)
 
-    def _encode(self, tokens: Tensor) -> Tensor:
+    def encode(self, tokens: Tensor) -> Tensor:
         """Return the normalised tokens after the last block, (b, n, width)."""
         if tokens.ndim != 2 or tokens.shape[1] > self.config.context:
             raise ShapeError(f"expected tokens (b, n), n at most {self.config.context}; got {tuple(tokens.shape)}")

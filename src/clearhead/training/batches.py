@@ -5,7 +5,6 @@ the batch nor its augmentation.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.training.evaluation import as_pixels
 
-__all__ = ["Augment", "Batches", "TensorBatches", "TokenBatches", "seeded_generator"]
+__all__ = ["Augment", "TensorBatches", "TokenBatches", "seeded_generator"]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """A random change of a batch of images (b, c, y, x)."""
@@ -21,17 +20,6 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 SEED_STRIDE = 1_000_003
 """Distance between the generator seeds of consecutive run seeds."""
 ALL_ROWS = slice(None)
-
-
-class Batches(Protocol):
-    """The batches of a run. steps: their number in an epoch; a last batch that is not full is left out."""
-
-    @property
-    def steps(self) -> int: ...  # noqa: D102
-
-    def epoch(self, number: int, *, start: int = 0, rows: slice = ALL_ROWS) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield these rows of the batches `start` and later of an epoch: inputs and targets."""
-        ...
 
 
 class TensorBatches:

@@ -17,6 +17,7 @@ __all__ = [
     "Overlap",
     "as_pixels",
     "measure_accuracy",
+    "measure_classifier",
     "measure_overlap",
     "measure_perplexity",
     "token_losses",
@@ -52,13 +53,21 @@ def as_pixels(images: Tensor) -> Tensor:
 
 def measure_accuracy(model: nn.Module, images: Tensor, labels: Tensor, *, batch_size: int = 500) -> Accuracy:
     """Return the accuracy on byte images (n, c, y, x). The model runs in evaluation mode and gets its mode back."""
-    right = 0
+    parts = (slice(start, start + batch_size) for start in range(0, len(images), batch_size))
+    measured = measure_classifier(model, ((as_pixels(images[part]), labels[part]) for part in parts))
+    return Accuracy(right=int(measured["right"]), images=len(images))
+
+
+def measure_classifier(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Return correct predictions, accuracy and mean loss over batches of images, from 0 to 1, and labels."""
+    right, count, loss = 0, 0, 0.0
     with _evaluating(model) as device:
-        for start in range(0, len(images), batch_size):
-            batch = slice(start, start + batch_size)
-            predicted = model(as_pixels(images[batch].to(device))).argmax(dim=1).cpu()
-            right += int((predicted == labels[batch]).sum())
-    return Accuracy(right=right, images=len(images))
+        for images, labels in batches:
+            logits = model(images.to(device)).float().cpu()
+            right += int((logits.argmax(dim=1) == labels).sum())
+            loss += float(cross_entropy(logits.double(), labels, reduction="sum"))
+            count += len(labels)
+    return {"right": right, "images": count, "accuracy": right / count, "test_loss": loss / count}
 
 
 def measure_perplexity(

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.data.batches import Batches
 from clearhead.errors import InputError
 from clearhead.storage import lock_folder, read_lines, remove_unfinished, write_lines
 from clearhead.training.average import WeightAverage
-from clearhead.training.batches import SEED_STRIDE, Batches, seeded_generator
+from clearhead.training.batches import SEED_STRIDE, seeded_generator
 from clearhead.training.checkpoint import Progress, State, load_checkpoint, save_checkpoint
 from clearhead.training.distributed import ALONE, Processes
 from clearhead.training.metrics import Metrics

@@ -6,12 +6,13 @@ The sections are [data], [model] and [training]. Recipes that come with Clearhea
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from clearhead.data.augmentation import Augmentation
 from clearhead.errors import InputError
 from clearhead.operators.named import operator_from_dict
 from clearhead.training.recipe import Recipe
@@ -27,18 +28,21 @@ class DataSettings:
     """The section [data].
 
     get: how to get the data, for the message when it is missing
+    take: use only this number of training images in memory, or of training tokens, from the first
     shift, flip: of images in memory: random shifts by up to this number of pixels, horizontal flips
-    image_size: of images that are read from files as they are needed; all are made this size
-    augmentation: of those images; the fields of `clearhead.data.augmentation.Augmentation`
-    border: "ignore" or "class", for masks that have a border between classes
+    image_size, augmentation: of images that are decoded as they are needed: their size, and random changes
+    border_class: make the border of Oxford Pets a class; otherwise it is ignored
+    rows: the number of training images, or of pieces of text, for a dry run without the data
     """
 
     get: str = ""
+    rows: int = 0
+    take: int = 0
     shift: int = 0
     flip: bool = False
     image_size: int = 0
-    augmentation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    border: str = "ignore"
+    augmentation: Augmentation = Augmentation()
+    border_class: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +69,10 @@ def shipped_recipes() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
-def read_recipe_file(name: str) -> RecipeFile:
+def read_recipe_file(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     """Read a recipe, given the path of a TOML file or the name of one that comes with Clearhead.
+
+    changes: settings that replace those of the file, such as `training.epochs=3`
 
     Raise InputError for a file that is missing, is no TOML, or has an unknown or missing key.
     """
@@ -83,6 +89,8 @@ def read_recipe_file(name: str) -> RecipeFile:
         stored = tomllib.loads(content.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{name} is not a TOML file: {error}") from None
+    for change in changes:
+        _apply(stored, change)
     sections = ("title", "task", "cost", "data", "model", "training")
     _check_keys(name, "", stored, sections)
     for key in ("task", "model", "training"):
@@ -121,6 +129,22 @@ def layer_operators(stored: Any, *, layers: int) -> tuple[Any, ...]:
     return tuple(operators)
 
 
+def _apply(stored: dict[str, Any], change: str) -> None:
+    """Replace one setting. The value is TOML; a word that is no TOML is text."""
+    path, equals, value = change.partition("=")
+    *sections, key = path.strip().split(".")
+    if not equals or not key:
+        raise InputError(f"expected a change like training.epochs=3; got {change!r}")
+    for section in sections:
+        stored = stored.setdefault(section, {})
+        if not isinstance(stored, dict):
+            raise InputError(f"cannot change {path}: {section} is not a section")
+    try:
+        stored[key] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        stored[key] = value.strip()
+
+
 def _section(file: str, stored: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(stored[name], dict):
         raise InputError(f"{file} has {name} = {stored[name]!r}; expected a section [{name}]")
@@ -131,8 +155,10 @@ def _section(file: str, stored: Mapping[str, Any], name: str) -> Mapping[str, An
 def _build(file: str, name: str, kind: type[Any], stored: Any) -> Any:
     """Return the dataclass of a section."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    section = _section(file, {name: stored}, name)
+    section = dict(_section(file, {name: stored}, name))
     _check_keys(file, f" in [{name}]", section, fields)
+    if kind is DataSettings and "augmentation" in section:
+        section["augmentation"] = _build(file, "data.augmentation", Augmentation, section["augmentation"])
     for key, value in section.items():
         default = fields[key].default
         accepted: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}

@@ -7,27 +7,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from clearhead.data.augmentation import image_transform
+from clearhead.data.batches import Batches, SampleBatches, all_samples
 from clearhead.data.corpus import read_corpus
-from clearhead.data.image_sets import pixel_moments, read_images
+from clearhead.data.image_sets import is_image_set, pixel_moments, read_images
+from clearhead.data.samples import Samples, open_samples
 from clearhead.errors import InputError
+from clearhead.models.catalogue import build, config_of
 from clearhead.models.native import KINDS, save_native
 from clearhead.operators.named import operator_to_dict
 from clearhead.training.augmentation import random_changes
-from clearhead.training.batches import Batches, TensorBatches, TokenBatches
+from clearhead.training.batches import TensorBatches, TokenBatches
 from clearhead.training.distributed import ALONE, Processes, whole_tensor
-from clearhead.training.evaluation import measure_accuracy, measure_perplexity
+from clearhead.training.evaluation import as_pixels, measure_classifier, measure_overlap, measure_perplexity
 from clearhead.training.loop import train
 from clearhead.training.recipe_file import RecipeFile, layer_operators
-from clearhead.training.tasks import Classification, Language, Task
+from clearhead.training.tasks import Classification, Language, Segmentation, Task
 
-__all__ = ["MODEL_FOLDER", "Run", "TrainedModel", "build_model", "prepare_run", "run_recipe"]
+__all__ = ["MODEL_FOLDER", "Loading", "Run", "TrainedModel", "build_model", "prepare_run", "run_recipe"]
 
 MODEL_FOLDER = "model"
+EVALUATED_AT_ONCE = 250
+"""Images in a batch of an evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +64,18 @@ def run_recipe(
     folder: Path,
     *,
     processes: Processes = ALONE,
+    loading: Loading = DEFAULT_LOADING,
     tensorboard: bool = False,
     progress: Callable[[int, int, float], None] | None = None,
     notice: Callable[[str], None] = warnings.warn,
 ) -> TrainedModel:
     """Train the model of a recipe on the data and save it in the folder. An interrupted run continues.
 
+    loading: how images are decoded; it changes no result
+
     The other arguments are those of `clearhead.training.loop.train`.
     """
-    run = prepare_run(file, data)
+    run = prepare_run(file, data, loading=loading)
     log = train(
         run.model,
         run.task,
@@ -89,11 +98,26 @@ def run_recipe(
     return TrainedModel(folder=folder, log=tuple(log), parameters=parameters)
 
 
-def prepare_run(file: RecipeFile, data: Path) -> Run:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How images are decoded: the number of worker processes, and what happens at a corrupt one."""
+
+    workers: int = 0
+    on_corrupt: Literal["refuse", "skip"] = "refuse"
+    notice: Callable[[str], None] = warnings.warn
+
+
+DEFAULT_LOADING = Loading()
+
+
+def prepare_run(file: RecipeFile, data: Path, *, loading: Loading = DEFAULT_LOADING) -> Run:
     """Return the run of a recipe on the data. Raise InputError if they do not fit."""
     try:
-        prepare = {"classification": _classification, "language": _language}[file.task]
-        return prepare(file, data)
+        if file.task == "language":
+            return _language(file, data)
+        if file.task == "classification" and is_image_set(data):
+            return _images_in_memory(file, data)
+        return _samples(file, data, loading)
     except InputError as error:
         if data.exists() or not file.data.get:
             raise
@@ -103,14 +127,18 @@ def prepare_run(file: RecipeFile, data: Path) -> Run:
 def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
     """Return the recipe's model with fresh weights. `sizes` are those that the data determine."""
     settings = {**sizes, **file.model}
-    kind = settings.pop("kind", None)
-    if kind not in KINDS:
+    kind, name = settings.pop("kind", None), settings.pop("name", None)
+    if name is None and kind not in KINDS:
         raise InputError(f"{file.name} has the model kind {kind!r}; expected one of {', '.join(KINDS)}")
-    if "attention" in settings:
-        operators = layer_operators(settings["attention"], layers=settings.get("layers", 1))
-        settings["attention"] = [operator_to_dict(operator) for operator in operators]
+    for attention, layers in (("attention", "layers"), ("decoder_attention", "decoder_layers")):
+        if attention in settings:
+            count = settings.get(layers) or (1 if name is None else getattr(config_of(name), layers))
+            operators = layer_operators(settings[attention], layers=count)
+            settings[attention] = [operator_to_dict(operator) for operator in operators]
     generator = torch.Generator().manual_seed(file.recipe.seed)
     try:
+        if name is not None:
+            return build(name, generator=generator, **settings)
         model: nn.Module = KINDS[kind].model(KINDS[kind].from_json(settings), generator=generator)
     except TypeError as error:
         raise InputError(f"{file.name} has a bad section [model]: {error}") from None
@@ -126,8 +154,13 @@ def _describe(file: RecipeFile, model: nn.Module, contents: str) -> dict[str, An
     }
 
 
-def _classification(file: RecipeFile, data: Path) -> Run:
+def _images_in_memory(file: RecipeFile, data: Path) -> Run:
     images, recipe = read_images(data), file.recipe
+    if file.data.take:
+        taken = slice(file.data.take)
+        images = dataclasses.replace(
+            images, train_images=images.train_images[taken], train_labels=images.train_labels[taken]
+        )
     mean, spread = pixel_moments(images.train_images)
     channels, height, width = images.train_images.shape[1:]
     if height != width:
@@ -137,8 +170,8 @@ def _classification(file: RecipeFile, data: Path) -> Run:
     )
 
     def evaluate(trained: nn.Module) -> Mapping[str, Any]:
-        accuracy = measure_accuracy(trained, images.test_images, images.test_labels)
-        return {"right": accuracy.right, "images": accuracy.images, "accuracy": accuracy.value}
+        parts = zip(images.test_images.split(EVALUATED_AT_ONCE), images.test_labels.split(EVALUATED_AT_ONCE), strict=True)
+        return measure_classifier(trained, ((as_pixels(pixels), labels) for pixels, labels in parts))
 
     changes = partial(random_changes, max_pixels=file.data.shift, flip=file.data.flip)
     batches = TensorBatches(
@@ -152,6 +185,54 @@ def _classification(file: RecipeFile, data: Path) -> Run:
     return Run(model=model, task=task, batches=batches, describe=_describe(file, model, images.fingerprint()))
 
 
+def _samples(file: RecipeFile, data: Path, loading: Loading) -> Run:
+    """Return the run on images that are decoded as they are needed, with labels or masks."""
+    recipe, size = file.recipe, file.data.image_size
+    if size < 1:
+        raise InputError(f"{file.name} has no image_size in [data]; images from files need one")
+    options = {"target": "auto" if file.task == "segmentation" else "label", "border_class": file.data.border_class}
+    training = open_samples(data, split="train", **options)
+    held_out = _open_held_out(data, **options)
+    if held_out.classes > training.classes:
+        raise InputError(f"{data} has {training.classes} classes for training and {held_out.classes} for evaluation")
+    model = build_model(file, image_size=size, classes=training.classes)
+    decoding: dict[str, Any] = {
+        "workers": loading.workers, "on_corrupt": loading.on_corrupt, "notice": loading.notice,
+    }  # fmt: skip
+    batches = SampleBatches(
+        training,
+        batch_size=recipe.batch_size,
+        seed=recipe.seed,
+        transform=image_transform(file.data.augmentation, size, train=True),
+        **decoding,
+    )
+
+    def evaluate(trained: nn.Module) -> Mapping[str, Any]:
+        transform = image_transform(file.data.augmentation, size, train=False)
+        stream = all_samples(held_out, batch_size=EVALUATED_AT_ONCE, transform=transform, **decoding)
+        if file.task == "classification":
+            return measure_classifier(trained, stream)
+        overlap = measure_overlap(trained, stream, classes=training.classes)
+        return {
+            "mean_iou": overlap.mean,
+            "mean_iou_of_majority": overlap.of_majority().mean,
+            "mean_accuracy": overlap.mean_accuracy,
+            "pixel_accuracy": overlap.pixel_accuracy,
+        }
+
+    task = Classification(recipe, evaluate) if file.task == "classification" else Segmentation(evaluate)
+    contents = f"{training.fingerprint()} {held_out.fingerprint()}"
+    return Run(model=model, task=task, batches=batches, describe=_describe(file, model, contents))
+
+
+def _open_held_out(data: Path, **options: Any) -> Samples:
+    """Open the validation split, or the test split where there is none."""
+    try:
+        return open_samples(data, split="val", **options)
+    except InputError:
+        return open_samples(data, split="test", **options)
+
+
 def _language(file: RecipeFile, data: Path) -> Run:
     corpus, recipe = read_corpus(data), file.recipe
     model = build_model(file, vocabulary=len(corpus.vocabulary))
@@ -163,6 +244,7 @@ def _language(file: RecipeFile, data: Path) -> Run:
             for split in ("valid", "test")
         }
 
-    batches = TokenBatches(corpus.train, context=context, batch_size=recipe.batch_size, seed=recipe.seed)
+    tokens = corpus.train[: file.data.take] if file.data.take else corpus.train
+    batches = TokenBatches(tokens, context=context, batch_size=recipe.batch_size, seed=recipe.seed)
     describe = _describe(file, model, corpus.fingerprint())
     return Run(model=model, task=Language(evaluate), batches=batches, describe=describe)
