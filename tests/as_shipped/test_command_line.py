@@ -532,8 +532,8 @@ def test_the_options_are_pinned(here: Path) -> None:
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--data", "--dry-run", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out", "--scale", "--seed",
-        "--seeds",
+        "--data", "--dry-run", "--epochs", "--fetch", "--help", "--inputs", "--list", "--models", "--out",
+        "--scale", "--seed", "--seeds",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("train", "--help", here=here, columns=200).stdout))
     assert options == {

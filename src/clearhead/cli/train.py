@@ -64,7 +64,11 @@ def train(
 
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.train_command import (
-            list_recipes, print_estimate, print_trained, read_recipe_file, train_recipe,
+            list_recipes,
+            print_estimate,
+            print_trained,
+            read_recipe_file,
+            train_recipe,
         )  # fmt: skip
 
         if not list_:

@@ -112,10 +112,9 @@ def list_recipes() -> None:
     """Print the recipes that come with Clearhead."""
     files = [read_recipe_file(name) for name in shipped_recipes()]
     name = text_column("recipe", [file.name for file in files], right=False)
-    title = text_column("trains", [file.title for file in files], right=False)
     cost = text_column("takes", [file.cost for file in files], right=False)
     with printing() as console:
-        print_columns(first_that_fits([(name, title, cost), (name, title), (name,)], width=console.width), console)
+        print_columns((name, cost), console, beneath=[Text(clean(file.title)) for file in files])
 
 
 def _format(value: Any) -> str:

@@ -41,7 +41,7 @@ class DataSettings:
     shift: int = 0
     flip: bool = False
     image_size: int = 0
-    augmentation: Augmentation = Augmentation()
+    augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     border_class: bool = False
 
 

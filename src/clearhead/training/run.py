@@ -58,6 +58,18 @@ class TrainedModel:
     parameters: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How images are decoded: the number of worker processes, and what happens at a corrupt one."""
+
+    workers: int = 0
+    on_corrupt: Literal["refuse", "skip"] = "refuse"
+    notice: Callable[[str], None] = warnings.warn
+
+
+DEFAULT_LOADING = Loading()
+
+
 def run_recipe(
     file: RecipeFile,
     data: Path,
@@ -96,18 +108,6 @@ def run_recipe(
     processes.wait()
     parameters = sum(weights[name].numel() for name, _ in run.model.named_parameters())
     return TrainedModel(folder=folder, log=tuple(log), parameters=parameters)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
-    """How images are decoded: the number of worker processes, and what happens at a corrupt one."""
-
-    workers: int = 0
-    on_corrupt: Literal["refuse", "skip"] = "refuse"
-    notice: Callable[[str], None] = warnings.warn
-
-
-DEFAULT_LOADING = Loading()
 
 
 def prepare_run(file: RecipeFile, data: Path, *, loading: Loading = DEFAULT_LOADING) -> Run:
@@ -170,7 +170,9 @@ def _images_in_memory(file: RecipeFile, data: Path) -> Run:
     )
 
     def evaluate(trained: nn.Module) -> Mapping[str, Any]:
-        parts = zip(images.test_images.split(EVALUATED_AT_ONCE), images.test_labels.split(EVALUATED_AT_ONCE), strict=True)
+        parts = zip(
+            images.test_images.split(EVALUATED_AT_ONCE), images.test_labels.split(EVALUATED_AT_ONCE), strict=True
+        )
         return measure_classifier(trained, ((as_pixels(pixels), labels) for pixels, labels in parts))
 
     changes = partial(random_changes, max_pixels=file.data.shift, flip=file.data.flip)

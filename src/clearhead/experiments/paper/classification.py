@@ -14,8 +14,18 @@ from clearhead.experiments.cache import cached
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.paper.study import (
-    ASYMMETRIC_RPC, CLAMPED, RPC_ALL, RPC_FIRST, SOFTMAX, SYMMETRIC, Study, StudyRun, compared, dry_run,
-    measured_table, train_study,
+    ASYMMETRIC_RPC,
+    CLAMPED,
+    RPC_ALL,
+    RPC_FIRST,
+    SOFTMAX,
+    SYMMETRIC,
+    Study,
+    StudyRun,
+    compared,
+    dry_run,
+    measured_table,
+    train_study,
 )  # fmt: skip
 from clearhead.models.native import load_native
 from clearhead.robustness.attacks import fgsm, pgd
@@ -107,8 +117,8 @@ def _report(results: Any, request: Request) -> Report:
     return Report(
         headline=f"highest clean accuracy: {best}; {sum(map(len, measured.values()))} runs",
         setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs. Clean accuracy on all test images, attacked on "
-        f"the first {request.inputs or ATTACKED}; PGD with {STEPS} steps and a random start, both in pixels. Means over "
-        "seeds with 95% intervals.",
+        f"the first {request.inputs or ATTACKED}; PGD with {STEPS} steps and a random start, both in pixels. "
+        "Means over seeds with 95% intervals.",
         sections=[
             ("Claimed", CLAIMED),
             ("Measured", measured_table(runs, measured, titles)),

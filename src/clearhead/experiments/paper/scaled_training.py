@@ -7,7 +7,14 @@ from typing import Any
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.paper.study import (
-    SCALED, SOFTMAX, Study, StudyRun, compared, dry_run, measured_table, train_study,
+    SCALED,
+    SOFTMAX,
+    Study,
+    StudyRun,
+    compared,
+    dry_run,
+    measured_table,
+    train_study,
 )  # fmt: skip
 
 __all__ = ["SCALED_TRAINING"]

@@ -1,4 +1,4 @@
-"""A study: one recipe trained with several attention variants from several seeds, at a small scale or at the paper's."""
+"""A study: one recipe trained with attention variants from several seeds, at a small scale or at the paper's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
