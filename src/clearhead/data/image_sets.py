@@ -28,7 +28,7 @@ from torch import Tensor
 from clearhead.data.cifar import is_cifar, read_cifar
 from clearhead.errors import InputError
 
-__all__ = ["ImageSet", "digits", "is_image_set", "pixel_moments", "read_images"]
+__all__ = ["ImageSet", "digits", "pixel_moments", "read_images"]
 
 IDX = {
     "train_images": "train-images-idx3-ubyte",
@@ -105,11 +105,6 @@ def pixel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
         means.append(round(float(mean), 4))
         spreads.append(max(round(float(variance.sqrt()), 4), 1e-4))
     return tuple(means), tuple(spreads)
-
-
-def is_image_set(path: Path) -> bool:
-    """Return True if the path is an .npz file or has the name of a file of the layouts above."""
-    return path.suffix == ".npz" or is_cifar(path) or any(_idx_file(path, stem) is not None for stem in IDX.values())
 
 
 def read_images(path: Path) -> ImageSet:

@@ -30,7 +30,8 @@ class DataSettings:
     get: how to get the data, for the message when it is missing
     take: use only this number of training images in memory, or of training tokens, from the first
     shift, flip: of images in memory: random shifts by up to this number of pixels, horizontal flips
-    image_size, augmentation: of images that are decoded as they are needed: their size, and random changes
+    image_size, augmentation: of images that are decoded as they are needed: their size, and random changes. Without
+        image_size the images are read into memory
     border_class: make the border of Oxford Pets a class; otherwise it is ignored
     rows: the number of training images, or of pieces of text, for a dry run without the data
     """

@@ -15,7 +15,7 @@ from torch import nn
 from clearhead.data.augmentation import image_transform
 from clearhead.data.batches import Batches, SampleBatches, all_samples
 from clearhead.data.corpus import read_corpus
-from clearhead.data.image_sets import is_image_set, pixel_moments, read_images
+from clearhead.data.image_sets import pixel_moments, read_images
 from clearhead.data.samples import Samples, open_samples
 from clearhead.errors import InputError
 from clearhead.models.catalogue import build, config_of
@@ -115,7 +115,7 @@ def prepare_run(file: RecipeFile, data: Path, *, loading: Loading = DEFAULT_LOAD
     try:
         if file.task == "language":
             return _language(file, data)
-        if file.task == "classification" and is_image_set(data):
+        if file.task == "classification" and not file.data.image_size:
             return _images_in_memory(file, data)
         return _samples(file, data, loading)
     except InputError as error:
