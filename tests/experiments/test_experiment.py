@@ -126,6 +126,7 @@ def test_seeds_count_from_the_first(tmp_path: Path) -> None:
 
 def test_the_catalogue_has_each_experiment_once() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
+        "paper/projection-loss", "paper/classification", "paper/scaled-attention",
         "kernel-pca/models", "kernel-pca/linear-map", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits",
         "rpc/step-time",
         "svm/models", "calibration/sceptr", "svm/local-convergence", "svm/convergence-type", "svm/rank",
@@ -135,5 +136,5 @@ def test_the_catalogue_has_each_experiment_once() -> None:
     assert find_experiment("vit/digits") is DIGITS
     fields = {field.name for field in dataclasses.fields(Request)}
     assert all(experiment.options <= fields for experiment in EXPERIMENTS)
-    with pytest.raises(ValueError, match="no experiment vit; choose one of kernel-pca/models, kernel-pca/linear-map, "):
+    with pytest.raises(ValueError, match="no experiment vit; choose one of paper/projection-loss, "):
         find_experiment("vit")

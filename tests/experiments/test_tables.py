@@ -12,6 +12,7 @@ from clearhead.experiments.tables import (
     over_runs,
     percentage,
     plus_minus,
+    significant,
 )
 from clearhead.report.columns import first_that_fits
 
@@ -58,3 +59,10 @@ def test_numbers_are_short_and_correct() -> None:
     assert (mean_of(mean), mean_of(None)) == (".300", "-")
     assert plus_minus(mean) == ".300 ± 1.271"
     assert plus_minus(over_runs([0.2])) == ".200"
+
+
+def test_small_numbers_keep_significant_digits() -> None:
+    assert significant(over_runs([1.23456e-7])) == "1.23e-07"
+    # The interval of two numbers a and b is 12.706 |a - b| / 2 to both sides.
+    assert significant(over_runs([1e-5, 3e-5])) == "2e-05 ± 0.00013"
+    assert significant(None) == "-"

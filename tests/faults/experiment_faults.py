@@ -8,6 +8,7 @@ CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES = (
     f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates", "tables")
 )
 ATTENTION_MAPS, PETS_FILE = "experiments/crate/attention_maps.py", "experiments/crate/pets.py"
+LOSS_FILE, PAPER_LOSS = "experiments/paper/projection_loss.py", f"{HERE}/paper/test_projection_loss.py"
 
 EXPERIMENT_FAULTS = (
     Fault("maps: weights of another token", ATTENTION_MAPS, "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),
@@ -26,6 +27,14 @@ EXPERIMENT_FAULTS = (
     Fault("segmentation: best head on the images of its score", "experiments/crate/segmentation.py", "chosen = best_head(heads[::2])", "chosen = best_head(heads[1::2])", (f"{HERE}/crate/test_segmentation.py",)),
     Fault("layers: cached for any images", "experiments/crate/training.py", "images.test_images[:inputs])\n        # An audit", "images.test_images[:1])\n        # An audit", (LAYERS,)),
     Fault("models: torchvision not made importable", "experiments/models/preparing.py", "    ensure_torchvision()  #", "    #", (f"{HERE}/models/test_preparing.py",)),
+    Fault("projection loss: random values are the model's own", LOSS_FILE, "_of_values(space, queries, random_map_values(heads, draws=draws, seed=seed))", "own", (PAPER_LOSS,)),
+    Fault("projection loss: terms added", LOSS_FILE, '"published_loss": total - output', '"published_loss": total + output', (PAPER_LOSS,)),
+    Fault("projection loss: queries are keys", LOSS_FILE, "queries_in_space(space, heads.q.unsqueeze(-3))", "queries_in_space(space, heads.k.unsqueeze(-3))", (PAPER_LOSS,)),
+    Fault("projection loss: not measured before training", LOSS_FILE, "[measure(run.initial_model()), *run.log]", "[measure(run.model()), *run.log]", (PAPER_LOSS,)),
+    Fault("captured heads: one head's map for all", "experiments/paper/captured_heads.py", "x.of_head(head) for head in range(count)", "x.of_head(0) for head in range(count)", (PAPER_LOSS,)),
+    Fault("study: another model before training", "experiments/paper/study.py", "generator=torch.Generator().manual_seed(self.seed)", "generator=torch.Generator().manual_seed(0)", (PAPER_LOSS,)),
+    Fault("run: no measure after epochs", "training/run.py", "{**evaluate(model), **after_epoch(model)}", "evaluate(model)", ("tests/training/test_recipe_file.py",)),
+    Fault("run: training images as held out", "training/run.py", "read_images(data).test_images[:count]", "read_images(data).train_images[:count]", ("tests/training/test_recipe_file.py",)),
     Fault("cache: key ignored", "experiments/cache.py", 'if "result" in stored and stored.get("key") == _plain(key)', 'if "result" in stored', (CACHE,)),
     Fault("cache: code ignored", "experiments/cache.py", "code_fingerprint(package) for package in packages", "0 for package in packages", (CACHE,)),
     Fault("cache: damage without a notice", "experiments/cache.py", 'notice(f"{path} is damaged or has no checksum; measuring again")', "pass", (CACHE,)),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from clearhead.errors import InputError
 from clearhead.models.native import load_native
@@ -16,7 +17,7 @@ from clearhead.operators.named import RPC, Softmax, Symmetric
 from clearhead.training.evaluation import measure_perplexity
 from clearhead.training.loop import read_log
 from clearhead.training.recipe_file import layer_operators, read_recipe_file, shipped_recipes
-from clearhead.training.run import MODEL_FOLDER, prepare_run, run_recipe
+from clearhead.training.run import MODEL_FOLDER, held_out_images, prepare_run, run_recipe
 
 VISION = """
 title = "tiny"
@@ -79,6 +80,39 @@ def test_a_recipe_trains_and_saves_the_model_it_describes(tmp_path: Path) -> Non
     assert trained.log[-1]["images"] == 7
     again = run_recipe(file, _images(tmp_path), tmp_path / "out")
     assert again.log == trained.log
+
+
+def test_a_measure_after_every_epoch_goes_into_the_log(tmp_path: Path) -> None:
+    file = read_recipe_file(_write(tmp_path, VISION))
+    weights = []
+
+    def measure(model: torch.nn.Module) -> dict[str, float]:
+        weights.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return {"first": float(next(model.parameters()).detach().sum())}
+
+    trained = run_recipe(file, _images(tmp_path), tmp_path / "out", after_epoch=measure)
+    plain = run_recipe(file, _images(tmp_path), tmp_path / "plain")
+    without = [{name: entry[name] for name in ("loss", "right", "test_loss")} for entry in plain.log]
+    assert [{name: entry[name] for name in without[0]} for entry in trained.log] == without
+    assert [entry["first"] for entry in read_log(tmp_path / "out")] == [entry["first"] for entry in trained.log]
+    assert len(weights) == len({entry["first"] for entry in trained.log}) == 2
+    final = load_native(trained.folder / MODEL_FOLDER).state_dict()
+    assert all(torch.equal(tensor, final[name]) for name, tensor in weights[-1].items())
+
+
+def test_held_out_images_are_those_of_the_evaluation(tmp_path: Path) -> None:
+    data = _images(tmp_path)
+    with np.load(data) as stored:
+        expected = torch.from_numpy(stored["x_test"][:5]).movedim(-1, 1) / 255
+    assert torch.equal(held_out_images(read_recipe_file(_write(tmp_path, VISION)), data, 5), expected)
+    for split, shade in (("train", 0), ("val", 51)):
+        for label in ("a", "b"):
+            folder = tmp_path / "files" / split / label
+            folder.mkdir(parents=True)
+            Image.new("RGB", (4, 4), (shade, 102, 255)).save(folder / "1.png")
+    file = read_recipe_file(_write(tmp_path, VISION.replace("shift = 1\nflip = true", "image_size = 4")))
+    images = held_out_images(file, tmp_path / "files", 1)
+    torch.testing.assert_close(images, torch.tensor([0.2, 0.4, 1.0])[None, :, None, None].expand(1, 3, 4, 4))
 
 
 def test_shift_and_flip_of_a_recipe_reach_the_images(tmp_path: Path) -> None:

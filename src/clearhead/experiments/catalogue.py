@@ -10,6 +10,7 @@ from clearhead.experiments.models.linear_map import LINEAR_MAP
 from clearhead.experiments.models.sceptr_table import SCEPTR_TABLE
 from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
 from clearhead.experiments.paper.classification import CLASSIFICATION
+from clearhead.experiments.paper.projection_loss import PROJECTION_LOSS
 from clearhead.experiments.paper.scaled_training import SCALED_TRAINING
 from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiments.svm.convergence_type import CONVERGENCE_TYPE
@@ -26,6 +27,7 @@ from clearhead.experiments.svm.trajectories import TRAJECTORIES
 __all__ = ["EXPERIMENTS", "find_experiment"]
 
 EXPERIMENTS = (
+    PROJECTION_LOSS,
     CLASSIFICATION,
     SCALED_TRAINING,
     KERNEL_PCA_TABLE,

@@ -17,6 +17,7 @@ __all__ = [
     "over_runs",
     "percentage",
     "plus_minus",
+    "significant",
 ]
 
 
@@ -92,6 +93,13 @@ def plus_minus(value: Estimate | None) -> str:
     if value is None or value.interval is None:
         return mean_of(value)
     return f"{decimals(value.mean)} ± {decimals((value.interval.high - value.interval.low) / 2)}"
+
+
+def significant(value: Estimate | None) -> str:
+    """Format the mean of an estimate with three significant digits and half the width of its interval with two."""
+    if value is None or value.interval is None:
+        return "-" if value is None else f"{value.mean:.3g}"
+    return f"{value.mean:.3g} ± {(value.interval.high - value.interval.low) / 2:.2g}"
 
 
 def percentage(flags: Sequence[bool]) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "Accuracy",
     "Overlap",
     "as_pixels",
+    "evaluating",
     "measure_accuracy",
     "measure_classifier",
     "measure_overlap",
@@ -61,7 +62,7 @@ def measure_accuracy(model: nn.Module, images: Tensor, labels: Tensor, *, batch_
 def measure_classifier(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
     """Return correct predictions, accuracy and mean loss over batches of images, from 0 to 1, and labels."""
     right, count, loss = 0, 0, 0.0
-    with _evaluating(model) as device:
+    with evaluating(model) as device:
         for images, labels in batches:
             logits = model(images.to(device)).float().cpu()
             right += int((logits.argmax(dim=1) == labels).sum())
@@ -89,7 +90,7 @@ def measure_perplexity(
     if starts[-1] + length < len(tokens) - 1:
         starts.append(len(tokens) - 1 - length)
     places, total, done = torch.arange(length), 0.0, 0
-    with _evaluating(model) as device:
+    with evaluating(model) as device:
         for first in range(0, len(starts), batch_size):
             begin = torch.tensor(starts[first : first + batch_size])
             ids = begin[:, None] + places
@@ -142,7 +143,7 @@ def measure_overlap(
 ) -> Overlap:
     """Return the overlap of predicted masks with true ones over batches of images and masks (b, y, x)."""
     counts = torch.zeros(classes * classes, dtype=torch.int64)
-    with _evaluating(model) as device:
+    with evaluating(model) as device:
         for images, masks in batches:
             predicted = model(images.to(device)).argmax(dim=1).cpu()
             counted = masks != ignored
@@ -160,7 +161,7 @@ def token_losses(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[torch.device]:
+def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """Put the model into evaluation mode, without gradients, and give it its mode back. Yield its device."""
     training = model.training
     model.eval()

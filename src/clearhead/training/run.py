@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.data.augmentation import image_transform
 from clearhead.data.batches import Batches, SampleBatches, all_samples
@@ -27,9 +27,18 @@ from clearhead.training.distributed import ALONE, Processes, whole_tensor
 from clearhead.training.evaluation import as_pixels, measure_classifier, measure_overlap, measure_perplexity
 from clearhead.training.loop import train
 from clearhead.training.recipe_file import RecipeFile, layer_operators
-from clearhead.training.tasks import Classification, Language, Segmentation, Task
+from clearhead.training.tasks import Classification, Evaluate, Language, Segmentation, Task
 
-__all__ = ["MODEL_FOLDER", "Loading", "Run", "TrainedModel", "build_model", "prepare_run", "run_recipe"]
+__all__ = [
+    "MODEL_FOLDER",
+    "Loading",
+    "Run",
+    "TrainedModel",
+    "build_model",
+    "held_out_images",
+    "prepare_run",
+    "run_recipe",
+]
 
 MODEL_FOLDER = "model"
 EVALUATED_AT_ONCE = 250
@@ -77,6 +86,7 @@ def run_recipe(
     *,
     processes: Processes = ALONE,
     loading: Loading = DEFAULT_LOADING,
+    after_epoch: Evaluate | None = None,
     tensorboard: bool = False,
     progress: Callable[[int, int, float], None] | None = None,
     notice: Callable[[str], None] = warnings.warn,
@@ -84,10 +94,14 @@ def run_recipe(
     """Train the model of a recipe on the data and save it in the folder. An interrupted run continues.
 
     loading: how images are decoded; it changes no result
+    after_epoch: measures the model after every epoch, for the log, in addition to the evaluation of the task
 
     The other arguments are those of `clearhead.training.loop.train`.
     """
     run = prepare_run(file, data, loading=loading)
+    if after_epoch is not None:
+        evaluate = run.task.evaluate
+        run.task.evaluate = lambda model: {**evaluate(model), **after_epoch(model)}
     log = train(
         run.model,
         run.task,
@@ -122,6 +136,15 @@ def prepare_run(file: RecipeFile, data: Path, *, loading: Loading = DEFAULT_LOAD
         if data.exists() or not file.data.get:
             raise
         raise InputError(f"{error}. To get the data: {file.data.get}") from None
+
+
+def held_out_images(file: RecipeFile, data: Path, count: int) -> Tensor:
+    """Return the first images that a classification recipe evaluates on, (count, c, y, x), from 0 to 1."""
+    if not file.data.image_size:
+        return as_pixels(read_images(data).test_images[:count])
+    transform = image_transform(file.data.augmentation, file.data.image_size, train=False)
+    images, _ = next(all_samples(_open_held_out(data, target="label"), batch_size=count, transform=transform))
+    return images
 
 
 def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.experiments.estimates import differences
@@ -15,11 +16,12 @@ from clearhead.models.native import load_native
 from clearhead.training.estimate import estimate_run
 from clearhead.training.loop import DivergedError
 from clearhead.training.recipe_file import RecipeFile, read_recipe_file
-from clearhead.training.run import MODEL_FOLDER, run_recipe
+from clearhead.training.run import MODEL_FOLDER, held_out_images, run_recipe
+from clearhead.training.tasks import Evaluate
 
 __all__ = [
     "ASYMMETRIC_RPC", "CLAMPED", "RPC_ALL", "RPC_FIRST", "SCALED", "SOFTMAX", "SYMMETRIC", "Study", "StudyRun",
-    "Variants", "compared", "dry_run", "measured_table", "train_study",
+    "Variants", "compared", "dry_run", "measured_table", "study_images", "train_study",
 ]  # fmt: skip
 
 Variants = Mapping[str, Sequence[str]]
@@ -78,9 +80,17 @@ class StudyRun:
         """Return the trained model."""
         return load_native(self.folder / MODEL_FOLDER).eval()
 
+    def initial_model(self) -> nn.Module:
+        """Return the model as it was before training."""
+        trained = self.model()
+        initial: nn.Module = type(trained)(trained.config, generator=torch.Generator().manual_seed(self.seed))
+        return initial.eval()
 
-def train_study(study: Study, request: Request, folder: Path) -> list[StudyRun]:
+
+def train_study(study: Study, request: Request, folder: Path, *, after_epoch: Evaluate | None = None) -> list[StudyRun]:
     """Train every variant from every seed; finished runs are not repeated. A run that diverges is left out, and named.
+
+    after_epoch: measures the model after every epoch, for the log
 
     All variants of one seed come before the next seed, so that an interrupted study can be compared so far.
     """
@@ -88,8 +98,7 @@ def train_study(study: Study, request: Request, folder: Path) -> list[StudyRun]:
     runs = []
     for number, (variant, seed) in enumerate(cells):
         file = study.recipe(request, variant, seed)
-        if request.data is None:
-            raise InputError(f"name the data with --data ({file.data.get})")
+        data = _data_of(request, file)
 
         def progress(
             step: int, steps: int, loss: float, number: int = number, cell: str = f"{variant}, seed {seed}"
@@ -100,7 +109,9 @@ def train_study(study: Study, request: Request, folder: Path) -> list[StudyRun]:
         run_folder = folder / "runs" / f"{name}-{seed}"
         run_folder.mkdir(parents=True, exist_ok=True)
         try:
-            trained = run_recipe(file, request.data, run_folder, progress=progress, notice=request.notice)
+            trained = run_recipe(
+                file, data, run_folder, after_epoch=after_epoch, progress=progress, notice=request.notice
+            )
         except DivergedError as error:
             request.notice(f"{variant}, seed {seed}: {error}")
             continue
@@ -108,6 +119,18 @@ def train_study(study: Study, request: Request, folder: Path) -> list[StudyRun]:
             StudyRun(variant=variant, seed=seed, folder=run_folder, log=trained.log, parameters=trained.parameters)
         )
     return runs
+
+
+def study_images(study: Study, request: Request, count: int) -> Tensor:
+    """Return the first test images of a study of classification, (count, c, y, x), from 0 to 1."""
+    file = study.recipe(request, next(iter(study.variants)), request.seed)
+    return held_out_images(file, _data_of(request, file), count)
+
+
+def _data_of(request: Request, file: RecipeFile) -> Path:
+    if request.data is None:
+        raise InputError(f"name the data with --data ({file.data.get})")
+    return request.data
 
 
 def dry_run(study: Study, request: Request) -> Report:
