@@ -31,7 +31,7 @@ class Estimate:
     multiply_adds: of a forward pass of one row
     steps: of all epochs; rates: the learning rate at some steps
     weight_bytes: weights, gradients, optimizer states and average; activation_bytes: saved for the backward pass of
-        one accumulated part in one process
+        one accumulated part in one process, attention weights included, which fused kernels do not store
     gpu_hours: at `SUSTAINED_FLOPS`; small models do not reach it and take longer
     """
 
