@@ -31,7 +31,7 @@ def test_parameters_steps_and_rates_are_those_of_the_run() -> None:
 
 
 def test_activations_are_the_tensors_that_a_backward_pass_needs() -> None:
-    """Measured on real tensors of two sizes of batch, the difference is that of the estimate, which has no fused kernel."""
+    """Measured on real tensors of two sizes of batch, without fused kernels, the difference is the estimate."""
     file = _file("model.attention=softmax")
     model = build_model(file).train()
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}

@@ -240,7 +240,14 @@ def reproduce(
         raise CommandError("--out is empty; name a folder for the results, or . for the current folder")
     from clearhead.cli.console import progress_bar
 
-    options = {"data": data, "epochs": epochs, "models": models, "fetch": fetch, "inputs": inputs, "seeds": seeds}
+    options: dict[str, object] = {
+        "data": data,
+        "epochs": epochs,
+        "models": models,
+        "fetch": fetch,
+        "inputs": inputs,
+        "seeds": seeds,
+    }
     options |= {"scale": scale.value if scale is not Scale.SMALL else None, "dry_run": dry_run}
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.reproduce_command import list_experiments, print_outcome, run_experiment

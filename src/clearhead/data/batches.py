@@ -41,9 +41,6 @@ class Batches(Protocol):
     def epoch(self, number: int, *, start: int = 0, rows: slice = slice(None)) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches `start`, `start` + 1, ... of an epoch: of each batch the rows that this process takes."""
 
-    def fingerprint(self) -> str:
-        """Return a SHA-256 of the data, the batch size and the seed."""
-
 
 class SampleBatches:
     """Batches of images (b, c, y, x) from 0 to 1 with labels (b,) or masks (b, y, x) as int64.

@@ -58,11 +58,10 @@ def estimate_run(file: RecipeFile, *, rows: int | None = None, processes: int = 
             f"{recipe.batch_size} rows cannot be divided between {processes} processes with {recipe.accumulate} parts"
         )
     number_bytes = 2 if recipe.precision == "bfloat16" else 4
-    language = isinstance(model, LanguageModel)
     with FlopCounterMode(display=False) as counter:
-        saved = _saved_numbers(model, model.encode if language else model, row)
+        saved = _saved_numbers(model, model.encode if isinstance(model, LanguageModel) else model, row)
     multiply_adds = counter.get_total_flops() // 2
-    if language:  # the adaptive softmax needs real targets
+    if isinstance(model, LanguageModel):  # the adaptive softmax needs real targets
         output, logits = _output_of(model.config)
         multiply_adds += model.config.context * output
         saved += 2 * model.config.context * logits  # and their softmax

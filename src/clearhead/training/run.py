@@ -194,7 +194,9 @@ def _images_in_memory(file: RecipeFile, data: Path) -> Run:
 
     def evaluate(trained: nn.Module) -> Mapping[str, Any]:
         parts = zip(
-            images.test_images.split(EVALUATED_AT_ONCE), images.test_labels.split(EVALUATED_AT_ONCE), strict=True
+            torch.split(images.test_images, EVALUATED_AT_ONCE),
+            torch.split(images.test_labels, EVALUATED_AT_ONCE),
+            strict=True,
         )
         return measure_classifier(trained, ((as_pixels(pixels), labels) for pixels, labels in parts))
 
@@ -215,7 +217,7 @@ def _samples(file: RecipeFile, data: Path, loading: Loading) -> Run:
     recipe, size = file.recipe, file.data.image_size
     if size < 1:
         raise InputError(f"{file.name} has no image_size in [data]; images from files need one")
-    options = {"target": "auto" if file.task == "segmentation" else "label", "border_class": file.data.border_class}
+    options: dict[str, Any] = {"target": file.data.target, "border_class": file.data.border_class}
     training = open_samples(data, split="train", **options)
     held_out = _open_held_out(data, **options)
     if held_out.classes > training.classes:
@@ -254,8 +256,11 @@ def _open_held_out(data: Path, **options: Any) -> Samples:
     """Open the validation split, or the test split where there is none."""
     try:
         return open_samples(data, split="val", **options)
-    except InputError:
-        return open_samples(data, split="test", **options)
+    except InputError as error:
+        try:
+            return open_samples(data, split="test", **options)
+        except InputError:
+            raise error from None
 
 
 def _language(file: RecipeFile, data: Path) -> Run:

@@ -64,7 +64,7 @@ def attacked_accuracy(model: Path, data: Path, *, images: int, steps: int, seed:
             if attack is pgd:
                 options |= {"steps": steps, "generator": torch.Generator().manual_seed(seed)}
             right = 0
-            for chosen, expected in zip(pixels.split(100), labels.split(100), strict=True):
+            for chosen, expected in zip(torch.split(pixels, 100), torch.split(labels, 100), strict=True):
                 changed = attack(classifier, chosen, expected, **options)
                 with torch.no_grad():
                     right += int((classifier(changed).argmax(dim=1) == expected).sum())
