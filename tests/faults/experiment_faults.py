@@ -9,6 +9,7 @@ CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES = (
 )
 ATTENTION_MAPS, PETS_FILE = "experiments/crate/attention_maps.py", "experiments/crate/pets.py"
 LOSS_FILE, PAPER_LOSS = "experiments/paper/projection_loss.py", f"{HERE}/paper/test_projection_loss.py"
+VECTORS_FILE, VECTORS = "experiments/paper/eigenvectors.py", f"{HERE}/paper/test_eigenvectors.py"
 
 EXPERIMENT_FAULTS = (
     Fault("maps: weights of another token", ATTENTION_MAPS, "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),
@@ -33,6 +34,11 @@ EXPERIMENT_FAULTS = (
     Fault("projection loss: not measured before training", LOSS_FILE, "[measure(run.initial_model()), *run.log]", "[measure(run.model()), *run.log]", (PAPER_LOSS,)),
     Fault("captured heads: one head's map for all", "experiments/paper/captured_heads.py", "x.of_head(head) for head in range(count)", "x.of_head(0) for head in range(count)", (PAPER_LOSS,)),
     Fault("study: another model before training", "experiments/paper/study.py", "generator=torch.Generator().manual_seed(self.seed)", "generator=torch.Generator().manual_seed(0)", (PAPER_LOSS,)),
+    Fault("eigenvectors: least squares as the printed inverse", "theories/kernel_pca/published.py", "unit_columns(inverse.double() @ w)", "unit_columns(w - w.mean(dim=-2, keepdim=True))", (VECTORS,)),
+    Fault("eigenvectors: exactly singular accepted", "theories/kernel_pca/published.py", "if bool(failed):", "if False:", (VECTORS,)),
+    Fault("eigenvectors: the model's keys as random ones", VECTORS_FILE, "_of_values(random_space, heads.v)", "_of_values(space, heads.v)", (VECTORS,)),
+    Fault("eigenvectors: the model's values as random ones", VECTORS_FILE, "_of_values(space, random_map_values(heads, draws=1, seed=seed)[0])", "_of_values(space, heads.v)", (VECTORS,)),
+    Fault("eigenvectors: the trained model as before training", VECTORS_FILE, "measure_gammas(run.initial_model(), images", "measure_gammas(run.model(), images", (VECTORS,)),
     Fault("run: no measure after epochs", "training/run.py", "{**evaluate(model), **after_epoch(model)}", "evaluate(model)", ("tests/training/test_recipe_file.py",)),
     Fault("run: training images as held out", "training/run.py", "read_images(data).test_images[:count]", "read_images(data).train_images[:count]", ("tests/training/test_recipe_file.py",)),
     Fault("cache: key ignored", "experiments/cache.py", 'if "result" in stored and stored.get("key") == _plain(key)', 'if "result" in stored', (CACHE,)),

@@ -6,7 +6,7 @@ processes and accumulated parts.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ IGNORED = 255
 """The class of pixels that count neither in the loss nor in an evaluation."""
 
 
+@runtime_checkable
 class Task(Protocol):
     """A loss, and the evaluation after every epoch."""
 

@@ -59,8 +59,9 @@ DIFFER = (
     "for any values. It depends on the values through the explained fraction only; |phi(q)|^2 depends on queries and "
     "keys alone, so that a loss can fall whatever the values are. The same numbers for random value maps show what "
     "the values contribute. The released code computes another quantity: it leaves the scale out of |phi(q)|^2, uses "
-    "one key for g, and takes the logarithm. The model, the images and the training here are far smaller than ViT-tiny "
-    "on ImageNet-1K."
+    "one key for g, and takes the logarithm. A query far from all keys has a very large |phi(q)|^2, and a few of them "
+    "determine the means of softmax attention; with symmetric attention |phi(q)|^2 is at most 1. The model, the images "
+    "and the training here are far smaller than ViT-tiny on ImageNet-1K."
 )
 
 
@@ -180,6 +181,7 @@ def _draw(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]]) -> 
         ("output_square", "Second term of the published loss, |h|^2", "|h|^2", True),
         (QUERY, "First term of both losses, |phi(q)|^2", "|phi(q)|^2", True),
         ("true_loss", "Corrected loss", "corrected loss", True),
+        ("projected_square", "Second term of the corrected loss", "projected", True),
         ("explained", "Share of |phi(q)|^2 that the values explain", "explained", False),
     )
     figure, axes = make_panels(len(panels), title="The projection loss over training")
@@ -197,6 +199,7 @@ def _draw(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]]) -> 
                 label=line, colour=colour,
             )  # fmt: skip
         finish_panel(panel, title=title, x="epoch", y=label, y_log=log)
+    axes[0].set_yscale("symlog", linthresh=1.0)  # the published loss has both signs
     return figure
 
 

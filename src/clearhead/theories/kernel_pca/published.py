@@ -11,11 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead.errors import InputError
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.conditions import axis_coefficients, best_assignment, unit_columns
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space
 
-__all__ = ["Gammas", "gammas", "published_values", "standardised", "token_cosine", "top_eigenvalues"]
+__all__ = [
+    "Gammas", "constant_share", "gammas", "published_values", "recovered_vectors", "standardised", "token_cosine",
+    "top_eigenvalues",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +35,31 @@ class Gammas:
     relative_deviation: Float[Tensor, "*t e"]
 
 
-def gammas(space: KeySpace, v: Float[Tensor, "*t m e"]) -> Gammas:
-    """Return the spread over tokens of gamma = K a / (N a), a the centred G^-1 v; zero for an eigenvector."""
+def recovered_vectors(space: KeySpace, v: Float[Tensor, "*t m e"], *, printed: bool = False) -> Float[Tensor, "*t m e"]:
+    """Return unit columns of A from V = G (I - 1_N) A, by least squares: the centred G^-1 V.
+
+    printed: by (I - 1_N)^-1 G^-1 V as in the publication. I - 1_N is singular; in single precision torch returns an
+        inverse with entries of 1e5 and more, so that every column is constant up to about 1e-5. Raise InputError if
+        rounding leaves the matrix exactly singular, as for two tokens.
+    """
     w = axis_coefficients(space, v)
-    a = unit_columns(w - w.mean(dim=-2, keepdim=True))
+    if not printed:
+        return unit_columns(w - w.mean(dim=-2, keepdim=True))
+    m = w.shape[-2]
+    inverse, failed = torch.linalg.inv_ex(torch.eye(m, device=w.device) - 1 / m)
+    if bool(failed):
+        raise InputError(f"torch cannot invert the centring matrix of {m} tokens; it is exactly singular")
+    return unit_columns(inverse.double() @ w)
+
+
+def constant_share(a: Float[Tensor, "*t m e"]) -> Float[Tensor, "*t e"]:
+    """Return the squared cosine of every unit column with the constant vector."""
+    return a.sum(dim=-2).square() / a.shape[-2]
+
+
+def gammas(space: KeySpace, v: Float[Tensor, "*t m e"], *, printed: bool = False) -> Gammas:
+    """Return the spread over tokens of gamma = K a / (N a), a as in `recovered_vectors`; zero for an eigenvector."""
+    a = recovered_vectors(space, v, printed=printed)
     m = a.shape[-2]
     gamma = (space.rows @ space.rows.mT) @ a / (m * a)
     unit = (2 * space.log_unit).exp().unsqueeze(-1)
