@@ -40,6 +40,7 @@ from report_faults import REPORT_FAULTS
 from scale_faults import SCALE_FAULTS
 from scaled_faults import SCALED_FAULTS
 from stored_faults import STORED_FAULTS
+from study_faults import STUDY_FAULTS
 from symmetric_faults import SYMMETRIC_FAULTS
 from training_faults import TRAINING_FAULTS
 
@@ -63,6 +64,7 @@ FAULTS = (
     + EXPERIMENT_FAULTS
     + STORED_FAULTS
     + TRAINING_FAULTS
+    + STUDY_FAULTS
     + REPORT_FAULTS
     + PRESENTATION_FAULTS
     + COMPARISON_FAULTS

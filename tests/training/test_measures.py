@@ -52,6 +52,18 @@ def test_uniform_scores_have_the_perplexity_of_the_vocabulary() -> None:
         measure_perplexity(model, torch.arange(11), context=4, stride=5)
 
 
+def test_targets_are_predicted_from_the_tokens_before_them() -> None:
+    model = LastTwo().eval()
+    generator = torch.Generator().manual_seed(4)
+    tokens, targets = (torch.randint(0, 11, (7,), generator=generator) for _ in range(2))
+    logs = model(tokens[None, :6])[0].log_softmax(dim=-1).double()
+    expected = math.exp(-float(logs[torch.arange(6), targets[1:]].mean()))
+    assert measure_perplexity(model, tokens, context=6, targets=targets) == pytest.approx(expected, rel=1e-5)
+    assert measure_perplexity(model, tokens, context=6, targets=tokens) != pytest.approx(expected, rel=1e-2)
+    with pytest.raises(InputError, match=r"as many targets as tokens; got \(6,\) and \(7,\)"):
+        measure_perplexity(model, tokens, context=6, targets=targets[1:])
+
+
 def test_overlap_is_intersection_over_union() -> None:
     truth = torch.tensor([[0, 0, 1, 1, 1, 255], [1, 0, 2, 2, 0, 255]])
     predicted = torch.tensor([[0, 1, 1, 1, 0, 2], [1, 0, 2, 1, 0, 0]])

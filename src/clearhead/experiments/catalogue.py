@@ -11,6 +11,7 @@ from clearhead.experiments.models.sceptr_table import SCEPTR_TABLE
 from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
 from clearhead.experiments.paper.classification import CLASSIFICATION
 from clearhead.experiments.paper.eigenvectors import EIGENVECTORS
+from clearhead.experiments.paper.language import LANGUAGE
 from clearhead.experiments.paper.projection_loss import PROJECTION_LOSS
 from clearhead.experiments.paper.scaled_training import SCALED_TRAINING
 from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
@@ -31,6 +32,7 @@ EXPERIMENTS = (
     PROJECTION_LOSS,
     EIGENVECTORS,
     CLASSIFICATION,
+    LANGUAGE,
     SCALED_TRAINING,
     KERNEL_PCA_TABLE,
     LINEAR_MAP,

@@ -72,10 +72,17 @@ def measure_classifier(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]
 
 
 def measure_perplexity(
-    model: nn.Module, tokens: Tensor, *, context: int, stride: int | None = None, batch_size: int = 16
+    model: nn.Module,
+    tokens: Tensor,
+    *,
+    context: int,
+    stride: int | None = None,
+    batch_size: int = 16,
+    targets: Tensor | None = None,
 ) -> float:
     """Return the perplexity of a text (n,): exp of the mean negative log-likelihood of all tokens but the first.
 
+    targets: a text (n,) whose tokens are predicted from those of `tokens` before them; by default `tokens`
     stride: tokens between the starts of consecutive windows of `context` tokens. Each window predicts the tokens that
         no window before it predicted. None for `context`: windows do not overlap. 1 is a sliding window, in which
         every token but the first few has `context` tokens before it.
@@ -85,6 +92,9 @@ def measure_perplexity(
         raise InputError(
             f"expected a stride from 1 to the context of {context} and two tokens or more; got {stride}, {len(tokens)}"
         )
+    targets = tokens if targets is None else targets
+    if targets.shape != tokens.shape:
+        raise InputError(f"expected as many targets as tokens; got {tuple(targets.shape)} and {tuple(tokens.shape)}")
     length = min(context, len(tokens) - 1)
     starts = list(range(0, len(tokens) - length, stride))
     if starts[-1] + length < len(tokens) - 1:
@@ -94,7 +104,7 @@ def measure_perplexity(
         for first in range(0, len(starts), batch_size):
             begin = torch.tensor(starts[first : first + batch_size])
             ids = begin[:, None] + places
-            losses = token_losses(model, tokens[ids].to(device), tokens[ids + 1].to(device)).double().cpu()
+            losses = token_losses(model, tokens[ids].to(device), targets[ids + 1].to(device)).double().cpu()
             for row, start in zip(losses, begin.tolist(), strict=True):
                 total += float(row[done - start :].sum())
                 done = start + length

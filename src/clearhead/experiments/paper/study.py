@@ -1,7 +1,7 @@
 """A study: one recipe trained with attention variants from several seeds, at a small scale or at the paper's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,21 @@ SCALED: Variants = {"scaled": ('model.attention="scaled"',)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """The recipes of the two scales, the variants, and the number of seeds of each."""
+    """The recipes of the two scales, the variants, and the number of seeds of each.
+
+    paper_variants: changes that replace those of a variant at the scale of the paper
+    """
 
     small: str
     paper: str
     variants: Variants
     seeds: int = 3
+    paper_variants: Variants = field(default_factory=dict)
 
     def recipe(self, request: Request, variant: str, seed: int) -> RecipeFile:
         """Return the recipe of a variant at the scale of the request."""
-        changes = [*self.variants[variant], f"training.seed={seed}"]
+        replaced = self.paper_variants if request.scale == "paper" else {}
+        changes = [*replaced.get(variant, self.variants[variant]), f"training.seed={seed}"]
         file = read_recipe_file(self.paper if request.scale == "paper" else self.small, changes)
         if request.epochs is not None:
             warmup = min(file.recipe.warmup, request.epochs / 4)
