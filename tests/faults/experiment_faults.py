@@ -10,6 +10,7 @@ CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES = (
 ATTENTION_MAPS, PETS_FILE = "experiments/crate/attention_maps.py", "experiments/crate/pets.py"
 LOSS_FILE, PAPER_LOSS = "experiments/paper/projection_loss.py", f"{HERE}/paper/test_projection_loss.py"
 VECTORS_FILE, VECTORS = "experiments/paper/eigenvectors.py", f"{HERE}/paper/test_eigenvectors.py"
+COST_FILE, PAPER_COST = "experiments/paper/cost.py", f"{HERE}/paper/test_cost.py"
 
 EXPERIMENT_FAULTS = (
     Fault("maps: weights of another token", ATTENTION_MAPS, "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),
@@ -39,6 +40,11 @@ EXPERIMENT_FAULTS = (
     Fault("eigenvectors: the model's keys as random ones", VECTORS_FILE, "_of_values(random_space, heads.v)", "_of_values(space, heads.v)", (VECTORS,)),
     Fault("eigenvectors: the model's values as random ones", VECTORS_FILE, "_of_values(space, random_map_values(heads, draws=1, seed=seed)[0])", "_of_values(space, heads.v)", (VECTORS,)),
     Fault("eigenvectors: the trained model as before training", VECTORS_FILE, "measure_gammas(run.initial_model(), images", "measure_gammas(run.model(), images", (VECTORS,)),
+    Fault("memory: freed tensors stay counted", "experiments/paper/peak_memory.py", "self.now -= size", "pass", (PAPER_COST,)),
+    Fault("memory: tensors changed in place counted", "experiments/paper/peak_memory.py", "and id(leaf.untyped_storage()) not in inputs", "", (PAPER_COST,)),
+    Fault("cost: forward passes in training mode", COST_FILE, "_build(settings).eval()", "_build(settings)", (PAPER_COST,)),
+    Fault("cost: ratios to softmax only", COST_FILE, "_ratio(costs.forward, variant, REVIEWED_TO)", "_ratio(costs.forward, variant, BASELINE)", (PAPER_COST,)),
+    Fault("cost: one operator for all variants", COST_FILE, 'layer_operators(settings["attention"], layers=layers)', 'layer_operators("softmax", layers=layers)', (PAPER_COST,)),
     Fault("run: no measure after epochs", "training/run.py", "{**evaluate(model), **after_epoch(model)}", "evaluate(model)", ("tests/training/test_recipe_file.py",)),
     Fault("run: training images as held out", "training/run.py", "read_images(data).test_images[:count]", "read_images(data).train_images[:count]", ("tests/training/test_recipe_file.py",)),
     Fault("cache: key ignored", "experiments/cache.py", 'if "result" in stored and stored.get("key") == _plain(key)', 'if "result" in stored', (CACHE,)),

@@ -10,6 +10,7 @@ from clearhead.experiments.models.linear_map import LINEAR_MAP
 from clearhead.experiments.models.sceptr_table import SCEPTR_TABLE
 from clearhead.experiments.models.vision import DIGITS, FASHION_MNIST
 from clearhead.experiments.paper.classification import CLASSIFICATION
+from clearhead.experiments.paper.cost import COST
 from clearhead.experiments.paper.eigenvectors import EIGENVECTORS
 from clearhead.experiments.paper.language import LANGUAGE
 from clearhead.experiments.paper.projection_loss import PROJECTION_LOSS
@@ -34,6 +35,7 @@ EXPERIMENTS = (
     CLASSIFICATION,
     LANGUAGE,
     SCALED_TRAINING,
+    COST,
     KERNEL_PCA_TABLE,
     LINEAR_MAP,
     FASHION_MNIST,

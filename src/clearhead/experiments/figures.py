@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS", "as_svg", "draw_images", "finish_panel", "make_panels", "plot_band", "plot_mean", "plot_percentage",
-    "plot_plane", "write_figure",
+    "plot_plane", "plot_range", "write_figure",
 ]  # fmt: skip
 
 COLOURS = ("#1f5fa8", "#b85c00", "#1b7f4d", "#7a3fa0", "#5f6672", "#b3261e")
@@ -150,6 +150,12 @@ def plot_mean(
     bounds = [(m.mean, m.mean) if m.interval is None else (m.interval.low, m.interval.high) for _, m in known]
     low, high = zip(*bounds, strict=True) if bounds else ((), ())
     plot_band(axes, [at for at, _ in known], [m.mean for _, m in known], low, high, label=label, colour=colour)
+
+
+def plot_range(axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number]], *, label: str, colour: int) -> None:
+    """Plot the mean over runs at every x, in the band from the smallest to the largest, for logarithmic scales."""
+    means = [sum(values) / len(values) for values in runs]
+    plot_band(axes, x, means, [min(v) for v in runs], [max(v) for v in runs], label=label, colour=colour)
 
 
 def plot_percentage(

@@ -7,6 +7,7 @@ import torch
 
 from clearhead.errors import InputError
 from clearhead.experiments.experiment import Request
+from clearhead.experiments.figures import make_panels, plot_range
 from clearhead.experiments.paper import eigenvectors
 from clearhead.experiments.paper.eigenvectors import EIGENVECTORS, measure_gammas
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
@@ -72,6 +73,14 @@ def test_every_condition_is_measured_with_its_keys_and_values() -> None:
         assert numbers["printed constant share"] > 0.999 > 1e-9 > numbers["constant share"]
     assert trained["eigenvalue max"] >= trained["eigenvalue mean"] >= trained["eigenvalue min"] > 0
     assert trained["eigenvalue max"] < 17
+
+
+def test_a_band_of_the_figure_spans_the_seeds() -> None:
+    _, [axes] = make_panels(1, title="range")
+    plot_range(axes, [0, 1], [[1.0, 3.0], [4.0, 8.0]], label="a", colour=0)
+    assert axes.lines[0].get_ydata().tolist() == [2.0, 6.0]
+    corners = axes.collections[0].get_paths()[0].vertices
+    assert {tuple(corner) for corner in corners.tolist()} == {(0, 1), (0, 3), (1, 4), (1, 8)}
 
 
 def test_the_experiment_on_tiny_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

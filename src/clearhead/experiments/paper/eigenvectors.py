@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.experiments.experiment import Experiment, Report, Request
-from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
+from clearhead.experiments.figures import finish_panel, make_panels, plot_range
 from clearhead.experiments.paper.captured_heads import capture_layers, random_map_values
 from clearhead.experiments.paper.study import SOFTMAX, Study, StudyRun, dry_run, study_images, train_study
 from clearhead.experiments.tables import Field, Table, over_runs, significant
@@ -117,7 +117,7 @@ def _report(results: Sequence[tuple[StudyRun, Mapping[str, Sequence[LayerGammas]
         "mean over images, heads and columns, as published, or the median over them. Random values: a random value map "
         "with the singular values of the layer's own. Random keys: Gaussian with each head's standard deviation. "
         "The printed inverse is torch's in single precision; all else is in double precision. "
-        "Means over seeds with 95% intervals.",
+        "Means over seeds with 95% intervals; bands of the figure are ranges over seeds.",
         sections=[
             ("Claimed", CLAIMED),
             ("Measured, mean over layers", _summary(measured)),
@@ -199,7 +199,7 @@ def _draw(measured: Sequence[Mapping[str, Sequence[LayerGammas]]]) -> Any:
     ):
         for colour, condition in enumerate(shown):
             by_layer = [[run[condition][layer][name] for run in measured] for layer in layers]
-            plot_mean(axes, layers, by_layer, label=condition, colour=colour)
+            plot_range(axes, layers, by_layer, label=condition, colour=colour)
         finish_panel(
             axes, title=title, x="layer", y="mean |gamma_i - gamma_j|", y_log=True,
             y_range=(min(numbers) / 3, 3 * max(numbers)),

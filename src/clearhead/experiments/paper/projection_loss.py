@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.experiments.experiment import Experiment, Report, Request
-from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
+from clearhead.experiments.figures import finish_panel, make_panels, plot_range
 from clearhead.experiments.paper.captured_heads import capture_layers, random_map_values
 from clearhead.experiments.paper.study import (
     SOFTMAX,
@@ -123,7 +123,8 @@ def _report(results: Sequence[tuple[StudyRun, Sequence[Mapping[str, float]]]] | 
         headline="; ".join(_headline(variant, list(by_seed.values())) for variant, by_seed in curves.items()),
         setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs, {len(results)} runs. Losses on the first "
         f"{request.inputs or IMAGES} test images: means over images, heads and layers, then over seeds with 95% "
-        f"intervals. Random values: {DRAWS} random value maps with the singular values of the layer's own.",
+        f"intervals. Random values: {DRAWS} random value maps with the singular values of the layer's own. Bands of "
+        "the figure are ranges over seeds.",
         sections=[
             ("Claimed", CLAIMED),
             ("Measured", _table(curves, "")),
@@ -194,7 +195,7 @@ def _draw(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]]) -> 
         for variant, name, line in lines:
             points = list(zip(*curves[variant].values(), strict=True))
             colour = 2 * list(curves).index(variant) + ("random" in line)
-            plot_mean(
+            plot_range(
                 panel, range(len(points)), [[point[name] for point in seeds] for seeds in points],
                 label=line, colour=colour,
             )  # fmt: skip

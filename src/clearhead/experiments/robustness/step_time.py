@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from clearhead.training.loop import Stepper
 from clearhead.training.recipe import Recipe
 from clearhead.training.tasks import Classification
 
-__all__ = ["TIMES", "Ratio", "StepTimes", "load_step_times", "measure_step_times", "store_step_times"]
+__all__ = ["TIMES", "Ratio", "StepTimes", "interleave", "load_step_times", "measure_step_times", "store_step_times"]
 
 TIMES = "step-time.json"
 WARM_UP = 2
@@ -76,18 +77,24 @@ def measure_step_times(
         for name, config in configs.items()
     }
     steppers = {name: Stepper(model, recipe, Classification(recipe)) for name, model in models.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in configs}
+    calls = {name: partial(step, pixels, labels, learning_rate=recipe.learning_rate) for name, step in steppers.items()}
+    return StepTimes(key=_key(configs, recipe, rounds), seconds=interleave(calls, rounds=rounds, progress=progress))
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], Any]], *, rounds: int, progress: Callable[[int, int], None] | None = None
+) -> dict[str, tuple[float, ...]]:
+    """Call every function once in each round, in random order, on one thread. Return the seconds of every round."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     with one_thread():
         for number in range(WARM_UP + rounds):
-            for name in random.Random(number).sample(list(steppers), len(steppers)):
+            for name in random.Random(number).sample(list(calls), len(calls)):
                 start = time.perf_counter()
-                steppers[name](pixels, labels, learning_rate=recipe.learning_rate)
+                calls[name]()
                 seconds[name].append(time.perf_counter() - start)
             if progress is not None:
                 progress(number + 1, WARM_UP + rounds)
-    return StepTimes(
-        key=_key(configs, recipe, rounds), seconds={name: tuple(each[WARM_UP:]) for name, each in seconds.items()}
-    )
+    return {name: tuple(each[WARM_UP:]) for name, each in seconds.items()}
 
 
 def store_step_times(folder: Path, times: StepTimes) -> None:
