@@ -127,7 +127,7 @@ def test_seeds_count_from_the_first(tmp_path: Path) -> None:
 def test_the_catalogue_has_each_experiment_once() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
         "paper/projection-loss", "paper/eigenvectors", "paper/classification", "paper/language",
-        "paper/scaled-attention", "paper/cost",
+        "paper/segmentation", "paper/scaled-attention", "paper/cost",
         "kernel-pca/models", "kernel-pca/linear-map", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits",
         "rpc/step-time",
         "svm/models", "calibration/sceptr", "svm/local-convergence", "svm/convergence-type", "svm/rank",

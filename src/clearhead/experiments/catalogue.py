@@ -15,6 +15,7 @@ from clearhead.experiments.paper.eigenvectors import EIGENVECTORS
 from clearhead.experiments.paper.language import LANGUAGE
 from clearhead.experiments.paper.projection_loss import PROJECTION_LOSS
 from clearhead.experiments.paper.scaled_training import SCALED_TRAINING
+from clearhead.experiments.paper.segmentation import SEGMENTER
 from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead.experiments.svm.convergence_type import CONVERGENCE_TYPE
 from clearhead.experiments.svm.drift import DRIFT
@@ -34,6 +35,7 @@ EXPERIMENTS = (
     EIGENVECTORS,
     CLASSIFICATION,
     LANGUAGE,
+    SEGMENTER,
     SCALED_TRAINING,
     COST,
     KERNEL_PCA_TABLE,

@@ -36,6 +36,7 @@ __all__ = [
     "TrainedModel",
     "build_model",
     "held_out_images",
+    "open_held_out",
     "prepare_run",
     "run_recipe",
 ]
@@ -143,7 +144,7 @@ def held_out_images(file: RecipeFile, data: Path, count: int) -> Tensor:
     if not file.data.image_size:
         return as_pixels(read_images(data).test_images[:count])
     transform = image_transform(file.data.augmentation, file.data.image_size, train=False)
-    images, _ = next(all_samples(_open_held_out(data, target="label"), batch_size=count, transform=transform))
+    images, _ = next(all_samples(open_held_out(data, target="label"), batch_size=count, transform=transform))
     return images
 
 
@@ -219,7 +220,7 @@ def _samples(file: RecipeFile, data: Path, loading: Loading) -> Run:
         raise InputError(f"{file.name} has no image_size in [data]; images from files need one")
     options: dict[str, Any] = {"target": file.data.target, "border_class": file.data.border_class}
     training = open_samples(data, split="train", **options)
-    held_out = _open_held_out(data, **options)
+    held_out = open_held_out(data, **options)
     if held_out.classes > training.classes:
         raise InputError(f"{data} has {training.classes} classes for training and {held_out.classes} for evaluation")
     model = build_model(file, image_size=size, classes=training.classes)
@@ -236,7 +237,9 @@ def _samples(file: RecipeFile, data: Path, loading: Loading) -> Run:
 
     def evaluate(trained: nn.Module) -> Mapping[str, Any]:
         transform = image_transform(file.data.augmentation, size, train=False)
-        stream = all_samples(held_out, batch_size=EVALUATED_AT_ONCE, transform=transform, **decoding)
+        # Masks have a number for each pixel and class, so that many images at once would not fit into memory.
+        at_once = EVALUATED_AT_ONCE if file.task == "classification" else recipe.batch_size
+        stream = all_samples(held_out, batch_size=at_once, transform=transform, **decoding)
         if file.task == "classification":
             return measure_classifier(trained, stream)
         overlap = measure_overlap(trained, stream, classes=training.classes)
@@ -252,7 +255,7 @@ def _samples(file: RecipeFile, data: Path, loading: Loading) -> Run:
     return Run(model=model, task=task, batches=batches, describe=_describe(file, model, contents))
 
 
-def _open_held_out(data: Path, **options: Any) -> Samples:
+def open_held_out(data: Path, **options: Any) -> Samples:
     """Open the validation split, or the test split where there is none."""
     try:
         return open_samples(data, split="val", **options)
