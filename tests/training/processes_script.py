@@ -1,23 +1,32 @@
-"""A short training that torchrun starts in several processes: `processes_script.py FOLDER SHARDING [STEPS]`."""
+"""Short trainings that torchrun starts in several processes: `processes_script.py FOLDER SHARDING [STEP]`."""
 
 import json
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from clearhead.models.language import LanguageModel, LanguageModelConfig
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.operators.named import RPC, ClampedKeys, Symmetric
-from clearhead.training.batches import TensorBatches
+from clearhead.training.batches import TensorBatches, TokenBatches
 from clearhead.training.distributed import ALONE, Processes, join_processes, whole_tensor
+from clearhead.training.evaluation import measure_accuracy, measure_perplexity
 from clearhead.training.loop import train
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks import Classification
+from clearhead.training.tasks import Classification, Language, Task
 
-CONFIG = VisionTransformerConfig(
-    image_size=8, patch_size=2, channels=3, classes=5, width=12, layers=3, heads=3, mlp_width=10,
-    attention=(RPC(iterations=3, strength=4.0), ClampedKeys(), Symmetric()),
+OPERATORS = (RPC(iterations=3, strength=4.0), ClampedKeys(), Symmetric())
+VISION = VisionTransformerConfig(
+    image_size=8, patch_size=2, channels=3, classes=5, width=12, layers=3, heads=3, mlp_width=10, attention=OPERATORS
+)
+LANGUAGE = LanguageModelConfig(
+    vocabulary=23, context=6, width=12, layers=3, heads=3, mlp_width=10, attention=OPERATORS, output="adaptive",
+    cutoffs=(5, 11), tail_divisor=2.0,
 )  # fmt: skip
 RECIPE = Recipe(
     epochs=4, batch_size=16, accumulate=2, learning_rate=3e-3, mixup=0.8, cutmix=1.0, ema=0.9, label_smoothing=0.1
@@ -25,12 +34,32 @@ RECIPE = Recipe(
 STEPS = 5
 
 
-def run(folder: Path, processes: Processes = ALONE, *, stop_at: int = 0) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Train for 20 steps; return the losses and the final weights. stop_at: the step at which Ctrl-C arrives."""
-    generator = torch.Generator().manual_seed(0)
+def _vision(generator: torch.Generator) -> tuple[nn.Module, Task, Any]:
     images = torch.randint(0, 256, (STEPS * RECIPE.batch_size + 3, 3, 8, 8), dtype=torch.uint8, generator=generator)
     labels = torch.randint(0, 5, (len(images),), generator=generator)
-    model = VisionTransformer(CONFIG, generator=generator)
+
+    def evaluate(model: nn.Module) -> Mapping[str, Any]:
+        return {"right": measure_accuracy(model, images, labels).right}
+
+    batches = TensorBatches(images, labels, batch_size=RECIPE.batch_size, seed=RECIPE.seed)
+    return VisionTransformer(VISION, generator=generator), Classification(RECIPE, evaluate), batches
+
+
+def _language(generator: torch.Generator) -> tuple[nn.Module, Task, Any]:
+    tokens = torch.randint(0, 23, (6 * (STEPS * RECIPE.batch_size + 1),), generator=generator)
+
+    def evaluate(model: nn.Module) -> Mapping[str, Any]:
+        return {"perplexity": measure_perplexity(model, tokens[:50], context=6)}
+
+    batches = TokenBatches(tokens, context=6, batch_size=RECIPE.batch_size, seed=RECIPE.seed)
+    return LanguageModel(LANGUAGE, generator=generator), Language(evaluate), batches
+
+
+def run(
+    kind: str, folder: Path, processes: Processes = ALONE, *, stop_at: int = 0
+) -> tuple[list[float], dict[str, Tensor], list[dict[str, Any]]]:
+    """Train for 20 steps; return losses, final weights and log. stop_at: the step at which Ctrl-C arrives."""
+    model, task, batches = (_vision if kind == "vision" else _language)(torch.Generator().manual_seed(0))
     losses: list[float] = []
 
     def progress(step: int, steps: int, loss: float) -> None:
@@ -38,26 +67,21 @@ def run(folder: Path, processes: Processes = ALONE, *, stop_at: int = 0) -> tupl
         if step == stop_at and processes.rank == processes.count - 1:
             signal.raise_signal(signal.SIGINT)
 
-    train(
-        model,
-        Classification(RECIPE),
-        TensorBatches(images, labels, batch_size=RECIPE.batch_size, seed=RECIPE.seed),
-        recipe=RECIPE,
-        folder=folder,
-        processes=processes,
-        progress=progress,
+    log = train(
+        model, task, batches, recipe=RECIPE, folder=folder / kind, processes=processes, progress=progress,
         checkpoint_every=1000,
-    )
-    return losses, {name: whole_tensor(weight) for name, weight in model.state_dict().items()}
+    )  # fmt: skip
+    return losses, {name: whole_tensor(weight) for name, weight in model.state_dict().items()}, log
 
 
 if __name__ == "__main__":
     folder, stop_at = Path(sys.argv[1]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
     with join_processes(sys.argv[2]) as processes:  # type: ignore[arg-type]
-        try:
-            losses, weights = run(folder, processes, stop_at=stop_at)
-        except KeyboardInterrupt:
-            sys.exit(130)
-        if processes.first:
-            torch.save(weights, folder / "weights.pt")
-            (folder / "losses.json").write_text(json.dumps(losses))
+        for kind in ("language", "vision"):
+            try:
+                losses, weights, log = run(kind, folder, processes, stop_at=stop_at if kind == "vision" else 0)
+            except KeyboardInterrupt:
+                sys.exit(130)
+            if processes.first:
+                torch.save(weights, folder / f"{kind}.pt")
+                (folder / f"{kind}.json").write_text(json.dumps({"losses": losses, "log": log}))

@@ -34,22 +34,26 @@ def _torchrun(folder: Path, sharding: str, *arguments: str, processes: int = 2) 
 @once
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
 def test_two_processes_train_as_one_and_continue_after_ctrl_c(tmp_path: Path, sharding: str) -> None:
-    alone, weights = processes_script.run(tmp_path / "alone")
-    assert len(alone) == 20
-    assert len(set(alone)) == 20
     folder = tmp_path / sharding
     stopped = _torchrun(folder, sharding, "7")
     assert "130" in stopped.stderr, stopped.stderr
-    assert not (folder / "losses.json").exists()
+    assert not (folder / "vision.json").exists()
+    first = json.loads((folder / "language.json").read_text())
     done = _torchrun(folder, sharding)
     assert done.returncode == 0, done.stderr
-    losses = json.loads((folder / "losses.json").read_text())
-    assert len(losses) == 13, "the run continues at the step after the signal"
-    # Sums over rows in another order differ by rounding, which 20 steps amplify.
-    assert losses == pytest.approx(alone[7:], abs=1e-5)
-    theirs = torch.load(folder / "weights.pt", weights_only=True)
-    assert theirs.keys() == weights.keys()
-    assert all(torch.allclose(theirs[name], weights[name], atol=1e-4) for name in weights)
+    for kind, start in (("language", 0), ("vision", 7)):
+        alone, weights, log = processes_script.run(kind, tmp_path / "alone")
+        assert len(set(alone)) == len(alone) == 20
+        stored = first if kind == "language" else json.loads((folder / "vision.json").read_text())
+        assert len(stored["losses"]) == 20 - start, "the run continues at the step after the signal"
+        # Sums over rows in another order differ by rounding, which 20 steps amplify.
+        assert stored["losses"] == pytest.approx(alone[start:], abs=1e-5)
+        for ours, theirs in zip(log, stored["log"], strict=True):
+            measure = "right" if kind == "vision" else "perplexity"
+            assert theirs[measure] == pytest.approx(ours[measure], rel=1e-4)
+        final = torch.load(folder / f"{kind}.pt", weights_only=True)
+        assert final.keys() == weights.keys()
+        assert all(torch.allclose(final[name], weights[name], atol=1e-4) for name in weights)
 
 
 def test_rows_of_processes_are_the_batch_in_order() -> None:
@@ -66,7 +70,7 @@ def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) ->
         assert processes == ALONE
         assert processes.first
         module = nn.Linear(2, 2)
-        assert processes.wrap(module) is module
+        assert processes.wrap(module, module) is module
     with pytest.raises(InputError, match="expected sharding among ddp, fsdp; got 'tensor'"), join_processes("tensor"):  # type: ignore[arg-type]
         pass
 

@@ -34,9 +34,10 @@ ORDER, ROW = 0, 1
 
 @runtime_checkable
 class Batches(Protocol):
-    """The batches of training, the same whenever an epoch is read again."""
+    """The batches of training, the same whenever an epoch is read again: `steps` of `batch_size` rows in an epoch."""
 
     steps: int
+    batch_size: int
 
     def epoch(self, number: int, *, start: int = 0, rows: slice = slice(None)) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches `start`, `start` + 1, ... of an epoch: of each batch the rows that this process takes."""

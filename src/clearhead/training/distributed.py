@@ -47,8 +47,11 @@ class Processes:
         share = batch_size // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """Return the module so that a backward pass averages gradients over the processes."""
+    def wrap(self, module: nn.Module, model: nn.Module) -> nn.Module:
+        """Return the module so that a backward pass averages gradients over the processes.
+
+        model: the part of the module that has all parameters; "fsdp" divides it, so that it can also be called alone
+        """
         if self.sharding is None:
             return module
         if self.sharding == "ddp":
@@ -56,23 +59,30 @@ class Processes:
 
             return DistributedDataParallel(module)
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-        device = next(module.parameters()).device.type
-        mesh = init_device_mesh(device, (self.count,))
-        for blocks in [child for child in module.modules() if isinstance(child, nn.ModuleList)]:
-            for block in blocks:
-                fully_shard(block, mesh=mesh)
-        fully_shard(module, mesh=mesh)
+        mesh = init_device_mesh(next(model.parameters()).device.type, (self.count,))
+        # Only blocks: every process must call what is divided by itself, and a cluster of an adaptive softmax is called
+        # where a batch has its words.
+        for name, child in list(model.named_modules()):
+            if isinstance(child, nn.ModuleList) and name.endswith("blocks"):
+                for block in child:
+                    fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        if hasattr(model, "loss"):  # of language models, called in place of forward
+            register_fsdp_forward_method(model, "loss")
         return module
 
-    def without_reduction(self, module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Return a context in which backward passes do not average gradients yet, unless it is the last part."""
+    def without_reduction(self, module: nn.Module, model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Return a context in which backward passes do not average gradients yet, unless it is the last part.
+
+        module, model: as in `wrap`, of which `module` is the result
+        """
         if self.sharding == "ddp" and not last:
             context: AbstractContextManager[None] = module.no_sync()  # type: ignore[operator]
             return context
         if self.sharding == "fsdp":
-            module.set_requires_gradient_sync(last)  # type: ignore[operator]
+            model.set_requires_gradient_sync(last)  # type: ignore[operator]
         return nullcontext()
 
     def mean(self, value: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class Stepper:
 
     def __init__(self, model: nn.Module, recipe: Recipe, task: Task, *, processes: Processes = ALONE) -> None:
         self.model, self.recipe, self.processes = model, recipe, processes
-        self._losses = processes.wrap(_Losses(model, task, recipe.seed))
+        self._losses = processes.wrap(_Losses(model, task, recipe.seed), model)
         self._compiled = torch.compile(self._losses) if recipe.compile else self._losses
         self.optimizer = _optimizer(model, recipe)
         self.average = WeightAverage(model, recipe.ema) if recipe.ema else None
@@ -59,7 +59,7 @@ class Stepper:
         total = torch.zeros((), device=self.device)
         parts = list(zip(inputs.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
         for number, (part, part_targets) in enumerate(parts):
-            with self.processes.without_reduction(self._losses, last=number == len(parts) - 1):
+            with self.processes.without_reduction(self._losses, self.model, last=number == len(parts) - 1):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
                     losses = self._compiled(part.to(self.device), part_targets.to(self.device), step)
                 loss = losses.mean() / len(parts)
@@ -124,7 +124,7 @@ def train(
         log = _log_until(folder, start.epoch)
         metrics = Metrics(folder, step=start.step, tensorboard=tensorboard) if processes.first else None
         start_time, step, loss_sum = time.perf_counter() - start.seconds, start.step, start.loss_sum
-        rows, stream = processes.rows(recipe.batch_size) if processes.count > 1 else slice(None), None
+        rows, stream = processes.rows(batches.batch_size) if processes.count > 1 else slice(None), None
         while step < steps:
             epoch, index = divmod(step, batches.steps)
             if stream is None:

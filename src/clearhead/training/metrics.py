@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.errors import InputError
+from clearhead.storage import WriteError
 
 __all__ = ["METRICS", "Metrics"]
 
@@ -44,8 +45,13 @@ class Metrics:
         self._losses, self._time = [], time.perf_counter()
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
+        except OSError as error:
+            raise WriteError(
+                f"cannot write {self._path}: {error.strerror or error}; free space, and the same command continues"
+            ) from None
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)

@@ -100,6 +100,7 @@ def run_recipe(
     The other arguments are those of `clearhead.training.loop.train`.
     """
     run = prepare_run(file, data, loading=loading)
+    kind = type(run.model)  # sharding changes the class of the model
     if after_epoch is not None:
         evaluate = run.task.evaluate
         run.task.evaluate = lambda model: {**evaluate(model), **after_epoch(model)}
@@ -117,7 +118,7 @@ def run_recipe(
     )
     weights = {name: whole_tensor(tensor) for name, tensor in run.model.state_dict().items()}
     if processes.first:
-        whole = type(run.model)(run.model.config)
+        whole = kind(run.model.config)
         whole.load_state_dict(weights)
         save_native(whole, folder / MODEL_FOLDER)
     processes.wait()
