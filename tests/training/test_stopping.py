@@ -91,3 +91,15 @@ def test_metrics_after_the_checkpoint_are_removed(tmp_path: Path) -> None:
     assert '"step": 60, "loss": 50.5' in lines[2]
     metrics.add_epoch(60, {"accuracy": 0.5, "note": "text"})
     assert path.read_text().splitlines()[3] == '{"step": 60, "accuracy": 0.5}'
+
+
+def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    metrics = Metrics(tmp_path, step=0, tensorboard=True)
+    for step in range(1, 41):
+        metrics.add_step(step, loss=float(step), learning_rate=0.1)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(20, 10.5), (40, 30.5)]
