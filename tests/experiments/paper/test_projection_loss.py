@@ -88,6 +88,7 @@ def test_the_experiment_measures_before_training_and_after_every_epoch(
     assert all(len(curve) == 3 for curve in losses.values())
     assert len({curve[0]["true_loss"] for curve in losses.values()}) == 4
     for curve in losses.values():
+        assert len({point["true_loss"] for point in curve}) == 3
         for point in curve:
             for start in ("", "random_"):
                 output, published = point[f"{start}output_square"], point[f"{start}published_loss"]

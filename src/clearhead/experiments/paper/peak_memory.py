@@ -16,16 +16,17 @@ def peak_bytes(compute: Callable[[], Any]) -> int:
 
     Tensors from before, also if they are changed in place, and memory inside compiled kernels are not counted.
     """
-    with _LiveBytes() as live:
+    live = _LiveBytes()
+    with live:
         compute()
     return live.peak
 
 
-class _LiveBytes(TorchDispatchMode):
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of new storages while they exist."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._counted: dict[int, weakref.ref[Any]] = {}
 
