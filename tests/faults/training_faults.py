@@ -40,7 +40,7 @@ TRAINING_FAULTS = (
     Fault("perplexity: the end of the text is left out", "training/evaluation.py", "        starts.append(len(tokens) - 1 - length)\n", "        pass\n", MEASURES),
     Fault("evaluation: in training mode", "training/evaluation.py", "    model.eval()\n", "", MEASURES),
     Fault("overlap: the union counts the intersection twice", "training/evaluation.py", "counts.sum(dim=0) + counts.sum(dim=1) - counts.diagonal())", "counts.sum(dim=0) + counts.sum(dim=1))", MEASURES),
-    Fault("overlap: ignored pixels count", "training/evaluation.py", "counted = masks != ignored", "counted = masks < classes", MEASURES),
+    Fault("overlap: ignored pixels count", "training/evaluation.py", "counted = masks != ignored", "counted = masks >= 0", MEASURES),
     Fault("recipe file: unknown keys are ignored", "training/recipe_file.py", "        if key not in known:\n", "        if False:\n", FILES),
     Fault("recipe file: text for a number", "training/recipe_file.py", "type(value) not in accepted[type(default)]", "False", FILES),
     Fault("recipe file: one operator for all layers", "training/recipe_file.py", "        operators[int(number)] = layer_operators(entry, layers=1)[0]\n", "        pass\n", FILES),

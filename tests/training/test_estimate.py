@@ -13,7 +13,7 @@ from clearhead.training.run import build_model
 
 
 def _file(*changes: str, name: str = "vit-cifar-10-small") -> RecipeFile:
-    return read_recipe_file(name, ["model.image_size=32", "model.channels=3", "model.classes=10", *changes])
+    return read_recipe_file(name, list(changes))
 
 
 def test_parameters_steps_and_rates_are_those_of_the_run() -> None:

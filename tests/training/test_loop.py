@@ -55,7 +55,7 @@ def _run(folder: Path, *, recipe: Recipe = RECIPE, die_at: int | None = None, **
 
     def evaluate(trained: nn.Module) -> dict[str, Any]:
         accuracy = measure_accuracy(trained, images, labels, batch_size=11)
-        return {"right": accuracy.right}
+        return {"right": accuracy.right, "weight": float(trained.head.weight.detach().double().square().sum())}
 
     augment = options.pop("augment", random_changes)
     batches = TensorBatches(images, labels, batch_size=recipe.batch_size, seed=recipe.seed, augment=augment)
@@ -287,7 +287,9 @@ def test_the_average_is_evaluated_saved_and_returned(tmp_path: Path) -> None:
     images, labels = _data()
     plain, model = _run(tmp_path / "plain"), _run(tmp_path / "averaged", recipe=averaged)
     assert not _same(plain, model)
-    assert _facts(tmp_path / "averaged")[-1]["right"] == measure_accuracy(model, images, labels).right
+    last = _facts(tmp_path / "averaged")[-1]
+    assert last["right"] == measure_accuracy(model, images, labels).right
+    assert last["weight"] == float(model.head.weight.detach().double().square().sum())
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", recipe=averaged, die_at=9)
     assert _same(model, _run(tmp_path / "killed", recipe=averaged))

@@ -14,6 +14,7 @@ from clearhead.errors import InputError
 from clearhead.models.native import load_native
 from clearhead.models.vit import VisionTransformer
 from clearhead.operators.named import RPC, Softmax, Symmetric
+from clearhead.training.estimate import estimate_run
 from clearhead.training.evaluation import measure_perplexity
 from clearhead.training.loop import read_log
 from clearhead.training.recipe_file import layer_operators, read_recipe_file, shipped_recipes
@@ -168,6 +169,7 @@ def test_every_shipped_recipe_can_be_read() -> None:
         assert file.title
         assert file.cost
         assert file.data.get
+        assert estimate_run(file).steps > 100, "a dry run needs no data"
 
 
 WRONG = {

@@ -162,8 +162,10 @@ def _build(file: str, name: str, kind: type[Any], stored: Any) -> Any:
     _check_keys(file, f" in [{name}]", section, fields)
     if kind is DataSettings and "augmentation" in section:
         section["augmentation"] = _build(file, "data.augmentation", Augmentation, section["augmentation"])
-    for key, value in section.items():
+    for key, value in list(section.items()):
         default = fields[key].default
+        if isinstance(default, tuple) and isinstance(value, list):  # TOML has no tuples
+            section[key] = tuple(value)
         accepted: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
         if type(default) in accepted and type(value) not in accepted[type(default)]:
             raise InputError(f"{file} has {key} = {value!r} in [{name}]; expected a value like {default!r}")

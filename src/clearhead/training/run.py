@@ -150,8 +150,8 @@ def held_out_images(file: RecipeFile, data: Path, count: int) -> Tensor:
 
 
 def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
-    """Return the recipe's model with fresh weights. `sizes` are those that the data determine."""
-    settings = {**sizes, **file.model}
+    """Return the recipe's model with fresh weights. `sizes` are those of the data, which replace the recipe's."""
+    settings = {**file.model, **sizes}
     kind, name = settings.pop("kind", None), settings.pop("name", None)
     if name is None and kind not in KINDS:
         raise InputError(f"{file.name} has the model kind {kind!r}; expected one of {', '.join(KINDS)}")

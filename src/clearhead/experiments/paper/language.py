@@ -85,7 +85,7 @@ def attacked_perplexity(
     tokens: None for all; stride: of windows, as in `measure_perplexity`; seed: of the attacks
     """
     context: int = model.config.context  # type: ignore[union-attr, assignment]
-    window = {"context": context, "stride": stride}
+    window: dict[str, Any] = {"context": context, "stride": stride}
     results = {}
     for split in ("valid", "test"):
         text = getattr(corpus, split)[:tokens]
