@@ -59,7 +59,7 @@ def measure_accuracy(model: nn.Module, images: Tensor, labels: Tensor, *, batch_
     return Accuracy(right=int(measured["right"]), images=len(images))
 
 
-def measure_classifier(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+def measure_classifier(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> dict[str, int | float]:
     """Return correct predictions, accuracy and mean loss over batches of images, from 0 to 1, and labels."""
     right, count, loss = 0, 0, 0.0
     with evaluating(model) as device:

@@ -44,7 +44,7 @@ class Metrics:
         self._write(step, {name: value for name, value in results.items() if isinstance(value, int | float)})
         self._losses, self._time = [], time.perf_counter()
 
-    def _write(self, step: int, values: Mapping[str, float]) -> None:
+    def _write(self, step: int, values: Mapping[str, int | float]) -> None:
         try:
             with self._path.open("a") as file:
                 file.write(json.dumps({"step": step, **values}) + "\n")
