@@ -74,7 +74,11 @@ def list_experiments(out: Path) -> None:
             (name, source, cost, full, day, result), (name, source, cost, full, day), (name, cost, day), (name, day),
         ]  # fmt: skip
         columns = first_that_fits(candidates, width=console.width)
-        # In a narrow terminal the results are printed below their rows.
+        # In a narrow terminal the figures or tables, and the results, are printed below their rows.
         ends = ["" if run is None or result in columns else f". Last: {clean(run.headline)}" for run in last]
-        below = [Text(experiment.reproduces + end) for experiment, end in zip(EXPERIMENTS, ends, strict=True)]
+        starts = [f"{e.source}: " if e.source and source not in columns else "" for e in EXPERIMENTS]
+        below = [
+            Text(f"{start}{experiment.reproduces}{end}")
+            for start, experiment, end in zip(starts, EXPERIMENTS, ends, strict=True)
+        ]
         print_columns(columns, console, beneath=below)
