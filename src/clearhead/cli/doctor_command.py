@@ -30,6 +30,7 @@ EXTRAS = {
     "plots": ("matplotlib",),
     "tables": ("pandas", "pyarrow"),
     "audio": ("soundfile",),
+    "train": ("tensorboard",),
 }
 """The packages of each extra. A package of several extras is listed at the first."""
 

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.errors import InputError
 from clearhead.models.language import LanguageModel, LanguageModelConfig
+from clearhead.private_names import storage_address
 from clearhead.training.recipe import learning_rate
 from clearhead.training.recipe_file import RecipeFile
 from clearhead.training.run import build_model
@@ -116,12 +117,12 @@ def _harmonic(count: int) -> float:
 
 def _saved_numbers(model: nn.Module, forward: Callable[[Tensor], Tensor], row: Tensor) -> int:
     """Return how many numbers a forward pass saves for the backward pass, without the weights."""
-    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    weights = {storage_address(parameter) for parameter in model.parameters()}
     seen: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage()._cdata not in weights:
-            seen[tensor.untyped_storage()._cdata] = tensor
+        if storage_address(tensor) not in weights:
+            seen[storage_address(tensor)] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from clearhead.private_names import DispatchMode
 
 __all__ = ["peak_bytes"]
 
@@ -22,7 +23,7 @@ def peak_bytes(compute: Callable[[], Any]) -> int:
     return live.peak
 
 
-class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _LiveBytes(DispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of new storages while they exist."""
 
     def __init__(self) -> None:
