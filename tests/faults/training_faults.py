@@ -45,5 +45,5 @@ TRAINING_FAULTS = (
     Fault("recipe file: text for a number", "training/recipe_file.py", "type(value) not in accepted[type(default)]", "False", FILES),
     Fault("recipe file: one operator for all layers", "training/recipe_file.py", "        operators[int(number)] = layer_operators(entry, layers=1)[0]\n", "        pass\n", FILES),
     Fault("recipe file: no augmentation", "training/run.py", "augment=changes if file.data.shift or file.data.flip else None", "augment=None", FILES),
-    Fault("recipe file: a run does not know its data", "training/run.py", "\"data\": {**dataclasses.asdict(file.data), \"contents\": contents}", "\"data\": {\"contents\": contents}", FILES),
+    Fault("recipe file: a run does not know its data", "training/run.py", "\"data\": {**settings, \"contents\": contents}", "\"data\": {\"contents\": contents}", FILES),
 )  # fmt: skip

@@ -242,3 +242,11 @@ def test_perplexity_is_that_of_the_split(tmp_path: Path) -> None:
     assert results["valid_perplexity"] != results["test_perplexity"]
     tokens = torch.tensor([3, 2, 1, 0])
     assert measure_perplexity(run.model, tokens, context=5) > 1
+
+
+def test_hints_in_a_recipe_do_not_identify_a_run(tmp_path: Path) -> None:
+    path, data = _write(tmp_path, VISION), _images(tmp_path)
+    plain = prepare_run(read_recipe_file(path), data).describe
+    hints = ['data.get="somewhere else"', "data.rows=7"]
+    assert prepare_run(read_recipe_file(path, hints), data).describe == plain
+    assert prepare_run(read_recipe_file(path, ["data.shift=2"]), data).describe != plain

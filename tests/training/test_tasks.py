@@ -9,10 +9,11 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from clearhead.data.masks import IGNORED
 from clearhead.errors import InputError
 from clearhead.training.batches import TensorBatches, TokenBatches
 from clearhead.training.recipe import Recipe
-from clearhead.training.tasks import IGNORED, Classification, Language, Segmentation, mix_neighbours
+from clearhead.training.tasks import Classification, Language, Segmentation, mix_neighbours
 
 
 def _generator(seed: int = 0) -> torch.Generator:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from clearhead.data.masks import IGNORED
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval, wilson_interval
 
@@ -149,7 +150,7 @@ class Overlap:
 
 
 def measure_overlap(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, classes: int, ignored: int = 255
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, classes: int, ignored: int = IGNORED
 ) -> Overlap:
     """Return the overlap of predicted masks with true ones over batches of images and masks (b, y, x)."""
     counts = torch.zeros(classes * classes, dtype=torch.int64)

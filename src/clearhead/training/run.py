@@ -145,7 +145,7 @@ def held_out_images(file: RecipeFile, data: Path, count: int) -> Tensor:
     if not file.data.image_size:
         return as_pixels(read_images(data).test_images[:count])
     transform = image_transform(file.data.augmentation, file.data.image_size, train=False)
-    images, _ = next(all_samples(open_held_out(data, target="label"), batch_size=count, transform=transform))
+    images, _ = next(all_samples(open_held_out(data, target=file.data.target), batch_size=count, transform=transform))
     return images
 
 
@@ -172,10 +172,13 @@ def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
 
 def _describe(file: RecipeFile, model: nn.Module, contents: str) -> dict[str, Any]:
     kind = next(name for name, kind in KINDS.items() if type(model) is kind.model)
+    settings = dataclasses.asdict(file.data)
+    for name in ("get", "rows"):  # they change no result
+        del settings[name]
     return {
         "task": file.task,
         "model": {"kind": kind, **json.loads(json.dumps(KINDS[kind].as_json(model.config)))},
-        "data": {**dataclasses.asdict(file.data), "contents": contents},
+        "data": {**settings, "contents": contents},
     }
 
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, nll_loss
 
+from clearhead.data.masks import IGNORED
 from clearhead.errors import InputError
 from clearhead.training.evaluation import token_losses
 from clearhead.training.recipe import Recipe
 
-__all__ = ["IGNORED", "Classification", "Evaluate", "Language", "Segmentation", "Task", "mix_neighbours"]
+__all__ = ["Classification", "Evaluate", "Language", "Segmentation", "Task", "mix_neighbours"]
 
 Evaluate = Callable[[nn.Module], Mapping[str, Any]]
 """Measures a model after an epoch, for the log."""
@@ -24,10 +25,6 @@ Evaluate = Callable[[nn.Module], Mapping[str, Any]]
 
 def _measure_nothing(model: nn.Module) -> Mapping[str, Any]:
     return {}
-
-
-IGNORED = 255
-"""The class of pixels that count neither in the loss nor in an evaluation."""
 
 
 @runtime_checkable

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from clearhead.data.image_sets import read_images
-from clearhead.experiments.cache import cached
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.paper.study import (
@@ -24,12 +23,13 @@ from clearhead.experiments.paper.study import (
     StudyRun,
     compared,
     dry_run,
+    measure_study,
     measured_table,
     train_study,
 )  # fmt: skip
 from clearhead.models.native import load_native
 from clearhead.robustness.attacks import fgsm, pgd
-from clearhead.training.evaluation import as_pixels, measure_accuracy
+from clearhead.training.evaluation import as_pixels
 
 __all__ = ["CLASSIFICATION", "attacked_accuracy"]
 
@@ -53,11 +53,11 @@ DIFFER = (
 
 
 def attacked_accuracy(model: Path, data: Path, *, images: int, steps: int, seed: int) -> dict[str, float]:
-    """Return the accuracy on the first test images: clean, and after FGSM and PGD at every budget."""
+    """Return the accuracy on the first test images after FGSM and PGD at every budget."""
     classifier = load_native(model).eval()
     stored = read_images(data)
     pixels, labels = as_pixels(stored.test_images[:images]), stored.test_labels[:images]
-    results = {"clean": measure_accuracy(classifier, stored.test_images, stored.test_labels).value}
+    results = {}
     for budget in BUDGETS:
         for name, attack in (("FGSM", fgsm), ("PGD", pgd)):
             options: dict[str, Any] = {"eps": budget / 255}
@@ -76,23 +76,13 @@ def _measure(request: Request, folder: Path) -> Any:
     if request.dry_run:
         return None
     runs = train_study(STUDY, request, folder)
-    assert request.data is not None
     if request.scale == "paper":
         return runs, {}
-    measured: dict[str, dict[int, Mapping[str, float]]] = {}
-    for number, run in enumerate(runs):
-        request.progress(f"attacks: {run.variant}, seed {run.seed}", number, len(runs))
-        results = cached(
-            folder / "measured" / f"{run.folder.name}.json",
-            _attack_run,
-            {
-                "folder": str(run.folder), "data": str(request.data), "images": request.inputs or ATTACKED,
-                "steps": STEPS, "seed": run.seed, "loss": run.log[-1]["loss"],
-            },
-            packages=("operators", "models", "robustness"),
-            notice=request.notice,
-        )  # fmt: skip
-        measured.setdefault(run.variant, {})[run.seed] = results
+    settings = {"images": request.inputs or ATTACKED, "steps": STEPS}
+    packages = ("operators", "models", "robustness")
+    measured = measure_study(runs, request, folder, _attack_run, settings, packages=packages)
+    for run in runs:
+        measured[run.variant][run.seed]["clean"] = run.log[-1]["accuracy"]
     return runs, measured
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from clearhead.data.corpus import Corpus, read_corpus
-from clearhead.experiments.cache import cached
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.paper.study import (
@@ -24,6 +23,8 @@ from clearhead.experiments.paper.study import (
     Variants,
     compared,
     dry_run,
+    first_layers,
+    measure_study,
     measured_table,
     train_study,
 )  # fmt: skip
@@ -50,15 +51,10 @@ DIFFER = (
 )
 
 
-def _first_layers(count: int, operator: str) -> tuple[str, ...]:
-    layers = ", ".join(f"{number} = {{{operator}}}" for number in range(count))
-    return (f'model.attention={{operator = "symmetric", layers = {{{layers}}}}}',)
-
-
 def _robust(layers: int) -> Variants:
     return {
-        "clamped keys": _first_layers(layers, 'operator = "clamped", strength = 4.0'),
-        "RPC": _first_layers(layers, 'operator = "rpc", iterations = 4, strength = 4.0'),
+        "clamped keys": first_layers('operator = "clamped", strength = 4.0', layers),
+        "RPC": first_layers('operator = "rpc", iterations = 4, strength = 4.0', layers),
     }
 
 
@@ -104,21 +100,9 @@ def _measure(request: Request, folder: Path) -> Any:
     if request.dry_run:
         return None
     runs = train_study(STUDY, request, folder)
-    measured: dict[str, dict[int, Mapping[str, float]]] = {}
-    for number, run in enumerate(runs):
-        request.progress(f"attacks: {run.variant}, seed {run.seed}", number, len(runs))
-        results = cached(
-            folder / "measured" / f"{run.folder.name}.json",
-            _attack_run,
-            {
-                "folder": str(run.folder), "data": str(request.data), "tokens": _tokens(request),
-                "sliding": request.scale == "paper", "seed": run.seed, "loss": run.log[-1]["loss"],
-            },
-            packages=("operators", "models", "robustness", "training"),
-            notice=request.notice,
-        )  # fmt: skip
-        measured.setdefault(run.variant, {})[run.seed] = results
-    return runs, measured
+    settings = {"tokens": _tokens(request), "sliding": request.scale == "paper"}
+    packages = ("operators", "models", "robustness", "training")
+    return runs, measure_study(runs, request, folder, _attack_run, settings, packages=packages)
 
 
 def _tokens(request: Request) -> int | None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from clearhead.data.augmentation import image_transform
 from clearhead.data.batches import all_samples
-from clearhead.experiments.cache import cached
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.paper.study import (
@@ -22,6 +21,7 @@ from clearhead.experiments.paper.study import (
     Variants,
     compared,
     dry_run,
+    measure_study,
     measured_table,
     train_study,
 )  # fmt: skip
@@ -106,21 +106,9 @@ def _measure(request: Request, folder: Path) -> Any:
     if request.dry_run:
         return None
     runs = train_study(STUDY, request, folder)
-    measured: dict[str, dict[int, Results]] = {}
-    for number, run in enumerate(runs):
-        request.progress(f"corruptions: {run.variant}, seed {run.seed}", number, len(runs))
-        results = cached(
-            folder / "measured" / f"{run.folder.name}.json",
-            _corrupt_run,
-            {
-                "folder": str(run.folder), "data": str(request.data), "images": _images(request), "seed": run.seed,
-                "recipe": STUDY.paper if request.scale == "paper" else STUDY.small, "loss": run.log[-1]["loss"],
-            },
-            packages=("operators", "models", "robustness", "training", "data"),
-            notice=request.notice,
-        )  # fmt: skip
-        measured.setdefault(run.variant, {})[run.seed] = results
-    return runs, measured
+    settings = {"images": _images(request), "recipe": STUDY.paper if request.scale == "paper" else STUDY.small}
+    packages = ("operators", "models", "robustness", "training", "data")
+    return runs, measure_study(runs, request, folder, _corrupt_run, settings, packages=packages)
 
 
 def _images(request: Request) -> int | None:

@@ -1,6 +1,7 @@
 """A study: one recipe trained with attention variants from several seeds, at a small scale or at the paper's."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.experiments.cache import cached
 from clearhead.experiments.estimates import differences
 from clearhead.experiments.experiment import Report, Request
 from clearhead.experiments.tables import Field, Table, decimals, over_runs, plus_minus
@@ -21,21 +23,23 @@ from clearhead.training.tasks import Evaluate
 
 __all__ = [
     "ASYMMETRIC_RPC", "CLAMPED", "RPC_ALL", "RPC_FIRST", "SCALED", "SOFTMAX", "SYMMETRIC", "Study", "StudyRun",
-    "Variants", "compared", "dry_run", "measured_table", "study_images", "train_study",
+    "Variants", "compared", "dry_run", "first_layers", "measure_study", "measured_table", "study_images", "train_study",
 ]  # fmt: skip
 
 Variants = Mapping[str, Sequence[str]]
 """Changes of the recipe by the name of the variant."""
 
 
-def _first_layer(operator: str) -> tuple[str, ...]:
-    return (f'model.attention={{operator = "symmetric", layers = {{0 = {{{operator}}}}}}}',)
+def first_layers(operator: str, count: int = 1) -> tuple[str, ...]:
+    """Return the change that uses an operator in the first layers and symmetric attention in the others."""
+    layers = ", ".join(f"{number} = {{{operator}}}" for number in range(count))
+    return (f'model.attention={{operator = "symmetric", layers = {{{layers}}}}}',)
 
 
 SOFTMAX: Variants = {"softmax": ('model.attention="softmax"',)}
 SYMMETRIC: Variants = {"symmetric": ('model.attention="symmetric"',)}
-CLAMPED: Variants = {"clamped keys": _first_layer('operator = "clamped", strength = 4.0')}
-RPC_FIRST: Variants = {"RPC, layer 0": _first_layer('operator = "rpc", iterations = 4, strength = 4.0')}
+CLAMPED: Variants = {"clamped keys": first_layers('operator = "clamped", strength = 4.0')}
+RPC_FIRST: Variants = {"RPC, layer 0": first_layers('operator = "rpc", iterations = 4, strength = 4.0')}
 RPC_ALL: Variants = {"RPC, all layers": ('model.attention={operator = "rpc", iterations = 2, strength = 3.0}',)}
 ASYMMETRIC_RPC: Variants = {
     "asymmetric RPC, layer 0": (
@@ -64,11 +68,10 @@ class Study:
         replaced = self.paper_variants if request.scale == "paper" else {}
         changes = [*replaced.get(variant, self.variants[variant]), f"training.seed={seed}"]
         file = read_recipe_file(self.paper if request.scale == "paper" else self.small, changes)
-        if request.epochs is not None:
-            warmup = min(file.recipe.warmup, request.epochs / 4)
-            changes += [f"training.epochs={request.epochs}", f"training.warmup={warmup}"]
-            file = read_recipe_file(self.paper if request.scale == "paper" else self.small, changes)
-        return file
+        if request.epochs is None:
+            return file
+        warmup = min(file.recipe.warmup, request.epochs / 4)
+        return dataclasses.replace(file, recipe=dataclasses.replace(file.recipe, epochs=request.epochs, warmup=warmup))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,31 @@ def train_study(study: Study, request: Request, folder: Path, *, after_epoch: Ev
             StudyRun(variant=variant, seed=seed, folder=run_folder, log=trained.log, parameters=trained.parameters)
         )
     return runs
+
+
+def measure_study(
+    runs: Sequence[StudyRun],
+    request: Request,
+    folder: Path,
+    measure: Callable[..., Any],
+    settings: Mapping[str, Any],
+    *,
+    packages: Sequence[str],
+) -> dict[str, dict[int, Any]]:
+    """Return the result of `measure` for every run, by variant and seed; results are cached.
+
+    measure: called with the folder of the run and the data, as text, the seed, the loss of the last epoch, which
+        identifies the weights, and `settings`
+    packages: as in `cached`
+    """
+    measured: dict[str, dict[int, Any]] = {}
+    for number, run in enumerate(runs):
+        request.progress(f"measuring: {run.variant}, seed {run.seed}", number, len(runs))
+        of_run = {"folder": str(run.folder), "data": str(request.data), "seed": run.seed, "loss": run.log[-1]["loss"]}
+        path = folder / "measured" / f"{run.folder.name}.json"
+        results = cached(path, measure, {**of_run, **settings}, packages=packages, notice=request.notice)
+        measured.setdefault(run.variant, {})[run.seed] = results
+    return measured
 
 
 def study_images(study: Study, request: Request, count: int) -> Tensor:
