@@ -112,7 +112,7 @@ def test_the_experiment_measures_before_training_and_after_every_epoch(
 def test_the_model_before_training_is_the_one_that_was_trained(tmp_path: Path) -> None:
     study, data = tiny_study(projection_loss.STUDY, tmp_path), write_images(tmp_path)
     request = Request(out=tmp_path, data=data, seeds=1, seed=3, epochs=1)
-    for run in train_study(study, request, tmp_path / "out"):
+    for run in train_study(study, request):
         start = prepare_run(study.recipe(request, run.variant, run.seed), data).model
         initial = run.initial_model().state_dict()
         assert all(torch.equal(tensor, initial[name]) for name, tensor in start.state_dict().items())

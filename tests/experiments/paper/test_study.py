@@ -92,6 +92,17 @@ def test_the_study_of_scaled_attention_writes_its_page_and_continues(tiny: Reque
     assert (tiny.out / "paper-scaled-attention" / "training.svg").exists()
 
 
+def test_studies_of_one_recipe_share_their_runs(tiny: Request) -> None:
+    runs = {run.folder: run for run in train_study(scaled_training.STUDY, tiny)}
+    times = {folder: (folder / "log.jsonl").stat().st_mtime_ns for folder in runs}
+    shared = [run for run in train_study(classification.STUDY, tiny) if run.folder in runs]
+    assert [run.variant for run in shared] == ["softmax", "softmax"]
+    assert all(run.log == runs[run.folder].log for run in shared)
+    assert all((folder / "log.jsonl").stat().st_mtime_ns == time for folder, time in times.items())
+    longer = train_study(scaled_training.STUDY, dataclasses.replace(tiny, epochs=1))
+    assert not {run.folder for run in longer} & set(runs)
+
+
 def test_the_study_of_classification_attacks_every_run(tiny: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classification, "BUDGETS", (1, 3, 6))
     outcome = classification.CLASSIFICATION.run(tiny)
@@ -111,7 +122,7 @@ def test_the_study_of_classification_attacks_every_run(tiny: Request, monkeypatc
 def test_attacks_lower_the_accuracy_of_a_model_that_has_one(tiny: Request, tmp_path: Path) -> None:
     run = train_study(
         Study(small=str(tmp_path / "tiny.toml"), paper="deit-tiny-imagenet", variants=SOFTMAX, seeds=1),
-        dataclasses.replace(tiny, epochs=40), tmp_path / "runs",
+        dataclasses.replace(tiny, epochs=40),
     )[0]  # fmt: skip
     stored = np.load(tmp_path / "images.npz")
     np.savez(
@@ -146,7 +157,7 @@ def test_a_diverged_run_is_named_and_left_out(tiny: Request, monkeypatch: pytest
 
     monkeypatch.setattr(study, "run_recipe", fragile)
     request = dataclasses.replace(tiny, notice=notices.append)
-    runs = train_study(scaled_training.STUDY, request, tiny.out)
+    runs = train_study(scaled_training.STUDY, request)
     assert [(run.variant, run.seed) for run in runs] == [("softmax", 0), ("scaled", 0)]
     assert notices == [f"{variant}, seed 1: the loss is nan at step 3" for variant in ("softmax", "scaled")]
 

@@ -75,7 +75,7 @@ def attacked_accuracy(model: Path, data: Path, *, images: int, steps: int, seed:
 def _measure(request: Request, folder: Path) -> Any:
     if request.dry_run:
         return None
-    runs = train_study(STUDY, request, folder)
+    runs = train_study(STUDY, request)
     if request.scale == "paper":
         return runs, {}
     settings = {"images": request.inputs or ATTACKED, "steps": STEPS}

@@ -92,7 +92,7 @@ def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, dict[str, l
         return None
     images = study_images(STUDY, request, request.inputs or IMAGES)
     results = []
-    for run in train_study(STUDY, request, folder):
+    for run in train_study(STUDY, request):
         measured = measure_gammas(run.model(), images, seed=run.seed)
         results.append((run, {**measured, BEFORE: measure_gammas(run.initial_model(), images, seed=run.seed)[TRAINED]}))
     return results

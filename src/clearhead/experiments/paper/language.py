@@ -99,7 +99,7 @@ def attacked_perplexity(
 def _measure(request: Request, folder: Path) -> Any:
     if request.dry_run:
         return None
-    runs = train_study(STUDY, request, folder)
+    runs = train_study(STUDY, request)
     settings = {"tokens": _tokens(request), "sliding": request.scale == "paper"}
     packages = ("operators", "models", "robustness", "training")
     return runs, measure_study(runs, request, folder, _attack_run, settings, packages=packages)

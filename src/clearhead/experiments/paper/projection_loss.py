@@ -108,7 +108,7 @@ def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, list[Mappin
     count = request.inputs or IMAGES
     measure = partial(projection_losses, images=study_images(STUDY, request, count), seed=request.seed)
     # The log holds the losses, so runs with another number of images are other runs.
-    runs = train_study(STUDY, request, folder / f"{count}-images", after_epoch=measure)
+    runs = train_study(STUDY, request, folder=folder / f"{count}-images", after_epoch=measure)
     return [(run, [measure(run.initial_model()), *run.log]) for run in runs]
 
 

@@ -29,7 +29,7 @@ TITLES = {"accuracy": "accuracy", "test_loss": "test loss", "loss": "training lo
 
 
 def _measure(request: Request, folder: Path) -> list[StudyRun] | None:
-    return None if request.dry_run else train_study(STUDY, request, folder)
+    return None if request.dry_run else train_study(STUDY, request)
 
 
 def _report(runs: list[StudyRun] | None, request: Request) -> Report:

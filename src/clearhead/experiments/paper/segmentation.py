@@ -105,7 +105,7 @@ def evaluated_batches(file: RecipeFile, data: Path, *, images: int | None) -> It
 def _measure(request: Request, folder: Path) -> Any:
     if request.dry_run:
         return None
-    runs = train_study(STUDY, request, folder)
+    runs = train_study(STUDY, request)
     settings = {"images": _images(request), "recipe": STUDY.paper if request.scale == "paper" else STUDY.small}
     packages = ("operators", "models", "robustness", "training", "data")
     return runs, measure_study(runs, request, folder, _corrupt_run, settings, packages=packages)

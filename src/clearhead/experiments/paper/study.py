@@ -95,10 +95,13 @@ class StudyRun:
         return initial.eval()
 
 
-def train_study(study: Study, request: Request, folder: Path, *, after_epoch: Evaluate | None = None) -> list[StudyRun]:
+def train_study(
+    study: Study, request: Request, *, folder: Path | None = None, after_epoch: Evaluate | None = None
+) -> list[StudyRun]:
     """Train every variant from every seed; finished runs are not repeated. A run that diverges is left out, and named.
 
-    after_epoch: measures the model after every epoch, for the log
+    folder: of the runs; by default one that all studies of the recipe share
+    after_epoch: measures the model after every epoch, for the log; runs with other measures need a folder of their own
 
     All variants of one seed come before the next seed, so that an interrupted study can be compared so far.
     """
@@ -114,7 +117,8 @@ def train_study(study: Study, request: Request, folder: Path, *, after_epoch: Ev
             request.progress(cell, round(100 * (number + step / steps)), 100 * len(cells))
 
         name = "-".join(variant.replace(",", "").lower().split())
-        run_folder = folder / "runs" / f"{name}-{seed}"
+        shared = request.out / "runs" / f"{file.name}-{file.recipe.epochs}-epochs"
+        run_folder = (folder or shared) / f"{name}-{seed}"
         run_folder.mkdir(parents=True, exist_ok=True)
         try:
             trained = run_recipe(
