@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,51 @@ def test_each_sample_draws_its_own_numbers() -> None:
     images, targets = _epoch(_batches())
     noise = (images.mean(dim=(1, 2, 3)) - targets).tolist()
     assert len({round(value, 5) for value in noise}) == 20
+
+
+@pytest.mark.parametrize(("size", "counts"), [(6, [3, 3]), (7, [2, 2, 3])])
+def test_repeats_are_in_one_batch_with_different_augmentations(size: int, counts: list[int]) -> None:
+    data, without = _batches(batch_size=size, repeats=3), _batches(batch_size=size)
+    assert data.steps == without.steps == 3
+    once, epochs = dict[int, float](), []
+    for images, targets in without.epoch(1):
+        once |= {int(target): float(image.mean()) for image, target in zip(images, targets, strict=True)}
+    for number in (1, 2):
+        batches_of = list(data.epoch(number))
+        samples = [sorted(set(targets.tolist())) for _, targets in batches_of]
+        epochs.append(samples)
+        assert [len(targets) for _, targets in batches_of] == [size] * 3, "as many rows as without"
+        assert len({target for batch in samples for target in batch}) == 3 * len(counts), "in no other batch"
+        for images, targets in batches_of:
+            assert sorted(Counter(targets.tolist()).values()) == counts
+            assert len({float(image.mean()) for image in images}) == size, "every row has an augmentation of its own"
+            pairs = zip(targets[: size - 1 : 2].tolist(), targets[1::2].tolist(), strict=True)
+            assert all(a != b for a, b in pairs), "mixup mixes different samples"
+            if number == 1:  # the first copies are the rows without repeats
+                for image, target in list(zip(images, targets, strict=True))[: len(counts)]:
+                    assert float(image.mean()) == once.get(int(target), float(image.mean()))
+    assert epochs[0] != epochs[1]
+    again = _epoch(_batches(batch_size=size, repeats=3), 1)
+    assert torch.equal(again[0], _epoch(data, 1)[0])
+
+
+def test_workers_processes_and_a_later_start_do_not_change_repeated_rows() -> None:
+    whole = list(_batches(batch_size=6, repeats=3).epoch(2))
+    parts = [
+        list(_batches(batch_size=6, repeats=3, workers=workers).epoch(2, start=1, rows=rows))
+        for workers, rows in ((0, slice(0, 3)), (1, slice(3, 6)))
+    ]
+    for step in range(2):
+        for field in (0, 1):
+            assert torch.equal(torch.cat([part[step][field] for part in parts]), whole[step + 1][field])
+    copies = [{int(target) for target in part[0][1]} for part in parts]
+    assert copies[0] == copies[1], "processes get copies of the same samples"
+
+
+def test_repeats_of_a_corrupt_image_are_replaced_by_the_next() -> None:
+    targets = _epoch(_batches(Numbers(corrupt=(7,), number=8), batch_size=8, repeats=4, on_corrupt="skip", notice=str))
+    assert set(Counter(targets[1].tolist()).values()) == {4}
+    assert 7 not in targets[1].tolist()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -200,6 +246,9 @@ def test_damage_inside_a_table_is_one_line(tmp_path: Path) -> None:
 def test_impossible_settings_give_one_line() -> None:
     with pytest.raises(InputError, match="the batch size is 24; expected 1 to 23, the number of samples of numbers"):
         _batches(batch_size=24)
+    for repeats in (0, 6):
+        with pytest.raises(InputError, match=f"expected repeats from 1 to the batch size of 5; got {repeats}"):
+            _batches(repeats=repeats)
     mixed = [torch.zeros(3, 2, 2), torch.zeros(3, 2, 4)]
     with pytest.raises(InputError, match=r"images of different sizes, \(3, 2, 2\) and \(3, 2, 4\); resize them"):
         _epoch(_batches(transform=lambda image, target: (mixed[int(target) % 2], target)))
@@ -217,7 +266,8 @@ def test_the_fingerprint_depends_on_set_size_and_seed() -> None:
         _batches().fingerprint(),
         _batches(seed=4).fingerprint(),
         _batches(batch_size=6).fingerprint(),
+        _batches(repeats=2).fingerprint(),
         _batches(Numbers(number=24)).fingerprint(),
     }
-    assert len(prints) == 4
+    assert len(prints) == 5
     assert _batches().fingerprint() in prints

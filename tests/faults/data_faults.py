@@ -92,5 +92,5 @@ DATA_FAULTS = (
     Fault("batches: named in every epoch", BATCHES_FILE, "self._named.add(problem)", "pass", (BATCHES,)),
     Fault("batches: replaced in evaluation", BATCHES_FILE, "if not self._replace:", "if False:", (BATCHES,)),
     Fault("batches: the worker's traceback", BATCHES_FILE, "except ClearheadError as error:", "except KeyError as error:", (BATCHES,)),
-    Fault("batches: fingerprint without the set", BATCHES_FILE, 'f"{self.samples.fingerprint()} {self.batch_size} {self.seed}"', 'f"{self.batch_size} {self.seed}"', (BATCHES,)),
+    Fault("batches: fingerprint without the set", BATCHES_FILE, 'f"{self.samples.fingerprint()} {self.batch_size} {self.repeats} {self.seed}"', 'f"{self.batch_size} {self.repeats} {self.seed}"', (BATCHES,)),
 )  # fmt: skip

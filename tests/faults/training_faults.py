@@ -7,6 +7,9 @@ MEASURES = ("tests/training/test_measures.py",)
 STOPPING = ("tests/training/test_stopping.py",)
 FILES = ("tests/training/test_recipe_file.py",)
 PROCESSES = ("tests/training/test_distributed.py",)
+COMPILE = ("tests/training/test_compile.py",)
+BFLOAT16 = ("tests/training/test_bfloat16.py",)
+REPEATS = ("tests/data/test_batches.py", "tests/training/test_tasks.py")
 
 TRAINING_FAULTS = (
     Fault("task: mixup keeps the labels", "training/tasks.py", "losses = share * losses + (1 - share) * other", "losses = losses", TASKS),
@@ -46,4 +49,21 @@ TRAINING_FAULTS = (
     Fault("recipe file: one operator for all layers", "training/recipe_file.py", "        operators[int(number)] = layer_operators(entry, layers=1)[0]\n", "        pass\n", FILES),
     Fault("recipe file: no augmentation", "training/run.py", "augment=changes if file.data.shift or file.data.flip else None", "augment=None", FILES),
     Fault("recipe file: a run does not know its data", "training/run.py", "\"data\": {**settings, \"contents\": contents}", "\"data\": {\"contents\": contents}", FILES),
+    Fault("repeats: copies have the same augmentation", "data/batches.py", "_seed(self._seed, ROW, self._epoch, index)", "_seed(self._seed, ROW, self._epoch, index % len(self._samples))", REPEATS),
+    Fault("repeats: the same augmentation in every epoch", "data/batches.py", "_seed(self._seed, ROW, self._epoch, index)", "_seed(self._seed, ROW, 0, index)", REPEATS),
+    Fault("repeats: copies are neighbours", "data/batches.py", "row % samples] + len(order) * (row // samples)", "row // repeats] + len(order) * (row % repeats)", REPEATS),
+    Fault("repeats: copies are in different batches", "data/batches.py", "[:, row % samples] + len", "[(torch.arange(steps)[:, None] + row // samples) % steps, row % samples] + len", REPEATS),
+    Fault("repeats: every image once", "data/batches.py", "math.ceil(batch_size / repeats)", "batch_size", REPEATS),
+    Fault("repeats: every image in many batches", "data/batches.py", "order[: steps * samples].view(steps, samples)[:,", "order[:samples].expand(steps, samples)[:,", REPEATS),
+    Fault("repeats: impossible numbers", "data/batches.py", "    if not 1 <= repeats <= batch_size:", "    if False:", REPEATS),
+    Fault("repeats: ignored for images in memory", "training/run.py", "else None,\n        repeats=file.data.repeats,", "else None,", FILES),
+    Fault("repeats: ignored for images in files", "training/run.py", "train=True),\n        repeats=file.data.repeats,", "train=True),", FILES),
+    Fault("repeats: ignored for text", "training/run.py", "    if file.data.repeats != 1:", "    if False:", FILES),
+    Fault("repeats: a run does not know them", "training/run.py", "if settings[\"repeats\"] == 1:", "if True:", FILES),
+    Fault("compile: ignored", "training/loop.py", "torch.compile(self._losses) if recipe.compile else", "torch.compile(self._losses) if False else", COMPILE),
+    Fault("compile: its names in the checkpoint", "training/loop.py", "State(model=model, optimizer", "State(model=torch.compile(model) if recipe.compile else model, optimizer", COMPILE),
+    Fault("compile: draws are compiled too", "training/loop.py", "        return self.task.losses(self.model, *drawn)", "        return self.task.losses(self.model, *self.task.draw(drawn[0], drawn[1], seeded_generator(0, 0)))", COMPILE),
+    Fault("bfloat16: the weights are converted", "training/loop.py", "        self.optimizer = _optimizer(model, recipe)", "        self.optimizer = _optimizer(model.bfloat16() if recipe.precision == 'bfloat16' else model, recipe)", BFLOAT16),
+    Fault("bfloat16: an adaptive softmax in bfloat16", "models/language.py", "        x = x.to(adaptive.head.weight.dtype)\n", "        x = x.bfloat16()\n", BFLOAT16),
+    Fault("bfloat16: the evaluation too", "training/loop.py", "                    results = task.evaluate(model)", "                    with torch.autocast('cpu', torch.bfloat16, enabled=recipe.precision == 'bfloat16'):\n                        results = task.evaluate(model)", BFLOAT16),
 )  # fmt: skip

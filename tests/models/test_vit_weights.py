@@ -11,9 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.models.image_sizes import interpolate_positions
 from clearhead.models.native import load_native, save_native
 from clearhead.models.vit import VisionTransformer
 from clearhead.models.vit_weights import vit_from_huggingface, vit_from_timm
+from clearhead.numerics.precision import machine_epsilon, tolerance
 from tests.models.released_crate import randomised
 from tests.noise import largest_difference, weight_tolerance
 
@@ -36,8 +38,8 @@ def _huggingface(**changes: Any) -> nn.Module:
     return randomised(transformers.ViTForImageClassification(config))
 
 
-def _images() -> Tensor:
-    return torch.rand(7, 3, 12, 12, generator=torch.Generator().manual_seed(1))
+def _images(size: int = 12) -> Tensor:
+    return torch.rand(7, 3, size, size, generator=torch.Generator().manual_seed(1))
 
 
 def _normalised(images: Tensor, mean: Any, spread: Any) -> Tensor:
@@ -45,7 +47,7 @@ def _normalised(images: Tensor, mean: Any, spread: Any) -> Tensor:
 
 
 def _check_equal(model: VisionTransformer, expected: Tensor) -> None:
-    images = _images()
+    images = _images(model.config.image_size)
     with torch.no_grad():
         logits = model(images)
         close = weight_tolerance(model, lambda: model(images))
@@ -104,6 +106,62 @@ def test_logits_are_those_of_hugging_face() -> None:
         assert control > weight_tolerance(model, lambda: model(_images())), "the epsilon of norms matters"
     with pytest.raises(InputError, match="give pixel_mean= and pixel_spread="):
         vit_from_huggingface(theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("before", "side"), [(3, 5), (7, 4), (3, 3)])
+def test_interpolated_positions_are_those_of_timm(before: int, side: int, dtype: torch.dtype) -> None:
+    from timm.layers import resample_abs_pos_embed
+
+    positions = torch.randn(1, before**2 + 1, 11, generator=torch.Generator().manual_seed(2), dtype=dtype)
+    resized = interpolate_positions(positions, side=side)
+    expected = resample_abs_pos_embed(positions, [side, side])
+    # timm computes in float32 whatever the dtype, and rounds the result to the dtype.
+    close = (tolerance(torch.float32, terms=16) + machine_epsilon(dtype)) * float(positions.abs().max())
+    assert resized.dtype is dtype
+    assert resized.shape == expected.shape
+    assert largest_difference(resized, expected) <= close
+    assert torch.equal(resized[:, 0], positions[:, 0]), "the class token's position is kept"
+    if before != side:
+        control = resample_abs_pos_embed(positions, [side, side], antialias=False)
+        assert largest_difference(resized, control) > 2 * close
+
+
+def test_interpolated_positions_are_exact_in_double_precision() -> None:
+    """A cubic interpolation gives a constant back, and takes rows and columns alike."""
+    constant = torch.full((1, 10, 2), 0.3, dtype=torch.float64)
+    assert largest_difference(interpolate_positions(constant, side=5), constant[:, :1]) <= tolerance(torch.float64)
+    positions = torch.randn(1, 10, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    exchanged = torch.cat([positions[:, :1], positions[:, 1:].view(1, 3, 3).mT.reshape(1, 9, 1)], dim=1)
+    rows, columns = (interpolate_positions(grid, side=5)[:, 1:].view(5, 5) for grid in (positions, exchanged))
+    assert largest_difference(rows, columns.mT) <= tolerance(torch.float64)
+    assert largest_difference(rows, columns) > 0.1  # control: the grid is not symmetric
+
+
+@pytest.mark.parametrize("size", [8, 20])
+def test_logits_at_another_image_size_are_those_of_timm(size: int) -> None:
+    theirs = _timm()
+    model = vit_from_timm(theirs, image_size=size)
+    assert model.config.image_size == size
+    cfg = theirs.pretrained_cfg
+    theirs.set_input_size(img_size=size)
+    with torch.no_grad():
+        expected = theirs(_normalised(_images(size), cfg["mean"], cfg["std"]))
+    _check_equal(model, expected)
+    with pytest.raises(InputError, match="expected patch_size that divides image_size; got 4 and 18"):
+        vit_from_timm(theirs, image_size=18)
+
+
+def test_positions_of_hugging_face_are_interpolated_too(tmp_path: Path) -> None:
+    theirs = _huggingface()
+    theirs.save_pretrained(tmp_path)
+    state = theirs.state_dict()
+    for source in (theirs, tmp_path):
+        model = vit_from_huggingface(source, image_size=20, **PIXELS)
+        expected = interpolate_positions(state["vit.embeddings.position_embeddings"], side=5)
+        assert torch.equal(model.positions, expected)
+        assert model(_images(20)).shape == (7, 5)
+        assert torch.equal(model.class_token, state["vit.embeddings.cls_token"])
 
 
 OLDER = {

@@ -131,6 +131,30 @@ def test_shift_and_flip_of_a_recipe_reach_the_images(tmp_path: Path) -> None:
     assert len({json.dumps(run.describe["data"]) for run in runs.values()}) == 4
 
 
+def test_repeats_of_a_recipe_reach_the_batches(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for label in ("a", "b"):
+            folder = tmp_path / "files" / split / label
+            folder.mkdir(parents=True)
+            for shade in range(5):
+                Image.new("RGB", (4, 4), (10 * shade, 102, 255)).save(folder / f"{shade}.png")
+    in_files = VISION.replace("shift = 1\nflip = true", "image_size = 4").replace("[model]", "[model]\nchannels = 3")
+    for text, data in ((VISION, _images(tmp_path)), (in_files, tmp_path / "files")):
+        path = _write(tmp_path, text)
+        once, default, twice = (
+            prepare_run(read_recipe_file(path, changes), data)
+            for changes in (["data.repeats=1"], [], ["data.repeats=2"])
+        )
+        assert [run.batches.repeats for run in (once, default, twice)] == [1, 1, 2]  # type: ignore[attr-defined]
+        assert once.describe == default.describe != twice.describe
+    assert "repeats" not in once.describe["data"]
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("a b c d e f g\n" * 12)
+    with pytest.raises(InputError, match=r"repeats = 2 in \[data\]; text has no augmentation to repeat"):
+        prepare_run(read_recipe_file(_write(tmp_path, LANGUAGE), ["data.repeats=2"]), tmp_path)
+    assert read_recipe_file("deit-tiny-imagenet").data.repeats == 3
+
+
 LANGUAGE = """
 task = "language"
 [model]

@@ -38,7 +38,8 @@ def test_mixup_is_the_weighted_mean_of_neighbours_and_so_is_its_loss() -> None:
     neighbours = images[[1, 0, 3, 2, 5, 4]]
     assert torch.allclose(mixed, share * images + (1 - share) * neighbours)
     model, recipe = Scores(), Recipe(epochs=1, mixup=0.7, label_smoothing=0.2, warmup=0.0)
-    losses = Classification(recipe).losses(model, images, labels, _generator(3))
+    task = Classification(recipe)
+    losses = task.losses(model, *task.draw(images, labels, _generator(3)))
     assert torch.allclose(model.seen[0], mixed)
     logs = mixed.mean(dim=(2, 3)).log_softmax(dim=1)
     own, other = (-logs[range(6), chosen] for chosen in (labels, labels[[1, 0, 3, 2, 5, 4]]))
@@ -77,8 +78,10 @@ def test_the_share_has_a_beta_distribution_and_both_mixtures_occur() -> None:
 def test_mixing_is_the_same_for_parts_of_a_batch() -> None:
     images, labels = torch.rand(8, 3, 4, 4, generator=_generator()), torch.arange(8) % 3
     task = Classification(Recipe(epochs=1, mixup=0.8, cutmix=1.0, warmup=0.0))
-    whole = task.losses(Scores(), images, labels, _generator(1))
-    parts = [task.losses(Scores(), images[i : i + 2], labels[i : i + 2], _generator(1)) for i in range(0, 8, 2)]
+    whole, *parts = (
+        task.losses(Scores(), *task.draw(images[rows], labels[rows], _generator(1)))
+        for rows in (slice(None), *(slice(i, i + 2) for i in range(0, 8, 2)))
+    )
     assert torch.allclose(torch.cat(parts), whole)
     with pytest.raises(InputError, match="even number of rows in every process; got 3"):
         mix_neighbours(images[:3], _generator(), mixup=1.0, cutmix=0.0)
@@ -88,7 +91,7 @@ def test_segmentation_counts_the_pixels_of_each_image_that_are_not_ignored() -> 
     scores = torch.randn(3, 4, 2, 5, generator=_generator())
     masks = torch.randint(0, 4, (3, 2, 5), generator=_generator())
     masks[0, :, 2:], masks[2] = IGNORED, IGNORED
-    losses = Segmentation().losses(nn.Identity(), scores, masks, _generator())
+    losses = Segmentation().losses(nn.Identity(), scores, masks)
     logs = scores.log_softmax(dim=1)
     for image in (0, 1):
         pixels = [(y, x) for y in range(2) for x in range(5) if masks[image, y, x] != IGNORED]
@@ -120,7 +123,7 @@ def test_the_loss_of_a_sequence_is_the_mean_over_its_tokens() -> None:
     logs = Bigrams(7).scores.detach().log_softmax(dim=1)
     expected = [-sum(float(logs[a, b]) for a, b in pairwise(row)) / 5 for row in pieces.tolist()]
     for model in (Bigrams(7), WithLoss(7)):
-        losses = Language().losses(model, pieces[:, :-1], pieces[:, 1:], _generator())
+        losses = Language().losses(model, pieces[:, :-1], pieces[:, 1:])
         assert losses.tolist() == pytest.approx(expected, rel=1e-5)
 
 
@@ -143,15 +146,34 @@ def test_an_epoch_of_tokens_has_every_piece_once_and_the_next_token_as_target() 
         TokenBatches(tokens[:14], context=7, batch_size=1, seed=0)
 
 
-@pytest.mark.parametrize("kind", ["images", "tokens"])
+def test_repeated_images_are_in_one_batch_with_different_augmentations() -> None:
+    def noise(images: Tensor, generator: torch.Generator) -> Tensor:
+        return images + torch.rand(images.shape, generator=generator) / 1000
+
+    images, targets = torch.arange(50, dtype=torch.uint8).view(-1, 1, 1, 1), torch.arange(50)
+    batches = TensorBatches(images, targets, batch_size=12, seed=2, augment=noise, repeats=3)
+    seen = []
+    for pixels, labels in batches.epoch(1):
+        assert set(Counter(labels.tolist()).values()) == {3}
+        assert torch.equal((255 * pixels.flatten()).floor().long(), labels)
+        assert len(set(pixels.flatten().tolist())) == 12
+        assert all(a != b for a, b in labels.view(6, 2).tolist()), "mixup mixes different images"
+        seen += sorted(set(labels.tolist()))
+    assert len(seen) == len(set(seen)) == 4 * 4
+    assert batches.steps == 4
+    with pytest.raises(InputError, match="expected repeats from 1 to the batch size of 12; got 13"):
+        TensorBatches(images, targets, batch_size=12, seed=2, repeats=13)
+
+
+@pytest.mark.parametrize("kind", ["images", "repeated images", "tokens"])
 def test_processes_and_later_starts_get_rows_of_the_same_batches(kind: str) -> None:
     def noise(images: Tensor, generator: torch.Generator) -> Tensor:
         return images + torch.rand(images.shape, generator=generator)
 
     batches = (
         TensorBatches(torch.arange(50, dtype=torch.uint8).view(-1, 1, 1, 1), torch.arange(50), batch_size=8, seed=2,
-                      augment=noise)
-        if kind == "images" else TokenBatches(torch.arange(300), context=5, batch_size=8, seed=2)
+                      augment=noise, repeats=3 if kind == "repeated images" else 1)
+        if kind != "tokens" else TokenBatches(torch.arange(300), context=5, batch_size=8, seed=2)
     )  # fmt: skip
     whole = list(batches.epoch(1))
     assert len(whole) == batches.steps > 3

@@ -1,11 +1,12 @@
 """Batches of images from disk, decoded and augmented in worker processes.
 
 The order of an epoch is a function of the seed and the epoch, and a row of a batch is a function of the seed, the
-epoch and the index of its sample. Neither depends on the number of workers, on the number of processes that share a
-batch, nor on the batch that an epoch is resumed at.
+epoch, the index of its sample and, if a batch repeats samples, the number of the copy. Neither depends on the number of
+workers, on the number of processes that share a batch, nor on the batch that an epoch is resumed at.
 """
 
 import hashlib
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from clearhead.data.decoding import CorruptImageError
 from clearhead.data.samples import Samples
 from clearhead.errors import ClearheadError, InputError
 
-__all__ = ["Batches", "OnCorrupt", "SampleBatches", "all_samples"]
+__all__ = ["Batches", "OnCorrupt", "SampleBatches", "all_samples", "batch_rows", "check_repeats"]
 
 OnCorrupt = Literal["refuse", "skip"]
 TRIES = 100
@@ -49,6 +50,7 @@ class SampleBatches:
     on_corrupt: "refuse" raises CorruptImageError, which names the image. "skip" names it to `notice` once and takes the
         sample that follows it in the set.
     workers: processes that decode; 0 decodes in this one
+    repeats: how often a sample occurs in its batch, each time with an augmentation of its own (see `batch_rows`)
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class SampleBatches:
         batch_size: int,
         seed: int,
         transform: Transform,
+        repeats: int = 1,
         workers: int = 0,
         on_corrupt: OnCorrupt = "refuse",
         notice: Callable[[str], None] = warnings.warn,
@@ -67,7 +70,8 @@ class SampleBatches:
                 f"the batch size is {batch_size}; expected 1 to {len(samples)}, the number of samples of {samples.name}"
             )
         _check_choice(on_corrupt)
-        self.samples, self.batch_size, self.seed = samples, batch_size, seed
+        check_repeats(repeats, batch_size=batch_size)
+        self.samples, self.batch_size, self.seed, self.repeats = samples, batch_size, seed, repeats
         self.steps = len(samples) // batch_size
         self._transform, self._workers, self._on_corrupt, self._notice = transform, workers, on_corrupt, notice
         self._named: set[str] = set()
@@ -75,7 +79,7 @@ class SampleBatches:
     def epoch(self, number: int, *, start: int = 0, rows: slice = slice(None)) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch from `start` on; an incomplete last batch is left out."""
         order = self.samples.order(torch.Generator().manual_seed(_seed(self.seed, ORDER, number)))
-        batches = order[: self.steps * self.batch_size].view(self.steps, self.batch_size)[start:, rows]
+        batches = batch_rows(order, batch_size=self.batch_size, repeats=self.repeats)[start:, rows]
         rows_of = _Rows(self.samples, self._transform, self.seed, number, self._on_corrupt, replace=True)
         for content in _load(rows_of, batches.tolist(), self._workers):
             for problem in content.problems:
@@ -85,8 +89,30 @@ class SampleBatches:
             yield content.images, content.targets.long()
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of the set, the batch size and the seed."""
-        return hashlib.sha256(f"{self.samples.fingerprint()} {self.batch_size} {self.seed}".encode()).hexdigest()
+        """Return a SHA-256 of the set, the batch size, the repeats and the seed."""
+        settings = f"{self.samples.fingerprint()} {self.batch_size} {self.repeats} {self.seed}"
+        return hashlib.sha256(settings.encode()).hexdigest()
+
+
+def check_repeats(repeats: int, *, batch_size: int) -> None:
+    """Raise InputError unless a sample can occur that often in a batch."""
+    if not 1 <= repeats <= batch_size:
+        raise InputError(f"expected repeats from 1 to the batch size of {batch_size}; got {repeats}")
+
+
+def batch_rows(order: Tensor, *, batch_size: int, repeats: int) -> Tensor:
+    """Return the rows of the batches of an epoch, (steps, batch_size), for a random order (n,) of the samples 0 to n-1.
+
+    Row i + n c is copy c of sample i. Each sample of a batch occurs `repeats` times in it (repeated augmentation:
+    Hoffer et al. 2020, arXiv 1901.09335); where `repeats` does not divide the batch size, the last ones occur less
+    often. An epoch has as many rows as without repeats, hence fewer samples, as in DeiT.
+
+    A batch has all its samples once before it repeats them: neighbours, which mixup mixes, are different samples, and
+    processes get different copies.
+    """
+    steps, samples = len(order) // batch_size, math.ceil(batch_size / repeats)
+    row = torch.arange(batch_size)
+    return order[: steps * samples].view(steps, samples)[:, row % samples] + len(order) * (row // samples)
 
 
 def all_samples(
@@ -122,7 +148,7 @@ class _Content:
 
 
 class _Rows:
-    """The decoded and augmented rows of a batch of indices; torch's loader calls `__getitems__` in a worker."""
+    """The decoded and augmented rows of a batch, numbered as by `batch_rows`; torch's loader calls `__getitems__`."""
 
     def __init__(
         self, samples: Samples, transform: Transform, seed: int, epoch: int, on_corrupt: OnCorrupt, *, replace: bool
@@ -167,7 +193,7 @@ class _Rows:
                 if not self._replace:
                     return None
                 continue
-            # Seeded by the first index, so that two samples that use the same image augment it differently.
+            # Seeded by the row, so that two rows that use the same image augment it differently.
             _seed_generators(_seed(self._seed, ROW, self._epoch, index))
             return self._transform(image, target)
         raise CorruptImageError(

@@ -1,15 +1,16 @@
-"""Checks of sizes, pixel normalisation and patches, for models of images."""
+"""Checks of sizes, pixel normalisation, patches and their positions, for models of images."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError
 
-__all__ = ["PixelNorm", "check_divides", "check_sizes", "patches", "per_channel"]
+__all__ = ["PixelNorm", "check_divides", "check_sizes", "interpolate_positions", "patches", "per_channel"]
 
 
 def check_sizes(**sizes: object) -> None:
@@ -57,3 +58,18 @@ def patches(images: Float[Tensor, "b c y x"], size: int) -> Float[Tensor, "b n c
     """Return the patches of images, (b, n, c, size, size), row by row."""
     rows = images.unfold(2, size, size).unfold(3, size, size)
     return rows.permute(0, 2, 3, 1, 4, 5).flatten(1, 2)
+
+
+def interpolate_positions(positions: Float[Tensor, "1 n d"], *, side: int) -> Float[Tensor, "1 m d"]:
+    """Return the positions of a class token and of side x side patches, from those of another square of patches.
+
+    The class token's is kept. Those of patches are interpolated along rows and columns, bicubically and with
+    antialiasing, as timm does; in float32 if their dtype is narrower.
+    """
+    token, grid = positions[:, :1], positions[:, 1:]
+    if grid.shape[1] == side**2:
+        return positions
+    before = math.isqrt(grid.shape[1])
+    plane = grid.mT.reshape(1, -1, before, before).to(torch.promote_types(grid.dtype, torch.float32))
+    resized = interpolate(plane, size=(side, side), mode="bicubic", antialias=True, align_corners=False)
+    return torch.cat([token, resized.flatten(2).mT.to(token.dtype)], dim=1)

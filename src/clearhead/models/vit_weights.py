@@ -1,9 +1,11 @@
 """Weights of timm's and Hugging Face's vision transformers in a `VisionTransformer`, by a mapping of names.
 
 The model takes images from 0 to 1 and normalises them itself; theirs take normalised images. The logits are equal up to
-rounding. Nothing is downloaded, and neither library is imported.
+rounding. For images of another size the positions are interpolated. Nothing is downloaded, and neither library is
+imported.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.models.image_sizes import interpolate_positions
 from clearhead.models.objects import LoadError, first_line
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes
@@ -51,11 +54,14 @@ def vit_from_timm(
     heads: int | None = None,
     pixel_mean: Numbers = None,
     pixel_spread: Numbers = None,
+    image_size: int | None = None,
 ) -> VisionTransformer:
     """Return the vision transformer of a timm model (vit_*, deit_*) or of its state dict, in evaluation mode.
 
     heads, pixel_mean, pixel_spread: a state dict does not store them, so they are needed with one; those of a model
         follow from it unless given
+    image_size: of the images to be classified, by default that of the weights. For another one the positions are
+        interpolated as timm does (bicubic, antialiased), for a fine-tuning at that size
 
     Raise InputError if a name is missing or unknown, or if the model computes something else: a distillation token,
     pooling by the mean, layer scale, norms of queries and keys, another activation.
@@ -75,15 +81,21 @@ def vit_from_timm(
     tensors = _check_state(state)
     if heads is None:
         raise InputError("a state dict does not store the number of heads: give heads=")
-    return _converted(_split_qkv(tensors), _TIMM, heads=heads, eps=eps, pixel_norm=(pixel_mean, pixel_spread))
+    pixel_norm = (pixel_mean, pixel_spread)
+    return _converted(_split_qkv(tensors), _TIMM, heads=heads, eps=eps, pixel_norm=pixel_norm, image_size=image_size)
 
 
 def vit_from_huggingface(
-    source: nn.Module | str | Path, *, pixel_mean: Numbers = None, pixel_spread: Numbers = None
+    source: nn.Module | str | Path,
+    *,
+    pixel_mean: Numbers = None,
+    pixel_spread: Numbers = None,
+    image_size: int | None = None,
 ) -> VisionTransformer:
     """Return the vision transformer of a ViTForImageClassification, or of the folder of one, in evaluation mode.
 
     pixel_mean, pixel_spread: those of the folder's preprocessor_config.json unless given; needed with a model
+    image_size: as in `vit_from_timm`; transformers itself interpolates without antialiasing
 
     Raise InputError, or LoadError for a folder, if a name is missing or unknown, or if the model computes something
     else: no classifier, projections without a bias, another activation.
@@ -103,7 +115,8 @@ def vit_from_huggingface(
     _check_gelu(config.get("hidden_act", "gelu"), "gelu")
     heads, eps = config.get("num_attention_heads", 12), config.get("layer_norm_eps", 1e-12)
     renamed = {_newer(name): tensor for name, tensor in _check_state(state).items()}
-    return _converted(renamed, _HUGGINGFACE, heads=heads, eps=eps, pixel_norm=(pixel_mean, pixel_spread))
+    pixel_norm = (pixel_mean, pixel_spread)
+    return _converted(renamed, _HUGGINGFACE, heads=heads, eps=eps, pixel_norm=pixel_norm, image_size=image_size)
 
 
 def _converted(
@@ -113,6 +126,7 @@ def _converted(
     heads: Any,
     eps: Any,
     pixel_norm: tuple[Any, Any],
+    image_size: int | None,
 ) -> VisionTransformer:
     """Return a model with the weights of a state under the names of another library."""
     mean, spread = pixel_norm
@@ -136,6 +150,9 @@ def _converted(
         config = _config_from(ours, layers, **{**settings, "pixel_mean": tuple(mean), "pixel_spread": tuple(spread)})
     except TypeError as error:
         raise InputError(f"expected numbers as settings; got {settings}: {first_line(error)}") from None
+    if image_size is not None:
+        config = dataclasses.replace(config, image_size=image_size)
+        ours["positions"] = interpolate_positions(ours["positions"], side=image_size // config.patch_size)
     ours["patches.weight"] = ours["patches.weight"].flatten(1)
     with torch.device("meta"):  # sizes that the weights do not have take no memory
         shapes = {name: tuple(tensor.shape) for name, tensor in VisionTransformer(config).state_dict().items()}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from clearhead.data.batches import batch_rows, check_repeats
 from clearhead.errors import InputError
 from clearhead.training.evaluation import as_pixels
 
@@ -26,22 +27,32 @@ class TensorBatches:
     """Batches of byte images (n, c, y, x) and their targets, both in memory.
 
     augment: a random change of the images of a batch
+    repeats: how often an image occurs in its batch, each time changed at random (see `batch_rows`)
     """
 
     def __init__(
-        self, images: Tensor, targets: Tensor, *, batch_size: int, seed: int, augment: Augment | None = None
+        self,
+        images: Tensor,
+        targets: Tensor,
+        *,
+        batch_size: int,
+        seed: int,
+        augment: Augment | None = None,
+        repeats: int = 1,
     ) -> None:
         if len(images) != len(targets) or not len(images):
             raise InputError(f"expected one target for each image; got {len(images)} images, {len(targets)} targets")
-        self.images, self.targets, self.augment, self.seed = images, targets, augment, seed
+        self.images, self.targets, self.augment, self.seed, self.repeats = images, targets, augment, seed, repeats
         self.batch_size = min(batch_size, len(images))
+        check_repeats(repeats, batch_size=self.batch_size)
         self.steps = len(images) // self.batch_size
 
     def epoch(self, number: int, *, start: int = 0, rows: slice = ALL_ROWS) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield these rows of the batches `start` and later of an epoch: images from 0 to 1, and targets."""
         order = torch.randperm(len(self.images), generator=seeded_generator(self.seed, 2 * number))
+        batches = batch_rows(order, batch_size=self.batch_size, repeats=self.repeats) % len(self.images)
         for index in range(start, self.steps):
-            chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
+            chosen = batches[index]
             if self.augment is None:
                 yield as_pixels(self.images[chosen[rows]]), self.targets[chosen[rows]]
                 continue

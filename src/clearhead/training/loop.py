@@ -41,8 +41,10 @@ class Stepper:
     """A model with its optimizer and task; calling it does one training step."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, task: Task, *, processes: Processes = ALONE) -> None:
-        self.model, self.recipe, self.processes = model, recipe, processes
-        self._losses = processes.wrap(_Losses(model, task, recipe.seed), model)
+        self.model, self.recipe, self.task, self.processes = model, recipe, task, processes
+        self._losses = processes.wrap(_Losses(model, task), model)
+        # Compiled around the wrapper, so that torch divides the graph where gradients are averaged. The model itself
+        # stays as it is: its names, and the evaluation.
         self._compiled = torch.compile(self._losses) if recipe.compile else self._losses
         self.optimizer = _optimizer(model, recipe)
         self.average = WeightAverage(model, recipe.ema) if recipe.ema else None
@@ -59,9 +61,12 @@ class Stepper:
         total = torch.zeros((), device=self.device)
         parts = list(zip(inputs.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
         for number, (part, part_targets) in enumerate(parts):
+            # Orders and augmentation have the numbers from 0.
+            generator = seeded_generator(recipe.seed, -1 - step)
+            drawn = self.task.draw(part.to(self.device), part_targets.to(self.device), generator)
             with self.processes.without_reduction(self._losses, self.model, last=number == len(parts) - 1):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
-                    losses = self._compiled(part.to(self.device), part_targets.to(self.device), step)
+                    losses = self._compiled(*drawn)
                 loss = losses.mean() / len(parts)
                 loss.backward()
             total += loss.detach()
@@ -76,13 +81,12 @@ class Stepper:
 class _Losses(nn.Module):
     """Model and task as one module, so that data-parallel wrappers see every use of the model."""
 
-    def __init__(self, model: nn.Module, task: Task, seed: int) -> None:
+    def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
-        self.model, self.task, self.seed = model, task, seed
+        self.model, self.task = model, task
 
-    def forward(self, inputs: Tensor, targets: Tensor, step: int) -> Tensor:
-        # Orders and augmentation have the numbers from 0.
-        return self.task.losses(self.model, inputs, targets, seeded_generator(self.seed, -1 - step))
+    def forward(self, *drawn: Tensor) -> Tensor:
+        return self.task.losses(self.model, *drawn)
 
 
 def train(

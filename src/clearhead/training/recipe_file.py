@@ -32,6 +32,7 @@ class DataSettings:
     shift, flip: of images in memory: random shifts by up to this number of pixels, horizontal flips
     image_size, augmentation: of images that are decoded as they are needed: their size, and random changes. Without
         image_size the images are read into memory
+    repeats: how often an image occurs in its batch, with different augmentations; an epoch then has fewer images
     target: the column of labels or masks; by default masks where there are some
     border_class: make the border of Oxford Pets a class; otherwise it is ignored
     rows: the number of training images, or of pieces of text, for a dry run without the data
@@ -44,6 +45,7 @@ class DataSettings:
     flip: bool = False
     image_size: int = 0
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
+    repeats: int = 1
     target: str = "auto"
     border_class: bool = False
 

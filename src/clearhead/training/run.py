@@ -175,6 +175,8 @@ def _describe(file: RecipeFile, model: nn.Module, contents: str) -> dict[str, An
     settings = dataclasses.asdict(file.data)
     for name in ("get", "rows"):  # they change no result
         del settings[name]
+    if settings["repeats"] == 1:  # left out, so that runs without this setting continue
+        del settings["repeats"]
     return {
         "task": file.task,
         "model": {"kind": kind, **json.loads(json.dumps(KINDS[kind].as_json(model.config)))},
@@ -212,6 +214,7 @@ def _images_in_memory(file: RecipeFile, data: Path) -> Run:
         batch_size=recipe.batch_size,
         seed=recipe.seed,
         augment=changes if file.data.shift or file.data.flip else None,
+        repeats=file.data.repeats,
     )
     task = Classification(recipe, evaluate)
     return Run(model=model, task=task, batches=batches, describe=_describe(file, model, images.fingerprint()))
@@ -236,6 +239,7 @@ def _samples(file: RecipeFile, data: Path, loading: Loading) -> Run:
         batch_size=recipe.batch_size,
         seed=recipe.seed,
         transform=image_transform(file.data.augmentation, size, train=True),
+        repeats=file.data.repeats,
         **decoding,
     )
 
@@ -271,6 +275,8 @@ def open_held_out(data: Path, **options: Any) -> Samples:
 
 
 def _language(file: RecipeFile, data: Path) -> Run:
+    if file.data.repeats != 1:
+        raise InputError(f"{file.name} has repeats = {file.data.repeats} in [data]; text has no augmentation to repeat")
     corpus, recipe = read_corpus(data), file.recipe
     model = build_model(file, vocabulary=len(corpus.vocabulary))
     context: int = model.config.context  # type: ignore[union-attr, assignment]

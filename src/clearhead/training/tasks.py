@@ -1,7 +1,7 @@
 """What a model is trained for: classification of images, language modelling, or segmentation.
 
 A task gives one loss for each row of a batch. The mean over all rows is then the same however rows are divided between
-processes and accumulated parts.
+processes and accumulated parts. Random draws are apart from the losses, so that torch.compile sees none of them.
 """
 
 import math
@@ -29,12 +29,17 @@ def _measure_nothing(model: nn.Module) -> Mapping[str, Any]:
 
 @runtime_checkable
 class Task(Protocol):
-    """A loss, and the evaluation after every epoch."""
+    """A random change of a batch, a loss, and the evaluation after every epoch."""
 
     evaluate: Evaluate
 
-    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of every row, (b,). The generator is in the same state for all parts of one batch."""
+    def draw(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return the tensors for `losses`, changed at random. Every part of a batch has the same generator state."""
+        ...
+
+    @property
+    def losses(self) -> Callable[..., Tensor]:
+        """Return the function of a model and of the tensors from `draw` that gives the loss of every row, (b,)."""
         ...
 
 
@@ -45,14 +50,18 @@ class Classification:
         self.smoothing, self.mixup, self.cutmix = recipe.label_smoothing, recipe.mixup, recipe.cutmix
         self.evaluate = evaluate
 
-    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the loss of every image, (b,)."""
-        share = 1.0
-        if self.mixup or self.cutmix:
-            inputs, share = mix_neighbours(inputs, generator, mixup=self.mixup, cutmix=self.cutmix)
+    def draw(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return the images, mixed if the recipe does so, the labels, and the share of an image's own label."""
+        if not self.mixup and not self.cutmix:
+            return inputs, targets
+        mixed, share = mix_neighbours(inputs, generator, mixup=self.mixup, cutmix=self.cutmix)
+        return mixed, targets, torch.tensor(share, dtype=torch.float64)
+
+    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, share: Tensor | None = None) -> Tensor:
+        """Return the loss of every image, (b,). share: of an image's own label; the rest is its neighbour's."""
         logits = model(inputs)
         losses = cross_entropy(logits, targets, label_smoothing=self.smoothing, reduction="none")
-        if share < 1:
+        if share is not None:
             other = cross_entropy(logits, _exchange(targets), label_smoothing=self.smoothing, reduction="none")
             losses = share * losses + (1 - share) * other
         return losses
@@ -64,7 +73,11 @@ class Language:
     def __init__(self, evaluate: Evaluate = _measure_nothing) -> None:
         self.evaluate = evaluate
 
-    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return inputs and targets as they are."""
+        return inputs, targets
+
+    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of every sequence, (b,)."""
         return token_losses(model, inputs, targets).mean(dim=1)
 
@@ -75,7 +88,11 @@ class Segmentation:
     def __init__(self, evaluate: Evaluate = _measure_nothing) -> None:
         self.evaluate = evaluate
 
-    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Return inputs and targets as they are."""
+        return inputs, targets
+
+    def losses(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of every image, (b,); 0 for an image without a pixel that counts."""
         logs = model(inputs).log_softmax(dim=1)
         losses = nll_loss(logs, targets, ignore_index=IGNORED, reduction="none")
