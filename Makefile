@@ -95,7 +95,7 @@ $(VENV)/.ready-to-audit: $(INSTALLED) | $(VENV)/.created
 
 $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
 	@echo "installing clearhead with its test dependencies"
-	@$(INSTALL) --editable ".[hf,timm,plots,tables,audio,train,demo]" --group dev
+	@$(INSTALL) --editable ".[hf,timm,plots,tables,audio,train,attacks,corruptions,demo]" --group dev
 	@$(INSTALL) --no-deps torchattacks  # its metadata pins old versions of packages that the tests do not use
 	@$(REPORT_KERNEL)
 	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed instead of the pinned version'"

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from clearhead.interfaces.torchvision_shim import ensure_torchvision as ensure_torchvision
     from clearhead.models.loading import load_model as load_model
     from clearhead.report.folder import write_report as write_report
+    from clearhead.robustness.evaluation import attack as attack
+    from clearhead.robustness.record import Robustness as Robustness
     from clearhead.shapes import ShapeError as ShapeError
     from clearhead.testing import check_attention as check_attention
 
@@ -49,10 +51,12 @@ _HOME = {
     "Finding": "clearhead.audit.findings",
     "Heads": "clearhead.heads",
     "InputError": "clearhead.errors",
+    "Robustness": "clearhead.robustness.record",
     "ShapeError": "clearhead.shapes",
     "Swap": "clearhead._swap",
     "SwapWarning": "clearhead._swap",
     "Verdict": "clearhead.audit.findings",
+    "attack": "clearhead.robustness.evaluation",
     "audit": "",
     "capture": "clearhead._capture",
     "check_attention": "clearhead.testing",

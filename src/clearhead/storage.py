@@ -20,8 +20,8 @@ from clearhead.errors import ClearheadError, InputError
 
 __all__ = [
     "CHECKSUMS_FILE", "LOCK_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_folder",
-    "parse_json", "read_bytes", "read_lines", "read_tensors", "remove_unfinished", "sha256_of_file", "write_bytes",
-    "write_checksums", "write_lines", "write_tensors",
+    "parse_json", "read_bytes", "read_lines", "read_tensors", "remove_unfinished", "sha256_of_file",
+    "tensor_fingerprint", "write_bytes", "write_checksums", "write_lines", "write_tensors",
 ]  # fmt: skip
 
 CHECKSUMS_FILE = "clearhead-checksums.jsonl"
@@ -209,6 +209,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 f"{folder} is in use by another run; wait until it ends, or choose another folder"
             ) from None
         yield
+
+
+def tensor_fingerprint(tensors: Iterable[Any], *, source: str = "") -> str:
+    """Return the SHA-256 of the shapes, dtypes and entries of tensors, and of `source`."""
+    import torch
+
+    digest = hashlib.sha256(source.encode())
+    for tensor in tensors:
+        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data)
+    return digest.hexdigest()
 
 
 def _link(path: Path, other: Path) -> None:

@@ -6,14 +6,14 @@ It detects damage (a full disk, a flipped bit, an edit by hand), not an attacker
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from clearhead.errors import InputError
 from clearhead.storage import MAX_JSON_BYTES, DamagedFileError, WriteError, parse_json, read_bytes, write_bytes
 
-__all__ = ["DamagedFileError", "read_json", "write_json", "write_text"]
+__all__ = ["DamagedFileError", "load_cached", "read_json", "store", "write_json", "write_text"]
 
 CHECKSUM = "sha256"
 
@@ -48,6 +48,31 @@ def read_json(path: Path) -> dict[str, Any]:
     if content.pop(CHECKSUM) != _checksum(content):
         raise DamagedFileError(f"{path} is damaged: its checksum does not fit; delete it and run the command again")
     return content
+
+
+def load_cached(path: Path, key: Mapping[str, Any], *, notice: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return what `store` wrote under the same key: {"key": ..., "result": ...}; None if there is no such file.
+
+    A damaged file is never used; `notice` receives one line.
+    """
+    try:
+        stored = read_json(path)
+    except FileNotFoundError:
+        return None
+    except DamagedFileError:
+        notice(f"{path} is damaged or has no checksum; measuring again")
+        return None
+    return stored if "result" in stored and stored.get("key") == _plain(key) else None
+
+
+def store(path: Path, key: Mapping[str, Any], result: Any) -> Any:
+    """Write a result under its key and return it as a later `load_cached` will."""
+    write_json(path, {"key": key, "result": result})
+    return _plain(result)
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def _checksum(plain: Mapping[str, Any]) -> str:

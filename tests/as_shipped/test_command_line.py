@@ -333,6 +333,18 @@ BAD = {
     "a training in a file": (
         ("train", "vit-cifar-10", "--data", "folder", "--out", "small.py"), {}, "small.py is a file or inside a file",
     ),
+    "a budget in words": (("attack", "folder", "--eps", "eight"), {}, "--eps is 'eight'; give a number such as 8/255"),
+    "a budget below zero": (("attack", "folder", "--eps=-1/255"), {}, "--eps is -1/255; budgets are from 0 to 1"),
+    "an attack without data": (("attack", "small:model"), {}, "name test images with --data"),
+    "an attack in a file": (
+        ("attack", "small:model", "--data", "digits", "--out", "small.py"), {}, "small.py is a file or inside a file",
+    ),
+    "against no attack": (
+        ("attack", "small:model", "--data", "digits", "--against", "folder"), {}, "folder has no attack.json",
+    ),
+    "a mean in words": (
+        ("attack", "small:model", "--data", "digits", "--mean", "half"), {}, "--mean is 'half'; give numbers such as",
+    ),
     "unknown experiment": (("reproduce", "vit/mars"), {}, "there is no experiment vit/mars; choose one of paper/"),
     "foreign option": (
         ("reproduce", "vit/digits", "--fetch"), {}, "does not take --fetch; it takes --epochs, --seed and --out",
@@ -548,6 +560,11 @@ def test_the_options_are_pinned(here: Path) -> None:
     assert options == {
         "--data", "--dry-run", "--help", "--list", "--on-corrupt", "--out", "--seed", "--set", "--sharding",
         "--tensorboard", "--workers",
+    }  # fmt: skip
+    options = set(re.findall(r"--[a-z-]+", clearhead("attack", "--help", here=here, columns=200).stdout))
+    assert options == {
+        "--against", "--attack", "--batch-size", "--data", "--eps", "--help", "--inputs", "--json", "--mean", "--out",
+        "--protocol", "--seed", "--std", "--suite", "--twin",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
     "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "ClearheadError", "Comparison", "Finding", "Heads",
-    "InputError", "ShapeError", "Swap", "SwapWarning", "Verdict", "__version__",
-    "audit", "capture", "check_attention", "check_fidelity", "compare", "ensure_torchvision", "find_swaps",
+    "InputError", "Robustness", "ShapeError", "Swap", "SwapWarning", "Verdict", "__version__",
+    "attack", "audit", "capture", "check_attention", "check_fidelity", "compare", "ensure_torchvision", "find_swaps",
     "load_model", "load_swaps", "modules", "operators", "register_huggingface", "save_swaps", "swap", "write_report",
 ]  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_the_readme_shows_code_early_and_its_commands_exist() -> None:
     for name in re.findall(r"\bch\.(\w+)", readme):
         assert name in PUBLIC
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"hf", "timm", "plots", "tables", "audio", "train", "demo", "all"} == set(extras)
+    assert {"hf", "timm", "plots", "tables", "audio", "train", "attacks", "corruptions", "demo", "all"} == set(extras)
 
 
 def test_torch_is_pinned_by_the_constraints_alone() -> None:

@@ -55,8 +55,10 @@ def test_a_run_writes_the_page_the_figure_and_the_facts(tmp_path: Path) -> None:
     page = (folder / "table.md").read_text()
     command = "clearhead reproduce family/small --data images --fetch --seeds 3 --seed 2"
     assert re.match(
-        rf"# A small experiment\n\nMade by `{command}` on 20\d\d-\d\d-\d\d; clearhead 0.1.0, .* How it was measured.\n"
-        r"\n## Numbers\n\n\| n \|\n\| --- \|\n\| 7 \\\| 8 \|\n\n## Notes\n\n- a note\n",
+        r"# A small experiment\n\nHow it was measured.\n"
+        r"\n## Numbers\n\n\| n \|\n\| --- \|\n\| 7 \\\| 8 \|\n\n## Notes\n\n- a note\n"
+        r"\n## Figures\n\n!\[A small experiment\]\(figure.svg\)\n"
+        rf"\n## Manifest\n\nMade by `{command}` on 20\d\d-\d\d-\d\d; clearhead 0.1.0, .* thread",
         page,
     )
     assert str(tmp_path) not in page
@@ -92,6 +94,7 @@ def test_without_matplotlib_everything_but_the_figure_is_written(
     outcome = EXPERIMENT.run(Request(out=tmp_path))
     names = sorted(path.name for path in (tmp_path / "family-small").iterdir())
     assert names == ["more.json", "result.json", "table.md"]
+    assert "figure.svg" not in (tmp_path / "family-small" / "table.md").read_text()
     assert outcome.remarks[-1].startswith("No figures: figures need matplotlib, which is not installed; pip install")
     assert '"clearhead[plots]"' in outcome.remarks[-1]
 
@@ -126,7 +129,7 @@ def test_seeds_count_from_the_first(tmp_path: Path) -> None:
 
 def test_the_catalogue_has_each_experiment_once() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
-        "paper/projection-loss", "paper/eigenvectors", "paper/classification", "paper/language",
+        "paper/projection-loss", "paper/eigenvectors", "paper/classification", "paper/robustness", "paper/language",
         "paper/segmentation", "paper/scaled-attention", "paper/cost",
         "kernel-pca/models", "kernel-pca/linear-map", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits",
         "rpc/step-time",

@@ -37,6 +37,7 @@ from pursuit_faults import PURSUIT_FAULTS
 from rate_claim_faults import RATE_CLAIM_FAULTS
 from rate_faults import RATE_FAULTS
 from report_faults import REPORT_FAULTS
+from robustness_metrics_faults import ROBUSTNESS_METRICS_FAULTS
 from scale_faults import SCALE_FAULTS
 from scaled_faults import SCALED_FAULTS
 from stored_faults import STORED_FAULTS
@@ -70,6 +71,7 @@ FAULTS = (
     + COMPARISON_FAULTS
     + CALIBRATION_FAULTS
     + SCALE_FAULTS
+    + ROBUSTNESS_METRICS_FAULTS
 )
 
 

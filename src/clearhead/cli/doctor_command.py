@@ -31,6 +31,8 @@ EXTRAS = {
     "tables": ("pandas", "pyarrow"),
     "audio": ("soundfile",),
     "train": ("tensorboard",),
+    "attacks": ("pyautoattack", "foolbox"),
+    "corruptions": ("imagecorruptions-imaug",),
 }
 """The packages of each extra. A package of several extras is listed at the first."""
 

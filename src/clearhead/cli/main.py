@@ -10,6 +10,7 @@ import typer
 
 from clearhead import __version__
 from clearhead.cli import options
+from clearhead.cli.attack import attack
 from clearhead.cli.failure import CommandError, exit_code_of
 from clearhead.cli.options import Baseline, Claims, FigureKind, Scale
 from clearhead.cli.repeat import compare, rerun
@@ -263,6 +264,7 @@ def reproduce(
 
 
 app.command()(train)
+app.command()(attack)
 
 
 @app.command()

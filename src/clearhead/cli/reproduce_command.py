@@ -9,7 +9,7 @@ from rich.text import Text
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
 from clearhead.experiments.catalogue import EXPERIMENTS, find_experiment
-from clearhead.experiments.experiment import Outcome, Request
+from clearhead.experiments.experiment import SHARED_RUNS, Outcome, Request
 from clearhead.report.columns import first_that_fits, print_columns, print_paragraph, text_column
 from clearhead.report.wording import clean
 from clearhead.storage import LOCK_FILE
@@ -32,7 +32,8 @@ def run_experiment(name: str, *, out: Path, seed: int, options: Mapping[str, Any
     try:
         return experiment.run(Request(out=out, seed=seed, progress=bar.update, notice=bar.notice, **options))
     except (KeyboardInterrupt, TerminatedError) as signal:
-        outcome = f"the same command continues from {folder}" if _has_files(folder) else "nothing was written"
+        written = [path for path in (folder, out / SHARED_RUNS) if _has_files(path)]
+        outcome = f"the same command continues from {written[0]}" if written else "nothing was written"
         raise RunInterruptedError(outcome, signal) from None
 
 

@@ -7,16 +7,15 @@ and one line says so.
 import functools
 import hashlib
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from clearhead.experiments.experiment import Request
-from clearhead.stored_json import DamagedFileError, read_json, write_json
+from clearhead.storage import tensor_fingerprint
+from clearhead.stored_json import load_cached, store
 
 __all__ = ["cached", "code_fingerprint", "load_cached", "measure_cells", "store", "tensor_fingerprint"]
 
@@ -48,24 +47,6 @@ def cached(
     return stored["result"] if stored is not None else store(path, key, measure(**settings))
 
 
-def load_cached(path: Path, key: Mapping[str, Any], *, notice: Notice) -> dict[str, Any] | None:
-    """Return what `store` wrote under the same key: {"key": ..., "result": ...}; None if there is no such file."""
-    try:
-        stored = read_json(path)
-    except FileNotFoundError:
-        return None
-    except DamagedFileError:
-        notice(f"{path} is damaged or has no checksum; measuring again")
-        return None
-    return stored if "result" in stored and stored.get("key") == _plain(key) else None
-
-
-def store(path: Path, key: Mapping[str, Any], result: Any) -> Any:
-    """Write a result under its key and return it as a later `load_cached` will."""
-    write_json(path, {"key": key, "result": result})
-    return _plain(result)
-
-
 def measure_cells(
     measure: Callable[..., Any],
     settings: Callable[[Request], Mapping[str, Mapping[str, Any]]],
@@ -89,15 +70,6 @@ def measure_cells(
     return run
 
 
-def tensor_fingerprint(tensors: Iterable[Tensor], *, source: str = "") -> str:
-    """Return the SHA-256 of the shapes, dtypes and entries of tensors, and of `source`."""
-    digest = hashlib.sha256(source.encode())
-    for tensor in tensors:
-        digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 @functools.cache
 def code_fingerprint(package: str = "") -> str:
     """Return the SHA-256 of the Python source of a folder below src/clearhead; "" is all of Clearhead."""
@@ -107,10 +79,6 @@ def code_fingerprint(package: str = "") -> str:
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
 
 
 def _file_name(cell: str) -> str:

@@ -14,6 +14,7 @@ from clearhead.experiments.paper.cost import COST
 from clearhead.experiments.paper.eigenvectors import EIGENVECTORS
 from clearhead.experiments.paper.language import LANGUAGE
 from clearhead.experiments.paper.projection_loss import PROJECTION_LOSS
+from clearhead.experiments.paper.robustness import VARIANT_ROBUSTNESS
 from clearhead.experiments.paper.scaled_training import SCALED_TRAINING
 from clearhead.experiments.paper.segmentation import SEGMENTER
 from clearhead.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
@@ -34,6 +35,7 @@ EXPERIMENTS = (
     PROJECTION_LOSS,
     EIGENVECTORS,
     CLASSIFICATION,
+    VARIANT_ROBUSTNESS,
     LANGUAGE,
     SEGMENTER,
     SCALED_TRAINING,

@@ -18,9 +18,14 @@ from clearhead.stored_json import DamagedFileError, read_json, write_json, write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "LastRun", "Outcome", "Report", "Request", "Scale", "installed_version", "installed_versions"]
+__all__ = [
+    "SHARED_RUNS", "Experiment", "LastRun", "Outcome", "Report", "Request", "Scale", "installed_version",
+    "installed_versions", "processor",
+]  # fmt: skip
 
 RESULT, TABLE = "result.json", "table.md"
+SHARED_RUNS = "runs"
+"""The folder of trainings that several experiments use."""
 
 Scale = Literal["small", "paper"]
 Progress = Callable[[str, int, int | None], None]
@@ -159,18 +164,20 @@ class Experiment:
         folder = self.folder(request.out)
         report = self.report(self.measure(request, folder), request)
         files, remarks = list(report.files), list(report.remarks)
-        page = self._page(report, request)
-        if page:
-            write_text(folder / TABLE, page)
-            files.append(folder / TABLE)
+        drawn = []
         try:
             for name, draw in report.figures.items():
                 from clearhead.experiments.figures import as_svg
 
                 write_text(folder / name, as_svg(draw()))
-                files.append(folder / name)
+                drawn.append(name)
         except MissingPackageError as error:
             remarks.append(f"No figures: {error}")
+        page = self._page(report, request, drawn)
+        if page:
+            write_text(folder / TABLE, page)
+            files.append(folder / TABLE)
+        files += [folder / name for name in drawn]
         for name, content in report.json_files.items():
             write_json(folder / name, content)
             files.append(folder / name)
@@ -181,6 +188,8 @@ class Experiment:
                 "experiment": self.name,
                 "version": __version__,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "versions": installed_versions(),
+                "processor": processor(),
                 "seed": request.seed,
                 "headline": report.headline,
                 "facts": facts,
@@ -208,16 +217,39 @@ class Experiment:
         except DamagedFileError:
             return LastRun(headline=f"{path.name} is damaged; run the experiment again", day="unknown")
 
-    def _page(self, report: Report, request: Request) -> str:
-        """Return Markdown: the title, the command, the setting, and every section; "" without sections."""
+    def _page(self, report: Report, request: Request, drawn: Sequence[str]) -> str:
+        """Return Markdown: the title, the setting, every section, the figures and the manifest; "" without sections."""
         if not report.sections:
             return ""
-        versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
-        day = datetime.now(UTC).date().isoformat()
-        parts = [f"# {self.title}", f"Made by `{self.command(request)}` on {day}; {versions}. {report.setting}"]
+        parts = [f"# {self.title}", f"{self.reference}{report.setting}".strip()]
         for heading, content in report.sections:
             parts += [f"## {heading}", content if isinstance(content, str) else as_markdown(content)]
-        return "\n\n".join(parts) + "\n"
+        if drawn:
+            parts += ["## Figures", *(f"![{self.title}]({name})" for name in drawn)]
+        parts += ["## Manifest", *self._manifest(request)]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    @property
+    def reference(self) -> str:
+        """The figure or table of the publication, as the beginning of a page; "" if there is none."""
+        return f"Reproduces {self.source} of Teo and Nguyen 2024 (arXiv 2406.13762). " if self.source else ""
+
+    def _manifest(self, request: Request) -> Sequence[str]:
+        """Return the paragraphs that say how the page was made."""
+        versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
+        day = datetime.now(UTC).date().isoformat()
+        return (
+            f"Made by `{self.command(request)}` on {day}; {versions}; {processor()}.",
+            f"`{RESULT}`, which the command writes next to this page, has every number of every seed.",
+        )
+
+
+def processor() -> str:
+    """Return the machine, the instructions that torch uses, and its number of threads."""
+    import torch
+
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}, {threads} thread(s)"
 
 
 class MissingPackageError(InputError):

@@ -46,8 +46,11 @@ INSTEAD = (
 """The next step for a folder that does not load."""
 
 
-def load_huggingface(folder: Path) -> nn.Module:
-    """Return the model of a folder that `save_pretrained` wrote. Raise LoadError if it cannot be loaded safely."""
+def load_huggingface(folder: Path, *, classifier: bool = False) -> nn.Module:
+    """Return the model of a folder that `save_pretrained` wrote. Raise LoadError if it cannot be loaded safely.
+
+    classifier: with its head for image classification; without, no head is loaded
+    """
     check_folder(folder)
     weights = read_weights(folder)
     check_checksums(folder)
@@ -58,8 +61,9 @@ def load_huggingface(folder: Path) -> nn.Module:
     with offline(), quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **OPTIONS)
-            check_size(folder, copy.deepcopy(config), weights, transformers.AutoModel.from_config)
-            return _load_weights(transformers, folder, config)
+            kind = transformers.AutoModelForImageClassification if classifier else transformers.AutoModel
+            check_size(folder, copy.deepcopy(config), weights, kind.from_config)
+            return _load_weights(kind, folder, config)
         except LoadError:
             raise
         except pickle.UnpicklingError as error:
@@ -122,11 +126,11 @@ def baseline_of(model: nn.Module, name: str) -> Draw:
     return draw
 
 
-def _load_weights(transformers: Any, folder: Path, config: Any) -> nn.Module:
+def _load_weights(kind: Any, folder: Path, config: Any) -> nn.Module:
     safe = any(folder.glob("*.safetensors"))
     for attention in ("sdpa", "eager"):
         try:
-            model, report = transformers.AutoModel.from_pretrained(
+            model, report = kind.from_pretrained(
                 folder,
                 config=config,
                 attn_implementation=attention,

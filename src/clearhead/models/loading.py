@@ -41,17 +41,19 @@ class LoadedModel:
     folder: Path | None = None
 
 
-def load_model(name: str, *, max_tokens: int) -> LoadedModel:
+def load_model(name: str, *, max_tokens: int, classifier: bool = False) -> LoadedModel:
     """Load the model on the CPU, in evaluation mode. Passages are truncated to `max_tokens`.
+
+    classifier: load a Hugging Face folder with its head for image classification
 
     Raise LoadError if there is no such model, if it cannot be loaded safely, or if a weight is NaN or infinite.
     """
     if name in DEMOS:
-        loaded = _load_folder(_demo_folder(name), name, max_tokens)
+        loaded = _load_folder(_demo_folder(name), name, max_tokens, classifier)
     elif is_object_path(name):
         loaded = _load_object(name, max_tokens)
     elif name and Path(name).is_dir():
-        loaded = _load_folder(Path(name), name, max_tokens)
+        loaded = _load_folder(Path(name), name, max_tokens, classifier)
     else:
         raise LoadError(
             f"there is no model folder {name!r}; give a local Hugging Face folder, "
@@ -106,12 +108,12 @@ def baseline_draw(model: nn.Module, name: str) -> Draw | None:
     return None
 
 
-def _load_folder(folder: Path, name: str, max_tokens: int) -> LoadedModel:
+def _load_folder(folder: Path, name: str, max_tokens: int, classifier: bool) -> LoadedModel:
     if is_native(folder) and not (folder / SWAP_FILE).exists():
         native = load_native(folder)
         draw, processor = baseline_draw(native, name), native_processor(native)
         return LoadedModel(model=native, name=name, processor=processor, draw_baseline=draw, folder=folder)
-    model = load_huggingface(folder)
+    model = load_huggingface(folder, classifier=classifier)
     encode, decode = folder_encoder(folder, model, max_tokens)
     return LoadedModel(
         model=model,

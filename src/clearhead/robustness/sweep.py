@@ -1,7 +1,7 @@
 """Evaluate a model under every corruption and severity."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 
-__all__ = ["SweepResult", "corrupt", "sweep"]
+__all__ = ["SweepResult", "corrupt", "corrupt_batches", "sweep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,23 @@ def corrupt(images: Tensor, corruption: Corruption, *, severity: int, seed: int)
     The random numbers depend on the seed, the corruption's name and the severity only. So every model gets the same
     images, whichever other corruptions are applied.
     """
-    if images.dtype != torch.uint8:
-        raise InputError(f"expected images of dtype uint8; got {images.dtype}")
+    [corrupted] = corrupt_batches([images], corruption, severity=severity, seed=seed)
+    return corrupted
+
+
+def corrupt_batches(batches: Iterable[Tensor], corruption: Corruption, *, severity: int, seed: int) -> Iterator[Tensor]:
+    """Yield each batch of uint8 images (n, c, y, x) corrupted and rounded to uint8.
+
+    One generator serves all batches. The corruptions of ImageNet-C give an image the same pixels however the images are
+    divided into batches; the others draw numbers for a whole batch.
+    """
     digest = hashlib.sha256(f"{seed}/{corruption.name}/{severity}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-    pixels = corruption(images.float() / 255, severity=severity, generator=generator)
-    return (pixels * 255).round().to(torch.uint8)
+    for images in batches:
+        if images.dtype != torch.uint8:
+            raise InputError(f"expected images of dtype uint8; got {images.dtype}")
+        pixels = corruption(images.float() / 255, severity=severity, generator=generator)
+        yield (pixels * 255).round().to(torch.uint8)
 
 
 def sweep(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.experiments.cache import cached
 from clearhead.experiments.estimates import differences
-from clearhead.experiments.experiment import Report, Request
+from clearhead.experiments.experiment import SHARED_RUNS, Report, Request
 from clearhead.experiments.tables import Field, Table, decimals, over_runs, plus_minus
 from clearhead.models.native import load_native
 from clearhead.training.estimate import estimate_run
@@ -117,7 +117,7 @@ def train_study(
             request.progress(cell, round(100 * (number + step / steps)), 100 * len(cells))
 
         name = "-".join(variant.replace(",", "").lower().split())
-        shared = request.out / "runs" / f"{file.name}-{file.recipe.epochs}-epochs"
+        shared = request.out / SHARED_RUNS / f"{file.name}-{file.recipe.epochs}-epochs"
         run_folder = (folder or shared) / f"{name}-{seed}"
         run_folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,0 +1,350 @@
+"""Evaluate an image classifier under attacks: every attack, budget and image, with sanity lines.
+
+Budgets are in pixels from 0 to 1. Robust accuracy is the worst over all attacks. With the protocol "paper", attacks are
+those of Teo and Nguyen 2024 (arXiv 2406.13762) on normalised inputs: nothing is clipped, labels are the model's own
+predictions, and PGD takes 20 steps of .15 eps.
+"""
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead import __version__
+from clearhead.errors import InputError
+from clearhead.robustness.attacks import pgd
+from clearhead.robustness.classifier import PixelClassifier, evaluated, optimises_in_forward, pixel_classifier
+from clearhead.robustness.corruptions import CORRUPTIONS
+from clearhead.robustness.record import AttackResult, Example, Robustness, SanityLine, budget_text
+from clearhead.robustness.sanity import CHECKS, Evidence
+from clearhead.robustness.suites import SUITES, Attack, Protocol, SuiteName, select_attacks
+from clearhead.robustness.sweep import sweep
+from clearhead.shapes import Float, Int
+from clearhead.storage import tensor_fingerprint
+from clearhead.stored_json import load_cached, store
+
+__all__ = ["attack"]
+
+Progress = Callable[[str, int, int], None]
+CHECKED, EXAMPLES = 100, 6
+"""Images of the sanity checks, and examples in the record."""
+WRONG = -1
+"""The prediction of an image that was misclassified before any attack."""
+
+
+def _no_progress(what: str, done: int, total: int) -> None:
+    pass
+
+
+def _no_notice(line: str) -> None:
+    pass
+
+
+def attack(
+    model: nn.Module | PixelClassifier,
+    images: Float[Tensor, "n c y x"],
+    labels: Int[Tensor, "n"],
+    *,
+    eps: float | Sequence[float] = 8 / 255,
+    suite: SuiteName = "fast",
+    attacks: Sequence[str] = (),
+    protocol: Protocol = "pixels",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    twin: nn.Module | PixelClassifier | None = None,
+    batch_size: int = 100,
+    seed: int = 0,
+    name: str = "",
+    data: str = "",
+    folder: Path | None = None,
+    progress: Progress = _no_progress,
+    notice: Callable[[str], None] = _no_notice,
+) -> Robustness:
+    """Attack a classifier and return its accuracy under every attack and budget, with sanity lines.
+
+    images: pixels from 0 to 1, before any normalisation
+    eps: the largest change of a pixel, or several
+    suite, attacks: "fast", "standard" or "full"; or the names of attacks, with the settings of the suite
+    mean, std: by channel, of the normalisation that the model expects; by default what the model says of itself
+    twin: a model with softmax attention for the same classes; its images are tried on the model too
+    batch_size: images that are attacked at once, which bounds the memory
+    name, data: for the record
+    folder: keeps finished batches, so that an interrupted evaluation continues
+
+    The model is evaluated in evaluation mode on its own device, and gets its mode and gradients back.
+    """
+    classifier = pixel_classifier(model, mean=mean, std=std)
+    budgets = tuple(sorted({float(e) for e in (eps if isinstance(eps, Sequence) else (eps,))}))
+    chosen = select_attacks(suite, tuple(attacks), protocol=protocol)
+    _check(images, labels, budgets, batch_size)
+    of_twin = None if twin is None else pixel_classifier(twin)
+    training = classifier.model.training
+    with evaluated(classifier), evaluated(of_twin):
+        device = next((p.device for p in classifier.model.parameters()), torch.device("cpu"))
+        images, labels = images.to(device), labels.to(device).long()
+        task = _Task(
+            classifier=classifier, images=images, labels=labels, batch_size=batch_size, seed=seed, protocol=protocol,
+            folder=folder, notice=notice, twin=of_twin, training=training,
+        )  # fmt: skip
+        return _evaluate(task, chosen, budgets, suite=suite, name=name or _name(model), data=data, progress=progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """The model, the images, and the folder of finished parts."""
+
+    classifier: PixelClassifier
+    images: Tensor
+    labels: Tensor
+    batch_size: int
+    seed: int
+    protocol: Protocol
+    folder: Path | None
+    notice: Callable[[str], None]
+    twin: PixelClassifier | None
+    training: bool
+
+    def part(self, title: str, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
+        """Return a finished part of the folder, or measure and keep it."""
+        if self.folder is None:
+            return measure()
+        path = self.folder / "parts" / f"{title}.json"
+        stored = load_cached(path, key, notice=self.notice)
+        return stored["result"] if stored is not None else store(path, key, measure())
+
+    def generator(self, *names: object) -> torch.Generator:
+        """Return the generator of one part, a function of the seed and the part's names."""
+        digest = hashlib.sha256("/".join(map(str, (self.seed, *names))).encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+    def batches(self, most: int | None = None) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the first image's number, the images and the labels of every batch of the first `most` images."""
+        end = len(self.images) if most is None else min(most, len(self.images))
+        for start in range(0, end, self.batch_size):
+            part = slice(start, min(start + self.batch_size, end))
+            yield start, self.images[part], self.labels[part]
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the predictions in batches."""
+        return torch.cat([self.classifier.predict(part) for part in torch.split(images, self.batch_size)])
+
+
+def _evaluate(
+    task: _Task, attacks: Mapping[str, Attack], budgets: Sequence[float], *, suite: SuiteName, name: str, data: str,
+    progress: Progress,
+) -> Robustness:  # fmt: skip
+    corrupted = SUITES[suite].corruptions if task.protocol == "pixels" else "none"
+    batches = {n: sum(1 for _ in task.batches(attack.most)) for n, attack in attacks.items()}
+    total = len(budgets) * sum(batches.values()) + len(CHECKS) + (corrupted != "none")
+    progress("clean", 0, total)
+    clean = _checked_predictions(task)
+    weights = tensor_fingerprint(task.classifier.model.state_dict().values(), source=str(task.classifier.normalisation))
+    pictures = tensor_fingerprint([task.images, task.labels])
+    key = {
+        "version": __version__, "torch": torch.__version__, "weights": weights, "images": pictures, "seed": task.seed,
+        "batch_size": task.batch_size, "protocol": task.protocol,
+    }  # fmt: skip
+    results, done = [], 0
+    for eps in budgets:
+        for attack_name, method in attacks.items():
+            predicted: list[int] = []
+            largest = 0.0
+            for start, images, labels in task.batches(method.most):
+                progress(f"{method.title} at {budget_text(eps)}", done, total)
+                part = task.part(
+                    f"{attack_name}-{eps:.6g}-{start}",
+                    {**key, "attack": method.title, "settings": dict(method.settings), "eps": eps, "most": method.most},
+                    functools.partial(
+                        _attack_batch, task, method, images, labels, clean[start : start + len(images)], eps,
+                        task.generator(attack_name, eps, start),
+                    ),
+                )  # fmt: skip
+                predicted += part["predicted"]
+                largest = max(largest, part["largest_change"])
+                done += 1
+            results.append(
+                AttackResult(
+                    attack=attack_name, title=method.title, eps=eps, predicted=tuple(predicted), largest_change=largest
+                )
+            )
+    sanity: list[SanityLine] = []
+    evidence = _evidence(task, attacks, tuple(results), clean, budgets)
+    for check in CHECKS if evidence is not None else ():
+        progress("sanity checks", done, total)
+        assert evidence is not None
+        lines = task.part(
+            f"sanity-{check.__name__}",
+            {**key, "budgets": list(budgets), "results": _digest(results), "twin": _twin_key(task.twin)},
+            functools.partial(_as_plain, check, evidence),
+        )
+        sanity.append(SanityLine(**lines))
+        done += 1
+    corruptions: Mapping[str, tuple[float, ...]] = {}
+    if corrupted != "none":
+        progress("corruptions", done, total)
+        stored = task.part("corruptions", {**key, "corruptions": corrupted}, lambda: _corrupted(task, corrupted))
+        corruptions = {kind: tuple(values) for kind, values in stored.items()}
+    examples, example_attack = _examples(task, clean, budgets[-1])
+    progress("done", total, total)
+    return Robustness(
+        model=name, data=data, suite=suite, protocol=task.protocol, budgets=tuple(budgets),
+        labels=tuple(task.labels.tolist()), clean=tuple(clean.tolist()), results=tuple(results),
+        sanity=tuple(sanity), corruptions=corruptions, examples=examples, example_attack=example_attack,
+        notes=_notes(task, evidence is None),
+        settings={
+            **key, "normalisation": task.classifier.normalisation,
+            "attacks": {n: {"title": a.title, "access": a.access, **a.settings} for n, a in attacks.items()},
+        },
+    )  # fmt: skip
+
+
+def _attack_batch(
+    task: _Task, method: Attack, images: Tensor, labels: Tensor, clean: Tensor, eps: float, generator: torch.Generator
+) -> dict[str, Any]:
+    """Return the predictions after an attack. In pixels, an image that was misclassified without it is not attacked."""
+    if task.protocol == "paper":
+        spread = task.classifier.spread.to(images)
+
+        def scores(inputs: Tensor) -> Tensor:
+            return task.classifier(inputs * spread)
+
+        inputs = images / spread
+        attacked = method(scores, inputs, clean, eps=eps, bounds=None, generator=generator)
+        with torch.no_grad():
+            predicted = scores(attacked).argmax(dim=-1)
+        return {"predicted": predicted.tolist(), "largest_change": float((attacked - inputs).abs().max())}
+    right = clean == labels
+    predicted = torch.full_like(labels, WRONG)
+    largest = 0.0
+    if bool(right.any()):
+        attacked = method(task.classifier, images[right], labels[right], eps=eps, generator=generator)
+        largest = float((attacked - images[right]).abs().max())
+        if not largest <= eps + 1e-6 or not bool(((attacked >= 0) & (attacked <= 1)).all()):
+            raise AssertionError(f"{method.title} left its budget {eps}: a change of {largest}")
+        predicted[right] = task.classifier.predict(attacked)
+    return {"predicted": predicted.tolist(), "largest_change": largest}
+
+
+def _checked_predictions(task: _Task) -> Tensor:
+    """Return the predictions for the images as they are, after a check of the scores and labels."""
+    with torch.no_grad():
+        scores = torch.cat([task.classifier(images) for _, images, _ in task.batches()])
+    classes = scores.shape[-1]
+    if not bool(torch.isfinite(scores).all()):
+        raise InputError("the model's scores are not finite for some images; check its weights and the normalisation")
+    if int(task.labels.min()) < 0 or int(task.labels.max()) >= classes:
+        raise InputError(
+            f"expected labels from 0 to {classes - 1}, as the model has {classes} classes; got "
+            f"{int(task.labels.min())} to {int(task.labels.max())}"
+        )
+    return scores.argmax(dim=-1)
+
+
+def _evidence(
+    task: _Task, attacks: Mapping[str, Attack], results: tuple[AttackResult, ...], clean: Tensor,
+    budgets: Sequence[float],
+) -> Evidence | None:  # fmt: skip
+    """Return what the sanity checks use; None in the protocol of the paper, and if no image is classified correctly."""
+    right = (clean == task.labels).nonzero()[:CHECKED, 0]
+    if task.protocol == "paper" or not len(right):
+        return None
+    return Evidence(
+        classifier=task.classifier, images=task.images[right], labels=task.labels[right], eps=budgets[-1],
+        attacks=dict(attacks), results=results, all_labels=task.labels, batch_size=task.batch_size, seed=task.seed,
+        twin=task.twin,
+    )  # fmt: skip
+
+
+def _as_plain(check: Callable[[Evidence], SanityLine], evidence: Evidence) -> dict[str, str]:
+    line = check(evidence)
+    return {"name": line.name, "status": line.status, "text": line.text}
+
+
+def _corrupted(task: _Task, kind: str) -> dict[str, tuple[float, ...]]:
+    """Return the accuracy under every corruption at severities 1 to 5."""
+    corruptions: Sequence[Any] = CORRUPTIONS
+    if kind == "imagenet-c":
+        from clearhead.robustness.imagenet_c import IMAGENET_C
+
+        corruptions = IMAGENET_C
+
+    def accuracy(images: Tensor) -> float:
+        predicted = task.predict(images.to(task.labels.device).float() / 255)
+        return float((predicted == task.labels).double().mean())
+
+    stored = (task.images * 255).round().to(torch.uint8).cpu()
+    return {result.corruption: result.values for result in sweep(stored, accuracy, corruptions=corruptions)}
+
+
+def _examples(task: _Task, clean: Tensor, eps: float) -> tuple[tuple[Example, ...], str]:
+    """Return the first correctly classified images, before and after PGD."""
+    chosen = (clean == task.labels).nonzero()[:EXAMPLES, 0]
+    if task.protocol == "paper" or not len(chosen):
+        return (), ""
+    images, labels = task.images[chosen], task.labels[chosen]
+    attacked = pgd(task.classifier, images, labels, eps=eps, steps=40, generator=task.generator("examples"))
+    after = task.classifier.predict(attacked)
+    return tuple(
+        Example(image=image.cpu(), attacked=changed.cpu(), label=int(label), before=int(label), after=int(predicted))
+        for image, changed, label, predicted in zip(images, attacked, labels, after, strict=True)
+    ), f"PGD-40 at {budget_text(eps)}"
+
+
+def _notes(task: _Task, unchecked: bool) -> tuple[str, ...]:
+    notes = []
+    if task.training:
+        notes.append("The model was in training mode. It was evaluated in evaluation mode, and has its mode back.")
+    if optimises_in_forward(task.classifier.model):
+        notes.append(
+            "The forward pass runs an optimisation loop. RobustBench does not admit such models: their gradients can "
+            "mislead an attack."
+        )
+    if task.protocol == "paper":
+        spread = float(task.classifier.spread.mean())
+        notes.append(
+            f"Protocol of the paper: budgets are in normalised inputs, so that a nominal 1/255 is {spread:.3g}/255 in "
+            "pixels; nothing is clipped, and labels are the model's own predictions. There are no sanity lines."
+        )
+    elif unchecked:
+        notes.append("No image is classified correctly, so that there is nothing to attack and no sanity line.")
+    if task.classifier.normalisation == "none":
+        notes.append("The model gets pixels from 0 to 1. If it expects normalised inputs, pass its mean and std.")
+    return tuple(notes)
+
+
+def _check(images: Tensor, labels: Tensor, budgets: Sequence[float], batch_size: int) -> None:
+    if batch_size < 1:
+        raise InputError(f"expected a batch_size of at least 1; got {batch_size}")
+    if not budgets or not all(0 <= eps <= 1 and math.isfinite(eps) for eps in budgets):
+        raise InputError(
+            f"expected budgets eps from 0 to 1, such as 8/255; got {', '.join(map(str, budgets)) or 'none'}"
+        )
+    if images.ndim != 4 or not images.is_floating_point() or not len(images):
+        raise InputError(
+            f"expected images (n, c, y, x) of floats from 0 to 1; got {tuple(images.shape)} of {images.dtype}"
+        )
+    if not bool(((images >= 0) & (images <= 1)).all()):
+        raise InputError(
+            f"expected pixels from 0 to 1; got {float(images.min()):.3g} to {float(images.max()):.3g}: pass images "
+            "that are not normalised, and the normalisation as mean and std"
+        )
+    if labels.shape != images.shape[:1] or labels.is_floating_point():
+        raise InputError(f"expected {len(images)} integer labels; got {tuple(labels.shape)} of {labels.dtype}")
+
+
+def _name(model: nn.Module | PixelClassifier) -> str:
+    return type(model.model if isinstance(model, PixelClassifier) else model).__name__
+
+
+def _twin_key(twin: PixelClassifier | None) -> str:
+    return "" if twin is None else tensor_fingerprint(twin.model.state_dict().values())
+
+
+def _digest(results: Sequence[AttackResult]) -> str:
+    return hashlib.sha256(repr(results).encode()).hexdigest()
