@@ -59,6 +59,7 @@ def test_numbers_are_short_and_correct() -> None:
     assert (mean_of(mean), mean_of(None)) == (".300", "-")
     assert plus_minus(mean) == ".300 ± 1.271"
     assert plus_minus(over_runs([0.2])) == ".200"
+    assert plus_minus(over_runs([380.0, 390.0])) == "385.0 ± 63.5"
 
 
 def test_small_numbers_keep_significant_digits() -> None:

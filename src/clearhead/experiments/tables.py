@@ -89,10 +89,12 @@ def mean_of(value: Estimate | None) -> str:
 
 
 def plus_minus(value: Estimate | None) -> str:
-    """Format the mean of an estimate with half the width of its interval."""
+    """Format the mean of an estimate with half the width of its interval; one of them from 10 on has one decimal."""
     if value is None or value.interval is None:
         return mean_of(value)
-    return f"{decimals(value.mean)} ± {decimals((value.interval.high - value.interval.low) / 2)}"
+    half = (value.interval.high - value.interval.low) / 2
+    digits = 3 if max(abs(value.mean), half) < 10 else 1
+    return f"{decimals(value.mean, digits)} ± {decimals(half, digits)}"
 
 
 def significant(value: Estimate | None) -> str:

@@ -20,7 +20,7 @@ __all__ = ["PIXELS", "Bounds", "Scores", "fgsm", "margin", "pgd", "project", "sc
 
 Bounds = tuple[float, float] | None
 PIXELS = (0.0, 1.0)
-AT_ONCE = 256
+AT_ONCE = 128
 """Images that SPSA scores in one call, unless more are given."""
 
 Scores = Callable[[Tensor], Tensor]
