@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from attack_faults import ATTACK_FAULTS
 from audit_faults import AUDIT_FAULTS
 from calibration_faults import CALIBRATION_FAULTS
 from comparison_faults import COMPARISON_FAULTS
@@ -71,6 +72,7 @@ FAULTS = (
     + COMPARISON_FAULTS
     + CALIBRATION_FAULTS
     + SCALE_FAULTS
+    + ATTACK_FAULTS
     + ROBUSTNESS_METRICS_FAULTS
 )
 

@@ -18,7 +18,7 @@ from clearhead.robustness import evaluation
 from clearhead.robustness.attacks import fgsm
 from clearhead.robustness.classifier import PixelClassifier
 from clearhead.robustness.evaluation import attack
-from clearhead.robustness.record import AttackResult, Robustness
+from clearhead.robustness.record import AttackResult, Robustness, budget_text
 from clearhead.robustness.suites import SUITES, select_attacks
 
 EPS = 0.1
@@ -50,6 +50,14 @@ def test_an_undefended_model_passes_every_line(record: Robustness) -> None:
     not_run = [line.name for line in record.sanity if line.status == "not run"]
     assert not_run == ["gradients through iterations not weaker than a surrogate's"]
     assert len(record.sanity) == len(evaluation.CHECKS)
+
+
+def test_checks_use_the_budget_at_which_attacks_differ(record: Robustness) -> None:
+    half = record.clean_accuracy().value / 2
+    chosen = min(record.budgets, key=lambda eps: abs(record.worst(eps).value - half))
+    lines = {line.name: line.text for line in record.sanity}
+    assert lines["more steps never help the defender"].startswith(f"accuracy at {budget_text(chosen)} ")
+    assert lines["white box not weaker than black box"].startswith(f"at {budget_text(chosen)} ")
 
 
 def test_accuracies_are_those_of_the_attacked_images(

@@ -5,11 +5,11 @@ those of Teo and Nguyen 2024 (arXiv 2406.13762) on normalised inputs: nothing is
 predictions, and PGD takes 20 steps of .15 eps.
 """
 
+import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,19 @@ from torch import Tensor, nn
 
 from clearhead import __version__
 from clearhead.errors import InputError
-from clearhead.robustness.attacks import pgd
 from clearhead.robustness.classifier import PixelClassifier, evaluated, optimises_in_forward, pixel_classifier
-from clearhead.robustness.corruptions import CORRUPTIONS
-from clearhead.robustness.record import AttackResult, Example, Robustness, SanityLine, budget_text
+from clearhead.robustness.record import AttackResult, Robustness, SanityLine, budget_text
 from clearhead.robustness.sanity import CHECKS, Evidence
 from clearhead.robustness.suites import SUITES, Attack, Protocol, SuiteName, select_attacks
-from clearhead.robustness.sweep import sweep
+from clearhead.robustness.task import Task, corrupted_accuracies, make_examples
 from clearhead.shapes import Float, Int
 from clearhead.storage import tensor_fingerprint
-from clearhead.stored_json import load_cached, store
 
 __all__ = ["attack"]
 
 Progress = Callable[[str, int, int], None]
-CHECKED, EXAMPLES = 100, 6
-"""Images of the sanity checks, and examples in the record."""
+CHECKED = 100
+"""Images of the sanity checks."""
 WRONG = -1
 """The prediction of an image that was misclassified before any attack."""
 
@@ -88,55 +85,15 @@ def attack(
     with evaluated(classifier), evaluated(of_twin):
         device = next((p.device for p in classifier.model.parameters()), torch.device("cpu"))
         images, labels = images.to(device), labels.to(device).long()
-        task = _Task(
+        task = Task(
             classifier=classifier, images=images, labels=labels, batch_size=batch_size, seed=seed, protocol=protocol,
             folder=folder, notice=notice, twin=of_twin, training=training,
         )  # fmt: skip
         return _evaluate(task, chosen, budgets, suite=suite, name=name or _name(model), data=data, progress=progress)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """The model, the images, and the folder of finished parts."""
-
-    classifier: PixelClassifier
-    images: Tensor
-    labels: Tensor
-    batch_size: int
-    seed: int
-    protocol: Protocol
-    folder: Path | None
-    notice: Callable[[str], None]
-    twin: PixelClassifier | None
-    training: bool
-
-    def part(self, title: str, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return a finished part of the folder, or measure and keep it."""
-        if self.folder is None:
-            return measure()
-        path = self.folder / "parts" / f"{title}.json"
-        stored = load_cached(path, key, notice=self.notice)
-        return stored["result"] if stored is not None else store(path, key, measure())
-
-    def generator(self, *names: object) -> torch.Generator:
-        """Return the generator of one part, a function of the seed and the part's names."""
-        digest = hashlib.sha256("/".join(map(str, (self.seed, *names))).encode()).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-
-    def batches(self, most: int | None = None) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the first image's number, the images and the labels of every batch of the first `most` images."""
-        end = len(self.images) if most is None else min(most, len(self.images))
-        for start in range(0, end, self.batch_size):
-            part = slice(start, min(start + self.batch_size, end))
-            yield start, self.images[part], self.labels[part]
-
-    def predict(self, images: Tensor) -> Tensor:
-        """Return the predictions in batches."""
-        return torch.cat([self.classifier.predict(part) for part in torch.split(images, self.batch_size)])
-
-
 def _evaluate(
-    task: _Task, attacks: Mapping[str, Attack], budgets: Sequence[float], *, suite: SuiteName, name: str, data: str,
+    task: Task, attacks: Mapping[str, Attack], budgets: Sequence[float], *, suite: SuiteName, name: str, data: str,
     progress: Progress,
 ) -> Robustness:  # fmt: skip
     corrupted = SUITES[suite].corruptions if task.protocol == "pixels" else "none"
@@ -173,14 +130,22 @@ def _evaluate(
                     attack=attack_name, title=method.title, eps=eps, predicted=tuple(predicted), largest_change=largest
                 )
             )
+    record = Robustness(
+        model=name, data=data, suite=suite, protocol=task.protocol, budgets=tuple(budgets),
+        labels=tuple(task.labels.tolist()), clean=tuple(clean.tolist()), results=tuple(results),
+        settings={
+            **key, "normalisation": task.classifier.normalisation,
+            "attacks": {n: {"title": a.title, "access": a.access, **a.settings} for n, a in attacks.items()},
+        },
+    )  # fmt: skip
     sanity: list[SanityLine] = []
-    evidence = _evidence(task, attacks, tuple(results), clean, budgets)
+    evidence = _evidence(task, attacks, record, clean)
     for check in CHECKS if evidence is not None else ():
         progress("sanity checks", done, total)
         assert evidence is not None
         lines = task.part(
             f"sanity-{check.__name__}",
-            {**key, "budgets": list(budgets), "results": _digest(results), "twin": _twin_key(task.twin)},
+            {**key, "eps": evidence.eps, "results": _digest(results), "twin": _twin_key(task.twin)},
             functools.partial(_as_plain, check, evidence),
         )
         sanity.append(SanityLine(**lines))
@@ -188,24 +153,20 @@ def _evaluate(
     corruptions: Mapping[str, tuple[float, ...]] = {}
     if corrupted != "none":
         progress("corruptions", done, total)
-        stored = task.part("corruptions", {**key, "corruptions": corrupted}, lambda: _corrupted(task, corrupted))
+        stored = task.part(
+            "corruptions", {**key, "corruptions": corrupted}, lambda: corrupted_accuracies(task, corrupted)
+        )
         corruptions = {kind: tuple(values) for kind, values in stored.items()}
-    examples, example_attack = _examples(task, clean, budgets[-1])
+    examples, example_attack = make_examples(task, clean, budgets[-1])
     progress("done", total, total)
-    return Robustness(
-        model=name, data=data, suite=suite, protocol=task.protocol, budgets=tuple(budgets),
-        labels=tuple(task.labels.tolist()), clean=tuple(clean.tolist()), results=tuple(results),
-        sanity=tuple(sanity), corruptions=corruptions, examples=examples, example_attack=example_attack,
+    return dataclasses.replace(
+        record, sanity=tuple(sanity), corruptions=corruptions, examples=examples, example_attack=example_attack,
         notes=_notes(task, evidence is None),
-        settings={
-            **key, "normalisation": task.classifier.normalisation,
-            "attacks": {n: {"title": a.title, "access": a.access, **a.settings} for n, a in attacks.items()},
-        },
     )  # fmt: skip
 
 
 def _attack_batch(
-    task: _Task, method: Attack, images: Tensor, labels: Tensor, clean: Tensor, eps: float, generator: torch.Generator
+    task: Task, method: Attack, images: Tensor, labels: Tensor, clean: Tensor, eps: float, generator: torch.Generator
 ) -> dict[str, Any]:
     """Return the predictions after an attack. In pixels, an image that was misclassified without it is not attacked."""
     if task.protocol == "paper":
@@ -231,7 +192,7 @@ def _attack_batch(
     return {"predicted": predicted.tolist(), "largest_change": largest}
 
 
-def _checked_predictions(task: _Task) -> Tensor:
+def _checked_predictions(task: Task) -> Tensor:
     """Return the predictions for the images as they are, after a check of the scores and labels."""
     with torch.no_grad():
         scores = torch.cat([task.classifier(images) for _, images, _ in task.batches()])
@@ -246,18 +207,21 @@ def _checked_predictions(task: _Task) -> Tensor:
     return scores.argmax(dim=-1)
 
 
-def _evidence(
-    task: _Task, attacks: Mapping[str, Attack], results: tuple[AttackResult, ...], clean: Tensor,
-    budgets: Sequence[float],
-) -> Evidence | None:  # fmt: skip
-    """Return what the sanity checks use; None in the protocol of the paper, and if no image is classified correctly."""
+def _evidence(task: Task, attacks: Mapping[str, Attack], record: Robustness, clean: Tensor) -> Evidence | None:
+    """Return what the sanity checks use; None in the protocol of the paper, and if no image is classified correctly.
+
+    The budget is the one whose robust accuracy is nearest to half of the clean one: where all images or none survive,
+    attacks cannot be compared.
+    """
     right = (clean == task.labels).nonzero()[:CHECKED, 0]
     if task.protocol == "paper" or not len(right):
         return None
+    half = record.clean_accuracy().value / 2
+    eps = min(record.budgets, key=lambda budget: abs(record.worst(budget).value - half))
     return Evidence(
-        classifier=task.classifier, images=task.images[right], labels=task.labels[right], eps=budgets[-1],
-        attacks=dict(attacks), results=results, all_labels=task.labels, batch_size=task.batch_size, seed=task.seed,
-        twin=task.twin,
+        classifier=task.classifier, images=task.images[right], labels=task.labels[right], eps=eps,
+        attacks=dict(attacks), results=record.results, all_labels=task.labels, batch_size=task.batch_size,
+        seed=task.seed, twin=task.twin,
     )  # fmt: skip
 
 
@@ -266,37 +230,7 @@ def _as_plain(check: Callable[[Evidence], SanityLine], evidence: Evidence) -> di
     return {"name": line.name, "status": line.status, "text": line.text}
 
 
-def _corrupted(task: _Task, kind: str) -> dict[str, tuple[float, ...]]:
-    """Return the accuracy under every corruption at severities 1 to 5."""
-    corruptions: Sequence[Any] = CORRUPTIONS
-    if kind == "imagenet-c":
-        from clearhead.robustness.imagenet_c import IMAGENET_C
-
-        corruptions = IMAGENET_C
-
-    def accuracy(images: Tensor) -> float:
-        predicted = task.predict(images.to(task.labels.device).float() / 255)
-        return float((predicted == task.labels).double().mean())
-
-    stored = (task.images * 255).round().to(torch.uint8).cpu()
-    return {result.corruption: result.values for result in sweep(stored, accuracy, corruptions=corruptions)}
-
-
-def _examples(task: _Task, clean: Tensor, eps: float) -> tuple[tuple[Example, ...], str]:
-    """Return the first correctly classified images, before and after PGD."""
-    chosen = (clean == task.labels).nonzero()[:EXAMPLES, 0]
-    if task.protocol == "paper" or not len(chosen):
-        return (), ""
-    images, labels = task.images[chosen], task.labels[chosen]
-    attacked = pgd(task.classifier, images, labels, eps=eps, steps=40, generator=task.generator("examples"))
-    after = task.classifier.predict(attacked)
-    return tuple(
-        Example(image=image.cpu(), attacked=changed.cpu(), label=int(label), before=int(label), after=int(predicted))
-        for image, changed, label, predicted in zip(images, attacked, labels, after, strict=True)
-    ), f"PGD-40 at {budget_text(eps)}"
-
-
-def _notes(task: _Task, unchecked: bool) -> tuple[str, ...]:
+def _notes(task: Task, unchecked: bool) -> tuple[str, ...]:
     notes = []
     if task.training:
         notes.append("The model was in training mode. It was evaluated in evaluation mode, and has its mode back.")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from clearhead.robustness.attacks import fgsm, pgd, score_gradient
 from clearhead.robustness.binarisation import binarisation_test
 from clearhead.robustness.classifier import PixelClassifier, one_step_surrogate
-from clearhead.robustness.record import AttackResult, SanityLine
+from clearhead.robustness.record import AttackResult, SanityLine, budget_text
 from clearhead.robustness.suites import Attack
 
 __all__ = ["CHECKS", "Evidence", "is_weaker"]
@@ -31,7 +31,7 @@ BINARISED, SOLVED, FEWEST = 16, 0.95, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the checks use: some correctly classified images, the largest budget, and the results of the attacks.
+    """What the checks use: some correctly classified images, a budget, and the results of the attacks.
 
     images: (m, c, y, x), at least one, with their labels; results, all_labels: of all images
     twin: another model for the same classes, for a transfer attack
@@ -126,7 +126,7 @@ def iterative(evidence: Evidence) -> SanityLine:
     weak = evidence.right_by_results(lambda attack: not attack.iterative)
     if strong is None or weak is None:
         return _not_run(name, "it needs an iterative attack and FGSM")
-    return _compared(name, strong, weak, "iterative attacks", "the single step")
+    return _compared(evidence, name, strong, weak, "iterative attacks", "the single step")
 
 
 def black_box(evidence: Evidence) -> SanityLine:
@@ -136,12 +136,15 @@ def black_box(evidence: Evidence) -> SanityLine:
     strong = evidence.right_by_results(lambda attack: attack.access == "white box")
     if strong is None or weak is None:
         return _not_run(name, "it needs an attack of each kind")
-    return _compared(name, strong[: len(weak)], weak, "attacks with gradients", "those without")
+    return _compared(evidence, name, strong[: len(weak)], weak, "attacks with gradients", "those without")
 
 
-def _compared(name: str, strong: Tensor, weak: Tensor, strong_name: str, weak_name: str) -> SanityLine:
+def _compared(
+    evidence: Evidence, name: str, strong: Tensor, weak: Tensor, strong_name: str, weak_name: str
+) -> SanityLine:
     flagged, by_strong, by_weak = is_weaker(strong, weak)
-    text = f"{strong_name} alone fool {by_strong} of {len(strong)} images, {weak_name} alone {by_weak}"
+    text = f"at {budget_text(evidence.eps)} {strong_name} alone fool {by_strong} of {len(strong)} images, "
+    text += f"{weak_name} alone {by_weak}"
     return _line(name, not flagged, text + (": gradients are masked; the worst case is reported" if flagged else ""))
 
 
@@ -150,7 +153,9 @@ def more_steps(evidence: Evidence) -> SanityLine:
     right = [evidence.right_by_pgd(steps) for steps in STEPS]
     flagged = any(is_weaker(more, fewer)[0] for fewer, more in itertools.pairwise(right))
     shares = ", ".join(f"{float(r.double().mean()):.1%} with {n}" for r, n in zip(right, STEPS, strict=True))
-    return _line("more steps never help the defender", not flagged, f"accuracy {shares} steps")
+    return _line(
+        "more steps never help the defender", not flagged, f"accuracy at {budget_text(evidence.eps)} {shares} steps"
+    )
 
 
 def gradients(evidence: Evidence) -> SanityLine:
@@ -168,7 +173,7 @@ def transfer(evidence: Evidence) -> SanityLine:
     if evidence.twin is None:
         return _not_run(name, "no twin was given; name a softmax model of the same classes with --twin")
     strong, weak = (evidence.right_by_pgd(STEPS[1], scores) for scores in (None, evidence.twin))
-    return _compared(name, strong, weak, "the model's gradients", "the twin's")
+    return _compared(evidence, name, strong, weak, "the model's gradients", "the twin's")
 
 
 def surrogate(evidence: Evidence) -> SanityLine:
@@ -180,7 +185,7 @@ def surrogate(evidence: Evidence) -> SanityLine:
     strong, weak = (
         evidence.right_by_pgd(STEPS[1], scores) for scores in (None, evidence.classifier.with_model(model.eval()))
     )
-    return _compared(name, strong, weak, "gradients through all iterations", "those of one step")
+    return _compared(evidence, name, strong, weak, "gradients through all iterations", "those of one step")
 
 
 def binarisation(evidence: Evidence) -> SanityLine:
@@ -194,7 +199,8 @@ def binarisation(evidence: Evidence) -> SanityLine:
         return _not_run(name, "the model does not end in a linear map of the classes")
     if result.problems < FEWEST:
         return _not_run(name, f"only {result.problems} of {len(evidence.images[:BINARISED])} problems can be separated")
-    text = f"PGD solves {result.attack:.0%} of {result.problems} problems, random points {result.random:.0%}"
+    solved = f"PGD solves {result.attack:.0%} of {result.problems} problems, random points {result.random:.0%}"
+    text = f"at {budget_text(evidence.eps)} {solved}"
     return _line(name, result.attack >= SOLVED, text)
 
 

@@ -1,0 +1,93 @@
+"""The task of an evaluation: a model and images in batches, and parts that are kept when they are finished."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.robustness.attacks import pgd
+from clearhead.robustness.classifier import PixelClassifier
+from clearhead.robustness.corruptions import CORRUPTIONS
+from clearhead.robustness.record import Example, budget_text
+from clearhead.robustness.suites import Protocol
+from clearhead.robustness.sweep import sweep
+from clearhead.stored_json import load_cached, store
+
+__all__ = ["Task", "corrupted_accuracies", "make_examples"]
+
+EXAMPLES = 6
+"""Examples in a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The model, the images, and the folder of finished parts; None keeps none."""
+
+    classifier: PixelClassifier
+    images: Tensor
+    labels: Tensor
+    batch_size: int
+    seed: int
+    protocol: Protocol
+    folder: Path | None
+    notice: Callable[[str], None]
+    twin: PixelClassifier | None
+    training: bool
+
+    def part(self, title: str, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
+        """Return a finished part of the folder, or measure and keep it."""
+        if self.folder is None:
+            return measure()
+        path = self.folder / "parts" / f"{title}.json"
+        stored = load_cached(path, key, notice=self.notice)
+        return stored["result"] if stored is not None else store(path, key, measure())
+
+    def generator(self, *names: object) -> torch.Generator:
+        """Return the generator of one part, a function of the seed and the part's names."""
+        digest = hashlib.sha256("/".join(map(str, (self.seed, *names))).encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+    def batches(self, most: int | None = None) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the first image's number, the images and the labels of every batch of the first `most` images."""
+        end = len(self.images) if most is None else min(most, len(self.images))
+        for start in range(0, end, self.batch_size):
+            part = slice(start, min(start + self.batch_size, end))
+            yield start, self.images[part], self.labels[part]
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the predictions in batches."""
+        return torch.cat([self.classifier.predict(part) for part in torch.split(images, self.batch_size)])
+
+
+def corrupted_accuracies(task: Task, kind: str) -> dict[str, tuple[float, ...]]:
+    """Return the accuracy under every corruption at severities 1 to 5."""
+    corruptions: Sequence[Any] = CORRUPTIONS
+    if kind == "imagenet-c":
+        from clearhead.robustness.imagenet_c import IMAGENET_C
+
+        corruptions = IMAGENET_C
+
+    def accuracy(images: Tensor) -> float:
+        predicted = task.predict(images.to(task.labels.device).float() / 255)
+        return float((predicted == task.labels).double().mean())
+
+    stored = (task.images * 255).round().to(torch.uint8).cpu()
+    return {result.corruption: result.values for result in sweep(stored, accuracy, corruptions=corruptions)}
+
+
+def make_examples(task: Task, clean: Tensor, eps: float) -> tuple[tuple[Example, ...], str]:
+    """Return the first correctly classified images, before and after PGD."""
+    chosen = (clean == task.labels).nonzero()[:EXAMPLES, 0]
+    if task.protocol == "paper" or not len(chosen):
+        return (), ""
+    images, labels = task.images[chosen], task.labels[chosen]
+    attacked = pgd(task.classifier, images, labels, eps=eps, steps=40, generator=task.generator("examples"))
+    after = task.classifier.predict(attacked)
+    return tuple(
+        Example(image=image.cpu(), attacked=changed.cpu(), label=int(label), before=int(label), after=int(predicted))
+        for image, changed, label, predicted in zip(images, attacked, labels, after, strict=True)
+    ), f"PGD-40 at {budget_text(eps)}"
