@@ -18,7 +18,7 @@ from clearhead.robustness import evaluation
 from clearhead.robustness.attacks import fgsm
 from clearhead.robustness.classifier import PixelClassifier
 from clearhead.robustness.evaluation import attack
-from clearhead.robustness.record import AttackResult, Robustness, budget_text
+from clearhead.robustness.record import AttackResult, Robustness
 from clearhead.robustness.suites import SUITES, select_attacks
 
 EPS = 0.1
@@ -52,12 +52,15 @@ def test_an_undefended_model_passes_every_line(record: Robustness) -> None:
     assert len(record.sanity) == len(evaluation.CHECKS)
 
 
-def test_checks_use_the_budget_at_which_attacks_differ(record: Robustness) -> None:
-    half = record.clean_accuracy().value / 2
-    chosen = min(record.budgets, key=lambda eps: abs(record.worst(eps).value - half))
-    lines = {line.name: line.text for line in record.sanity}
-    assert lines["more steps never help the defender"].startswith(f"accuracy at {budget_text(chosen)} ")
-    assert lines["white box not weaker than black box"].startswith(f"at {budget_text(chosen)} ")
+def test_checks_use_the_budget_at_which_attacks_differ(
+    undefended: nn.Module, test_digits: tuple[Tensor, Tensor]
+) -> None:
+    """At a budget of .6 no image survives, and attacks cannot be compared."""
+    found = attack(undefended, *test_digits, eps=[0.0, EPS, 0.6], attacks=["fgsm", "pgd"])
+    assert found.worst(0.6).value == 0 < found.worst(EPS).value < found.worst(0.0).value
+    lines = {line.name: line.text for line in found.sanity}
+    assert lines["more steps never help the defender"].startswith("accuracy at 0.1 ")
+    assert lines["iterative not weaker than single step"].startswith("at 0.1 ")
 
 
 def test_accuracies_are_those_of_the_attacked_images(
@@ -72,6 +75,12 @@ def test_accuracies_are_those_of_the_attacked_images(
         right = undefended(fgsm(undefended, images, labels, eps=eps)).argmax(dim=-1) == labels
         assert record.accuracy("fgsm", eps).value == pytest.approx(float((right & clean).double().mean()), abs=1e-12)
         assert record.worst(eps).value <= min(record.accuracy(name, eps).value for name in ("fgsm", "pgd"))
+    wrong = {index for index, right in enumerate(clean.tolist()) if not right}
+    for result in record.results:
+        assert {index for index, predicted in enumerate(result.predicted) if predicted == -1} == {
+            index for index in wrong if index < len(result.predicted)
+        }
+    assert wrong
     assert record.worst(EPS).value < record.worst(0.02).value < record.clean_accuracy().value
     assert record.accuracy("spsa", EPS).images == 64
     assert all(0 < result.largest_change <= result.eps + 1e-6 for result in record.results)
