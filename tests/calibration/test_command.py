@@ -125,7 +125,7 @@ def test_sizes_of_a_model_are_those_of_its_layers_and_of_the_default_text(monkey
         return {"input_ids": mask, "attention_mask": mask}
 
     loaded = LoadedModel(model=model, name="bert", encode=encode, draw_baseline=baseline_of(model, "bert"))
-    monkeypatch.setattr(calibrate_command, "load_model", lambda name, max_tokens: loaded)
+    monkeypatch.setattr(calibrate_command, "load_named_model", lambda name, max_tokens: loaded)
     shape, (random,) = calibrate_command._like("bert")
     assert shape == Shape(layers=2, heads=3, head_dim=4, width=12, tokens=5, inputs=36)
     assert random.name == "bert"

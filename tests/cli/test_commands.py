@@ -48,7 +48,7 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         draw_baseline=lambda seed: seed,  # type: ignore[arg-type, return-value]
     )
     monkeypatch.setattr(audit_command, "measure_audit", audit)
-    monkeypatch.setattr(audit_command, "load_model", lambda name, max_tokens: loaded)
+    monkeypatch.setattr(audit_command, "load_named_model", lambda name, max_tokens: loaded)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(**options: Any) -> dict[str, Any]:

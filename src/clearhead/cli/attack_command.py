@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
+from clearhead.cli.models import load_named_model
 from clearhead.data.augmentation import Augmentation, image_transform
 from clearhead.data.batches import all_samples
 from clearhead.data.image_sets import digits, read_images
 from clearhead.errors import InputError
-from clearhead.models.loading import LoadedModel, load_model
+from clearhead.models.loading import LoadedModel
 from clearhead.report.attack_page import render_attack
 from clearhead.report.attack_text import print_attack, print_differences
 from clearhead.report.wording import clean
@@ -62,11 +63,11 @@ def run_attack(request: AttackRequest, bar: ProgressBar) -> tuple[Robustness, Se
         raise CommandError(f"{request.out} is a file or inside a file; choose a folder with --out")
     other = None if request.against is None else _read_record(request.against)
     bar.update("loading the model", 0, None)
-    loaded = load_model(request.model, max_tokens=1, classifier=True)
+    loaded = load_named_model(request.model, max_tokens=1, classifier=True)
     classifier = _classifier(loaded, request.mean, request.std)
     twin = None
     if request.twin is not None:
-        twin = _classifier(load_model(request.twin, max_tokens=1, classifier=True), None, None)
+        twin = _classifier(load_named_model(request.twin, max_tokens=1, classifier=True), None, None)
     bar.update("reading the images", 0, None)
     images, labels, data = _read_data(request.data, loaded.model, request.inputs)
     request.out.mkdir(parents=True, exist_ok=True)

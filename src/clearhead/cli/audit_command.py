@@ -18,15 +18,15 @@ from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import measure_audit
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
-from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
+from clearhead.cli.import_path import allow_current_folder
 from clearhead.cli.inputs import Inputs, Source, find_source, make_inputs
+from clearhead.cli.models import load_named_model
 from clearhead.cli.options import Baseline
 from clearhead.cli.request import AuditRequest
 from clearhead.interfaces import AttentionSpec, read_descriptions
-from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.models.huggingface import tokenizer_files
-from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.objects import is_object_path, load_function
+from clearhead.models.loading import LoadedModel
+from clearhead.models.objects import load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
@@ -197,12 +197,7 @@ def print_result(result: AuditResult, *, as_json: bool, details: bool = False) -
 
 def _load(request: AuditRequest) -> LoadedModel:
     """Load the model, and allow imports from the current folder for the functions that the request names."""
-    ensure_torchvision()
-    if is_object_path(request.model):
-        allow_current_folder(request.model, [request.model])
-    else:
-        remove_from_import_path(request.model)
-    loaded = load_model(request.model, max_tokens=request.max_tokens)
+    loaded = load_named_model(request.model, max_tokens=request.max_tokens)
     if request.swap is not None:
         loaded = _swapped(loaded, request.swap)
     if objects := [path for path in (request.batches, request.loss) if path is not None]:

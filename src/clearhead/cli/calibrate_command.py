@@ -14,13 +14,11 @@ from clearhead.calibration.results import Calibration, Count, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
-from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
+from clearhead.cli.models import load_named_model
 from clearhead.data.text import default_passages, text_batches
 from clearhead.experiments.figures import as_svg, finish_panel, make_panels, plot_percentage
 from clearhead.experiments.tables import Field, Table, as_columns, as_markdown, percentage
-from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.objects import is_object_path
+from clearhead.models.loading import LoadedModel
 from clearhead.report.columns import first_that_fits, print_columns
 from clearhead.report.wording import clean, number
 from clearhead.storage import lock_folder
@@ -191,12 +189,7 @@ def draw_power(calibration: Calibration) -> str:
 
 def _like(name: str) -> tuple[Shape, list[RandomModels]]:
     """Return the sizes of a model on the default text, and models of its architecture with random weights."""
-    ensure_torchvision()
-    if is_object_path(name):
-        allow_current_folder(name, [name])
-    else:
-        remove_from_import_path(name)
-    loaded = load_model(name, max_tokens=MAX_TOKENS)
+    loaded = load_named_model(name, max_tokens=MAX_TOKENS)
     if loaded.encode is None:
         raise CommandError(
             f"{name} has no tokenizer, so its lengths on text are unknown; leave MODEL out for the default sizes"

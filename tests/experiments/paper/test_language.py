@@ -109,7 +109,7 @@ def test_a_study_is_reported_and_resumed(tmp_path: Path, texts: Path, monkeypatc
     headings = [line for line in page.splitlines() if line.startswith("## ")]
     assert headings == [
         "## Claimed", "## Measured", "## Differences from symmetric attention", "## Attacks on the test text, 10%",
-        "## What the attacks do", "## Why they differ",
+        "## What the attacks do", "## Why they differ", "## Figures", "## Manifest",
     ]  # fmt: skip
     assert "| variant | parameters | seeds | valid | test | valid, AAA 10% | test, AAA 10% |" in page
     assert "windows advance by half a context" in page

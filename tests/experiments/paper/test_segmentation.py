@@ -152,7 +152,7 @@ def test_a_study_is_reported_and_resumed(tmp_path: Path, recipe: Path, monkeypat
     headings = [line for line in page.splitlines() if line.startswith("## ")]
     assert headings == [
         "## Claimed", "## Measured", "## Differences from symmetric attention", "## Majority baseline",
-        "## Mean IoU by corruption, all severities", "## Why they differ",
+        "## Mean IoU by corruption, all severities", "## Why they differ", "## Figures", "## Manifest",
     ]  # fmt: skip
     assert "| seeds | mean IoU, clean | mean IoU, corrupted | mean accuracy, clean | mean accuracy, corrupted |" in page
     assert (folder / "corruptions.svg").exists()

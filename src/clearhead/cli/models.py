@@ -1,0 +1,20 @@
+"""The model that a command names, loaded with imports from the current folder for a function, and none for a folder."""
+
+from typing import Any
+
+from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
+from clearhead.interfaces.torchvision_shim import ensure_torchvision
+from clearhead.models.loading import LoadedModel, load_model
+from clearhead.models.objects import is_object_path
+
+__all__ = ["load_named_model"]
+
+
+def load_named_model(name: str, **options: Any) -> LoadedModel:
+    """Load the model. options: those of `load_model`."""
+    ensure_torchvision()
+    if is_object_path(name):
+        allow_current_folder(name, [name])
+    else:
+        remove_from_import_path(name)
+    return load_model(name, **options)
