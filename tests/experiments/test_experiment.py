@@ -142,3 +142,14 @@ def test_the_catalogue_has_each_experiment_once() -> None:
     assert all(experiment.options <= fields for experiment in EXPERIMENTS)
     with pytest.raises(ValueError, match="no experiment vit; choose one of paper/projection-loss, "):
         find_experiment("vit")
+
+
+def test_the_band_of_two_runs_is_their_range_and_of_three_their_interval() -> None:
+    figure, (axes,) = make_panels(1, title="bands")
+    plot_mean(axes, [1, 2], [[0.5, 0.7], [0.5, 0.6]], label="two", colour=0)
+    plot_mean(axes, [1, 2], [[0.4, 0.5, 0.6], [0.4, 0.5, 0.6]], label="three", colour=1)
+    ranges = [band.get_paths()[0].vertices[:, 1] for band in axes.collections]
+    assert (ranges[0].min(), ranges[0].max()) == (0.5, 0.7)
+    assert ranges[1].min() == pytest.approx(0.5 - 4.303 * 0.1 / 3**0.5, abs=1e-3)
+    assert ranges[1].max() == pytest.approx(0.5 + 4.303 * 0.1 / 3**0.5, abs=1e-3)
+    assert figure is not None

@@ -144,12 +144,18 @@ def plot_band(
 def plot_mean(
     axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number | None]], *, label: str, colour: int
 ) -> None:
-    """Plot the mean over runs at every x, in the band of its 95 % interval. An x without values is a gap."""
-    means = [estimate([float(value) for value in values if value is not None]) for values in runs]
-    known = [(at, mean) for at, mean in zip(x, means, strict=True) if mean is not None]
-    bounds = [(m.mean, m.mean) if m.interval is None else (m.interval.low, m.interval.high) for _, m in known]
+    """Plot the mean over runs at every x, in the band of its 95 % interval. An x without values is a gap.
+
+    The interval of two runs is twelve times as wide as they are apart; their band is their range.
+    """
+    values = [[float(value) for value in at_x if value is not None] for at_x in runs]
+    known = [(at, of_x, mean) for at, of_x in zip(x, values, strict=True) if (mean := estimate(of_x)) is not None]
+    bounds = [
+        (min(of_x), max(of_x)) if m.interval is None or m.count < 3 else (m.interval.low, m.interval.high)
+        for _, of_x, m in known
+    ]
     low, high = zip(*bounds, strict=True) if bounds else ((), ())
-    plot_band(axes, [at for at, _ in known], [m.mean for _, m in known], low, high, label=label, colour=colour)
+    plot_band(axes, [at for at, _, _ in known], [m.mean for _, _, m in known], low, high, label=label, colour=colour)
 
 
 def plot_range(axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number]], *, label: str, colour: int) -> None:
