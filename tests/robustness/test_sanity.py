@@ -58,7 +58,7 @@ def test_intervals_cover_the_mean() -> None:
         covered += interval.low <= 0.3 <= interval.high
     assert 178 <= covered <= 199
     assert bootstrap_mean(torch.zeros(83, dtype=torch.long)).interval.high == pytest.approx(0.0442, abs=1e-3)
-    same = bootstrap_mean(torch.zeros(83, dtype=torch.long), limits=(-1, 1)).interval
+    same = bootstrap_mean(torch.zeros(83, dtype=torch.long), limits=(-1.0, 1.0)).interval
     assert same.low == -same.high < 0
 
 
