@@ -13,6 +13,7 @@ ATTACK_FAULTS = (
     Fault("evaluation: the mode is lost", "robustness/classifier.py", "            module.training = training\n", "            pass\n", EVALUATION),
     Fault("evaluation: parameters stay frozen", "robustness/classifier.py", "            parameter.requires_grad_(gradient)\n", "            pass\n", EVALUATION),
     Fault("evaluation: parts of another seed", "robustness/evaluation.py", "\"seed\": task.seed,", "\"seed\": 0,", EVALUATION),
+    Fault("evaluation: parts of another operator", "robustness/evaluation.py", "\"predictions\": tensor_fingerprint([clean]), \"scores\": f\"{level:.4g}\",", "\"scores\": \"\",", EVALUATION),
     Fault("evaluation: finished parts are measured again", "robustness/task.py", "return stored[\"result\"] if stored is not None else store(path, key, measure())", "return store(path, key, measure())", EVALUATION),
     Fault("evaluation: the paper clips pixels", "robustness/evaluation.py", "bounds=None, generator=generator", "bounds=(0.0, 1.0), generator=generator", EVALUATION),
     Fault("evaluation: the paper's budget in pixels", "robustness/evaluation.py", "spread = task.classifier.spread.to(images)", "spread = torch.ones(1, 1, 1)", EVALUATION),

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import InputError
+from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.numerics.moments import wilson_interval
+from clearhead.operators.named import RPC, Symmetric
 from clearhead.robustness import evaluation
 from clearhead.robustness.attacks import fgsm
 from clearhead.robustness.classifier import PixelClassifier
@@ -197,6 +199,27 @@ def test_an_interrupted_evaluation_continues(
     assert len(calls) == 12
     attack(undefended, *test_digits, eps=EPS, batch_size=30, folder=tmp_path, seed=1)
     assert len(calls) == 12 + 11  # other draws
+
+
+def test_parts_of_a_model_with_the_same_weights_are_not_used(tmp_path: Path) -> None:
+    """The operators differ, the weights do not."""
+    settings = {"image_size": 8, "patch_size": 4, "channels": 1, "classes": 5, "width": 12, "layers": 1, "heads": 2}
+    models = [
+        VisionTransformer(
+            VisionTransformerConfig(**settings, attention=operator), generator=torch.Generator().manual_seed(0)
+        )
+        for operator in (Symmetric(), RPC(iterations=4, strength=4.0))
+    ]
+    images = torch.rand(11, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        labels = models[0](images).argmax(dim=-1)
+    kept, alone = (
+        [attack(model, images, labels, eps=0.2, attacks=["fgsm"], folder=folder).to_dict() for model in models]
+        for folder in (tmp_path, None)
+    )
+    assert kept == alone
+    assert kept[0]["settings"]["weights"] == kept[1]["settings"]["weights"]
+    assert kept[0]["predictions"] != kept[1]["predictions"]
 
 
 def test_the_model_gets_its_mode_back_and_the_record_says_so(

@@ -100,12 +100,14 @@ def _evaluate(
     batches = {n: sum(1 for _ in task.batches(attack.most)) for n, attack in attacks.items()}
     total = len(budgets) * sum(batches.values()) + len(CHECKS) + (corrupted != "none")
     progress("clean", 0, total)
-    clean = _checked_predictions(task)
+    clean, level = _checked_predictions(task)
     weights = tensor_fingerprint(task.classifier.model.state_dict().values(), source=str(task.classifier.normalisation))
     pictures = tensor_fingerprint([task.images, task.labels])
     key = {
         "version": __version__, "torch": torch.__version__, "weights": weights, "images": pictures, "seed": task.seed,
         "batch_size": task.batch_size, "protocol": task.protocol,
+        # Models with the same weights can have different operators.
+        "predictions": tensor_fingerprint([clean]), "scores": f"{level:.4g}",
     }  # fmt: skip
     results, done = [], 0
     for eps in budgets:
@@ -192,8 +194,8 @@ def _attack_batch(
     return {"predicted": predicted.tolist(), "largest_change": largest}
 
 
-def _checked_predictions(task: Task) -> Tensor:
-    """Return the predictions for the images as they are, after a check of the scores and labels."""
+def _checked_predictions(task: Task) -> tuple[Tensor, float]:
+    """Return the predictions for the images as they are, and the mean absolute score, after a check of both."""
     with torch.no_grad():
         scores = torch.cat([task.classifier(images) for _, images, _ in task.batches()])
     classes = scores.shape[-1]
@@ -204,7 +206,7 @@ def _checked_predictions(task: Task) -> Tensor:
             f"expected labels from 0 to {classes - 1}, as the model has {classes} classes; got "
             f"{int(task.labels.min())} to {int(task.labels.max())}"
         )
-    return scores.argmax(dim=-1)
+    return scores.argmax(dim=-1), float(scores.abs().double().mean())
 
 
 def _evidence(task: Task, attacks: Mapping[str, Attack], record: Robustness, clean: Tensor) -> Evidence | None:
