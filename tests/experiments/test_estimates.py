@@ -69,3 +69,13 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     [result] = differences(measured, [("new", "old"), ("new", "lost"), ("new", "nothing")])
     assert result.by_seed == pytest.approx((0.3, 0.2))
     assert differences({}, [("new", "old")]) == []
+
+
+def test_equal_differences_of_few_seeds_are_no_evidence() -> None:
+    """Accuracies on 150 images, where both seeds differ by four images; rounding makes the spread 0 or tiny."""
+    measured = {"a": {"new": {0: 40 / 150, 1: 37 / 150}, "old": {0: 44 / 150, 1: 41 / 150}}}
+    [result] = differences(measured, [("new", "old")])
+    assert (result.adjusted, result.verdict) == (1.0, "not distinguishable")
+    measured["a"]["new"] = {0: 40 / 150, 1: 36.999 / 150}
+    [control] = differences(measured, [("new", "old")])
+    assert control.verdict == "lower"
