@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from clearhead.data.image_sets import read_images
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
@@ -29,7 +31,8 @@ from clearhead.experiments.tables import Field, Table
 from clearhead.models.native import load_native
 from clearhead.robustness.evaluation import attack
 from clearhead.robustness.record import SanityLine, budget_text
-from clearhead.training.evaluation import as_pixels
+from clearhead.robustness.sweep import sweep
+from clearhead.training.evaluation import as_pixels, measure_accuracy
 from clearhead.training.run import MODEL_FOLDER
 
 __all__ = ["VARIANT_ROBUSTNESS", "measure_robustness"]
@@ -40,8 +43,8 @@ STUDY = Study(
     variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL},
 )
 BUDGETS = (1 / 255, 2 / 255)
-ATTACKS = ("fgsm", "pgd", "autoattack")
-TITLES = {"fgsm": "FGSM", "pgd": "PGD-40x5", "autoattack": "AutoAttack", "worst": "worst"}
+ATTACKS = ("fgsm", "pgd", "square", "autoattack")
+TITLES = {"fgsm": "FGSM", "pgd": "PGD-40x5", "square": "Square", "autoattack": "AutoAttack", "worst": "worst"}
 ATTACKED, CORRUPTED = 64, 500
 """Test images that are attacked, and that are corrupted."""
 CLAIMED = (
@@ -69,10 +72,13 @@ def measure_robustness(
         classifier, pixels[:images], labels[:images], eps=budgets, suite="standard", attacks=ATTACKS,
         twin=None if model == twin else load_native(twin).eval(), seed=seed,
     )  # fmt: skip
-    clean = attack(classifier, pixels[:corrupted], labels[:corrupted], eps=0.0, suite="standard", attacks=["fgsm"])
-    mean = clean.corrupted_accuracy()
-    assert mean is not None
-    values = {"clean": clean.clean_accuracy().value, "corrupted": mean}
+    shown = stored.test_images[:corrupted]
+
+    def accuracy(shown: Tensor) -> float:
+        return measure_accuracy(classifier, shown, labels[:corrupted]).value
+
+    under_corruptions = [result.mean for result in sweep(shown, accuracy)]
+    values = {"clean": accuracy(shown), "corrupted": sum(under_corruptions) / len(under_corruptions)}
     for eps in budgets:
         values |= {f"{name} {budget_text(eps)}": record.accuracy(name, eps).value for name in ATTACKS}
         values[f"worst {budget_text(eps)}"] = record.worst(eps).value
