@@ -7,6 +7,8 @@ from clearhead.audit.examples import make_examples
 from clearhead.heads import Heads, LinearMap
 from clearhead.operators.softmax import softmax_attention
 from clearhead.theories.example import Cache, Example
+from clearhead.theories.max_margin.on_heads.choices import Sampling
+from clearhead.theories.max_margin.on_heads.random_heads import UntrainedHeads, space_of
 from clearhead.theories.theory import Windows
 
 WIDTH = 7
@@ -45,6 +47,12 @@ def call(
         queries_from=LinearMap(x=x, weight=right, bias=bias) if known else None,
         out_gradient=gradient,
     )
+
+
+def untrained_heads(heads: Heads, sampling: Sampling) -> UntrainedHeads:
+    """Draw the untrained heads of a layer."""
+    generator = torch.Generator().manual_seed(0)
+    return space_of(heads).draw(generator, random=sampling.random, rotated=sampling.rotated)
 
 
 def matrix(head: Heads, h: int) -> Tensor:

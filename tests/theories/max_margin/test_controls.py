@@ -17,11 +17,10 @@ from clearhead.theories.max_margin.on_heads.evidence import Replacement, draw_re
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
-from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, matrix, normal
+from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, matrix, normal, untrained_heads
 
 INPUTS, TOKENS, HEADS = 3, 5, 3
 SAMPLING = Sampling(inputs=INPUTS, queries=TOKENS, further=0, tokens=TOKENS, random=2, rotated=2, replacements=1)
-SEED = np.random.SeedSequence(0)
 
 
 def layer(*, size: float = 30.0, seed: int = 3, mask: Tensor | None = None, known: bool = True) -> Heads:
@@ -32,7 +31,9 @@ def layer(*, size: float = 30.0, seed: int = 3, mask: Tensor | None = None, know
 
 def choices(heads: Heads, sampling: Sampling = SAMPLING) -> list[Choice]:
     generators = [np.random.default_rng(index) for index in range(INPUTS)]
-    by_input = choices_of(examples_of(heads), space_of(heads), generators, sampling, head_seed=SEED)
+    by_input = choices_of(
+        examples_of(heads), space_of(heads), generators, sampling, untrained=untrained_heads(heads, sampling)
+    )
     return [choice for of_input in by_input for choice in of_input.measured]
 
 
@@ -50,7 +51,9 @@ def selection(group: list[Choice], h: int) -> Tensor:
 
 def samples(group: list[Choice], heads: Heads, *, before: list[Choice] | None = None, shift: int = 1) -> dict:
     replacement = Replacement(np.zeros(len(group), dtype=int), np.roll(np.arange(len(group)), 4), 0, shift)
-    return group_samples(group, before or [], [replacement], Matrices(space_of(heads), SEED, SAMPLING.random))
+    return group_samples(
+        group, before or [], [replacement], Matrices(space_of(heads), untrained_heads(heads, SAMPLING).random)
+    )
 
 
 def test_queries_of_other_sequences_replace_the_query_in_the_problem_and_in_the_scores() -> None:
@@ -100,7 +103,7 @@ def test_random_heads_saturate_at_the_norm_of_the_head() -> None:
     group, space = choices(heads), space_of(heads)
     x, z = tokens_and_queries(group)
     shares = set()
-    for draw, W in enumerate(Matrices(space, SEED, SAMPLING.random).random_heads()):
+    for draw, W in enumerate(Matrices(space, untrained_heads(heads, SAMPLING).random).random_heads()):
         for h in range(HEADS):
             scaled = torch.from_numpy(W) * float(space.norms()[h]) / float(np.linalg.norm(W))
             largest = torch.einsum("nmc,ce,ne->nm", x, scaled, z).softmax(dim=-1).amax(dim=-1)
@@ -164,10 +167,10 @@ def test_default_audit_draws_at_least_sixteen_heads_of_each_kind() -> None:
     heads = layer()
     group = choices(heads, dataclasses.replace(SAMPLING, random=sampling.random, rotated=sampling.rotated))
     for claim in (c.RATIO, c.COSINE_SPAN, c.COSINE_NUCLEAR):
-        drawn = samples_with(group, heads, sampling.random)[claim].controls[c.RANDOM_HEAD]
+        drawn = samples_with(group, heads, sampling)[claim].controls[c.RANDOM_HEAD]
         assert np.isfinite(drawn).all()
         assert len(np.unique(drawn[:, 0])) >= 16
 
 
-def samples_with(group: list[Choice], heads: Heads, draws: int) -> dict:
-    return group_samples(group, [], [], Matrices(space_of(heads), SEED, draws))
+def samples_with(group: list[Choice], heads: Heads, sampling: Sampling) -> dict:
+    return group_samples(group, [], [], Matrices(space_of(heads), untrained_heads(heads, sampling).random))

@@ -1,6 +1,7 @@
 """The claims on heads with known results: a max-margin head and others."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group, _inverse_form
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
-from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, matrix, normal
+from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, matrix, normal, untrained_heads
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
 EVERYTHING = Sampling(inputs=INPUTS, queries=TOKENS, tokens=TOKENS, random=4, rotated=4, replacements=1)
@@ -101,10 +102,13 @@ def test_matrices_of_random_heads_select_the_recorded_tokens() -> None:
         tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=normal(HEADS, 3, seed=13)
     )
     for given in (head, dataclasses.replace(head, keys_from=None)):
-        space, kept = space_of(given), np.random.SeedSequence([3, 5])
+        space = space_of(given)
+        untrained = space.draw(torch.Generator().manual_seed(3), random=3, rotated=1)
         sampling = Sampling(inputs=1, queries=2, tokens=4, random=3, rotated=1, replacements=1)
-        [choices] = choices_of([examples_of(given)[1]], space, [np.random.default_rng(0)], sampling, head_seed=kept)
-        for draw, W in enumerate(Matrices(space, kept, 3).random_heads()):
+        [choices] = choices_of(
+            [examples_of(given)[1]], space, [np.random.default_rng(0)], sampling, untrained=untrained
+        )
+        for draw, W in enumerate(Matrices(space, untrained.random).random_heads()):
             for choice in choices.measured:
                 for h in range(choice.scores[RANDOM].shape[1]):
                     expected = choice.x[h % len(choice.x)] @ W @ choice.z[h % len(choice.z)]
@@ -121,12 +125,14 @@ def test_rotated_heads_have_the_singular_values_of_the_head() -> None:
         width = space.matrix(0).shape[1]
         units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
         units = units if space.shared else units.expand(-1, HEADS, -1)
-        turned = space.rotated_heads(units, torch.Generator().manual_seed(1))
-        for h in range(HEADS):
-            W = turned.vectors[:, h].mT
+        maps = space.draw(torch.Generator().manual_seed(1), random=0, rotated=2).rotated
+        turned = space.rotated_heads(units, maps)
+        for draw, h in itertools.product(range(2), range(HEADS)):
+            W = turned.vectors[:, draw, h].mT
             values = torch.linalg.svdvals(space.matrix(h))
-            torch.testing.assert_close(torch.linalg.svdvals(W)[:3], values[:3])
-            assert float(turned.norms[h]) == pytest.approx(float(values.norm()))
+            # The maps are kept in single precision.
+            torch.testing.assert_close(torch.linalg.svdvals(W)[:3], values[:3], rtol=1e-6, atol=0)
+            assert float(turned.norms[draw, h]) == pytest.approx(float(values.norm()))
             assert float((W * space.matrix(h)).sum() / values.square().sum()) < 0.9
 
 
@@ -242,7 +248,7 @@ def test_a_token_that_was_not_sampled_can_be_selected_if_the_head_selects_it() -
     head = call(x, first, first)
     generators = [np.random.default_rng(index) for index in range(2)]
     by_input = choices_of(
-        examples_of(head)[:2], space_of(head), generators, sampling, head_seed=np.random.SeedSequence(0)
+        examples_of(head)[:2], space_of(head), generators, sampling, untrained=untrained_heads(head, sampling)
     )
     choices = [choice for of_input in by_input for choice in of_input.measured]
     group = Group(choices, 0)

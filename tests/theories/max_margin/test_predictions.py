@@ -25,7 +25,7 @@ from clearhead.theories.max_margin.svm import solving
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm, least_frobenius
 from clearhead.theories.theory import Claim
-from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, normal
+from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, normal, untrained_heads
 
 INPUTS, TOKENS, GROUPS = 3, 5, 5
 SAMPLING = Sampling(
@@ -239,8 +239,8 @@ def test_kept_choices_are_exact_and_of_the_layers_own_heads_alone() -> None:
         heads = heads_of(svm(tokens()), x=x)[0]
         generators = [np.random.default_rng(index) for index in range(INPUTS)]
         sampling = dataclasses.replace(SAMPLING, tokens=3, random=4)
-        seed = np.random.SeedSequence(0)
-        for choices in choices_of(examples_of(heads), space_of(heads), generators, sampling, head_seed=seed):
+        untrained = untrained_heads(heads, sampling)
+        for choices in choices_of(examples_of(heads), space_of(heads), generators, sampling, untrained=untrained):
             assert (len(choices.measured), len(choices.further)) == (3, 2)
             for choice in (*choices.measured, *choices.further):
                 kept = choice.of_model()

@@ -13,7 +13,7 @@ from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Bool, Float
 from clearhead.theories.example import Example
-from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space
+from clearhead.theories.max_margin.on_heads.random_heads import Pull, Space, UntrainedHeads
 from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.reason import Reason, ReasonKind
 
@@ -139,21 +139,19 @@ def choices_of(
     generators: Sequence[np.random.Generator],
     sampling: Sampling,
     *,
-    head_seed: np.random.SeedSequence,
+    untrained: UntrainedHeads,
 ) -> list[InputChoices]:
     """Return the choices of some queries of every example, drawn with its own generator.
 
-    Random and rotated heads are drawn from `head_seed`, so they are the same heads on every input.
+    untrained: the random and rotated heads of the layer, the same on every input
     """
     candidates = [_usable_queries(example, FEWEST_TOKENS) for example in examples]
     positions = _draw_positions(candidates, sampling.queries, generators)
-    measured = _draw_choices(
-        examples, space, generators, sampling, positions, lambda z: _pulls(space, z, sampling, head_seed)
-    )
+    measured = _draw_choices(examples, space, generators, sampling, positions, lambda z: _pulls(space, z, untrained))
     # Drawn last: the measured queries and tokens are the same if there are no further ones.
     others = [sorted(set(all_of) - set(drawn)) for all_of, drawn in zip(candidates, positions, strict=True)]
     positions = _draw_positions(others, sampling.further, generators)
-    further = _draw_choices(examples, space, generators, sampling, positions, lambda z: {MODEL: [space.model_heads(z)]})
+    further = _draw_choices(examples, space, generators, sampling, positions, lambda z: {MODEL: space.model_heads(z)})
     return [InputChoices(measured=m, further=f) for m, f in zip(measured, further, strict=True)]
 
 
@@ -175,7 +173,7 @@ def _draw_choices(
     generators: Sequence[np.random.Generator],
     sampling: Sampling,
     positions: Sequence[Sequence[int]],
-    pulls_of: Callable[[Float[Tensor, "queries g e"]], dict[str, list[Pull]]],
+    pulls_of: Callable[[Float[Tensor, "queries g e"]], dict[str, Pull]],
 ) -> list[list[Choice]]:
     """Return the choices of the queries at these positions of every example."""
     pairs = [(example, position) for example, queries in zip(examples, positions, strict=True) for position in queries]
@@ -211,15 +209,13 @@ def _draw_choices(
     return one_thread_each(choices_of_example, range(len(examples)))
 
 
-def _pulls(
-    space: Space, z: Float[Tensor, "queries g e"], sampling: Sampling, head_seed: np.random.SeedSequence
-) -> dict[str, list[Pull]]:
-    generator = torch.Generator().manual_seed(int(head_seed.generate_state(1)[0]))
-    return {
-        MODEL: [space.model_heads(z)],
-        RANDOM: [space.random_head(z, generator) for _ in range(sampling.random)],
-        ROTATED: [space.rotated_heads(z, generator) for _ in range(sampling.rotated)],
+def _pulls(space: Space, z: Float[Tensor, "queries g e"], untrained: UntrainedHeads) -> dict[str, Pull]:
+    pulls = {
+        MODEL: space.model_heads(z),
+        RANDOM: space.random_heads(z, untrained.random),
+        ROTATED: space.rotated_heads(z, untrained.rotated),
     }
+    return {kind: pull for kind, pull in pulls.items() if len(pull.norms)}
 
 
 def _choice(
@@ -229,24 +225,19 @@ def _choice(
     visible: Indices,
     z: Array,
     model_scores: Float[Tensor, "h m"],
-    pulls: dict[str, list[Pull]],
+    pulls: dict[str, Pull],
     query: int,
     generator: np.random.Generator,
     sampling: Sampling,
 ) -> Choice:
     """Return the choice of one query among a sample of its visible tokens x; `query` is its index in the pulls."""
     sample = generator.choice(len(visible), size=min(sampling.tokens, len(visible)), replace=False)
-    norms = pulls[MODEL][0].norms
+    norms = pulls[MODEL].norms
     scores, saturated = {}, {}
-    for kind, draws in pulls.items():
-        if not draws:
-            continue
-        vectors, sizes = (
-            torch.stack(of_draw) for of_draw in zip(*((p.vectors[query], p.norms) for p in draws), strict=True)
-        )
-        of_draws = _scores(x, vectors)
+    for kind, pull in pulls.items():
+        of_draws = _scores(x, pull.vectors[query])
         scores[kind] = of_draws.numpy()
-        attention_scores = model_scores[None] if kind == MODEL else of_draws * (norms / sizes).unsqueeze(-1)
+        attention_scores = model_scores[None] if kind == MODEL else of_draws * (norms / pull.norms).unsqueeze(-1)
         saturated[kind] = _largest(example, attention_scores) > SATURATED
     argmax = {kind: kind_scores.argmax(axis=-1) for kind, kind_scores in scores.items()}
     selected = np.unique(np.concatenate([w.ravel() for w in argmax.values()]))
@@ -259,9 +250,9 @@ def _choice(
         sample_size=len(sample),
         positions=visible[tokens],
         length=len(visible),
-        pull=pulls[MODEL][0].vectors[query].numpy(),
+        pull=pulls[MODEL].vectors[query, 0].numpy(),
         scores={kind: kind_scores[..., tokens] for kind, kind_scores in scores.items()},
-        norms={kind: np.stack([pull.norms.numpy() for pull in draws]) for kind, draws in pulls.items() if draws},
+        norms={kind: pull.norms.numpy() for kind, pull in pulls.items()},
         selected={kind: index[w] for kind, w in argmax.items()},
         saturated=saturated,
         gains=_gains(example, position, visible[tokens]),

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
@@ -19,11 +20,13 @@ from clearhead.theories.max_margin.on_heads.choices import InputChoices, Samplin
 from clearhead.theories.max_margin.on_heads.evidence import draw_replacements, group_samples
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.predictions import OTHER_NORMS, PREDICTED, KeptGroup, predict_head
-from clearhead.theories.max_margin.on_heads.random_heads import Space, space_of
+from clearhead.theories.max_margin.on_heads.random_heads import Space, UntrainedHeads, space_of
 from clearhead.theories.theory import Claim, Sample
 
 __all__ = ["MaxMarginOnHeads"]
 
+MOST_KEPT = 2**23
+"""Most numbers of a layer's untrained heads that are kept for the audit: 32 MB. More are drawn again for each batch."""
 HEAD_SEED = 2**31
 """Separates the seed of random heads, which are the same on every input, from the seeds of the numbered inputs."""
 
@@ -46,8 +49,9 @@ class MaxMarginOnHeads:
     def prepare(self, examples: Sequence[Example], generators: Sequence[Random]) -> list[InputChoices]:
         """Return the choices of some queries of every example."""
         numbers = [rng.numpy for rng in generators]
+        first = examples[0]
         return choices_of(
-            examples, _space(examples[0]), numbers, self._sampling(examples[0]), head_seed=_head_seed(examples[0])
+            examples, _space(first), numbers, self._sampling(first), untrained=self._untrained_heads(first)
         )
 
     def measure(self, group: Group, rng: Random) -> dict[Claim, Sample]:
@@ -58,7 +62,7 @@ class MaxMarginOnHeads:
             for inputs in (group.prepared, group.before)
         )
         replacements = draw_replacements(choices, self.sampling.replacements, rng.numpy) if last.controls else None
-        matrices = Matrices(_space(last), _head_seed(last), self._sampling(last).random)
+        matrices = Matrices(_space(last), self._untrained_heads(last).random)
         samples = group_samples(
             choices, before, replacements, matrices, everywhere=self.everywhere, wants=lambda *x: _wants(last, *x)
         )
@@ -82,6 +86,20 @@ class MaxMarginOnHeads:
         predicted = dict(zip(PREDICTED, np.stack(by_head, axis=-1), strict=True))
         return predicted | {c.HEAD_SPACE_CLAIMS[claim]: values for claim, values in predicted.items()}
 
+    def _untrained_heads(self, example: Example) -> UntrainedHeads:
+        """Return the untrained heads of the layer, drawn once in an audit unless they take much memory."""
+        sampling, space = self._sampling(example), _space(example)
+        seed = np.random.SeedSequence([example.seed, example.layer, HEAD_SEED])
+
+        def draw() -> UntrainedHeads:
+            generator = torch.Generator().manual_seed(int(seed.generate_state(1)[0]))
+            return space.draw(generator, random=sampling.random, rotated=sampling.rotated)
+
+        width = example.k.shape[-1] if example.keys_from is None else example.keys_from.x.shape[-1]
+        entries = 2 * (sampling.random + sampling.rotated) * width * example.k.shape[-1]
+        cache = example.per_audit if entries <= MOST_KEPT else example.per_call
+        return cache.get(("untrained heads", example.layer), draw)
+
     def _sampling(self, example: Example) -> Sampling:
         if example.controls:
             return self.sampling
@@ -99,7 +117,3 @@ def _maps_known(example: Example) -> bool:
 
 def _space(example: Example) -> Space:
     return example.per_call.get("space", lambda: space_of(example))
-
-
-def _head_seed(example: Example) -> np.random.SeedSequence:
-    return np.random.SeedSequence([example.seed, example.layer, HEAD_SEED])

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.problems import Fit
-from clearhead.theories.max_margin.on_heads.random_heads import Space
+from clearhead.theories.max_margin.on_heads.random_heads import Maps, Space
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm
 from clearhead.theories.max_margin.svm.max_entry import least_max_entry
@@ -30,19 +29,16 @@ class Matrices:
     """The matrices W of the layer's heads and of the random heads, computed on demand."""
 
     space: Space
-    head_seed: np.random.SeedSequence
-    draws: int
+    random: Maps
 
     def model_head(self, h: int) -> Array:
         """Return W of one of the layer's heads."""
         return self.space.matrix(h).numpy()
 
     def random_heads(self) -> list[Array]:
-        """Return W of the random heads, the same as `choices_of` draws from the same seeds."""
-        generator = torch.Generator().manual_seed(int(self.head_seed.generate_state(1)[0]))
-        width = self.space.matrix(0).shape[1]
-        units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
-        return [self.space.random_head(units, generator).vectors[:, 0].mT.numpy() for _ in range(self.draws)]
+        """Return W of the random heads."""
+        left, right = self.random.left.double(), self.random.right.double()
+        return list((left @ right.mT).numpy())
 
 
 def other_cosines(fit: Fit | None, W: Array) -> Mapping[Claim, float]:

@@ -5,8 +5,9 @@ space of the layer's inputs, z has a one appended if the map to queries has a bi
 queries themselves are the tokens, and W is s times the identity.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,15 +18,31 @@ from clearhead.heads import Heads, LinearMap
 from clearhead.shapes import Float
 from clearhead.theories.example import Example
 
-__all__ = ["HeadSpace", "Pull", "Space", "TokenSpace", "space_of"]
+__all__ = ["HeadSpace", "Maps", "Pull", "Space", "TokenSpace", "UntrainedHeads", "space_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """W z of every query, and the norm of every head's W. The head axis has size one if all heads share the draw."""
+    """W z of every query by draw, and the norm of every W. The head axis has size one if all heads share the draw."""
 
-    vectors: Float[Tensor, "queries h c"]
-    norms: Float[Tensor, "h"]
+    vectors: Float[Tensor, "queries t h c"]
+    norms: Float[Tensor, "t h"]
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """The maps of heads W = L diag(s) R^T by draw, for all heads of a layer; in single precision, to save memory."""
+
+    left: Float[Tensor, "t c r"]
+    right: Float[Tensor, "t e r"]
+
+
+@dataclass(frozen=True, slots=True)
+class UntrainedHeads:
+    """The untrained heads of a layer: Gaussian maps, s = 1; and random singular vectors of each head's values s."""
+
+    random: Maps
+    rotated: Maps
 
 
 @runtime_checkable
@@ -41,7 +58,7 @@ class Space(Protocol):
         """Return the queries at these positions of examples."""
 
     def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
-        """Return W z of the model's own heads."""
+        """Return W z of the model's own heads, one draw."""
 
     def norms(self) -> Float[Tensor, "h"]:
         """Return |W| of every head."""
@@ -49,19 +66,28 @@ class Space(Protocol):
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
         """Return W of one head."""
 
-    def random_head(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw a head with Gaussian maps of the same rank."""
+    def draw(self, generator: torch.Generator, *, random: int, rotated: int) -> UntrainedHeads:
+        """Draw untrained heads of the same rank."""
 
-    def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw new singular vectors, the same for all heads, and keep each head's singular values."""
+    def random_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
+        """Return W z of heads with Gaussian maps."""
+
+    def rotated_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
+        """Return W z of heads with each head's singular values and new singular vectors."""
 
 
 def space_of(layer: Heads | Example) -> Space:
-    """Return the space of the layer's inputs if the maps to queries and keys are known, else of queries and keys."""
+    """Return the space of the layer's inputs if the maps to queries and keys are known, else of queries and keys.
+
+    The singular values of the heads of an example are computed once in an audit.
+    """
     keys, queries = layer.keys_from, layer.queries_from
     if keys is None or queries is None:
         return HeadSpace(layer.scale, heads=layer.q.shape[-3], width=layer.k.shape[-1])
-    return TokenSpace(layer.scale, keys, queries)
+    space = TokenSpace(layer.scale, keys, queries)
+    if isinstance(layer, Example):
+        space.values = layer.per_audit.get(("singular values", layer.layer), lambda: space.values)
+    return space
 
 
 class TokenSpace:
@@ -76,9 +102,14 @@ class TokenSpace:
         self._right = (
             right if queries.bias is None else torch.cat([right, queries.bias.cpu().double().unsqueeze(-2)], dim=-2)
         )
+
+    @cached_property
+    def values(self) -> Float[Tensor, "h r"]:
+        """The singular values of every head's W."""
         # The singular values of a product depend only on the triangular factors.
         product = torch.linalg.qr(self._left).R @ torch.linalg.qr(self._right).R.mT
-        self._values: Tensor = scale * torch.linalg.svdvals(product)
+        values: Tensor = self._scale * torch.linalg.svdvals(product)
+        return values
 
     def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
         """Return the tokens of an example."""
@@ -97,11 +128,11 @@ class TokenSpace:
         """Return W z of the model's own heads."""
         mapped = torch.einsum("nge,hed->nhd", z, self._right)
         vectors = self._scale * torch.einsum("hcd,nhd->nhc", self._left, mapped)
-        return Pull(vectors, self.norms())
+        return Pull(vectors.unsqueeze(1), self.norms().unsqueeze(0))
 
     def norms(self) -> Float[Tensor, "h"]:
         """Return |W| of every head."""
-        norms: Tensor = self._values.square().sum(dim=-1).sqrt()
+        norms: Tensor = self.values.square().sum(dim=-1).sqrt()
         return norms
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
@@ -109,20 +140,21 @@ class TokenSpace:
         product: Tensor = self._scale * self._left[head] @ self._right[head].mT
         return product
 
-    def random_head(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw a head with Gaussian maps of the same rank, for all heads of the layer."""
-        left, right = (
-            _normal(x.shape[-2], self._values.shape[-1], generator=generator) for x in (self._left, self._right)
+    def draw(self, generator: torch.Generator, *, random: int, rotated: int) -> UntrainedHeads:
+        """Draw untrained heads of the same rank, for all heads of the layer."""
+        rows, rank = (self._left.shape[-2], self._right.shape[-2]), self.values.shape[-1]
+        return UntrainedHeads(
+            _draw_maps(random, lambda: tuple(_normal(n, rank, generator=generator) for n in rows), *rows, rank),
+            _draw_maps(rotated, lambda: tuple(_orthonormal(n, rank, generator=generator) for n in rows), *rows, rank),
         )
-        vectors = torch.einsum("cd,ngd->ngc", left, z @ right)
-        return Pull(vectors, torch.einsum("ij,ij->", left.mT @ left, right.mT @ right).sqrt().reshape(1))
 
-    def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw new singular vectors, the same for all heads, and keep each head's singular values."""
-        rank = self._values.shape[-1]
-        left, right = (_orthonormal(x.shape[-2], rank, generator=generator) for x in (self._left, self._right))
-        vectors = torch.einsum("cd,hd,ngd->nhc", left, self._values, z @ right)
-        return Pull(vectors, self.norms())
+    def random_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
+        """Return W z of heads with Gaussian maps."""
+        return _random_pull(z, maps)
+
+    def rotated_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
+        """Return W z of heads with each head's singular values and new singular vectors."""
+        return Pull(_pulled(z, maps, self.values), self.norms().expand(len(maps.left), -1))
 
 
 class HeadSpace:
@@ -143,26 +175,57 @@ class HeadSpace:
 
     def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
         """Return W z of the model's own heads."""
-        return Pull(self._scale * z, self.norms())
+        return Pull((self._scale * z).unsqueeze(1), self.norms().unsqueeze(0))
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
         """Return W of one head."""
         return self._scale * torch.eye(self._width, dtype=torch.float64)
 
-    def random_head(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw a head with Gaussian maps of the same rank."""
-        matrix = _normal(self._width, self._width, generator=generator)
-        return Pull(z @ matrix.mT, torch.linalg.matrix_norm(matrix).expand(z.shape[1]))
+    def draw(self, generator: torch.Generator, *, random: int, rotated: int) -> UntrainedHeads:
+        """Draw untrained heads of the same rank; their right maps are the identity."""
+        width = self._width
+        identity = torch.eye(width, dtype=torch.float64)
+        return UntrainedHeads(
+            _draw_maps(random, lambda: (_normal(width, width, generator=generator), identity), width, width, width),
+            _draw_maps(
+                rotated, lambda: (_orthonormal(width, width, generator=generator), identity), width, width, width
+            ),
+        )
 
-    def rotated_heads(self, z: Float[Tensor, "queries g e"], generator: torch.Generator) -> Pull:
-        """Draw new singular vectors, the same for all heads, and keep each head's singular values."""
-        rotation = _orthonormal(self._width, self._width, generator=generator)
-        return Pull(self._scale * z @ rotation.mT, self.norms())
+    def random_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
+        """Return W z of heads with Gaussian maps."""
+        return _random_pull(z, maps)
+
+    def rotated_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
+        """Return W z of heads with each head's singular values and new singular vectors."""
+        values = torch.full((self._heads, self._width), self._scale, dtype=torch.float64)
+        return Pull(_pulled(z, maps, values), self.norms().expand(len(maps.left), -1))
 
     def norms(self) -> Float[Tensor, "h"]:
         """Return |W| of every head."""
         size = abs(self._scale) * float(np.sqrt(self._width))
         return torch.full((self._heads,), size, dtype=torch.float64)
+
+
+def _draw_maps(draws: int, draw: Callable[[], tuple[Tensor, ...]], c: int, e: int, rank: int) -> Maps:
+    """Return the left and right maps of every draw."""
+    left, right = torch.empty(draws, c, rank), torch.empty(draws, e, rank)
+    for index in range(draws):
+        left[index], right[index] = draw()
+    return Maps(left, right)
+
+
+def _pulled(z: Tensor, maps: Maps, values: Float[Tensor, "h r"] | None) -> Float[Tensor, "queries t h c"]:
+    """Return L diag(s) R^T z by draw and head; s is one without `values`."""
+    mapped = z.unsqueeze(1) @ maps.right.double()
+    weighted = mapped if values is None else mapped * values
+    return weighted @ maps.left.double().mT
+
+
+def _random_pull(z: Tensor, maps: Maps) -> Pull:
+    left, right = maps.left.double(), maps.right.double()
+    norms = ((left.mT @ left) * (right.mT @ right)).sum(dim=(-2, -1)).sqrt()
+    return Pull(_pulled(z, maps, None), norms.unsqueeze(-1).expand(-1, z.shape[1]))
 
 
 def _normal(*shape: int, generator: torch.Generator) -> Tensor:
