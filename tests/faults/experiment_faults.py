@@ -33,7 +33,7 @@ EXPERIMENT_FAULTS = (
     Fault("projection loss: terms added", LOSS_FILE, '"published_loss": total - output', '"published_loss": total + output', (PAPER_LOSS,)),
     Fault("projection loss: queries are keys", LOSS_FILE, "queries_in_space(space, heads.q.unsqueeze(-3))", "queries_in_space(space, heads.k.unsqueeze(-3))", (PAPER_LOSS,)),
     Fault("projection loss: not measured before training", LOSS_FILE, "[measure(run.initial_model()), *run.log]", "[measure(run.model()), *run.log]", (PAPER_LOSS,)),
-    Fault("captured heads: one head's map for all", "experiments/paper/captured_heads.py", "x.of_head(head) for head in range(count)", "x.of_head(0) for head in range(count)", (PAPER_LOSS,)),
+    Fault("captured heads: one head's map for all", "experiments/paper/captured_heads.py", "x.of_head(head).mT for head in range(count)", "x.of_head(0).mT for head in range(count)", (PAPER_LOSS,)),
     Fault("study: another model before training", "experiments/paper/study.py", "generator=torch.Generator().manual_seed(self.seed)", "generator=torch.Generator().manual_seed(0)", (PAPER_LOSS,)),
     Fault("eigenvectors: least squares as the printed inverse", "theories/kernel_pca/published.py", "unit_columns(inverse.double() @ w)", "unit_columns(w - w.mean(dim=-2, keepdim=True))", (VECTORS,)),
     Fault("eigenvectors: exactly singular accepted", "theories/kernel_pca/published.py", "if bool(failed):", "if False:", (VECTORS,)),

@@ -76,8 +76,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: the map itself for its basis",
         f"{WHERE}/measurement.py",
-        "measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps, dtype=tokens.dtype))",
-        "measured, curves = prepared.measure(Block(tokens.before, weights, eps=self.eps, dtype=tokens.dtype))",
+        "Bases.of(orthonormal_bases(weights), tokens.dtype)",
+        "Bases.of(weights, tokens.dtype)",
         MEASURED,
     ),
     Fault(

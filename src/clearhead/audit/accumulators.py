@@ -5,6 +5,7 @@ two parts of the inputs can be merged, and saved and restored without losing a b
 """
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -222,11 +223,13 @@ class ClaimSums:
         error, freedom = float(sums.difference.standard_error()[head]), int(sums.difference.count[head]) - 1
         p = float(sums.difference.p_value()[head])
         if control.fixed:
-            error = min(error, float(self.value.standard_error()[head]))
-            value = float(self.value.mean[head])
-            if sums.difference.count[head] < self.value.count[head]:
-                # Some examples have no draws: the head's mean is that over the others.
+            compared, counted = int(sums.difference.count[head]), int(self.value.count[head])
+            value, own_error = float(self.value.mean[head]), float(self.value.standard_error()[head])
+            if compared < counted:
+                # Some examples have no draws: the head is compared by its mean over the others.
                 value = float(sums.difference.mean[head] + draws.mean())
+                own_error *= math.sqrt(counted / max(compared, 1))
+            error = min(error, own_error)
             p = prediction_p_value(value, draws, error=error)
             error, freedom = prediction_error(draws, error=error), len(draws) - 1
         return ControlResult(

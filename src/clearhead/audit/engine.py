@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from clearhead.audit.accumulators import LayerSums, depth_curve
-from clearhead.audit.examples import make_examples
+from clearhead.audit.examples import CONTROL_INPUTS, make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.layers import MeasuredLayer
 from clearhead.audit.record import DepthCurve
@@ -37,7 +37,7 @@ class Measurement:
     A part of an audit draws the same random numbers and makes the same groups as the whole: both depend on the numbers
     of the inputs. A group belongs to the part with its last input, which therefore gets some inputs before its own.
 
-    controls: whether controls are measured too
+    controls: whether controls are measured too, on the first `control_inputs` inputs of the audit
     claims: the claims to measure; all of the theory by default
     first: how many inputs of the audit come before the first of this part
     lead: how many of them are given to it before its own, for its first group and the one before
@@ -54,10 +54,12 @@ class Measurement:
         first: int = 0,
         lead: int = 0,
         most: int | None = None,
+        control_inputs: int = CONTROL_INPUTS,
     ) -> None:
         self.theory = theory
         self._claims = frozenset(theory.claims if claims is None else claims)
         self._seed, self._controls, self._first, self._lead, self._most = seed, controls, first, lead, most
+        self._control_inputs = control_inputs
         self._layers: dict[int, MeasuredLayer] = {}
         self._cache = Cache()
 
@@ -75,6 +77,7 @@ class Measurement:
             controls=self._controls,
             per_audit=self._cache,
             claims=self._claims,
+            control_inputs=self._control_inputs,
         )
         if self._most is not None:
             by_input = by_input[: max(self._most - number, 0)]
@@ -267,6 +270,7 @@ class Measurement:
             "controls": self._controls,
             "claims": [numbers[claim] for claim in self.theory.claims if claim in self._claims],
             "most": self._most,
+            "control inputs": self._control_inputs,
             "layers": [layer.state(self.theory) for layer in self._layers.values()],
         }
 
@@ -283,6 +287,7 @@ class Measurement:
             first=first,
             lead=lead,
             most=state["most"],
+            control_inputs=state["control inputs"],
         )
         for entry in state["layers"]:
             restored._layers[entry["layer"]] = MeasuredLayer.from_state(entry, theory)

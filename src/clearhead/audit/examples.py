@@ -8,7 +8,12 @@ from clearhead.heads import Heads, LinearMap, ResidualStream
 from clearhead.theories.example import Cache, Example, Random
 from clearhead.theories.theory import Windows
 
-__all__ = ["make_examples"]
+__all__ = ["CONTROL_INPUTS", "make_examples"]
+
+CONTROL_INPUTS = 24
+"""Number of inputs that controls are measured on: the first ones. The values of the model are measured on all inputs.
+
+It is a multiple of the inputs that make a group."""
 
 
 def make_examples(
@@ -20,11 +25,13 @@ def make_examples(
     controls: bool,
     per_audit: Cache,
     claims: Container[Hashable] | None = None,
+    control_inputs: int = CONTROL_INPUTS,
 ) -> list[list[tuple[Example, Random]]]:
     """Return the examples of every input of a call.
 
     first: how many inputs of the layer came before. Random numbers depend on the seed, the layer, the input's number
         and the window, not on how inputs are batched
+    controls: whether controls are wanted, on the first `control_inputs` inputs
     """
     per_call = Cache()
 
@@ -52,7 +59,7 @@ def make_examples(
             out_gradient=None if heads.out_gradient is None else heads.out_gradient[entry],
             output_weight=heads.output_weight,
             stream=_stream(heads, index),
-            controls=controls,
+            controls=controls and first + index < control_inputs,
             claims=claims,
             per_call=per_call,
             per_audit=per_audit,

@@ -18,7 +18,8 @@ from clearhead.heads import Heads
 from clearhead.operators.kernel_pca import kernel_pca
 from clearhead.theories.example import Random
 from clearhead.theories.kernel_pca import CAPTURED, Draws, captured_variance, make_theory
-from clearhead.theories.kernel_pca.captured import HeadKeys
+from clearhead.theories.kernel_pca import captured as captured_module
+from clearhead.theories.kernel_pca.captured import captured_by_head
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
 SCALE = WIDTH**-0.5
@@ -333,14 +334,25 @@ def test_products_of_matrices_give_the_captured_variance(size: float, sink: floa
     k, values = size * _normal(TOKENS, WIDTH, seed=1), _normal(4, TOKENS, VALUES, seed=2)
     values[1] *= 1e-9
     values[2, :, 1] = values[2, :, 0] + 1e-7 * values[2, :, 1]
-    given = None if sink is None else torch.tensor(sink, dtype=torch.float64)
-    keys = HeadKeys.of(k, scale=SCALE, sink=given)
-    sinks = None if given is None else given.reshape(1)
-    expected = [float(captured_variance(k[None], v[None], scale=SCALE, sinks=sinks)) for v in values]
-    assert keys.captured(values.transpose(0, 1)).tolist() == pytest.approx(expected, rel=1e-8, abs=0)
+    keys = torch.stack([k, 0.5 * k.flip(0), k])
+    sinks = None if sink is None else torch.tensor([sink, 1.0, 5.0], dtype=torch.float64)
+    captured = captured_by_head(keys, lambda head: values.mT * (head + 1), scale=SCALE, sinks=sinks)
+    assert captured.shape == (4, 3)
+    for head in range(3):
+        of_head = None if sinks is None else sinks[head : head + 1]
+        expected = [
+            float(captured_variance(keys[head : head + 1], v[None], scale=SCALE, sinks=of_head)) for v in values
+        ]
+        assert captured[:, head].tolist() == pytest.approx(expected, rel=1e-8, abs=0)
     if size <= 1:
-        other = HeadKeys.of(k, scale=SCALE, sink=torch.tensor(5.0) if sink is None else None)
-        assert other.captured(values.transpose(0, 1)).tolist() != pytest.approx(expected, rel=1e-3)
+        assert captured[:, 1].tolist() != pytest.approx(captured[:, 0].tolist(), rel=1e-3)
+
+
+def test_heads_do_not_depend_on_how_many_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    k, values = _normal(5, TOKENS, WIDTH, seed=1), _normal(5, 2, VALUES, TOKENS, seed=2)
+    together = captured_by_head(k, lambda head: values[head], scale=SCALE)
+    monkeypatch.setattr(captured_module, "AT_ONCE", 2 * TOKENS**2)
+    torch.testing.assert_close(captured_by_head(k, lambda head: values[head], scale=SCALE), together)
 
 
 def test_products_of_matrices_need_variance_of_the_keys_and_ignore_zero_columns() -> None:
@@ -349,11 +361,13 @@ def test_products_of_matrices_need_variance_of_the_keys_and_ignore_zero_columns(
     for equal in (torch.ones(TOKENS, WIDTH, dtype=torch.float64), nearly):
         for width in (1, VALUES):
             assert captured_variance(equal, values[:, 0, :width], scale=SCALE).isnan()
-            assert HeadKeys.of(equal, scale=SCALE).captured(values[..., :width]).isnan().all()
+            of_equal = values[..., :width].permute(1, 2, 0)
+            assert captured_by_head(equal[None], lambda head, v=of_equal: v, scale=SCALE).isnan().all()
     values[:, 0, 3] = 0
     k = _normal(TOKENS, WIDTH, seed=1)
     expected = float(captured_variance(k[None], values[None, :, 0], scale=SCALE))
-    assert float(HeadKeys.of(k, scale=SCALE).captured(values)[0]) == pytest.approx(expected, rel=1e-9)
+    captured = captured_by_head(k[None], lambda head: values.permute(1, 2, 0), scale=SCALE)
+    assert float(captured[0, 0]) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_long_input_is_measured_on_a_sample_of_its_tokens() -> None:

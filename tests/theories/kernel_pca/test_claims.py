@@ -152,7 +152,7 @@ def _maps(linear: LinearMap, *, draws: int, seed: int = 0, layer: int = 3) -> Te
     """Return the matrices of random maps, (t, h, c, e)."""
     maps = RandomMaps.draw(dataclasses.replace(linear, bias=None), draws=draws, seed=seed, layer=layer)
     mapped = maps.at(torch.eye(linear.weight.shape[-2]), slice(None))
-    return torch.stack([mapped.of_head(head) for head in range(len(linear.weight))], dim=1)
+    return torch.stack([mapped.of_head(head).mT for head in range(len(linear.weight))], dim=1)
 
 
 def test_random_maps_have_the_models_singular_values_and_directions_of_either_sign() -> None:

@@ -25,4 +25,4 @@ def random_map_values(heads: Heads, *, draws: int, seed: int) -> Float[Tensor, "
     maps = RandomMaps.draw(heads.values_from, draws=draws, seed=seed, layer=heads.layer)
     inputs = [maps.at(x, slice(None)) for x in heads.values_from.x]
     count = heads.v.shape[1]
-    return torch.stack([torch.stack([x.of_head(head) for head in range(count)], dim=1) for x in inputs], dim=1)
+    return torch.stack([torch.stack([x.of_head(head).mT for head in range(count)], dim=1) for x in inputs], dim=1)

@@ -50,7 +50,7 @@ def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor
     mask = None if example.mask is None else example.mask.cpu()[:, rows]
     own = v[:, rows]
     replaced = {
-        UNIFORM: softmax_attention(torch.zeros_like(q), k, v, mask=mask),
+        UNIFORM: _mean_of_visible(v, mask).expand_as(out),
         IDENTITY: own if mask is None else torch.where(_sees_itself(mask, rows), own, out),
     }
     if len(q) > 1:
@@ -58,11 +58,20 @@ def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor
     if mask is not None:
         has_keys = mask.any(dim=-1, keepdim=True)
         replaced = {control: torch.where(has_keys, x, out) for control, x in replaced.items()}
-    weight = example.output_weight.detach().cpu().double()
-    return {
-        control: tokens.total + torch.einsum("hne,hec->nc", x - out, weight).unsqueeze(0)
-        for control, x in replaced.items()
-    }
+    output_weight = example.output_weight
+    weight = example.per_call.get("output weight", lambda: output_weight.detach().cpu().double().flatten(0, 1))
+    differences = torch.stack([(x - out).movedim(0, 1).flatten(1) for x in replaced.values()])
+    return dict(zip(replaced, (tokens.total + differences @ weight).split(1), strict=True))
+
+
+def _mean_of_visible(v: Float[Tensor, "h m e"], mask: Bool[Tensor, "#h n m"] | None) -> Float[Tensor, "h #n e"]:
+    """Return the mean of the values that each query may attend to; zero where there are none."""
+    if mask is None:
+        return v.mean(dim=1, keepdim=True)
+    if bool((mask == mask[:, :1]).all()):
+        mask = mask[:, :1]
+    weights = mask.double() / mask.sum(dim=-1, keepdim=True).clamp_min(1)
+    return weights @ v
 
 
 def _sees_itself(mask: Bool[Tensor, "#h n m"], rows: Bool[Tensor, "m"]) -> Bool[Tensor, "#h n 1"]:

@@ -11,6 +11,7 @@ from clearhead.numerics.moments import Array
 from clearhead.shapes import Float, Int
 from clearhead.theories.coding_rate.ablations import ablated_sums, apply_norm, can_ablate, without_rounding
 from clearhead.theories.coding_rate.block import (
+    Bases,
     Block,
     draw_sources,
     exchanged_additions,
@@ -56,22 +57,22 @@ class Draws:
 class FixedDraws:
     """The draws of one layer that are used for all inputs: random subspaces, and the signs of reflections."""
 
-    bases: Float[Tensor, "t c p"]
+    bases: Bases
     signs: Float[Tensor, "t c1"]
 
     @classmethod
-    def of(cls, example: Example, *, c: int, p: int, draws: Draws) -> "FixedDraws":
+    def of(cls, example: Example, *, c: int, p: int, draws: Draws, dtype: torch.dtype) -> "FixedDraws":
         """Draw them once for each layer of an audit."""
         entropy = (example.seed, example.layer, FIXED)
 
         def draw() -> FixedDraws:
             generator = Random(*entropy).torch
             return cls(
-                bases=random_bases(draws.random_subspace, c=c, p=p, generator=generator),
+                bases=Bases.of(random_bases(draws.random_subspace, c=c, p=p, generator=generator), dtype),
                 signs=random_signs(draws.same_rate, c + 1, generator=generator),
             )
 
-        return example.per_audit.get(("subspaces", entropy, c, p), draw)
+        return example.per_audit.get(("subspaces", entropy, c, p, dtype), draw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +116,8 @@ class HeadSamples:
             }
             normed |= {control: apply_norm(norm, x) for control, x in of_controls.items()}
             normed[NORM_ALONE] = apply_norm(norm, tokens.before)[None]
-        fixed = FixedDraws.of(example, c=tokens.before.shape[-1], p=p, draws=draws)
-        random = Block(tokens.before, fixed.bases, eps=eps, dtype=tokens.dtype)
+        fixed = FixedDraws.of(example, c=tokens.before.shape[-1], p=p, draws=draws, dtype=tokens.dtype)
+        random = Block(tokens.before, fixed.bases, eps=eps)
         return cls(tokens=tokens, sums=sums, sources=sources, normed=normed, fixed=fixed, random=random, raw=raw)
 
     def measure(self, block: Block) -> tuple[dict[Claim, Sample], dict[Claim, Sample]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.numerics.coding_rate import check_eps
 from clearhead.theories.coding_rate.ablations import NO_ABLATION, NO_NORM, can_ablate
-from clearhead.theories.coding_rate.block import Block
+from clearhead.theories.coding_rate.block import Bases, Block
 from clearhead.theories.coding_rate.claims import (
     BEFORE_MLP,
     COMPRESSION,
@@ -88,16 +88,17 @@ class CodingRate:
     def _head_samples(
         self, example: Example, rng: Random, tokens: Tokens, weights: Tensor, maps: LayerMaps
     ) -> dict[Claim, Sample]:
-        bases = example.per_call.get("bases", lambda: orthonormal_bases(weights))
-        prepared = HeadSamples.of(
-            example, tokens, p=bases.shape[-1], eps=self.eps, draws=self.draws, generator=rng.torch
+        bases = example.per_audit.get(
+            ("bases", example.layer, tokens.dtype), lambda: Bases.of(orthonormal_bases(weights), tokens.dtype)
         )
-        measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps, dtype=tokens.dtype))
+        prepared = HeadSamples.of(example, tokens, p=bases.width, eps=self.eps, draws=self.draws, generator=rng.torch)
+        measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps))
         if not can_ablate(example):
             return curves
         samples = repeat(measured, example.groups)
         if maps.tied and example.wants(RAW_MAP):
-            raw_map = prepared.measure(Block(tokens.before, weights, eps=self.eps, dtype=tokens.dtype))[0][COMPRESSION]
+            block = Block(tokens.before, Bases.of(weights, tokens.dtype), eps=self.eps)
+            raw_map = prepared.measure(block)[0][COMPRESSION]
             # Random subspaces are left out: their bases are orthonormal and the learned map is not.
             controls = {control: x for control, x in raw_map.controls.items() if control is not RANDOM_SUBSPACE}
             samples |= repeat({RAW_MAP: dataclasses.replace(raw_map, controls=controls)}, example.groups)

@@ -86,13 +86,15 @@ class Reflections:
         directions = torch.linalg.svd(tokens, full_matrices=False).Vh
         return cls(directions=directions, signs=torch.cat([signs[:, : len(directions)], signs[:, -1:]], dim=1))
 
-    def project(self, tokens: Float[Tensor, "*s n c"], bases: Float[Tensor, "c p"]) -> Float[Tensor, "*s t n p"]:
-        """Return Z S U for every draw."""
-        directions, signs = self.directions.to(tokens.dtype), self.signs[:, None].to(tokens.dtype)
+    def project(self, tokens: Float[Tensor, "n c"], bases: Float[Tensor, "c kp"], k: int) -> Float[Tensor, "k t n p"]:
+        """Return Z S U_h for every one of k subspaces, whose bases are side by side, and every draw."""
+        directions, signs = (x.to(tokens.dtype) for x in (self.directions, self.signs))
         inside, along = directions @ bases, tokens @ directions.mT
         outside = tokens @ bases - along @ inside
-        projected: Tensor = (along.unsqueeze(-3) * signs[..., :-1]) @ inside + signs[..., -1:] * outside.unsqueeze(-3)
-        return projected
+        reflected = (along * signs[:, None, :-1]).flatten(0, 1)
+        inside, outside = (x.unflatten(-1, (k, -1)).movedim(-2, 0) for x in (inside, outside))
+        projected = (reflected @ inside.contiguous()).unflatten(1, (len(signs), -1))
+        return projected.add_(signs[:, -1, None, None] * outside.unsqueeze(1))
 
 
 def random_signs(draws: int, count: int, *, generator: torch.Generator) -> Float[Tensor, "t n"]:

@@ -56,10 +56,10 @@ class RandomMaps:
     The model's W = U C, U with orthonormal columns, becomes U' C with U' drawn uniformly: the same spectrum and the
     same output directions, reading random directions of the layer's input.
 
-    bases: U' by draw, shared by the heads of the layer; mixes: C by head; bias: the model's own
+    bases: U'^T by draw, shared by the heads of the layer; mixes: C by head; bias: the model's own
     """
 
-    bases: Float[Tensor, "t c r"]
+    bases: Float[Tensor, "t r c"]
     mixes: Float[Tensor, "h r e"]
     bias: Float[Tensor, "h e"] | None
 
@@ -74,41 +74,40 @@ class RandomMaps:
         # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
         basis = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
         bias = None if linear.bias is None else linear.bias.double()
-        return cls(bases=basis, mixes=torch.linalg.qr(linear.weight.double()).R, bias=bias)
+        return cls(bases=basis.mT.contiguous(), mixes=torch.linalg.qr(linear.weight.double()).R, bias=bias)
 
     def at(self, x: Float[Tensor, "m c"], heads: slice) -> "MappedInput":
         """Return an input under the maps of these heads."""
         bias = None if self.bias is None else self.bias[heads]
-        t, c, r = self.bases.shape
-        mapped = (x.double() @ self.bases.movedim(0, 1).reshape(c, t * r)).reshape(-1, t, r)
-        return MappedInput(mapped=mapped, mixes=self.mixes[heads], bias=bias)
+        return MappedInput(mapped=self.bases @ x.double().mT, mixes=self.mixes[heads], bias=bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedInput:
     """One input under random value maps."""
 
-    mapped: Float[Tensor, "m t r"]
+    mapped: Float[Tensor, "t r m"]
     mixes: Float[Tensor, "h r e"]
     bias: Float[Tensor, "h e"] | None
 
-    def of_head(self, head: int) -> Float[Tensor, "t m e"]:
+    def of_head(self, head: int) -> Float[Tensor, "t e m"]:
         """Return the values of one head, with the model's own bias."""
-        values = self.mapped @ self.mixes[head]
-        values = values if self.bias is None else values.add_(self.bias[head])
-        return values.transpose(0, 1)
+        values = self.mixes[head].mT @ self.mapped
+        return values if self.bias is None else values.add_(self.bias[head].unsqueeze(-1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
     """The values of the heads of one layer, and of the controls, which are made head by head to hold few at a time.
 
+    Tokens are the last axis, along which the values are multiplied with kernels of the keys.
+
     normal, orders: draws of random values and of orders of tokens
     others: number of other heads whose values are a control; maps: the input under random value maps
     """
 
-    v: Float[Tensor, "h m e"]
-    normal: Float[Tensor, "t1 m e"]
+    v: Float[Tensor, "h e m"]
+    normal: Float[Tensor, "t1 e m"]
     orders: Int[Tensor, "t2 m"]
     others: int
     maps: MappedInput | None
@@ -123,8 +122,8 @@ class Values:
         orders = [torch.randperm(m, generator=generator) for _ in range(draws.permuted)]
         others = min(draws.other_heads, h - 1)
         return cls(
-            v=v,
-            normal=normal.to(v.device),
+            v=v.mT.contiguous(),
+            normal=normal.mT.to(v.device),
             orders=torch.stack(orders).to(v.device) if orders else torch.zeros(0, m, dtype=torch.long),
             others=others if others >= draws.fewest_fixed else 0,
             maps=maps,
@@ -133,23 +132,22 @@ class Values:
     @property
     def counts(self) -> dict[Control, int]:
         """Number of draws of every control that has some."""
-        maps = 0 if self.maps is None else self.maps.mapped.shape[1]
+        maps = 0 if self.maps is None else len(self.maps.mapped)
         counts = {RANDOM_VALUES: len(self.normal), PERMUTED: len(self.orders), OTHER_HEADS: self.others}
         return {control: count for control, count in {**counts, RANDOM_MAP: maps}.items() if count}
 
-    def of_head(self, head: int) -> Float[Tensor, "m t e"]:
+    def of_head(self, head: int) -> Float[Tensor, "t e m"]:
         """Return the values of one head, followed by those of its controls in the order of `counts`."""
         own = self.v[head]
         size = own.square().mean().sqrt()
         next_heads = [(head + j) % len(self.v) for j in range(1, self.others + 1)]
-        parts = [own[None], self.normal * torch.where(size > 0, size, 1), own[self.orders], self.v[next_heads]]
-        if self.maps is not None:
-            parts.append(self.maps.of_head(head))
-        return torch.cat([part.transpose(0, 1) for part in parts], dim=1)
+        shuffled = own[:, self.orders].movedim(1, 0)
+        parts = [own[None], self.normal * torch.where(size > 0, size, 1), shuffled, self.v[next_heads]]
+        return torch.cat(parts if self.maps is None else [*parts, self.maps.of_head(head)])
 
     def by_control(self) -> dict[Control | None, Float[Tensor, "t h m e"]]:
         """Return the values of all heads, under None, and of every control."""
-        stacked = torch.stack([self.of_head(head).transpose(0, 1) for head in range(len(self.v))], dim=1)
+        stacked = torch.stack([self.of_head(head).mT for head in range(len(self.v))], dim=1)
         return dict(zip((None, *self.counts), torch.split(stacked, [1, *self.counts.values()]), strict=True))
 
 

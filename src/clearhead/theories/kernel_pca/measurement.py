@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clearhead.shapes import Bool
 from clearhead.theories.example import Example, Random
-from clearhead.theories.kernel_pca.captured import HeadKeys
+from clearhead.theories.kernel_pca.captured import captured_by_head
 from clearhead.theories.kernel_pca.claims import CAPTURED
 from clearhead.theories.kernel_pca.controls import RANDOM_MAP, Draws, RandomMaps, Values
 from clearhead.theories.kernel_pca.entry import Entry, make_sample
@@ -67,11 +67,8 @@ class KernelPCA:
         values = self._values(example, v.double(), slice(heads.start, heads.stop, step), keys, rng)
         samples = {}
         if CAPTURED in self.claims and example.wants(CAPTURED):
-            by_head = []
-            for head, of_head in enumerate(k):
-                sink = None if sinks is None else sinks[head]
-                by_head.append(HeadKeys.of(of_head, scale=example.scale, sink=sink).captured(values.of_head(head)))
-            numbers = torch.stack(by_head, dim=-1).repeat_interleave(step, dim=-1)
+            by_head = captured_by_head(k, values.of_head, scale=example.scale, sinks=sinks)
+            numbers = by_head.repeat_interleave(step, dim=-1)
             samples[CAPTURED] = make_sample(
                 CAPTURED, numbers, values.counts, fewest_keys=self.draws.fewest_keys, shared=step
             )

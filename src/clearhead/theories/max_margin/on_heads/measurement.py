@@ -6,6 +6,7 @@ tested on the previous group.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -47,12 +48,13 @@ class MaxMarginOnHeads:
         return tuple(claims if _maps_known(example) else (c.HEAD_SPACE_CLAIMS[claim] for claim in claims))
 
     def prepare(self, examples: Sequence[Example], generators: Sequence[Random]) -> list[InputChoices]:
-        """Return the choices of some queries of every example."""
-        numbers = [rng.numpy for rng in generators]
-        first = examples[0]
-        return choices_of(
-            examples, _space(first), numbers, self._sampling(first), untrained=self._untrained_heads(first)
-        )
+        """Return the choices of some queries of every example; of untrained heads where controls are wanted."""
+        prepared: list[InputChoices] = []
+        for _, pairs in itertools.groupby(zip(examples, generators, strict=True), key=lambda pair: pair[0].controls):
+            some, numbers = zip(*((example, rng.numpy) for example, rng in pairs), strict=True)
+            space, sampling, untrained = _space(some[0]), self._sampling(some[0]), self._untrained_heads(some[0])
+            prepared += choices_of(some, space, numbers, sampling, untrained=untrained)
+        return prepared
 
     def measure(self, group: Group, rng: Random) -> dict[Claim, Sample]:
         """Measure every claim on every head."""
@@ -98,12 +100,12 @@ class MaxMarginOnHeads:
         width = example.k.shape[-1] if example.keys_from is None else example.keys_from.x.shape[-1]
         entries = 2 * (sampling.random + sampling.rotated) * width * example.k.shape[-1]
         cache = example.per_audit if entries <= MOST_KEPT else example.per_call
-        return cache.get(("untrained heads", example.layer), draw)
+        return cache.get(("untrained heads", example.layer, example.controls), draw)
 
     def _sampling(self, example: Example) -> Sampling:
         if example.controls:
             return self.sampling
-        return dataclasses.replace(self.sampling, further=0, random=0, rotated=0, replacements=0)
+        return dataclasses.replace(self.sampling, random=0, rotated=0, replacements=0)
 
 
 def _wants(example: Example, *claims: Claim) -> bool:
