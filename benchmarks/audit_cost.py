@@ -105,7 +105,7 @@ def _demo() -> tuple[torch.nn.Module, list[object]]:
 
     loaded = load_model(DEFAULT_MODEL, max_tokens=256)
     assert loaded.encode is not None
-    return loaded.model, list(text_batches(default_passages(), loaded.encode, batch_size=8))
+    return loaded.model, list(text_batches(default_passages(), loaded.encode, batch_size=12))
 
 
 def _gpt2(*, tokens: int, heads: int, inputs: int, layers: int) -> tuple[torch.nn.Module, list[object]]:

@@ -153,8 +153,10 @@ def attention_weights(
     scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     scores = scores if bias is None else scores + bias
     scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-    total = torch.logsumexp(scores, dim=-1, keepdim=True)
-    total = total if sinks is None else torch.logaddexp(total, sinks[:, None, None])
+    if sinks is None:
+        weights = scores.softmax(dim=-1)
+        return weights if mask is None else weights.masked_fill(~mask.any(dim=-1, keepdim=True), 0)
+    total = torch.logaddexp(torch.logsumexp(scores, dim=-1, keepdim=True), sinks[:, None, None])
     return torch.where(scores == -torch.inf, 0, (scores - total).exp())
 
 

@@ -9,11 +9,11 @@ CAPTURED = ("tests/theories/kernel_pca/test_captured.py",)
 CKA = ("tests/theories/kernel_pca/test_cka.py",)
 
 KERNEL_PCA_FAULTS = (
-    Fault("captured by products: careful way never taken", "theories/kernel_pca/captured.py", "if not bool(safe.all()):", "if False:", CAPTURED),
+    Fault("captured by products: careful way never taken", "theories/kernel_pca/captured.py", "for head in (~safe).any(dim=-1)", "for head in (~safe & safe).any(dim=-1)", CAPTURED),
     Fault("captured by products: pivots are not checked", "theories/kernel_pca/captured.py", "safe = (pivots > LEAST_PIVOT) & ", "safe = ", CAPTURED),
-    Fault("captured by products: keys are not centred", "theories/kernel_pca/captured.py", "with_keys.sub_(with_keys.mean(dim=0)).mul_", "with_keys.mul_", CAPTURED),
-    Fault("captured by products: the sink is left out", "theories/kernel_pca/captured.py", "log_g = torch.logaddexp(log_g, sink.double())", "log_g = log_g + 0", CAPTURED),
-    Fault("captured by products: equal keys have variance", "theories/kernel_pca/captured.py", "if not bool(centred.trace() > 8", "if not bool(centred.trace() > -8", CAPTURED),
+    Fault("captured by products: keys are not centred", "theories/kernel_pca/captured.py", "with_keys = with_keys.sub_(with_keys.mean(dim=-1, keepdim=True))", "pass", CAPTURED),
+    Fault("captured by products: the sink is left out", "theories/kernel_pca/captured.py", "log_g = torch.logaddexp(log_g, sinks.double().unsqueeze(-1))", "log_g = log_g + 0", CAPTURED),
+    Fault("captured by products: equal keys have variance", "theories/kernel_pca/captured.py", "varied = trace > 8", "varied = trace > -8", CAPTURED),
     Fault("sampled tokens: the first ones", "theories/samples.py", "torch.randperm(count, generator=generator)[:SAMPLE_SIZE]", "torch.arange(count)[:SAMPLE_SIZE]", CAPTURED),
     Fault("sampled tokens: short inputs too", "theories/samples.py", "if count <= LONGEST:", "if count <= SAMPLE_SIZE:", CAPTURED),
     Fault("sampled tokens: not said", "theories/kernel_pca/measurement.py", "if not torch.equal(keys, visible):", "if False:", CAPTURED),

@@ -18,8 +18,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: scale left out of the norm",
         f"{WHERE}/random_heads.py",
-        "self._values: Tensor = scale * torch.linalg.svdvals(product)",
-        "self._values: Tensor = torch.linalg.svdvals(product)",
+        "values: Tensor = self._scale * torch.linalg.svdvals(product)",
+        "values: Tensor = torch.linalg.svdvals(product)",
         HEADS,
     ),
     Fault(
@@ -32,15 +32,15 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: rotated heads lose the singular values",
         f"{WHERE}/random_heads.py",
-        'einsum("cd,hd,ngd->nhc", left, self._values, z @ right)',
-        'einsum("cd,hd,ngd->nhc", left, torch.ones_like(self._values), z @ right)',
+        '_pulled(z, maps, self.values)',
+        '_pulled(z, maps, torch.ones_like(self.values))',
         HEADS,
     ),
     Fault(
         "margin: other random heads in every call",
-        f"{WHERE}/choices.py",
-        "generator = torch.Generator().manual_seed(int(head_seed.generate_state(1)[0]))\n    return {",
-        "generator = torch.Generator().manual_seed(int(torch.randint(9**9, ())))\n    return {",
+        f"{WHERE}/measurement.py",
+        "generator = torch.Generator().manual_seed(int(seed.generate_state(1)[0]))",
+        "generator = torch.Generator().manual_seed(int(torch.randint(9**9, ())) + id(example))",
         HEADS,
     ),
     Fault(
@@ -179,7 +179,7 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: random heads saturate at their own norm",
         f"{WHERE}/choices.py",
-        "of_draws * (norms / sizes).unsqueeze(-1)",
+        "of_draws * (norms / pull.norms).unsqueeze(-1)",
         "of_draws",
         CONTROLS,
     ),

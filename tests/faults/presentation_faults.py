@@ -11,7 +11,7 @@ TABLES, MEDIA, INPUTS = "tests/data/test_tables.py", "tests/data/test_media.py",
 PRESENTATION_FAULTS = (
     Fault("weights: hidden keys get weight", "heads.py", "scores if mask is None else scores.masked_fill(~mask, -torch.inf)", "scores", (HEADS,)),
     Fault("weights: the soft cap is ignored", "heads.py", "scores if softcap is None else softcap * torch.tanh(scores / softcap)", "scores", (HEADS,)),
-    Fault("weights: sinks take no weight", "heads.py", "total if sinks is None else torch.logaddexp(total, sinks[:, None, None])", "total", (HEADS,)),
+    Fault("weights: sinks take no weight", "heads.py", "total = torch.logaddexp(torch.logsumexp(scores, dim=-1, keepdim=True), sinks[:, None, None])", "total = torch.logsumexp(scores, dim=-1, keepdim=True)", (HEADS,)),
     Fault("repr: a record prints its findings", "audit/record.py", "findings={len(self.findings)}, theories", "findings={self.findings}, theories", (RECORD,)),
     Fault("lookup: the layer of a record is its head", "audit/record.py", "return FindingTable(self.findings).layer(number)", "return FindingTable(self.findings).head(number)", (RECORD,)),
     Fault("notebook: cells are not escaped", "report/notebook.py", "opened + cell + closed", "opened + Markup(cell) + closed", (NOTEBOOK,)),

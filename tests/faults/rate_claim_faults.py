@@ -20,14 +20,14 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: scale matched the wrong way round",
         f"{WHERE}/block.py",
-        "ratio = self._projected.size / after.size.clamp_min(SMALLEST)",
-        "ratio = after.size / self._projected.size.clamp_min(SMALLEST)",
+        "ratio = (self._projected.size / after.size.clamp_min(SMALLEST)).square()",
+        "ratio = (after.size / self._projected.size.clamp_min(SMALLEST)).square()",
         MEASURED,
     ),
     Fault(
         "rate: unit length in the subspace, not in the whole space",
         f"{WHERE}/block.py",
-        "_gram(self.coordinates * inverse[..., None, :, None])",
+        "_gram(_at_length_one(self.coordinates, self.lengths))",
         "_gram(self.coordinates / torch.linalg.vector_norm(self.coordinates, dim=-1, keepdim=True))",
         MEASURED,
     ),
@@ -48,8 +48,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: tokens of double precision projected in single precision",
         f"{WHERE}/block.py",
-        "self._dtype = torch.promote_types(dtype, torch.float32)",
-        "self._dtype = torch.float32",
+        "flat = bases.movedim(0, 1).flatten(1).to(torch.promote_types(dtype, torch.float32))",
+        "flat = bases.movedim(0, 1).flatten(1).float()",
         MEASURED,
     ),
     Fault(
@@ -97,8 +97,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: reflected bases lose directions outside the tokens",
         f"{WHERE}/subspaces.py",
-        "@ inside + signs[..., -1:] * outside.unsqueeze(-3)",
-        "@ inside",
+        "return projected.add_(signs[:, -1, None, None] * outside.unsqueeze(1))",
+        "return projected",
         SUBSPACES,
     ),
     Fault(
@@ -111,7 +111,7 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: curves before attention, not after it",
         f"{WHERE}/head_samples.py",
-        "raw, unit = block.rate(own) if rates.raw is None else rates.raw[0], rates.unit[0]",
+        "raw, unit = rates.raw[0], rates.unit[0]",
         "raw, unit = block.before.matched, block.before.unit",
         CURVES,
     ),
@@ -167,8 +167,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: uniform attention to hidden keys too",
         f"{WHERE}/ablations.py",
-        "softmax_attention(torch.zeros_like(q), k, v, mask=mask)",
-        "softmax_attention(torch.zeros_like(q), k, v)",
+        "UNIFORM: _mean_of_visible(v, mask)",
+        "UNIFORM: _mean_of_visible(v, None)",
         ABLATED,
     ),
     Fault(

@@ -89,11 +89,13 @@ def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"], rng: Ran
         q, k, scale=example.scale, mask=visible, bias=_between(example.bias, heads, queries, tokens),
         softcap=example.softcap, sinks=sinks,
     )  # fmt: skip
-    columns = min(POSITIONS + 1, weights.shape[-1] - 1)
-    attends = torch.ones_like(weights) if visible is None else visible.expand_as(weights).double()
-    uniform = attends / attends.sum(dim=-1, keepdim=True).clamp_min(1)
+    m = weights.shape[-1]
+    columns = min(POSITIONS + 1, m - 1)
+    weights = weights[..., :columns]
+    attends = torch.ones_like(weights) if visible is None else visible[..., :columns].expand_as(weights).double()
+    uniform = attends / (m if visible is None else visible.sum(dim=-1, keepdim=True).clamp_min(1))
     others = queries.nonzero() != tokens.nonzero().flatten()[:columns]
-    mass, level = (_mean_attention(x, attends, others) for x in (weights, uniform))
+    mass, level = (_mean_attention(x, attends * others) for x in (weights, uniform))
     missing = np.full((POSITIONS + 1 - len(mass), mass.shape[1]), np.nan)
     mass, ratios = np.concatenate([mass, missing]), np.full((POSITIONS + 1, mass.shape[1]), np.nan)
     if example.wants(VALUE):
@@ -116,11 +118,9 @@ def _between(mask_or_bias: Tensor | None, heads: slice, queries: Tensor, tokens:
     return (mask_or_bias[heads] if mask_or_bias.shape[0] > 1 else mask_or_bias)[:, queries][:, :, tokens]
 
 
-def _mean_attention(weights: Tensor, attends: Float[Tensor, "h n m"], others: Bool[Tensor, "n c"]) -> Array:
-    """Return the mean attention by token and head, over the `others` among the queries that may attend to the token."""
-    columns = others.shape[-1]
-    attends = attends[..., :columns] * others
-    return ((weights[..., :columns] * attends).sum(dim=-2) / attends.sum(dim=-2)).mT.cpu().numpy()
+def _mean_attention(weights: Float[Tensor, "h n c"], counted: Float[Tensor, "h n c"]) -> Array:
+    """Return the mean attention by token and head, over the queries that are counted for the token."""
+    return ((weights * counted).sum(dim=-2) / counted.sum(dim=-2)).mT.cpu().numpy()
 
 
 def _ratio(norms: Tensor, j: int) -> Array:

@@ -115,8 +115,8 @@ class Block:
         self._a = bases.width / (len(tokens) * eps**2)
         self._projected = self.project(tokens)
         self._gram = self._projected.gram()
-        raw = self._rate(self._gram)
-        self.before = Rates(unit=self._rate(self._projected.gram_at_length_one()), matched=raw, raw=raw)
+        unit, raw = self._rate(torch.stack([self._projected.gram_at_length_one(), self._gram]))
+        self.before = Rates(unit=unit, matched=raw, raw=raw)
 
     def project(self, tokens: Float[Tensor, "*s n c"]) -> Projected:
         """Return tokens in these subspaces."""
@@ -132,19 +132,12 @@ class Block:
         additions = (after.coordinates - before)[:, sources].movedim(1, 0)
         return Projected(coordinates=before + additions, lengths=_lengths(exchanged))
 
-    def rates(self, after: Projected, *, raw: bool) -> Rates:
-        """Return the rates of tokens at length one and at the size of Z, and if `raw` of the tokens as they are."""
+    def rates(self, after: Projected) -> Rates:
+        """Return the rates of tokens at length one, at the size of Z, and as they are."""
         gram = after.gram()
-        ratio = self._projected.size / after.size.clamp_min(SMALLEST)
-        return Rates(
-            unit=self._rate(after.gram_at_length_one()),
-            matched=self._rate(gram * ratio.square()[..., None, None, None]),
-            raw=self._rate(gram) if raw else None,
-        )
-
-    def rate(self, after: Projected) -> Float[Tensor, "*s k"]:
-        """Return the rates of tokens as they are."""
-        return self._rate(after.gram())
+        ratio = (self._projected.size / after.size.clamp_min(SMALLEST)).square()[..., None, None, None]
+        unit, matched, raw = self._rate(torch.stack([after.gram_at_length_one(), gram * ratio, gram]))
+        return Rates(unit=unit, matched=matched, raw=raw)
 
     def rate_at_size(self, size: Float[Tensor, ""]) -> Float[Tensor, "k"]:
         """Return the rates of Z scaled to a Frobenius norm."""

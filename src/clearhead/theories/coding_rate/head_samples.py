@@ -128,23 +128,25 @@ class HeadSamples:
             exchanged = exchanged_additions(self.tokens.before, self.tokens.total, self.sources)
             parts.append(block.exchange_additions(own, self.sources, exchanged))
             counts[OTHER_TOKENS] = len(self.sources)
-        rates = block.rates(join(parts), raw=self.raw)
-        samples = {claim: self._sample(counts, x) for claim, x in relative_changes(block.before, rates).items()}
+        rates = block.rates(join(parts))
+        changes = relative_changes(block.before, rates)
+        samples = {claim: self._sample(counts, x) for claim, x in changes.items() if claim is not RAW or self.raw}
         if self.normed:
-            normed = block.rates(block.project(torch.cat(list(self.normed.values()))), raw=False)
+            normed = block.rates(block.project(torch.cat(list(self.normed.values()))))
             of_normed = relative_changes(block.before, normed)[COMPRESSION]
             samples[AFTER_NORM] = self._sample({control: len(x) for control, x in self.normed.items()}, of_normed)
-        raw, unit = block.rate(own) if rates.raw is None else rates.raw[0], rates.unit[0]
+        assert rates.raw is not None
+        raw, unit = rates.raw[0], rates.unit[0]
         if self.fixed is None or self.random is None:
             return samples, rates_by_layer(raw, unit)
         at_size = block.rate_at_size(own.size)
-        in_random = self.random.rates(self.random.project(self.tokens.total), raw=True)
+        in_random = self.random.rates(self.random.project(self.tokens.total))
         curves = rates_by_layer(raw, unit, before=block.before.unit, at_size=at_size, random=in_random)
         reflections = Reflections.of(self.tokens.before, self.fixed.signs)
         reflected = block.changes_in_reflected(self.tokens.total, reflections, raw=self.raw)
         elsewhere = relative_changes(self.random.before, in_random)
         if self.normed:
-            between = self.random.rates(self.random.project(self.tokens.between), raw=False)
+            between = self.random.rates(self.random.project(self.tokens.between))
             elsewhere[AFTER_NORM] = relative_changes(self.random.before, between)[COMPRESSION]
         resized = relative_change(block.before.matched, at_size)[np.newaxis]
         return {

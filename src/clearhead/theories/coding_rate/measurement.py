@@ -75,7 +75,8 @@ class CodingRate:
         samples |= dict.fromkeys(MAP_CLAIMS, NO_MAP) if maps is None else maps.samples
         if isinstance(tokens, Reason):
             return samples
-        samples |= self._layer_samples(tokens, controls=example.controls)
+        if example.wants(*LAYER_CLAIMS):
+            samples |= self._layer_samples(tokens, controls=example.controls)
         samples |= sparsity_by_layer(tokens, controls=example.controls)
         weights = example.per_call.get("value maps", lambda: value_maps(example))
         on_heads = [claim for claim in claims if claim in (*HEAD_CLAIMS, *NORM_CLAIMS, RAW_MAP)]

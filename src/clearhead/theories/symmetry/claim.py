@@ -64,7 +64,7 @@ class PermutationSymmetry:
 
     Tokens that no query may attend to are padding: the others are permuted among themselves, so a mask that is the same
     for all queries does not break the symmetry. The value is the mean over `draws` permutations of each example; the
-    control is the error against the outputs under another of them. It comes with the value at no cost. A layer whose
+    control is the error against the outputs under another of them. Without controls, one is enough. A layer whose
     mask and bias do not depend on positions is symmetric by construction; one whose mask does is not judged. Of a long
     input, some tokens are drawn: attention among them is attention too.
     """
@@ -94,12 +94,12 @@ class PermutationSymmetry:
             )
 
         seed = int(torch.randint(2**62, (), generator=rng.torch))
-        group = random_permutations(q.shape[-2], draws=self.draws, seed=seed)
+        group = random_permutations(q.shape[-2], draws=self.draws if example.controls else 1, seed=seed)
         errors = equivariance_errors(attend, (q, k, v), group, leading=1)
         control = errors.control.cpu().numpy()
         distinct = control.mean(axis=0) > LEAST_CONTROL
         value = np.where(distinct, errors.error.mean(dim=0).cpu().numpy(), np.nan)
-        controls = {CONTROL: np.where(distinct, control, np.nan)}
+        controls = {CONTROL: np.where(distinct, control, np.nan)} if example.controls else {}
         covered = None if mask is None else np.zeros(len(q), dtype=bool)
         caveat = None if torch.equal(tokens, visible) else SAMPLED
         return {

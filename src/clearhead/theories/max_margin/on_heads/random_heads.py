@@ -217,9 +217,10 @@ def _draw_maps(draws: int, draw: Callable[[], tuple[Tensor, ...]], c: int, e: in
 
 def _pulled(z: Tensor, maps: Maps, values: Float[Tensor, "h r"] | None) -> Float[Tensor, "queries t h c"]:
     """Return L diag(s) R^T z by draw and head; s is one without `values`."""
-    mapped = z.unsqueeze(1) @ maps.right.double()
+    mapped = (z.flatten(0, 1) @ maps.right.double()).unflatten(1, z.shape[:2])
     weighted = mapped if values is None else mapped * values
-    return weighted @ maps.left.double().mT
+    pulled = weighted.flatten(1, 2) @ maps.left.double().mT
+    return pulled.unflatten(1, weighted.shape[1:3]).movedim(1, 0)
 
 
 def _random_pull(z: Tensor, maps: Maps) -> Pull:
