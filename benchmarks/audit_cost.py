@@ -30,6 +30,8 @@ from clearhead.interfaces.torchvision_shim import ensure_torchvision
 TOKENS = (64, 128, 256, 512, 1024, 2048)
 HEADS = (4, 8, 12, 16)
 INPUTS = (4, 8, 16, 32)
+BATCH_TOKENS = 12 * 128
+"""Tokens of a batch: twelve inputs, the default of the command, up to 128 tokens; fewer if they are longer."""
 FIXED = {"tokens": 128, "heads": 12, "inputs": 6, "layers": 2}
 SIZES = {"tokens": TOKENS, "heads": HEADS, "inputs": INPUTS}
 
@@ -114,7 +116,7 @@ def _gpt2(*, tokens: int, heads: int, inputs: int, layers: int) -> tuple[torch.n
     torch.manual_seed(0)
     config = GPT2Config(n_layer=layers, n_head=heads, n_embd=64 * heads, n_positions=max(tokens, 8), vocab_size=512)
     ids = torch.randint(512, (inputs, tokens))
-    return GPT2LMHeadModel(config), [{"input_ids": row.unsqueeze(0)} for row in ids]
+    return GPT2LMHeadModel(config), [{"input_ids": rows} for rows in ids.split(max(1, BATCH_TOKENS // tokens))]
 
 
 if __name__ == "__main__":

@@ -105,6 +105,34 @@ def test_fixed_draws_are_compared_with_the_head_on_the_inputs_that_have_them() -
         assert finding.controls[1].p_value == pytest.approx(alone.p_value, rel=1e-6)
 
 
+@pytest.mark.parametrize("batch", [1, 7, 30])
+@pytest.mark.parametrize("limit", [10, None])
+def test_controls_are_measured_on_the_first_inputs_however_they_are_batched(batch: int, limit: int | None) -> None:
+    values, draws = _normal(30, HEADS), _normal(30, DRAWS, HEADS, seed=1)
+    theory, asked = _theory(values, draws, draws), []
+
+    def measure(example: Example, rng: Random) -> Samples:
+        asked.append((example.number, example.controls))
+        samples = theory.measure(example, rng)
+        return {c: dataclasses.replace(x, controls=x.controls if example.controls else {}) for c, x in samples.items()}
+
+    options = {} if limit is None else {"control_inputs": limit}
+    measurement = Measurement(dataclasses.replace(theory, measure=measure), **options)
+    for first in range(0, 30, batch):
+        measurement.observe(_call(range(first, min(first + batch, 30))))
+    count = 24 if limit is None else limit
+    assert sorted(asked) == [(number, number <= count) for number in range(1, 31)]
+    alone = _stream(values[:count], draws[:count], draws[:count])[:HEADS]
+    for h, (finding, of_few) in enumerate(zip(measurement.findings()[:HEADS], alone, strict=True)):
+        assert finding.value == pytest.approx(values[:, h].mean())
+        assert finding.inputs == 30
+        per_input, fixed = finding.controls
+        assert per_input.p_value == pytest.approx(of_few.controls[0].p_value)
+        assert fixed.value == pytest.approx(of_few.controls[1].value)
+        # The head's own error over all inputs stands for that over the first ones.
+        assert fixed.p_value == pytest.approx(of_few.controls[1].p_value, rel=0.2)
+
+
 def test_one_more_fixed_draw_is_significant_at_the_nominal_rate() -> None:
     heads = 2000
     levels = _normal(DRAWS + 1, heads)

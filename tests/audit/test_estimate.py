@@ -19,14 +19,25 @@ class _Record:
 
 
 def _audits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
-    """Replace the audit by one that takes 3 s, and 2 s for each input; each baseline model takes 5 s for each."""
+    """Replace the audit by one of given times.
+
+    It takes 3 s, 2 s for each input and 4 s for its controls, and 5 s for each input of a baseline model.
+    """
     seen = []
 
-    def audit(model: nn.Module, batches: list[Tensor], *, baseline: Any, theories: Any, **options: Any) -> _Record:
+    def audit(
+        model: nn.Module,
+        batches: list[Tensor],
+        *,
+        baseline: Any,
+        theories: Any,
+        control_inputs: int = 24,
+        **options: Any,
+    ) -> _Record:
         inputs = sum(len(batch) for batch in batches)
         seen.append((inputs, options))
         models = 0 if baseline is None else len(baseline)
-        seconds = 3.0 + 2.0 * inputs
+        seconds = 3.0 + 2.0 * inputs + 4.0 * min(inputs, control_inputs)
         total = seconds + 0.5 + 0.25 * inputs + models * 5.0 * min(inputs, module.BASELINE_INPUTS)
         return _Record(Timing(check=0.5, forward=0.25 * inputs, theory={"t": seconds}, total=total, peak_memory=7))
 
@@ -41,7 +52,7 @@ def test_fixed_and_growing_parts_are_told_apart(monkeypatch: pytest.MonkeyPatch,
     found = estimate(nn.Identity(), batches, theories=["kernel-pca"], seed=5)
     inputs = 40 * size
     assert found.inputs == inputs
-    assert found.theories == {"t": pytest.approx(3 + 2 * inputs)}
+    assert found.theories == {"t": pytest.approx(3 + 2 * inputs + 4 * 24)}
     assert found.forward == pytest.approx(0.5 + 0.25 * inputs)
     assert (found.baseline, found.memory) == (0, 7)
     assert found.tried == max(count for count, _ in seen) <= 2 * max(size, 8 + size)
@@ -56,7 +67,7 @@ def test_the_baseline_is_ten_runs_on_its_own_inputs(
     batches = [torch.zeros(3, 4) for _ in range(20)]
     found = estimate(nn.Identity(), batches, theories=["coding-rate"], baseline=baseline)
     assert found.baseline == pytest.approx(seconds)
-    assert found.seconds == pytest.approx(3 + 2 * 60 + 0.5 + 0.25 * 60 + seconds)
+    assert found.seconds == pytest.approx(3 + 2 * 60 + 4 * 24 + 0.5 + 0.25 * 60 + seconds)
 
 
 def test_a_model_is_estimated_and_no_input_is_an_error() -> None:

@@ -32,8 +32,8 @@ MARGIN_CLAIM_FAULTS = (
     Fault(
         "margin: rotated heads lose the singular values",
         f"{WHERE}/random_heads.py",
-        '_pulled(z, maps, self.values)',
-        '_pulled(z, maps, torch.ones_like(self.values))',
+        "_pulled(z, maps, self.values)",
+        "_pulled(z, maps, torch.ones_like(self.values))",
         HEADS,
     ),
     Fault(

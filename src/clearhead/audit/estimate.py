@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from clearhead.audit.baseline import BASELINE_DRAWS, BASELINE_INPUTS
+from clearhead.audit.examples import CONTROL_INPUTS
 from clearhead.audit.model_runs import AuditError, count_inputs
 from clearhead.audit.run import audit
 from clearhead.theories.catalogue import find_theories
@@ -61,20 +62,36 @@ def estimate(
     tried = list(itertools.islice(iter(batches), 2 * needed))
     few = tried[:needed]
     audit(model, few, theories=theories, baseline=None, **options)  # the first audit of a process takes longer
-    of_few, of_tried = (audit(model, some, theories=theories, baseline=None, **options).timing for some in (few, tried))
-    more = (totals[-1] - totals[len(tried) - 1]) / max(totals[len(tried) - 1] - totals[needed - 1], 1)
+    without, of_few, of_tried = (
+        audit(model, some, theories=theories, baseline=None, control_inputs=count, **options).timing
+        for some, count in ((few, 0), (few, CONTROL_INPUTS), (tried, CONTROL_INPUTS))
+    )
+    numbers = totals[needed - 1], totals[len(tried) - 1], totals[-1]
 
-    def grown(taken: float, by_few: float) -> float:
-        return taken + more * max(taken - by_few, 0)
+    def grown(none: float, by_few: float, taken: float) -> float:
+        return _extrapolated(none, by_few, taken, *numbers)
 
     return Estimate(
         inputs=totals[-1],
         tried=totals[len(tried) - 1],
-        theories={name: grown(of_tried.theory[name], of_few.theory[name]) for name in of_tried.theory},
-        forward=of_tried.check + grown(of_tried.forward, of_few.forward),
+        theories={
+            name: grown(without.theory[name], of_few.theory[name], of_tried.theory[name]) for name in of_tried.theory
+        },
+        forward=of_tried.check + grown(of_few.forward, of_few.forward, of_tried.forward),
         baseline=_of_baseline(model, few, min(BASELINE_INPUTS, totals[-1]), theories, baseline, options),
         memory=of_tried.peak_memory,
     )
+
+
+def _extrapolated(without: float, of_few: float, of_tried: float, few: int, tried: int, inputs: int) -> float:
+    """Return the seconds for all inputs, from those for few and for tried ones, and for few without controls.
+
+    Each input adds the same time, and each of the first `CONTROL_INPUTS` the time of its controls.
+    """
+    few_controls, tried_controls, controls = (min(CONTROL_INPUTS, count) for count in (few, tried, inputs))
+    of_controls = max(of_few - without, 0) / few_controls
+    of_input = max(of_tried - of_few - of_controls * (tried_controls - few_controls), 0) / max(tried - few, 1)
+    return of_tried + of_input * (inputs - tried) + of_controls * (controls - tried_controls)
 
 
 def _of_baseline(

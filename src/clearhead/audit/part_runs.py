@@ -52,6 +52,7 @@ class Setup:
     compared: Sequence[Theory]
     loss: Callable[[Any, Any], Tensor] | None
     device: torch.device
+    control_inputs: int
     name: str
     data: str
     seeds: Mapping[str, Any]
@@ -71,6 +72,7 @@ class Setup:
             "descriptions": repr(list(self.describe)) if self.describe else "",
             "loss": getattr(self.loss, "__qualname__", "") if self.loss is not None else None,
             "device": str(self.device),
+            "control inputs": self.control_inputs,
             "allow unseen": self.allow_unseen,
         }
 
@@ -149,6 +151,7 @@ def measure_part(
                         first=span.first,
                         lead=span.lead_inputs,
                         most=most,
+                        control_inputs=setup.control_inputs,
                     )
                     for theory in run.theories
                 ]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clearhead.audit.baseline import baseline_seeds, draw_baselines
 from clearhead.audit.checkpoint import Checkpoint
+from clearhead.audit.examples import CONTROL_INPUTS
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.model_runs import AuditError
 from clearhead.audit.part_runs import Setup, measure_part
@@ -40,6 +41,7 @@ def audit(
     loss: Callable[[Any, Any], Tensor] | None = None,
     decode: Decode | None = None,
     device: str | torch.device = "cpu",
+    control_inputs: int = CONTROL_INPUTS,
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -73,6 +75,8 @@ def audit(
     decode: turns token ids into text, as `tokenizer.decode` does; the report then shows words instead of numbers
     device: of the theories' arithmetic, whatever devices the model is on. Every captured tensor is moved there once.
         Random numbers are drawn on the CPU, so they do not depend on it
+    control_inputs: number of inputs that controls are measured on, the first ones. Each head is compared with its
+        controls on these inputs; its own value and interval are over all
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
     checkpoint: a file that holds the sums while the audit runs. If the audit is interrupted or killed, the same call
         continues it and finds the same. The file is removed at the end
@@ -93,6 +97,7 @@ def audit(
         loss=loss,
         decode=decode,
         device=device,
+        control_inputs=control_inputs,
         name=name,
         data=data,
         progress=progress,
@@ -119,6 +124,7 @@ def measure_audit(
     loss: Callable[[Any, Any], Tensor] | None = None,
     decode: Decode | None = None,
     device: str | torch.device = "cpu",
+    control_inputs: int = CONTROL_INPUTS,
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -140,6 +146,8 @@ def measure_audit(
         raise AuditError('no primary claim needs a loss; measure all claims (claims="all", --claims all), or no loss')
     if not 0 <= seed <= LARGEST_SEED:
         raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
+    if control_inputs < 0:
+        raise AuditError(f"control_inputs is a number of inputs, not {control_inputs}")
     once = iter(batches) is batches
     if baseline not in (None, "auto") and once:
         raise AuditError("a baseline is measured after the model, on the same inputs: give the batches as a list")
@@ -165,6 +173,7 @@ def measure_audit(
         loss=loss,
         decode=decode,
         device=torch.device(device),
+        control_inputs=control_inputs,
         name=name,
         data=data,
         seeds=seeds,

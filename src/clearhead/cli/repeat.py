@@ -71,7 +71,7 @@ def compare(
     claims: options.ClaimsOption = Claims.PRIMARY,
     inputs: options.Inputs = None,
     max_tokens: options.MaxTokens = 256,
-    batch_size: options.BatchSize = 8,
+    batch_size: options.BatchSize = 12,
     seed: options.Seed = 0,
     describe: options.Describe = None,
     allow_unseen: options.AllowUnseen = False,
