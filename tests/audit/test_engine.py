@@ -133,6 +133,17 @@ def test_controls_are_measured_on_the_first_inputs_however_they_are_batched(batc
         assert fixed.p_value == pytest.approx(of_few.controls[1].p_value, rel=0.2)
 
 
+def test_a_head_is_as_uncertain_as_its_inputs_with_draws_are_few() -> None:
+    """The head alternates, and the draws do not: its error over ten inputs decides, not that over thirty."""
+    values = 0.8 + np.array([1.0, -1.0] * 15)[:, None].repeat(HEADS, axis=1)
+    fixed = np.linspace(-0.01, 0.01, DRAWS)[None, :, None].repeat(30, axis=0).repeat(HEADS, axis=2)
+    alone = _stream(values[:10], fixed[:10], fixed[:10])[0].controls[1].p_value
+    fixed[10:] = np.nan
+    [all_inputs, *_] = _stream(values, fixed, fixed)
+    assert 0.01 < alone < 0.2
+    assert all_inputs.controls[1].p_value == pytest.approx(alone, rel=0.15)
+
+
 def test_one_more_fixed_draw_is_significant_at_the_nominal_rate() -> None:
     heads = 2000
     levels = _normal(DRAWS + 1, heads)

@@ -99,6 +99,7 @@ def _merged(parts: Sequence[Part]) -> Part:
         whole.check += part.check
         whole.elapsed += part.elapsed
         whole.peak_memory = max(whole.peak_memory or 0, part.peak_memory or 0) or None
+        whole.shown = whole.shown or part.shown
         whole.notes = tuple(dict.fromkeys((*whole.notes, *part.notes)))
         machine = _all_values(whole.manifest.machine, part.manifest.machine)
         whole.manifest = dataclasses.replace(whole.manifest, machine=machine)

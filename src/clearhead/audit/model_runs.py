@@ -49,6 +49,7 @@ def measure(
     device: torch.device = CPU,
     most: int | None = None,
     decode: Decode | None = None,
+    record: Callable[[Heads], None] | None = None,
 ) -> None:
     """Run the model on the batches of the span and give every attention call to the measurements of the run.
 
@@ -59,6 +60,7 @@ def measure(
     device: of the theories' arithmetic; every call is moved there once
     most: number of inputs of the audit after which the run ends
     decode: turns token ids into text; the run keeps the beginning of every input
+    record: called with the attention calls of the first batch too
     """
     first = span.first - run.covered.inputs
     observer = _Observer(run.measurements, layers, seconds, checked, device)
@@ -74,6 +76,7 @@ def measure(
                 continue
             progress(run.covered.inputs)
             observer.lead, observer.inputs = index < span.start, count_inputs(batch)
+            observer.record = record if index == 0 and not observer.lead else None
             which = f"the batch after {first + run.covered.inputs} inputs"
             output = call_model(model, batch, which, observer)
             if loss is not None:
@@ -127,6 +130,8 @@ class _Observer:
         """Number of keys of the first layer that a query sees, in the last batch."""
         self.inputs = 0
         """Number of inputs of the batch."""
+        self.record: Callable[[Heads], None] | None = None
+        """Gets every call too."""
         self.lead = False
         """Whether the batch is measured by another part, and only its groups of inputs are made here."""
         self._checked = checked
@@ -146,6 +151,8 @@ class _Observer:
         if self._layers is not None and heads.layer not in self._layers:
             return
         try:
+            if self.record is not None:
+                self.record(heads)
             heads = heads.to(self._device)
             for measurement in self._measurements:
                 if self.lead and measurement.theory.grouping is None:

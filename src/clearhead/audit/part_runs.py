@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from clearhead._capture import capture
 from clearhead._swap.notes import swapped_operators
 from clearhead.audit.baseline import BASELINE_INPUTS, measure_baseline
 from clearhead.audit.checkpoint import Checkpoint
@@ -22,7 +21,7 @@ from clearhead.audit.manifest import Manifest, make_manifest
 from clearhead.audit.model_runs import AuditError, count_inputs, evaluation_mode, forward, measure, run_whole_model
 from clearhead.audit.parts import Part, Run, Shard, span_of
 from clearhead.audit.record import Fidelity
-from clearhead.audit.shown_inputs import InputRecorder, ShownInput
+from clearhead.audit.shown_inputs import InputRecorder
 from clearhead.interfaces import AttentionSpec
 from clearhead.models.encoding import Decode
 from clearhead.theories.catalogue import LoadedTheories
@@ -127,7 +126,7 @@ def measure_part(
         elapsed = part.elapsed
         if saved is None and shard.number == 1:
             part.whole_model = tuple(_run_whole_model(model, first, setup, seconds))
-            part.shown = _shown_inputs(model, first, setup, fidelity, layers)
+        recorder = _recorder(first, setup, fidelity, layers)
         checksum = BatchChecksum()
 
         def save(*, always: bool = False) -> None:
@@ -161,6 +160,7 @@ def measure_part(
                     part.sizes.append(inputs)
                 if run.baseline is None:
                     part.checksum = checksum.hexdigest()
+                    part.shown = part.shown or recorder.inputs()
                 save()
 
             measure(
@@ -179,6 +179,7 @@ def measure_part(
                 device=setup.device,
                 most=most,
                 decode=setup.decode if run.baseline is None else None,
+                record=recorder if run.baseline is None else None,
             )
             run.complete = True
 
@@ -279,15 +280,10 @@ def _run_whole_model(
             seconds[theory.title] += time.perf_counter() - start
 
 
-def _shown_inputs(
-    model: nn.Module, batch: Any, setup: Setup, fidelity: Fidelity, layers: Collection[int] | None
-) -> tuple[ShownInput, ...]:
-    """Run the model once more on the first batch and keep what the report shows of it."""
+def _recorder(batch: Any, setup: Setup, fidelity: Fidelity, layers: Collection[int] | None) -> InputRecorder:
+    """Return a recorder of what the report shows of the first batch."""
     heads = sum(layer.heads for layer in fidelity.layers if layers is None or layer.layer in layers)
-    recorder = InputRecorder(batch, setup.loaded.theories, heads=heads, layers=layers, decode=setup.decode)
-    with capture(model, describe=setup.describe, keep=recorder, allow_unseen=setup.allow_unseen):
-        forward(model, batch)
-    return recorder.inputs()
+    return InputRecorder(batch, setup.loaded.theories, heads=heads, layers=layers, decode=setup.decode)
 
 
 def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:

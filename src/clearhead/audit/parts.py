@@ -154,7 +154,7 @@ class Part:
     sizes: numbers of inputs of the batches of the whole audit, as far as they are known
     checksum: of the batches before the next one of the audited model
     seconds: by theory; check, elapsed: of the fidelity check, and of everything
-    shown: inputs whose attention the report shows; the first shard has them
+    shown: inputs whose attention the report shows; the shard of the first batch has them
     """
 
     shard: Shard
