@@ -547,7 +547,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
         "--allow-unseen", "--audio", "--batch-size", "--batches", "--claims", "--column", "--describe", "--details",
-        "--estimate", "--help", "--images",
+        "--device", "--estimate", "--help", "--images",
         "--inputs", "--json",
         "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",
     }  # fmt: skip
