@@ -22,7 +22,7 @@ from clearhead.robustness.classifier import PixelClassifier, evaluated, optimise
 from clearhead.robustness.record import AttackResult, Robustness, SanityLine, budget_text
 from clearhead.robustness.sanity import CHECKS, Evidence
 from clearhead.robustness.suites import SUITES, Attack, Protocol, SuiteName, select_attacks
-from clearhead.robustness.task import Task, corrupted_accuracies, make_examples
+from clearhead.robustness.task import CORRUPTED_AT_ONCE, Task, corrupted_accuracies, make_examples
 from clearhead.shapes import Float, Int
 from clearhead.storage import tensor_fingerprint
 
@@ -70,13 +70,13 @@ def attack(
     suite, attacks: "fast", "standard" or "full"; or the names of attacks, with the settings of the suite
     mean, std: by channel, of the normalisation that the model expects; by default what the model says of itself
     twin: a model with softmax attention for the same classes; its images are tried on the model too
-    batch_size: images that are attacked at once, which bounds the memory
+    batch_size: images that a model gets at once, which bounds the memory
     name, data: for the record
     folder: keeps finished batches, so that an interrupted evaluation continues
 
     The model is evaluated in evaluation mode on its own device, and gets its mode and gradients back.
     """
-    classifier = pixel_classifier(model, mean=mean, std=std)
+    classifier = pixel_classifier(model, mean=mean, std=std).in_batches(batch_size)
     budgets = tuple(sorted({float(e) for e in (eps if isinstance(eps, Sequence) else (eps,))}))
     chosen = select_attacks(suite, tuple(attacks), protocol=protocol)
     _check(images, labels, budgets, batch_size)
@@ -156,8 +156,9 @@ def _evaluate(
     if corrupted != "none":
         progress("corruptions", done, total)
         stored = task.part(
-            "corruptions", {**key, "corruptions": corrupted}, lambda: corrupted_accuracies(task, corrupted)
-        )
+            "corruptions", {**key, "corruptions": corrupted, "corrupted at once": CORRUPTED_AT_ONCE},
+            lambda: corrupted_accuracies(task, corrupted),
+        )  # fmt: skip
         corruptions = {kind: tuple(values) for kind, values in stored.items()}
     examples, example_attack = make_examples(task, clean, budgets[-1])
     progress("done", total, total)
@@ -265,9 +266,10 @@ def _check(images: Tensor, labels: Tensor, budgets: Sequence[float], batch_size:
         raise InputError(
             f"expected images (n, c, y, x) of floats from 0 to 1; got {tuple(images.shape)} of {images.dtype}"
         )
-    if not bool(((images >= 0) & (images <= 1)).all()):
+    lowest, highest = (float(x) for x in images.aminmax())
+    if not (lowest >= 0 and highest <= 1):
         raise InputError(
-            f"expected pixels from 0 to 1; got {float(images.min()):.3g} to {float(images.max()):.3g}: pass images "
+            f"expected pixels from 0 to 1; got {lowest:.3g} to {highest:.3g}: pass images "
             "that are not normalised, and the normalisation as mean and std"
         )
     if labels.shape != images.shape[:1] or labels.is_floating_point():
