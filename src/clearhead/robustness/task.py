@@ -12,7 +12,7 @@ from torch import Tensor
 from clearhead.robustness.attacks import pgd
 from clearhead.robustness.classifier import PixelClassifier
 from clearhead.robustness.corruptions import CORRUPTIONS, SEVERITIES
-from clearhead.robustness.record import Example, budget_text
+from clearhead.robustness.results import Example, budget_text
 from clearhead.robustness.suites import Protocol
 from clearhead.robustness.sweep import corrupt_batches
 from clearhead.stored_json import load_cached, store
@@ -27,7 +27,7 @@ CORRUPTED_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The model, the images, and the folder of finished parts; None keeps none."""
+    """The model, the images, those of other classes, and the folder of finished parts; None keeps none."""
 
     classifier: PixelClassifier
     images: Tensor
@@ -39,6 +39,8 @@ class Task:
     notice: Callable[[str], None]
     twin: PixelClassifier | None
     training: bool
+    ood: Tensor | None = None
+    ood_data: str = ""
 
     def part(self, title: str, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return a finished part of the folder, or measure and keep it."""
