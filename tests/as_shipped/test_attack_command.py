@@ -108,9 +108,45 @@ def test_a_folder_of_hugging_face_has_its_normalisation(here: Path, warm: WarmCo
     assert not (here / "of-labels" / "attack.json").exists()
 
 
+def test_corruption_error_calibration_and_other_classes(here: Path, warm: WarmCommand) -> None:
+    rng = np.random.default_rng(0)
+    noise = {f"x_{split}": rng.integers(0, 256, (23, 8, 8), dtype=np.uint8) for split in ("train", "test")}
+    np.savez(here / "noise.npz", **noise, y_train=np.zeros(23, int), y_test=np.zeros(23, int))
+    command = (*ATTACK[2:8], "--attack", "fgsm", "--suite", "standard")
+    first = warm("attack", "rpc", *command, "--out", "baseline", here=here)
+    assert (first.returncode, first.stderr) == (0, "")
+    options = ("--out", "compared", "--against", "baseline", "--ood", "noise.npz")
+    shown = warm("attack", "vit", *command, *options, here=here, columns=200)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.search(r"^mCE +\d+\.\d% of the errors of rpc, mean over 8 corruptions", shown.stdout, re.MULTILINE)
+    assert re.search(r"^confidence +calibration error \d+\.\d%", shown.stdout, re.MULTILINE)
+    assert re.search(r"^detection .* for 23 images of noise.* random scores have 36\.5%$", shown.stdout, re.MULTILINE)
+    written = json.loads((here / "compared" / "attack.json").read_text())
+    error, found = written["mean_corruption_error"], written["detection"]
+    baseline = json.loads((here / "baseline" / "attack.json").read_text())
+    ratios = [
+        100 * (5 - sum(written["corruptions"][name])) / (5 - sum(baseline["corruptions"][name]))
+        for name in baseline["corruptions"]
+    ]
+    assert error["mean"] == pytest.approx(sum(ratios) / 8)
+    assert error["mean"] < 100  # the other model is not trained
+    assert f"{error['mean']:.1f}%" in (here / "compared" / "index.html").read_text()
+    assert (found["images"], found["chance"]) == (23, pytest.approx(23 / 63))
+    assert 0 <= written["calibration_error"] <= 1
+    assert set(written["definitions"]) == {"calibration_error", "detection", "mean_corruption_error"}
+    printed = json.loads(warm("attack", "vit", *command, *options, "--json", here=here).stdout)
+    assert printed["mean_corruption_error"] == error
+    assert printed["detection"] == found
+    fast = warm(*ATTACK, "--out", "fast", "--against", "baseline", here=here, columns=200)
+    assert fast.returncode == 0
+    assert re.search(r"^mCE +none against rpc: vit has no corruptions: attack it with", fast.stdout, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--ood", "nowhere"), "nowhere does not exist"),
+        (("--ood", "images.npz"), "expected out-of-distribution images (m, 1, 8, 8)"),
         (("--attack", "magic"), "there is no attack 'magic'; choose among apgd-ce"),
         (("--data", "nowhere"), "nowhere does not exist"),
         (("--std", "0"), "standard deviations above zero"),
@@ -118,6 +154,8 @@ def test_a_folder_of_hugging_face_has_its_normalisation(here: Path, warm: WarmCo
     ],
 )
 def test_bad_options_end_in_one_line(here: Path, warm: WarmCommand, arguments: tuple[str, ...], message: str) -> None:
+    colours = np.zeros((3, 8, 8, 3), np.uint8)
+    np.savez(here / "images.npz", x_train=colours, x_test=colours, y_train=np.arange(3), y_test=np.arange(3))
     shown = warm("attack", "vit", "--data", "digits", "--out", "bad", *arguments, here=here)
     assert (shown.returncode, shown.stdout) == (2, "")
     assert message in shown.stderr

@@ -547,7 +547,7 @@ def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
         "--allow-unseen", "--audio", "--batch-size", "--batches", "--claims", "--column", "--describe", "--details",
-        "--estimate", "--help", "--images",
+        "--device", "--estimate", "--help", "--images",
         "--inputs", "--json",
         "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",
     }  # fmt: skip
@@ -563,8 +563,8 @@ def test_the_options_are_pinned(here: Path) -> None:
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("attack", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--against", "--attack", "--batch-size", "--data", "--eps", "--help", "--inputs", "--json", "--mean", "--out",
-        "--protocol", "--seed", "--std", "--suite", "--twin",
+        "--against", "--attack", "--batch-size", "--data", "--eps", "--help", "--inputs", "--json", "--mean", "--ood",
+        "--out", "--protocol", "--seed", "--std", "--suite", "--twin",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}

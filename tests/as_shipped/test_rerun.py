@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from types import ModuleType
 
-from clearhead.audit.run import audit
+import pytest
+import torch
+
+from clearhead.audit.run import AuditError, audit
+from clearhead.heads import Heads
 from clearhead.report.folder import write_report
 from clearhead.stored_json import read_json, write_json
 from tests.as_shipped.conftest import Attending, Run, batches
@@ -66,3 +70,59 @@ def test_an_audit_from_python_is_repeated_from_python(command: Run, tmp_path: Pa
     done = command("rerun", "python")
     assert done.code == 2
     assert "is of an audit from Python, which only Python can repeat" in done.err
+
+
+def test_the_device_of_the_arithmetic_is_part_of_the_command(command: Run, tmp_path: Path) -> None:
+    done = command(*AUDIT, "--device", "cpu:0")
+    assert (done.code, done.err) == (0, "")
+    folder = tmp_path / "clearhead-report"
+    stored = read_json(folder / "manifest.json")
+    assert stored["command"]["options"]["device"] == "cpu:0"
+    assert command("rerun", "clearhead-report").code == 0
+    assert read_json(tmp_path / "clearhead-rerun" / "manifest.json")["command"]["options"]["device"] == "cpu:0"
+    stored["command"]["options"]["device"] = "meta"
+    write_json(folder / "manifest.json", stored)
+    done = command("rerun", "clearhead-report")
+    assert (done.code, done.out) == (2, "")
+    assert "theories cannot compute on the device 'meta'" in done.err
+    del stored["command"]["options"]["device"]  # as in manifests of audits without the option
+    write_json(folder / "manifest.json", stored)
+    assert command("rerun", "clearhead-report").code == 0
+
+
+def test_theories_compute_on_the_device(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = []
+    move = Heads.to
+
+    def noted(heads: Heads, device: torch.device) -> Heads:
+        devices.append(str(device))
+        return move(heads, device)
+
+    monkeypatch.setattr(Heads, "to", noted)
+    for arguments in ((), ("--estimate",)):
+        devices.clear()
+        assert command(*AUDIT, *arguments, "--device", "cpu:0").code == 0
+        assert set(devices) == {"cpu:0"}
+
+
+@pytest.mark.parametrize("device", ["gpu", "meta", "cuda:99", "", "cuda\nx"])
+def test_a_device_that_is_not_here_is_refused_before_the_model_is_loaded(
+    device: str, command: Run, small: ModuleType, tmp_path: Path
+) -> None:
+    small.model = lambda: pytest.fail("the model was loaded")
+    for arguments in ((), ("--estimate",), ("--shard", "1/2")):
+        done = command(*AUDIT, *arguments, "--device", device)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.startswith("clearhead: theories cannot compute on the device ")
+        assert "; choose cpu" in done.err
+    assert not (tmp_path / "clearhead-report").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_without_a_gpu_is_refused(command: Run) -> None:
+    done = command(*AUDIT, "--device", "cuda")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("clearhead: theories cannot compute on the device 'cuda' (")
+    assert done.err.endswith("); choose cpu\n")
+    with pytest.raises(AuditError, match="cannot compute on the device 'cuda'"):
+        audit(Attending(), batches(), theories=["symmetry"], device="cuda")

@@ -103,7 +103,7 @@ AUDIT_FAULTS = (
     Fault("controls: inputs counted in every batch", "audit/examples.py", "controls=controls and first + index < control_inputs", "controls=controls and index < control_inputs", ("tests/audit/test_engine.py",)),
     Fault("sums: the error over all inputs for draws on few", "audit/accumulators.py", "own_error *= math.sqrt(counted / max(compared, 1))", "own_error *= 1", ("tests/audit/test_engine.py",)),
     Fault("shown inputs: of every batch", "audit/model_runs.py", "observer.record = record if index == 0 and not observer.lead else None", "observer.record = record", ("tests/audit/test_shown_inputs.py", "tests/audit/test_shards.py")),
-    Fault("fidelity: noise is never measured", "audit/fidelity.py", "if not swap_error <= allowed:", "if False:", ("tests/audit/test_fidelity.py", "tests/audit/test_run.py")),
+    Fault("fidelity: noise is never measured", "audit/fidelity.py", "if not swap_error <= allowed:", "if False:", ("tests/interfaces/test_families.py", "tests/audit/test_run.py")),
     Fault("estimate: one run for each draw", "audit/estimate.py", "max(with_two - plain, 0) * BASELINE_DRAWS", "max(with_two - plain, 0) / 2 * BASELINE_DRAWS", ("tests/audit/test_estimate.py",)),
     Fault("baseline: controls of the baseline are measured", "audit/part_runs.py", "controls=run.baseline is None", "controls=True", COMPARED),
     Fault("engine: windows are inputs", "audit/engine.py", "self._add(layer, [next(samples) for _ in examples])", "[self._add(layer, [next(samples)]) for _ in examples]", ENGINE),

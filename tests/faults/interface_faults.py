@@ -15,6 +15,7 @@ DESCRIBED = ("tests/interfaces/test_described.py", "tests/swap/test_swapped_mode
 GRADIENTS = ("tests/capture/test_gradients.py",)
 SWAP = ("tests/swap/test_swap.py", "tests/swap/test_heads.py")
 CACHES = ("tests/swap/test_caches.py",)
+ROWS = ("tests/swap/test_past_rows.py",)
 HF = "interfaces/huggingface.py"
 MHA = "interfaces/torch_mha.py"
 MHA_CALL = "interfaces/torch_mha_call.py"
@@ -71,6 +72,11 @@ INTERFACE_FAULTS = (
     Fault("swap: heads in the batch stay there", "_swap/operator.py", "if call.folded is not None and call.q.ndim > 2:", "if False:", SWAP),
     Fault("swap: windows taken for heads", "_swap/operator.py", "1 < heads == call.q.shape[1]:  #", "False:  #", SWAP),
     Fault("swap: earlier queries are the last ones", "_swap/operator.py", "_run(operator, needs, whole)[..., first:, :]", "_run(operator, needs, whole)[..., : stop - first, :]", CACHES),
+    Fault("swap: rows of an overwritten cache", "_swap/past_rows.py", "k=k.clone()", "k=k", ROWS),
+    Fault("swap: rows of other values", "_swap/past_rows.py", ", (self.v[..., :length, :], v[..., :length, :])]", "]", ROWS),
+    Fault("swap: rows under another mask", "_swap/past_rows.py", "if bool(same_keys) and all", "if all", ROWS),
+    Fault("swap: rows without gradients", "_swap/past_rows.py", "if torch.is_grad_enabled() or torch", "if torch", ROWS),
+    Fault("swap: rows outlive the swap", "_swap/swaps.py", "            handler.past.clear()\n", "            pass\n", ROWS),
     Fault("swap: cross-attention accepted", "_swap/operator.py", "if call.cross or (n != m", "if (n != m", ("tests/swap/test_refusals.py",)),
     Fault("swap: numbers not compared with the pass", "_swap/layers.py", "if not choice.by_number or positions == (choice.index,) or not positions:", "if True:", NUMBERS),
     Fault("swap: a layer that never runs", "_swap/layers.py", "        if missed:\n", "        if False:\n", ("tests/swap/test_swapped_models.py",)),

@@ -19,7 +19,16 @@ from clearhead.report.attack_page import render_attack
 from clearhead.report.attack_text import attack_html, attack_text, print_attack, print_differences
 from clearhead.report.attack_words import attack_headline, percent, trust_sentence
 from clearhead.report.png import png_bytes
-from clearhead.robustness.record import AttackResult, Estimate, Example, Robustness, SanityLine, budget_text
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import (
+    AttackResult,
+    CorruptionComparison,
+    Detection,
+    Estimate,
+    Example,
+    SanityLine,
+    budget_text,
+)
 
 IMAGES, FEWER = 40, 10
 LABELS = tuple(i % 7 for i in range(IMAGES))
@@ -177,6 +186,8 @@ def test_hostile_names_are_text(record: Robustness) -> None:
         example_attack=HOSTILE,
         sanity=(SanityLine(name=HOSTILE, status="FLAG", text=HOSTILE),),
         corruptions={HOSTILE: (0.5,)},
+        detection=Detection(data=HOSTILE, images=13, area=0.6, chance=0.2),
+        corruption_comparison=CorruptionComparison(baseline=HOSTILE, mean=90.0, by_corruption={HOSTILE: 90.0}),
         results=tuple(dataclasses.replace(r, title=HOSTILE) for r in record.results if r.attack == "pgd"),
         settings={**record.settings, HOSTILE: HOSTILE, "normalisation": HOSTILE},
     )
@@ -283,6 +294,34 @@ def test_parts_that_a_record_lacks(record: Robustness) -> None:
     assert "sanity:" not in attack_text(bare)
     assert "sanity     not run" in printed(bare, 80)
     assert "<ul>" not in attack_html(bare)
+
+
+def test_calibration_detection_and_corruption_error_are_everywhere(record: Robustness) -> None:
+    measured = dataclasses.replace(
+        record,
+        calibration_error=0.0314,
+        detection=Detection(data="noise", images=13, area=0.625, chance=0.25),
+        corruption_comparison=CorruptionComparison(
+            baseline="softmax-vit", mean=87.25, by_corruption={"gaussian noise": 70.5, "fog": 104.0}
+        ),
+    )
+    page, notebook = html.unescape(render_attack(measured)), attack_html(measured)
+    texts = (page, notebook, attack_text(measured), " ".join(printed(measured, 90).split()))
+    for text in texts:
+        assert re.search(r"alibration error 3\.1%: the mean gap between confidence and accuracy", text)
+        assert "rea under precision-recall 62.5% for 13 images of noise as other classes" in text
+        assert "random scores have 25.0%" in text
+        assert "87.2% of the errors of softmax-vit, mean over 2 corruptions; below 100% there are fewer" in text
+    assert re.search(r"fog</th>.*<b>42\.0%</b></td><td class=\"figure\">104\.0%</td>", page)
+    assert [line.split()[0] for line in printed(measured, 200).splitlines() if line.split()[:1] in
+            (["confidence"], ["detection"], ["mCE"])] == ["confidence", "detection", "mCE"]  # fmt: skip
+    plain = render_attack(record)
+    assert "Other measures" not in plain
+    assert "of the baseline" not in plain
+    reason = CorruptionComparison(baseline="softmax-vit", reason="the corruptions differ")
+    without = dataclasses.replace(record, corruption_comparison=reason, corruptions={})
+    for text in (html.unescape(render_attack(without)), attack_html(without), attack_text(without)):
+        assert "one against softmax-vit: the corruptions differ" in text
 
 
 def test_a_budget_of_zero_is_where_the_lines_begin(record: Robustness) -> None:

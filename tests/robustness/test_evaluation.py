@@ -20,7 +20,8 @@ from clearhead.robustness import evaluation
 from clearhead.robustness.attacks import fgsm
 from clearhead.robustness.classifier import PixelClassifier
 from clearhead.robustness.evaluation import attack
-from clearhead.robustness.record import AttackResult, Robustness
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import AttackResult
 from clearhead.robustness.suites import SUITES, select_attacks
 from tests.once import once
 

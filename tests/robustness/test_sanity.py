@@ -20,7 +20,7 @@ from clearhead.robustness.classifier import (
     pixel_classifier,
 )  # fmt: skip
 from clearhead.robustness.library_attacks import auto_attack, carlini_wagner, hop_skip_jump
-from clearhead.robustness.record import bootstrap_mean, budget_text
+from clearhead.robustness.results import bootstrap_mean, budget_text
 from clearhead.robustness.sanity import is_weaker
 
 EPS = 0.1

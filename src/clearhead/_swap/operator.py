@@ -3,11 +3,13 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from clearhead._swap.past_rows import PastRows
 from clearhead.errors import InputError
 from clearhead.interfaces import Call, Original, sdpa
 from clearhead.interfaces.layouts import head_count
@@ -29,6 +31,7 @@ class OperatorHandler:
     operator: None if it is a child of the module, with parameters
     calls: number of calls so far; calls in code compiled by torch are not counted
     reached: whether there was a call, in compiled code too
+    past: rows of earlier tokens, between the steps of a generation with a cache
     """
 
     replaces = True
@@ -40,6 +43,7 @@ class OperatorHandler:
         self.operator, self.module, self.name, self.needs = operator, module, name, needs
         self.calls = 0
         self.reached = False
+        self.past = PastRows()
 
     def __call__(self, call: Call, original: Original) -> Tensor:
         self.reached = True
@@ -54,24 +58,28 @@ class OperatorHandler:
                 stacklevel=2,
             )
         operator: Any = self.module._modules[CHILD_NAME] if self.operator is None else self.operator
-        return apply_operator(operator, self.needs, call)
+        return apply_operator(operator, self.needs, call, self.past)
 
 
-def apply_operator(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
+def apply_operator(
+    operator: Callable[..., Tensor], needs: Requirements, call: Call, past: PastRows | None = None
+) -> Tensor:
     """Return the operator's output for a call, (..., n, e), with zeros for queries without a visible key.
+
+    past: rows of earlier steps with a cache, which are used where they hold, and replaced
 
     Raise InputError if the layer has a bias, a soft cap or sinks that the operator does not take, or if the operator
     attends within one sequence and the layer does not.
     """
     if call.folded is not None and call.q.ndim > 2:
-        return apply_operator(operator, needs, _unfolded(call, call.folded)).flatten(-4, -3)
+        return apply_operator(operator, needs, _unfolded(call, call.folded), past).flatten(-4, -3)
     heads = head_count(call.module)
     if call.interface == sdpa.NAME and call.q.ndim == 5 and 1 < heads == call.q.shape[1]:  # (b, heads, windows, n, d)
-        return _apply(operator, needs, _windows_first(call)).transpose(1, 2)
-    return _apply(operator, needs, call)
+        return _apply(operator, needs, _windows_first(call), past).transpose(1, 2)
+    return _apply(operator, needs, call, past)
 
 
-def _apply(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
+def _apply(operator: Callable[..., Tensor], needs: Requirements, call: Call, past: PastRows | None) -> Tensor:
     for option, words in _OPTIONS.items():
         if getattr(call, option) is not None and option not in needs.takes:
             raise InputError(f"{call.name} has {words}, which {needs.name} does not take: leave it out of layers=")
@@ -90,7 +98,7 @@ def _apply(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> 
             f"{call.name}: {needs.name} attends within one sequence, and here {n} queries attend to {m} keys of "
             "another (cross-attention, or keys made fewer): leave it out of layers="
         )
-    return _run(operator, needs, call) if n == m else _run_with_cache(operator, needs, call)
+    return _run(operator, needs, call) if n == m else _run_with_cache(operator, needs, call, past or PastRows())
 
 
 def _unfolded(call: Call, heads: int) -> Call:
@@ -139,12 +147,13 @@ def _run(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Te
     return out if has_keys is None else torch.where(has_keys, out, 0)
 
 
-def _run_with_cache(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
+def _run_with_cache(operator: Any, needs: Requirements, call: Call, past: PastRows) -> Tensor:
     """Return the output where a cache holds earlier keys: the last rows of the operator's output on all of them.
 
     The positions of the queries are read off the mask, in which each sees keys up to its own. An operator computes only
-    these rows if it can (`attend_last`), otherwise all. A cache does not hold earlier queries: they are zeros, which
-    only an operator may get whose later rows do not depend on them.
+    these rows if it can (`attend_last`), if need be with rows of earlier tokens, which `past` holds (`has_key_rows`);
+    otherwise it computes all. A cache does not hold earlier queries: they are zeros, which only an operator may get
+    whose later rows do not depend on them.
     """
     n, m = call.q.shape[-2], call.k.shape[-2]
     if call.window is not None and m >= call.window:
@@ -167,13 +176,24 @@ def _run_with_cache(operator: Callable[..., Tensor], needs: Requirements, call: 
             'generate with use_cache=False, or use keys as queries if the operator can (queries="keys")'
         )
     k, v = call.k[..., :stop, :], call.v[..., :stop, :]
+    last = replace(call, k=k, v=v, mask=None if call.mask is None else call.mask[..., :stop])
+    if needs.has_key_rows:
+        rows_from = partial(_key_rows, operator, k, v, keys, call.scale)
+        rows = past.extend(rows_from, k, v, keys, scale=call.scale)
+        return _run(partial(operator.attend_with_rows, rows=rows), needs, last)
     if hasattr(operator, "attend_last"):
-        rows = None if call.mask is None else call.mask[..., :stop]
-        return _run(operator.attend_last, needs, replace(call, k=k, v=v, mask=rows))
+        return _run(operator.attend_last, needs, last)
     mask = torch.ones(stop, stop, dtype=torch.bool, device=visible.device).tril() & keys
     q = torch.cat([call.q.new_zeros(*call.q.shape[:-2], first, call.q.shape[-1]), call.q], dim=-2)
     whole = replace(call, q=q if needs.uses_queries else k, k=k, v=v, mask=mask)
     return _run(operator, needs, whole)[..., first:, :]
+
+
+def _key_rows(operator: Any, k: Tensor, v: Tensor, keys: Tensor, scale: float, start: int) -> Tensor:
+    """Return the operator's rows of the tokens from `start` on, each of which sees the visible keys up to its own."""
+    positions = torch.arange(k.shape[-2], device=k.device)
+    rows: Tensor = operator.key_rows(k, v, mask=(positions <= positions[start:, None]) & keys, scale=scale)
+    return rows
 
 
 def _visible_keys(visible: Tensor, first: int, stop: int) -> Tensor | None:

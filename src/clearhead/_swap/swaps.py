@@ -106,6 +106,8 @@ class Swap:
             if detach is not None:
                 detach()
             module._modules.pop(CHILD_NAME, None)
+        for handler in self._handlers:
+            handler.past.clear()
         self._detach = []
 
     @property

@@ -20,7 +20,7 @@ from clearhead.models.encoding import Decode
 from clearhead.theories.catalogue import find_theories, load_theories
 from clearhead.theories.theory import Need, Theory
 
-__all__ = ["AuditError", "audit", "measure_audit"]
+__all__ = ["AuditError", "audit", "measure_audit", "usable_device"]
 
 LARGEST_SEED = 2**63 - 1
 
@@ -172,7 +172,7 @@ def measure_audit(
         compared=_compared(chosen, baseline, baseline_for),
         loss=loss,
         decode=decode,
-        device=torch.device(device),
+        device=usable_device(device),
         control_inputs=control_inputs,
         name=name,
         data=data,
@@ -182,6 +182,21 @@ def measure_audit(
         notice=notice,
     )
     return measure_part(model, batches, setup, shard=shard, checkpoint=checkpoint)
+
+
+def usable_device(device: str | torch.device) -> torch.device:
+    """Return the device of the theories' arithmetic. Raise AuditError if this machine cannot compute on it."""
+    try:
+        usable = torch.device(device)
+        torch.zeros(1, dtype=torch.float64, device=usable).cpu()  # theories compute in double precision
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        available = "cpu" if accelerator is None else f"cpu or {accelerator}"
+        raise AuditError(
+            f"theories cannot compute on the device {str(device)!r} ({reason[:120]}); choose {available}"
+        ) from None
+    return usable
 
 
 def _draw(model: nn.Module, baseline: str, seed: int) -> Iterable[nn.Module] | None:

@@ -63,7 +63,17 @@ def attack(
     against: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="The --out folder of another model on the same images: print paired differences."
+            metavar="FOLDER",
+            help="The --out folder of another model on the same images: print paired differences, and the mean "
+            "corruption error if the suites have corruptions.",
+        ),
+    ] = None,
+    ood: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA",
+            help="Images of other classes, as --data: measure how well low confidence detects the first of them, as "
+            "many as --inputs.",
         ),
     ] = None,
     protocol: Annotated[
@@ -97,7 +107,7 @@ def attack(
 
         request = AttackRequest(
             model=model, data=data, eps=tuple(eps or ("8/255",)), suite=suite.value, attacks=tuple(only or ()),
-            inputs=inputs, twin=twin, against=against, protocol=protocol.value, mean=mean, std=std,
+            inputs=inputs, twin=twin, against=against, ood=ood, protocol=protocol.value, mean=mean, std=std,
             batch_size=batch_size, seed=seed, out=Path(out),
         )  # fmt: skip
         record, differences = run_attack(request, bar)

@@ -24,7 +24,8 @@ from clearhead.report.attack_text import print_attack, print_differences
 from clearhead.report.wording import clean
 from clearhead.robustness.classifier import PixelClassifier, pixel_classifier
 from clearhead.robustness.evaluation import attack
-from clearhead.robustness.record import Difference, Robustness
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import Difference
 from clearhead.robustness.suites import Protocol, SuiteName
 from clearhead.storage import lock_folder, parse_json, read_bytes
 from clearhead.stored_json import read_json, write_json, write_text
@@ -48,6 +49,7 @@ class AttackRequest:
     inputs: int
     twin: str | None
     against: Path | None
+    ood: Path | None
     protocol: Protocol
     mean: str | None
     std: str | None
@@ -70,17 +72,22 @@ def run_attack(request: AttackRequest, bar: ProgressBar) -> tuple[Robustness, Se
         twin = _classifier(load_named_model(request.twin, max_tokens=1, classifier=True), None, None)
     bar.update("reading the images", 0, None)
     images, labels, data = _read_data(request.data, loaded.model, request.inputs)
+    ood, ood_data = None, ""
+    if request.ood is not None:
+        ood, _, ood_data = _read_data(request.ood, loaded.model, request.inputs)
     request.out.mkdir(parents=True, exist_ok=True)
     with lock_folder(request.out):
         try:
             record = attack(
                 classifier, images, labels, eps=budgets, suite=request.suite, attacks=request.attacks,
-                protocol=request.protocol, twin=twin, batch_size=request.batch_size, seed=request.seed,
-                name=loaded.name, data=data, folder=request.out, progress=bar.update, notice=bar.notice,
+                protocol=request.protocol, twin=twin, batch_size=request.batch_size, seed=request.seed, ood=ood,
+                name=loaded.name, data=data, ood_data=ood_data, folder=request.out, progress=bar.update,
+                notice=bar.notice,
             )  # fmt: skip
         except (KeyboardInterrupt, TerminatedError) as signal:
             raise RunInterruptedError(f"the same command continues from {request.out}", signal) from None
         differences = () if other is None else record.differences(other)
+        record = record if other is None else record.with_baseline(other)
         write_json(request.out / RESULT, record.to_dict())
         write_text(request.out / PAGE, render_attack(record))
     return record, differences

@@ -70,6 +70,7 @@ def audit(
     allow_unseen: options.AllowUnseen = False,
     baseline: options.BaselineOption = Baseline.AUTO,
     loss: options.Loss = None,
+    device: options.Device = "cpu",
     out: Annotated[
         str,
         typer.Option(
@@ -118,6 +119,7 @@ def audit(
             allow_unseen=allow_unseen,
             baseline=baseline,
             loss=loss,
+            device=device,
             out=Path(out),
         )
         if estimate:

@@ -8,8 +8,8 @@ import typer
 
 __all__ = [
     "AllowUnseen", "Audio", "Baseline", "BaselineOption", "BatchSize", "Batches", "Claims", "ClaimsOption", "Column",
-    "Describe", "FigureKind", "Images", "Inputs", "Layers", "Loss", "MaxTokens", "Model", "Seed", "ShardOption",
-    "Text", "Theories",
+    "Describe", "Device", "FigureKind", "Images", "Inputs", "Layers", "Loss", "MaxTokens", "Model", "Seed",
+    "ShardOption", "Text", "Theories",
 ]  # fmt: skip
 
 
@@ -120,6 +120,14 @@ Loss = Annotated[
     typer.Option(
         help="package.module:function of (output, batch) that returns a loss, for theories that need gradients. "
         "Runs its code."
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="DEVICE",
+        help="Where theories compute, such as cuda; the model runs where it was loaded. Max margin and the coding rate "
+        "always use the CPU.",
     ),
 ]
 Details = Annotated[

@@ -15,8 +15,8 @@ __all__ = ["AuditRequest"]
 
 
 PATHS = ("text", "images", "audio", "describe", "out")
-ADDED = ("column", "images", "audio")
-"""Options that manifests of earlier audits do not have."""
+ADDED = {"column": None, "images": None, "audio": None, "device": "cpu"}
+"""Options that manifests of earlier audits do not have, with the values that hold for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class AuditRequest:
     """The column of the text, if it is a table."""
     images: Path | None = None
     audio: Path | None = None
+    device: str = "cpu"
+    """Of the theories' arithmetic."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as plain values, with absolute paths."""
@@ -60,9 +62,9 @@ class AuditRequest:
         """Return the request of plain values. Raise CommandError if an option is missing or has another type."""
         types: dict[str, Any] = {
             "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
-            "claims": str, "baseline": str, "out": str, "inputs": int | None,
+            "claims": str, "baseline": str, "out": str, "inputs": int | None, "device": str,
         }  # fmt: skip
-        values = {**dict.fromkeys(ADDED), **values}
+        values = {**ADDED, **values}
         for field in dataclasses.fields(cls):
             if field.name not in values or not isinstance(values[field.name], types.get(field.name, str | None)):
                 raise CommandError(f"the manifest has no usable option {field.name}; audit the model again")

@@ -12,7 +12,17 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.operators.resizing import Layout
-from clearhead.operators.scaled import AlphaAsymmetric, AlphaSymmetric, Scaling, SMatrix, scaled_attention
+from clearhead.operators.scaled import (
+    AlphaAsymmetric,
+    AlphaSymmetric,
+    Scaling,
+    SMatrix,
+    expand_alpha,
+    scaled_attention,
+)
+from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.symmetric import symmetric_attention
+from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float
 
 __all__ = ["Form", "LearnedScaling", "Scaled"]
@@ -69,6 +79,11 @@ class Scaled:
         """True if the queries of earlier tokens enter a later token's output, through S."""
         return self.form == "asymmetric"
 
+    @property
+    def has_key_rows(self) -> bool:
+        """True if the rows of S v of earlier tokens stay the same in later steps: a matrix is resized in each."""
+        return self.form == "symmetric"
+
     def build(self) -> "LearnedScaling":
         """Return a new module with S = 0, for which scaled attention is softmax attention."""
         return LearnedScaling(self)
@@ -106,6 +121,38 @@ class LearnedScaling(nn.Module):
         else:
             s = AlphaAsymmetric(self.s)
         return scaled_attention(q, k, v, s=s, mask=mask, scale=scale)
+
+    def key_rows(
+        self,
+        k: Float[Tensor, "*b m d"],
+        v: Float[Tensor, "*b m e"],
+        *,
+        mask: Bool[Tensor, "... r m"],
+        scale: float | None = None,
+    ) -> Float[Tensor, "*b r e"]:
+        """Return the last rows of softmax(K K^T s) v, as many as the mask has. They do not depend on alpha."""
+        rows, tokens = mask.shape[-2], k.shape[-2]
+        if rows == tokens:
+            return symmetric_attention(k, v, mask=mask, scale=scale)
+        with no_autocast(k):
+            return softmax_attention(k[..., tokens - rows :, :], k, v, mask=mask, scale=scale)
+
+    def attend_with_rows(
+        self,
+        q: Float[Tensor, "*b n d"],
+        k: Float[Tensor, "*b m d"],
+        v: Float[Tensor, "*b m e"],
+        *,
+        rows: Float[Tensor, "*b m e"],
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+    ) -> Float[Tensor, "*b n e"]:
+        """Return the outputs of the last tokens with S = alpha softmax(K K^T s), at a cost linear in m.
+
+        rows: `key_rows` of all m tokens
+        """
+        scaled = (v - expand_alpha(self.s, v) * rows).to(v.dtype)
+        return softmax_attention(q, k, scaled, mask=mask, scale=scale)
 
     def extra_repr(self) -> str:
         """Return the form and the shape of S."""

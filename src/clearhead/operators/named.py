@@ -48,7 +48,10 @@ class NamedOperator(Protocol):
     takes: which of bias, softcap, sinks and dropout it accepts as further arguments
 
     An operator may have `attend_last(q, k, v, *, mask, scale)` for steps with a cache: it returns the outputs of the
-    last n of m tokens, for n queries and the last n rows of a mask that is causal without the hidden keys.
+    last n of m tokens, for n queries and the last n rows of a mask that is causal without the hidden keys. With
+    `has_key_rows` it has `attend_with_rows(..., rows)` instead, with `rows` of all m tokens: `key_rows(k, v, *, mask,
+    scale)` returns the last of them, one for each row of the mask. A row may depend on the visible keys and values up
+    to its token only, because a later step uses it again where these are equal.
 
     An operator with parameters has `build()` instead of a call: every layer gets a module, which is called.
     """

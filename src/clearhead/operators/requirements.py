@@ -29,6 +29,7 @@ class Buildable(Protocol):
 class Requirements:
     """The properties that a `NamedOperator` declares; the defaults hold for a plain function, which declares none.
 
+    has_key_rows: see `NamedOperator`
     plain: True for such a function; it is never called with a query that has no visible key
     """
 
@@ -37,6 +38,7 @@ class Requirements:
     needs_past_queries: bool = False
     uses_queries: bool = True
     takes: frozenset[str] = frozenset()
+    has_key_rows: bool = False
     plain: bool = False
 
 
@@ -78,7 +80,9 @@ def requirements_of(operator: Any) -> Requirements:
     if not all(hasattr(operator, name) for name in declared):
         name = getattr(operator, "__name__", type(operator).__name__)
         return Requirements(name=name, plain=True)
-    return Requirements(name=operator.name, **{name: getattr(operator, name) for name in declared})
+    has_key_rows = bool(getattr(operator, "has_key_rows", False))
+    properties = {name: getattr(operator, name) for name in declared}
+    return Requirements(name=operator.name, has_key_rows=has_key_rows, **properties)
 
 
 def instantiate(operator: Any, layer: nn.Module) -> Callable[..., Tensor]:

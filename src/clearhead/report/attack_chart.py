@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from clearhead.numerics.moments import Interval
 from clearhead.report.attack_words import AccuracyRow, accuracy_rows, budget_unit, percent
 from clearhead.report.depth import Tick
-from clearhead.robustness.record import Robustness, budget_text
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import budget_text
 
 __all__ = ["AttackChart", "AttackCurve", "attack_chart"]
 

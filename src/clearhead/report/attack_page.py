@@ -16,6 +16,7 @@ from clearhead.report.attack_words import (
     budget_unit,
     corruptions_sentence,
     counted,
+    further_measures,
     interval_text,
     ordered_sanity,
     percent,
@@ -25,7 +26,8 @@ from clearhead.report.attack_words import (
 from clearhead.report.html import page_file, page_policy, page_style, page_template
 from clearhead.report.png import png_address
 from clearhead.report.wording import number
-from clearhead.robustness.record import Example, Robustness, budget_text
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import Example, budget_text
 
 __all__ = ["render_attack"]
 
@@ -75,6 +77,8 @@ def render_attack(record: Robustness) -> str:
         corrupted=record.corrupted_accuracy(),
         corruptions=corruptions_sentence(record),
         corruption_rows=_corruption_rows(record),
+        corruption_errors={} if record.corruption_comparison is None else record.corruption_comparison.by_corruption,
+        measures=further_measures(record),
         sanity=ordered_sanity(record),
         sanity_counts=sanity_counts(record),
         pictures=pictures,

@@ -12,6 +12,7 @@ from clearhead.report.attack_words import (
     attack_headline,
     attacked,
     corruptions_sentence,
+    further_measures,
     interval_text,
     ordered_sanity,
     percent,
@@ -20,7 +21,8 @@ from clearhead.report.attack_words import (
 )
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_paragraph, text_column
 from clearhead.report.wording import clean
-from clearhead.robustness.record import Difference, Estimate, Robustness, SanityLine, budget_text
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import Difference, Estimate, SanityLine, budget_text
 
 __all__ = ["attack_html", "attack_tables", "attack_text", "print_attack", "print_differences"]
 
@@ -37,6 +39,7 @@ def attack_text(record: Robustness) -> str:
     lines += [f"{budget_text(record.budgets[i]):>{width}}  {_accuracies(record, rows, i)}" for i in shown]
     if len(shown) < len(record.budgets):
         lines.append(f"{len(record.budgets) - len(shown)} smaller budgets: to_dict() has all")
+    lines += [f"{name}: {text}" for name, text in further_measures(record).items()]
     if record.sanity:
         lines.append(f"sanity: {sanity_counts(record)}")
         lines += [f"FLAG {_sanity(line)}" for line in record.flagged]
@@ -81,7 +84,9 @@ def attack_html(record: Robustness) -> str:
         Markup("<li><b>{}</b> {}</li>").format(line.status, _sanity(line)) for line in ordered_sanity(record)
     )
     corruptions = corruptions_sentence(record)
-    lines = [*([f"Corruptions: {corruptions}"] if corruptions else []), *(f"Note: {clean(n)}" for n in record.notes)]
+    measures = ({"corruptions": corruptions} if corruptions else {}) | further_measures(record)
+    lines = [f"{name if name == 'mCE' else name.capitalize()}: {text}" for name, text in measures.items()]
+    lines += [f"Note: {clean(note)}" for note in record.notes]
     return str(
         Markup("<div><p><b>{}</b> {}</p><p>{}</p>{}{}{}</div>").format(
             attack_headline(record),
@@ -123,6 +128,8 @@ def print_attack(record: Robustness, console: Console) -> None:
     console.print()
     if corruptions := corruptions_sentence(record):
         print_paragraph("corrupted", Text(corruptions), console)
+    for name, text in further_measures(record).items():
+        print_paragraph(name, Text(text), console)
     print_paragraph("sanity", Text(sanity_counts(record)), console)
     for line in record.flagged:
         print_paragraph("FLAG", Text(_sanity(line), style="yellow"), console)

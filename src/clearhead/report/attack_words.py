@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clearhead.report.wording import clean
-from clearhead.robustness.record import Estimate, Robustness, SanityLine, budget_text
+from clearhead.robustness.metrics import CALIBRATION_BINS
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import Estimate, SanityLine, budget_text
 
 __all__ = [
     "AccuracyRow",
@@ -14,6 +16,7 @@ __all__ = [
     "budget_unit",
     "corruptions_sentence",
     "counted",
+    "further_measures",
     "interval_text",
     "ordered_sanity",
     "percent",
@@ -113,6 +116,31 @@ def corruptions_sentence(record: Robustness) -> str:
         f"{percent(mean)}, mean over {counted(len(record.corruptions), 'corruption')} at "
         f"{severities} {'severity' if severities == 1 else 'severities'}"
     )
+
+
+def further_measures(record: Robustness) -> dict[str, str]:
+    """Return the other numbers in words, by a short name: calibration, detection of other classes, corruption error."""
+    measures = {}
+    if record.calibration_error is not None:
+        measures["confidence"] = (
+            f"calibration error {percent(record.calibration_error)}: the mean gap between confidence and accuracy of "
+            f"the clean predictions, in {CALIBRATION_BINS} bins"
+        )
+    if (found := record.detection) is not None:
+        of_data = f" of {clean(found.data)}" if found.data else ""
+        measures["detection"] = (
+            f"area under precision-recall {percent(found.area)} for {counted(found.images, 'image')}{of_data} as other "
+            f"classes, by low confidence; random scores have {percent(found.chance)}"
+        )
+    if (compared := record.corruption_comparison) is not None:
+        baseline = clean(compared.baseline)
+        measures["mCE"] = (
+            f"none against {baseline}: {clean(compared.reason)}"
+            if compared.mean is None
+            else f"{compared.mean:.1f}% of the errors of {baseline}, mean over "
+            f"{counted(len(compared.by_corruption), 'corruption')}; below 100% there are fewer"
+        )
+    return measures
 
 
 def percent(value: float) -> str:

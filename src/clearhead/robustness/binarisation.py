@@ -10,6 +10,7 @@ covariance of the inner points, and the threshold near the corner. The paper fit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -76,19 +77,20 @@ def binarisation_test(
         return BinarisationResult(attack=0.0, random=0.0, problems=0)
     weight, threshold = torch.stack(weights), torch.stack(thresholds)
 
-    def scores(pixels: Tensor) -> Tensor:
+    def scores(weight: Tensor, threshold: Tensor, pixels: Tensor) -> Tensor:
         # Row i of a batch is a point of problem i.
         value = (_features(classifier, last, pixels).double() * weight).sum(dim=-1) - threshold
         return torch.stack([-value, value], dim=-1) / 2
 
-    chosen = images[kept]
-    attacked = pgd(
-        scores, chosen, torch.zeros(len(kept), dtype=torch.long, device=images.device), eps=eps, steps=steps,
-        generator=generator,
-    )  # fmt: skip
-    with torch.no_grad():
-        solved = scores(attacked)[:, 1] > 0
-    return BinarisationResult(attack=float(solved.double().mean()), random=sum(lucky) / len(lucky), problems=len(kept))
+    solved: list[bool] = []
+    for problems in torch.split(torch.tensor(kept), classifier.batch_size or len(kept)):
+        part = slice(len(solved), len(solved) + len(problems))
+        of_part = partial(scores, weight[part], threshold[part])
+        labels = torch.zeros(len(problems), dtype=torch.long, device=images.device)
+        attacked = pgd(of_part, images[problems], labels, eps=eps, steps=steps, generator=generator)
+        with torch.no_grad():
+            solved += (of_part(attacked)[:, 1] > 0).tolist()
+    return BinarisationResult(attack=sum(solved) / len(kept), random=sum(lucky) / len(kept), problems=len(kept))
 
 
 def _last_layer(classifier: PixelClassifier, image: Tensor) -> nn.Linear | None:
@@ -100,10 +102,12 @@ def _last_layer(classifier: PixelClassifier, image: Tensor) -> nn.Linear | None:
 
 def _features(classifier: PixelClassifier, last: nn.Linear, pixels: Tensor) -> Tensor:
     """Return the inputs of the last layer, (b, d)."""
-    with _recording(last) as recorded:
-        classifier(pixels)
-    features = recorded[-1]
-    return features if features.ndim == 2 else features[:, 0]
+    features = []
+    for part in classifier.split(pixels):
+        with _recording(last) as recorded:
+            classifier(part)
+        features.append(recorded[-1] if recorded[-1].ndim == 2 else recorded[-1][:, 0])
+    return torch.cat(features)
 
 
 @contextmanager

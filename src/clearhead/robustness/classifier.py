@@ -28,6 +28,7 @@ class PixelClassifier:
 
     mean, std: by channel, of the normalisation that the model expects; none by default
     own_std: by channel, of the normalisation that the model does itself
+    batch_size: images that the model gets at once; by default all that are given
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class PixelClassifier:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         own_std: Sequence[float] | None = None,
+        batch_size: int | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.batch_size = model, batch_size
         self._mean, self._std = (_by_channel(x) for x in (mean, std))
         if self._std is not None and not bool((self._std > 0).all()):
             raise InputError(f"expected standard deviations above zero; got {std}")
@@ -46,6 +48,13 @@ class PixelClassifier:
 
     def __call__(self, pixels: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the scores of every class."""
+        return torch.cat([self._scores(part) for part in self.split(pixels)])
+
+    def split(self, pixels: Float[Tensor, "b c y x"]) -> tuple[Float[Tensor, "_ c y x"], ...]:
+        """Return the images in the batches that the model gets."""
+        return torch.split(pixels, self.batch_size or max(len(pixels), 1))
+
+    def _scores(self, pixels: Tensor) -> Tensor:
         inputs = pixels if self._mean is None else pixels - self._mean.to(pixels)
         inputs = inputs if self._std is None else inputs / self._std.to(pixels)
         return _scores(self.model(inputs))
@@ -59,6 +68,12 @@ class PixelClassifier:
         """Return another model with the same normalisation."""
         other = copy.copy(self)
         other.model = model
+        return other
+
+    def in_batches(self, batch_size: int) -> "PixelClassifier":
+        """Return the same classifier, whose model never gets more images at once."""
+        other = copy.copy(self)
+        other.batch_size = batch_size
         return other
 
     @property

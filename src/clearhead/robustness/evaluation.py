@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from clearhead import __version__
 from clearhead.errors import InputError
 from clearhead.robustness.classifier import PixelClassifier, evaluated, optimises_in_forward, pixel_classifier
-from clearhead.robustness.record import AttackResult, Robustness, SanityLine, budget_text
+from clearhead.robustness.confidence import check_other_images, clean_predictions, detect_other_images
+from clearhead.robustness.record import Robustness
+from clearhead.robustness.results import AttackResult, SanityLine, budget_text
 from clearhead.robustness.sanity import CHECKS, Evidence
 from clearhead.robustness.suites import SUITES, Attack, Protocol, SuiteName, select_attacks
-from clearhead.robustness.task import Task, corrupted_accuracies, make_examples
+from clearhead.robustness.task import CORRUPTED_AT_ONCE, Task, corrupted_accuracies, make_examples
 from clearhead.shapes import Float, Int
 from clearhead.storage import tensor_fingerprint
 
@@ -57,8 +59,10 @@ def attack(
     twin: nn.Module | PixelClassifier | None = None,
     batch_size: int = 100,
     seed: int = 0,
+    ood: Float[Tensor, "m c y x"] | None = None,
     name: str = "",
     data: str = "",
+    ood_data: str = "",
     folder: Path | None = None,
     progress: Progress = _no_progress,
     notice: Callable[[str], None] = _no_notice,
@@ -70,16 +74,19 @@ def attack(
     suite, attacks: "fast", "standard" or "full"; or the names of attacks, with the settings of the suite
     mean, std: by channel, of the normalisation that the model expects; by default what the model says of itself
     twin: a model with softmax attention for the same classes; its images are tried on the model too
-    batch_size: images that are attacked at once, which bounds the memory
-    name, data: for the record
+    batch_size: images that a model gets at once, which bounds the memory
+    ood: images of other classes, whose detection by low confidence is measured
+    name, data, ood_data: of the model and the images, for the record
     folder: keeps finished batches, so that an interrupted evaluation continues
 
     The model is evaluated in evaluation mode on its own device, and gets its mode and gradients back.
     """
-    classifier = pixel_classifier(model, mean=mean, std=std)
+    classifier = pixel_classifier(model, mean=mean, std=std).in_batches(batch_size)
     budgets = tuple(sorted({float(e) for e in (eps if isinstance(eps, Sequence) else (eps,))}))
     chosen = select_attacks(suite, tuple(attacks), protocol=protocol)
     _check(images, labels, budgets, batch_size)
+    if ood is not None:
+        check_other_images(ood, images)
     of_twin = None if twin is None else pixel_classifier(twin)
     training = classifier.model.training
     with evaluated(classifier), evaluated(of_twin):
@@ -87,7 +94,7 @@ def attack(
         images, labels = images.to(device), labels.to(device).long()
         task = Task(
             classifier=classifier, images=images, labels=labels, batch_size=batch_size, seed=seed, protocol=protocol,
-            folder=folder, notice=notice, twin=of_twin, training=training,
+            folder=folder, notice=notice, twin=of_twin, training=training, ood=ood, ood_data=ood_data,
         )  # fmt: skip
         return _evaluate(task, chosen, budgets, suite=suite, name=name or _name(model), data=data, progress=progress)
 
@@ -100,14 +107,16 @@ def _evaluate(
     batches = {n: sum(1 for _ in task.batches(attack.most)) for n, attack in attacks.items()}
     total = len(budgets) * sum(batches.values()) + len(CHECKS) + (corrupted != "none")
     progress("clean", 0, total)
-    clean, level = _checked_predictions(task)
+    predictions = clean_predictions(task)
+    clean = predictions.predicted
+    detection = None if task.ood is None else detect_other_images(task, predictions, task.ood)
     weights = tensor_fingerprint(task.classifier.model.state_dict().values(), source=str(task.classifier.normalisation))
     pictures = tensor_fingerprint([task.images, task.labels])
     key = {
         "version": __version__, "torch": torch.__version__, "weights": weights, "images": pictures, "seed": task.seed,
         "batch_size": task.batch_size, "protocol": task.protocol,
         # Models with the same weights can have different operators.
-        "predictions": tensor_fingerprint([clean]), "scores": f"{level:.4g}",
+        "predictions": tensor_fingerprint([clean]), "scores": f"{predictions.level:.4g}",
     }  # fmt: skip
     results, done = [], 0
     for eps in budgets:
@@ -135,6 +144,7 @@ def _evaluate(
     record = Robustness(
         model=name, data=data, suite=suite, protocol=task.protocol, budgets=tuple(budgets),
         labels=tuple(task.labels.tolist()), clean=tuple(clean.tolist()), results=tuple(results),
+        calibration_error=predictions.calibration_error(task.labels), detection=detection,
         settings={
             **key, "normalisation": task.classifier.normalisation,
             "attacks": {n: {"title": a.title, "access": a.access, **a.settings} for n, a in attacks.items()},
@@ -156,8 +166,9 @@ def _evaluate(
     if corrupted != "none":
         progress("corruptions", done, total)
         stored = task.part(
-            "corruptions", {**key, "corruptions": corrupted}, lambda: corrupted_accuracies(task, corrupted)
-        )
+            "corruptions", {**key, "corruptions": corrupted, "corrupted at once": CORRUPTED_AT_ONCE},
+            lambda: corrupted_accuracies(task, corrupted),
+        )  # fmt: skip
         corruptions = {kind: tuple(values) for kind, values in stored.items()}
     examples, example_attack = make_examples(task, clean, budgets[-1])
     progress("done", total, total)
@@ -192,21 +203,6 @@ def _attack_batch(
             raise AssertionError(f"{method.title} left its budget {eps}: a change of {largest}")
         predicted[right] = task.classifier.predict(attacked)
     return {"predicted": predicted.tolist(), "largest_change": largest}
-
-
-def _checked_predictions(task: Task) -> tuple[Tensor, float]:
-    """Return the predictions for the images as they are, and the mean absolute score, after a check of both."""
-    with torch.no_grad():
-        scores = torch.cat([task.classifier(images) for _, images, _ in task.batches()])
-    classes = scores.shape[-1]
-    if not bool(torch.isfinite(scores).all()):
-        raise InputError("the model's scores are not finite for some images; check its weights and the normalisation")
-    if int(task.labels.min()) < 0 or int(task.labels.max()) >= classes:
-        raise InputError(
-            f"expected labels from 0 to {classes - 1}, as the model has {classes} classes; got "
-            f"{int(task.labels.min())} to {int(task.labels.max())}"
-        )
-    return scores.argmax(dim=-1), float(scores.abs().double().mean())
 
 
 def _evidence(task: Task, attacks: Mapping[str, Attack], record: Robustness, clean: Tensor) -> Evidence | None:
@@ -265,9 +261,10 @@ def _check(images: Tensor, labels: Tensor, budgets: Sequence[float], batch_size:
         raise InputError(
             f"expected images (n, c, y, x) of floats from 0 to 1; got {tuple(images.shape)} of {images.dtype}"
         )
-    if not bool(((images >= 0) & (images <= 1)).all()):
+    lowest, highest = (float(x) for x in images.aminmax())
+    if not (lowest >= 0 and highest <= 1):
         raise InputError(
-            f"expected pixels from 0 to 1; got {float(images.min()):.3g} to {float(images.max()):.3g}: pass images "
+            f"expected pixels from 0 to 1; got {lowest:.3g} to {highest:.3g}: pass images "
             "that are not normalised, and the normalisation as mean and std"
         )
     if labels.shape != images.shape[:1] or labels.is_floating_point():

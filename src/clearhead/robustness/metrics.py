@@ -21,19 +21,23 @@ from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval, wilson_interval
 from clearhead.numerics.precision import tolerance
 from clearhead.robustness.corruptions import SEVERITIES
-from clearhead.shapes import Float, Int, ShapeError
+from clearhead.shapes import Bool, Float, Int, ShapeError
 
 __all__ = [
     "ALEXNET_ERRORS",
+    "CALIBRATION_BINS",
     "CorruptionErrors",
     "ErrorRates",
     "MaskedAccuracy",
     "area_under_precision_recall",
     "calibration_error",
+    "calibration_of_confidences",
     "masked_accuracy",
     "max_softmax_score",
     "mean_corruption_error",
 ]
+
+CALIBRATION_BINS = 15
 
 ErrorRates = Mapping[str, float | Sequence[float]]
 """By corruption, the error rates from 0 to 1 at severities 1 to 5, or their mean."""
@@ -168,7 +172,9 @@ def area_under_precision_recall(scores_in: Float[Tensor, "n"], scores_out: Float
     return float((recall.diff(prepend=torch.zeros(1, dtype=torch.float64)) * precision).sum())
 
 
-def calibration_error(probabilities: Float[Tensor, "n k"], labels: Int[Tensor, "n"], *, bins: int = 15) -> float:
+def calibration_error(
+    probabilities: Float[Tensor, "n k"], labels: Int[Tensor, "n"], *, bins: int = CALIBRATION_BINS
+) -> float:
     r"""Return the expected calibration error, from 0 to 1, with bins of equal width.
 
     .. math:: ECE = \sum_b \frac{|B_b|}{n} \, |\operatorname{acc}(B_b) - \operatorname{conf}(B_b)|
@@ -187,10 +193,17 @@ def calibration_error(probabilities: Float[Tensor, "n k"], labels: Int[Tensor, "
     if exact.amin() < 0 or error > tolerance(probabilities.dtype, terms=exact.shape[1]):
         raise InputError("expected probabilities: rows of at least 0 that sum to 1; pass logits.softmax(dim=1)")
     confidence, predicted = exact.max(dim=1)
-    edges = torch.arange(1, bins, dtype=torch.float64, device=exact.device) / bins
-    gaps = torch.zeros(bins, dtype=torch.float64, device=exact.device)
-    gaps.index_add_(0, torch.bucketize(confidence, edges), (predicted == labels.to(exact.device)).double() - confidence)
-    return float(gaps.abs().sum()) / len(labels)
+    return calibration_of_confidences(confidence, predicted == labels.to(exact.device), bins=bins)
+
+
+def calibration_of_confidences(
+    confidence: Float[Tensor, "n"], right: Bool[Tensor, "n"], *, bins: int = CALIBRATION_BINS
+) -> float:
+    """Return `calibration_error` from the highest probability of each example and whether its prediction is right."""
+    edges = torch.arange(1, bins, dtype=torch.float64, device=confidence.device) / bins
+    gaps = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
+    gaps.index_add_(0, torch.bucketize(confidence.double(), edges), right.double() - confidence.double())
+    return float(gaps.abs().sum()) / len(right)
 
 
 def _mean_rate(rates: float | Sequence[float], name: str) -> float:

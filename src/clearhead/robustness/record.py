@@ -1,91 +1,39 @@
 """The record of an evaluation: what every attack did to every image, with intervals and sanity lines."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.moments import Interval, wilson_interval
-from clearhead.shapes import Float, Int
+from clearhead.robustness.metrics import CALIBRATION_BINS, CorruptionErrors, mean_corruption_error
+from clearhead.robustness.results import (
+    AttackResult,
+    CorruptionComparison,
+    Detection,
+    Difference,
+    Estimate,
+    Example,
+    SanityLine,
+    bootstrap_mean,
+    budget_text,
+)
+from clearhead.shapes import Int
 
-__all__ = [
-    "AttackResult",
-    "Difference",
-    "Estimate",
-    "Example",
-    "Robustness",
-    "SanityLine",
-    "bootstrap_mean",
-    "budget_text",
-]
+__all__ = ["Robustness"]
 
-DRAWS = 2000
-"""Bootstrap samples."""
-
-Status = Literal["PASS", "FLAG", "not run"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A mean over images with its 95% bootstrap interval, and the number of images."""
-
-    value: float
-    interval: Interval
-    images: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackResult:
-    """The predictions for the first images after an attack; -1 for an image that was misclassified without it.
-
-    largest_change: of a pixel
-    """
-
-    attack: str
-    title: str
-    eps: float
-    predicted: tuple[int, ...]
-    largest_change: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SanityLine:
-    """A check of the evaluation itself: PASS, FLAG if the numbers overstate the robustness, or "not run"."""
-
-    name: str
-    status: Status
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """An image, the same after an attack, its label and both predictions. Pixels (c, y, x) are from 0 to 1."""
-
-    image: Float[Tensor, "c y x"]
-    attacked: Float[Tensor, "c y x"]
-    label: int
-    before: int
-    after: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """The accuracy of one model minus that of another on the same images, with its paired bootstrap interval."""
-
-    measure: str
-    eps: float
-    estimate: Estimate
-
-    @property
-    def differs(self) -> bool:
-        """True if the interval does not contain zero."""
-        return not self.estimate.interval.low <= 0 <= self.estimate.interval.high
+DEFINITIONS = {
+    "calibration_error": "expected calibration error of the clean predictions: the gap between accuracy and mean "
+    f"confidence (highest softmax probability) in {CALIBRATION_BINS} bins of equal width, weighted by their images",
+    "detection": "area under the precision-recall curve (average precision) of detecting images of other classes by "
+    "their low highest softmax probability; chance is that of random scores",
+    "mean_corruption_error": "mean over corruptions of 100 times the errors, summed over severities 1 to 5, over those "
+    "of the baseline: 100 for as many errors as the baseline",
+}
+"""What the numbers of the same names in attack.json are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +43,9 @@ class Robustness:
     labels, clean: the labels, and the predictions for the images as they are
     results: one for each attack and budget
     corruptions: the accuracy by corruption, at severities 1 to 5
+    calibration_error: of the clean predictions; None in records of earlier versions
+    detection: of images of other classes, if some were given
+    corruption_comparison: the mean corruption error against a baseline, if one was given
     notes: what to know before trusting the numbers
     settings: everything else that the numbers depend on
     """
@@ -109,6 +60,9 @@ class Robustness:
     results: tuple[AttackResult, ...]
     sanity: tuple[SanityLine, ...] = ()
     corruptions: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    calibration_error: float | None = None
+    detection: Detection | None = None
+    corruption_comparison: CorruptionComparison | None = None
     examples: tuple[Example, ...] = ()
     example_attack: str = ""
     notes: tuple[str, ...] = ()
@@ -143,8 +97,7 @@ class Robustness:
 
     def differences(self, other: "Robustness") -> tuple[Difference, ...]:
         """Return this model's accuracies minus the other's on the same images: clean, under each attack, and worst."""
-        if self.labels != other.labels or self.settings.get("images") != other.settings.get("images"):
-            raise InputError("the two evaluations are of different images; evaluate both models on the same ones")
+        self._require_same_images(other)
         pairs = [("clean", 0.0, self._clean_right(), other._clean_right())]
         for eps in self.budgets:
             if eps not in other.budgets:
@@ -157,6 +110,45 @@ class Robustness:
             Difference(measure=measure, eps=eps, estimate=bootstrap_mean(own - others, limits=(-1.0, 1.0)))
             for measure, eps, own, others in pairs
         )
+
+    def corruption_errors(self, baseline: "Robustness") -> CorruptionErrors:
+        """Return the mean corruption error in percent of the baseline's, on the same images and corruptions."""
+        self._require_same_images(baseline)
+        for record in (self, baseline):
+            if not record.corruptions:
+                raise InputError(f"{record.model} has no corruptions: attack it with the suite standard or full")
+        if self.corruptions.keys() != baseline.corruptions.keys():
+            raise InputError(
+                f"the corruptions differ, those of the suite {self.suite} and, for {baseline.model}, {baseline.suite}: "
+                "attack both with the same suite"
+            )
+        own, others = (
+            {name: [1 - accuracy for accuracy in values] for name, values in record.corruptions.items()}
+            for record in (self, baseline)
+        )
+        return mean_corruption_error(own, others)
+
+    def with_baseline(self, baseline: "Robustness") -> "Robustness":
+        """Return the record with its mean corruption error against a baseline, or the reason why there is none.
+
+        Without corruptions in either record, it is the same record.
+        """
+        self._require_same_images(baseline)
+        if not self.corruptions and not baseline.corruptions:
+            return self
+        try:
+            errors = self.corruption_errors(baseline)
+        except InputError as error:
+            compared = CorruptionComparison(baseline=baseline.model, reason=str(error))
+        else:
+            compared = CorruptionComparison(
+                baseline=baseline.model, mean=errors.mean, by_corruption=errors.by_corruption
+            )
+        return replace(self, corruption_comparison=compared)
+
+    def _require_same_images(self, other: "Robustness") -> None:
+        if self.labels != other.labels or self.settings.get("images") != other.settings.get("images"):
+            raise InputError("the two evaluations are of different images; evaluate both models on the same ones")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain values, as attack.json has them."""
@@ -171,6 +163,10 @@ class Robustness:
                 for eps in self.budgets
             ],
             "corruptions": {name: list(values) for name, values in self.corruptions.items()},
+            "calibration_error": self.calibration_error,
+            "detection": None if self.detection is None else asdict(self.detection),
+            "mean_corruption_error": None if self.corruption_comparison is None else asdict(self.corruption_comparison),
+            "definitions": DEFINITIONS,
             "sanity": [{"name": x.name, "status": x.status, "text": x.text} for x in self.sanity],
             "notes": list(self.notes), "settings": dict(self.settings), "labels": list(self.labels),
             "predictions": {
@@ -197,6 +193,10 @@ class Robustness:
                 budgets=budgets, labels=tuple(stored["labels"]), clean=tuple(predictions["clean"]),
                 results=tuple(results), sanity=tuple(SanityLine(**line) for line in stored["sanity"]),
                 corruptions={name: tuple(values) for name, values in stored["corruptions"].items()},
+                # Records of earlier versions do not have the next three.
+                calibration_error=stored.get("calibration_error"),
+                detection=_read(Detection, stored.get("detection")),
+                corruption_comparison=_read(CorruptionComparison, stored.get("mean_corruption_error")),
                 notes=tuple(stored["notes"]), settings=stored["settings"],
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
@@ -251,35 +251,8 @@ class Robustness:
         return right
 
 
-def bootstrap_mean(values: Int[Tensor, "n"], *, limits: tuple[float, float] = (0.0, 1.0), seed: int = 0) -> Estimate:
-    """Return the mean of a number for each image, with the interval of means over images drawn with replacement.
-
-    limits: the lowest and the highest number that an image can have
-
-    If all images have the same number, every draw has it too. The interval then has the width of Wilson's for a share
-    of zero.
-    """
-    count = len(values)
-    if not count:
-        raise InputError("there are no images to average over")
-    numbers = values.double().numpy()
-    mean = float(numbers.mean())
-    if numbers.min() == numbers.max():
-        width = wilson_interval(0, count).high
-        low, high = max(mean - width, limits[0]), min(mean + width, limits[1])
-    else:
-        levels, counts = np.unique(numbers, return_counts=True)
-        drawn = np.random.default_rng(seed).multinomial(count, counts / count, size=DRAWS) @ levels / count
-        low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(value=mean, interval=Interval(low=float(low), high=float(high)), images=count)
-
-
-def budget_text(eps: float) -> str:
-    """Return a budget as people write it: 8/255, 0.5/255, or a decimal number that is no such fraction."""
-    levels = Fraction(eps * 255).limit_denominator(4)
-    if abs(float(levels) / 255 - eps) > 1e-9 or levels == 0 or (levels.denominator > 1 and levels > 8):
-        return f"{eps:.4g}"
-    return f"{float(levels):g}/255"
+def _read(kind: type[Any], stored: Mapping[str, Any] | None) -> Any:
+    return None if stored is None else kind(**stored)
 
 
 def _plain(estimate: Estimate) -> dict[str, float | int]:

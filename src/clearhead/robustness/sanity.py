@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from clearhead.robustness.attacks import fgsm, pgd, score_gradient
 from clearhead.robustness.binarisation import binarisation_test
 from clearhead.robustness.classifier import PixelClassifier, one_step_surrogate
-from clearhead.robustness.record import AttackResult, SanityLine, budget_text
+from clearhead.robustness.results import AttackResult, SanityLine, budget_text
 from clearhead.robustness.suites import Attack
 
 __all__ = ["CHECKS", "Evidence", "is_weaker"]

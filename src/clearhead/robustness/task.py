@@ -11,21 +11,23 @@ from torch import Tensor
 
 from clearhead.robustness.attacks import pgd
 from clearhead.robustness.classifier import PixelClassifier
-from clearhead.robustness.corruptions import CORRUPTIONS
-from clearhead.robustness.record import Example, budget_text
+from clearhead.robustness.corruptions import CORRUPTIONS, SEVERITIES
+from clearhead.robustness.results import Example, budget_text
 from clearhead.robustness.suites import Protocol
-from clearhead.robustness.sweep import sweep
+from clearhead.robustness.sweep import corrupt_batches
 from clearhead.stored_json import load_cached, store
 
 __all__ = ["Task", "corrupted_accuracies", "make_examples"]
 
 EXAMPLES = 6
 """Examples in a record."""
+CORRUPTED_AT_ONCE = 100
+"""Images that are corrupted at once, whatever the batch size: some corruptions draw numbers for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The model, the images, and the folder of finished parts; None keeps none."""
+    """The model, the images, those of other classes, and the folder of finished parts; None keeps none."""
 
     classifier: PixelClassifier
     images: Tensor
@@ -37,6 +39,8 @@ class Task:
     notice: Callable[[str], None]
     twin: PixelClassifier | None
     training: bool
+    ood: Tensor | None = None
+    ood_data: str = ""
 
     def part(self, title: str, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
         """Return a finished part of the folder, or measure and keep it."""
@@ -58,25 +62,22 @@ class Task:
             part = slice(start, min(start + self.batch_size, end))
             yield start, self.images[part], self.labels[part]
 
-    def predict(self, images: Tensor) -> Tensor:
-        """Return the predictions in batches."""
-        return torch.cat([self.classifier.predict(part) for part in torch.split(images, self.batch_size)])
-
 
 def corrupted_accuracies(task: Task, kind: str) -> dict[str, tuple[float, ...]]:
-    """Return the accuracy under every corruption at severities 1 to 5."""
+    """Return the accuracy under every corruption at severities 1 to 5. The images do not depend on the batch size."""
     corruptions: Sequence[Any] = CORRUPTIONS
     if kind == "imagenet-c":
         from clearhead.robustness.imagenet_c import IMAGENET_C
 
         corruptions = IMAGENET_C
 
-    def accuracy(images: Tensor) -> float:
-        predicted = task.predict(images.to(task.labels.device).float() / 255)
-        return float((predicted == task.labels).double().mean())
+    def accuracy(corruption: Any, severity: int) -> float:
+        stored = ((part * 255).round().to(torch.uint8).cpu() for part in torch.split(task.images, CORRUPTED_AT_ONCE))
+        corrupted = corrupt_batches(stored, corruption, severity=severity, seed=0)
+        predicted = [task.classifier.predict(part.to(task.labels.device).float() / 255) for part in corrupted]
+        return float((torch.cat(predicted) == task.labels).double().mean())
 
-    stored = (task.images * 255).round().to(torch.uint8).cpu()
-    return {result.corruption: result.values for result in sweep(stored, accuracy, corruptions=corruptions)}
+    return {c.name: tuple(accuracy(c, severity) for severity in SEVERITIES) for c in corruptions}
 
 
 def make_examples(task: Task, clean: Tensor, eps: float) -> tuple[tuple[Example, ...], str]:
@@ -84,8 +85,9 @@ def make_examples(task: Task, clean: Tensor, eps: float) -> tuple[tuple[Example,
     chosen = (clean == task.labels).nonzero()[:EXAMPLES, 0]
     if task.protocol == "paper" or not len(chosen):
         return (), ""
-    images, labels = task.images[chosen], task.labels[chosen]
-    attacked = pgd(task.classifier, images, labels, eps=eps, steps=40, generator=task.generator("examples"))
+    images, labels, generator = task.images[chosen], task.labels[chosen], task.generator("examples")
+    parts = zip(*(torch.split(x, task.batch_size) for x in (images, labels)), strict=True)
+    attacked = torch.cat([pgd(task.classifier, x, y, eps=eps, steps=40, generator=generator) for x, y in parts])
     after = task.classifier.predict(attacked)
     return tuple(
         Example(image=image.cpu(), attacked=changed.cpu(), label=int(label), before=int(label), after=int(predicted))

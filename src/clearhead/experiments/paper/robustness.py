@@ -30,7 +30,7 @@ from clearhead.experiments.paper.study import (
 from clearhead.experiments.tables import Field, Table
 from clearhead.models.native import load_native
 from clearhead.robustness.evaluation import attack
-from clearhead.robustness.record import SanityLine, budget_text
+from clearhead.robustness.results import SanityLine, budget_text
 from clearhead.robustness.sweep import sweep
 from clearhead.training.evaluation import as_pixels, measure_accuracy
 from clearhead.training.run import MODEL_FOLDER
