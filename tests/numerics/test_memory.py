@@ -1,5 +1,8 @@
 """Computations that do not fit into memory raise a one-line error with the bytes and the remedy; others run."""
 
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,3 +107,30 @@ def test_every_operator_that_stores_a_matrix_says_its_bytes_and_a_remedy(
         call(*operands)
     monkeypatch.setattr(memory, "free_memory", lambda: 10**6)
     call(*operands)
+
+
+KEPT_AFTER_FREEING = """
+import os, sys, torch
+from clearhead.numerics.memory import return_freed_memory
+if sys.argv[1] == "yes":
+    return_freed_memory()
+
+def used():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+torch.ones(5 * 2**20)  # freed once
+before = used()
+blocks = [torch.ones(5 * 2**20) for _ in range(12)]
+del blocks[:-1]
+print(used() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
+def test_freed_memory_returns_to_the_system_if_asked_for() -> None:
+    """Eleven of twelve blocks of 20 MB are freed below the last. The control keeps them."""
+    kept = {
+        asked: int(subprocess.check_output([sys.executable, "-c", KEPT_AFTER_FREEING, asked], text=True))
+        for asked in ("yes", "no")
+    }
+    assert kept["yes"] < 60e6 < 180e6 < kept["no"]

@@ -6,6 +6,7 @@ limits of a process (ulimit) report nothing in advance, and steps may need more 
 error is caught.
 """
 
+import ctypes
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -17,13 +18,17 @@ import torch
 from clearhead.errors import NotEnoughMemoryError
 from clearhead.private_names import jit_tracing
 
-__all__ = ["bytes_of_matrices", "format_bytes", "free_memory", "run_within_memory"]
+__all__ = ["bytes_of_matrices", "format_bytes", "free_memory", "return_freed_memory", "run_within_memory"]
 
 T = TypeVar("T")
 
 SMALL = 2**30
 """Bytes that are not compared with the free memory first, which takes 0.1 ms."""
 
+KEPT_BLOCK = 2**24
+"""Bytes from which on `return_freed_memory` returns freed blocks; smaller ones are used again, which is faster."""
+_MMAP_THRESHOLD = -3
+"""M_MMAP_THRESHOLD of malloc.h."""
 _TRIED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _CGROUPS = (
@@ -68,6 +73,19 @@ def bytes_of_matrices(shape: Sequence[int], dtype: torch.dtype, *, count: int = 
 def format_bytes(size: int) -> str:
     """Write bytes, as in 812 MB or 1.9 GB."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def return_freed_memory() -> None:
+    """Let glibc return freed blocks of 16 MB and more to the system; do nothing where another allocator is used.
+
+    By default it keeps blocks of every size up to 32 MB that was freed once, and the process grows to a multiple of
+    what is in use. It is a setting of the process, so that commands call it and the library does not.
+    """
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # macOS, musl, Windows
+        return
+    set_option(_MMAP_THRESHOLD, KEPT_BLOCK)
 
 
 def free_memory() -> int | None:
