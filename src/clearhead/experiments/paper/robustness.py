@@ -42,7 +42,8 @@ STUDY = Study(
     paper="deit-tiny-imagenet",
     variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL},
 )
-BUDGETS = (1 / 255, 2 / 255)
+BUDGETS = (1 / 255,)
+"""At 2/255 few images of these small models survive any attack, and AutoAttack takes minutes for each budget."""
 ATTACKS = ("fgsm", "pgd", "square", "autoattack")
 TITLES = {"fgsm": "FGSM", "pgd": "PGD-40x5", "square": "Square", "autoattack": "AutoAttack", "worst": "worst"}
 ATTACKED, CORRUPTED = 64, 500
