@@ -1,6 +1,7 @@
 // Matrix products of tiles that are in cache, in blocks of rows by vectors that stay in registers.
 #pragma once
 
+#include "upcoming.h"
 #include "vector.h"
 
 namespace {
@@ -80,8 +81,14 @@ template <Left LEFT, Into INTO, int V>
 inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column, Part part) {
     int64_t row = from;
     if (V == 1)  // twice the rows, for as many parallel sums
-        for (; row + 2 * ROWS <= rows; row += 2 * ROWS) block<LEFT, INTO, 2 * ROWS, V>(o, row, column, part);
-    for (; row + ROWS <= rows; row += ROWS) block<LEFT, INTO, ROWS, V>(o, row, column, part);
+        for (; row + 2 * ROWS <= rows; row += 2 * ROWS) {
+            upcoming.fetch();
+            block<LEFT, INTO, 2 * ROWS, V>(o, row, column, part);
+        }
+    for (; row + ROWS <= rows; row += ROWS) {
+        upcoming.fetch();
+        block<LEFT, INTO, ROWS, V>(o, row, column, part);
+    }
     last_rows<LEFT, INTO, V>(o, row, rows - row, column, part);
 }
 
