@@ -82,7 +82,8 @@ class ForwardHead {
         for (int64_t i = 0; i < tokens; ++i) {
             float *totals_i = by_lane.of(member) + (at + i) * LANES;
             vec total = vec{};
-            for (int64_t j = 0; j < tokens; j += LANES) total += load(weights + i * size + j) * load(keys.weight + at + j);
+            for (int64_t j = 0; j < tokens; j += LANES)
+                total += first_lanes(load(weights + i * size + j), tokens - j) * load(keys.weight + at + j);
             store(totals_i, load(totals_i) + total);
         }
     }
