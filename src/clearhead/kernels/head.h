@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int64_t LARGEST_TILE = LANES == 16 ? 112 : 96;
+constexpr int64_t LARGEST_TILE = 96;
 constexpr int64_t TILES_HELD = 4;  // tiles that stay in cache while the others are read
 constexpr int64_t AHEAD = 8;       // rows prefetched before they are read
 // A head is computed row by row if the keys' c spread by more bits than this (75 nats), ...
