@@ -182,8 +182,8 @@ SYMMETRIC_FAULTS = (
     Fault(
         "kernel: column totals left out",
         "kernels/forward.h",
-        "if (!SAME) store(sums_j + j",
-        "if (false) store(sums_j + j",
+        "store(sums_j + j, load(sums_j + j) + x * w_i);",
+        "store(sums_j + j, load(sums_j + j) + x * 0);",
         SYMMETRIC,
     ),
     Fault(

@@ -58,18 +58,23 @@ class BackwardHead {
 
     void pair(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
+        const bool same = first == second;
         keys.scores(first, second, g.of(member));
-        symmetric_dots(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, 2 * z.value_width, tiling, first,
-                       second, t.of(member));
+        dots_once(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, 2 * z.value_width, tiling, first, second,
+                  t.of(member));
         for (int64_t i = 0; i < tiling.tokens(first); ++i) {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i], a_i = a_dot_o[at_i + i];
             float *g_row = g.of(member) + i * size, *t_row = t.of(member) + i * size;
-            for (int64_t j = 0; j < tiling.tokens(second); j += LANES) {
+            for (int64_t j = 0; j < (same ? i + 1 : tiling.tokens(second)); j += LANES) {
                 const vec x = keys.gaussian(load(g_row + j), c_i, load(keys.c + at_j + j));
                 store(g_row + j, x);
                 const vec less = a_i * load(keys.weight + at_j + j) + load(a_dot_o + at_j + j) * w_i;
                 store(t_row + j, x * (load(t_row + j) - less));
             }
+        }
+        if (same) {
+            mirror(tiling, first, g.of(member));
+            mirror(tiling, first, t.of(member));
         }
         exchange(g.of(member), {a_rows, value_stride}, tiling, first, second, to_v.of(member), value_stride);
         exchange(t.of(member), k, tiling, first, second, to_k.of(member), key_stride);
@@ -94,11 +99,8 @@ class BackwardHead {
         const int64_t size = tiling.size, at_i = query * size, at_j = key * size, whole = size * z.value_width;
         const bool same = query == key;
         const float *a = a_b_a + query * 3 * whole, *b = a_b_a + key * 3 * whole + whole;
-        keys.causal_scores(query, key, g.of(member));
-        if (same)
-            dots_below(a, b, z.value_width, tiling, query, t.of(member));
-        else
-            dots(a, b, z.value_width, tiling, query, key, t.of(member));
+        keys.scores(query, key, g.of(member));
+        dots_once(a, b, z.value_width, tiling, query, key, t.of(member));
         for (int64_t i = 0; i < tiling.tokens(query); ++i) {
             const float c_i = keys.c[at_i + i], a_i = a_dot_o[at_i + i];
             float *g_row = g.of(member) + i * size, *t_row = t.of(member) + i * size;
@@ -124,6 +126,7 @@ class BackwardHead {
         const int64_t rows = tiling.tokens(first), columns = tiling.tokens(second);
         float *p = g.of(member), *s = t.of(member);
         keys.scores(first, second, p);
+        if (first == second) mirror(tiling, first, p);
         dots(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, z.value_width, tiling, first, second, s);
         for (int64_t at = 0; at < rows * size; at += LANES) store(p + at, load(p + at) * keys.bits);
         for (int64_t i = 0; i < rows; ++i)

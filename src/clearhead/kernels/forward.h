@@ -50,7 +50,6 @@ class ForwardHead {
         return most;
     }
 
-    template <bool SAME>
     void exponentiate(int64_t first, int64_t second, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, columns = tiling.tokens(second);
         float *totals_j = by_column.of(member) + at_j;
@@ -63,17 +62,35 @@ class ForwardHead {
                 const vec x = keys.gaussian(load(row + j), c_i, load(keys.c + at_j + j));
                 store(row + j, x);
                 total += x * load(keys.weight + at_j + j);
-                if (!SAME) store(sums_j + j, load(sums_j + j) + x * w_i);
+                store(sums_j + j, load(sums_j + j) + x * w_i);
             }
             store(totals_i, load(totals_i) + total);
         }
-        if (!SAME)
-            for (int64_t j = 0; j < columns; j += LANES) store(totals_j + j, load(totals_j + j) + load(sums_j + j));
+        for (int64_t j = 0; j < columns; j += LANES) store(totals_j + j, load(totals_j + j) + load(sums_j + j));
+    }
+
+    // The same for a tile with itself.
+    void exponentiate_once(int64_t tile, int member) const {
+        const int64_t size = tiling.size, at = tile * size, tokens = tiling.tokens(tile);
+        float *weights = g.of(member);
+        for (int64_t i = 0; i < tokens; ++i)
+            for (int64_t j = 0; j <= i; j += LANES) {
+                float *entry = weights + i * size + j;
+                store(entry, keys.gaussian(load(entry), keys.c[at + i], load(keys.c + at + j)));
+            }
+        mirror(tiling, tile, weights);
+        for (int64_t i = 0; i < tokens; ++i) {
+            float *totals_i = by_lane.of(member) + (at + i) * LANES;
+            vec total = vec{};
+            for (int64_t j = 0; j < tokens; j += LANES)
+                total += first_lanes(load(weights + i * size + j), tokens - j) * load(keys.weight + at + j);
+            store(totals_i, load(totals_i) + total);
+        }
     }
 
     void attend(int64_t first, int64_t second, int member) const {
         keys.scores(first, second, g.of(member));
-        first == second ? exponentiate<true>(first, second, member) : exponentiate<false>(first, second, member);
+        first == second ? exponentiate_once(first, member) : exponentiate(first, second, member);
         exchange(g.of(member), {values, stride}, tiling, first, second, outputs.of(member), stride);
     }
 
@@ -102,7 +119,7 @@ class ForwardHead {
         const int64_t size = tiling.size;
         const bool same = query == key;
         float *weights = g.of(member), *to = outputs.of(member) + query * size * stride;
-        keys.causal_scores(query, key, weights);
+        keys.scores(query, key, weights);
         same ? exponentiate_causal<true>(query, key, member) : exponentiate_causal<false>(query, key, member);
         product<Left::STEPS_ADJACENT, Into::SUM>(
             {weights, size, values + key * size * stride, stride, to, stride, tiling.tokens(key)}, tiling.tokens(query), stride,
@@ -111,9 +128,8 @@ class ForwardHead {
 
     // Writes one row divided by its total; returns whether the total is reliable.
     bool finish(int64_t token, float *to, float *total_to) const {
-        const int64_t aligned = token / LANES * LANES;
         const bool sees = token >= keys.sees_from;
-        const float sums = sum(by_lane.over_members(token * LANES)) + by_column.over_members(aligned)[token - aligned];
+        const float sums = sum(by_lane.over_members(token * LANES)) + by_column.one_over_members(token);
         const float total = sees ? sums : 1;
         for (int64_t d = 0; d < z.value_width; d += LANES) {
             // Zero where no token is visible, even for NaN.
@@ -139,6 +155,7 @@ class ForwardHead {
             const bool diagonal = causal && first == second;
             const float *weight_j = keys.weight + second * size;
             keys.scores(first, second, scores);
+            if (first == second) mirror(tiling, first, scores);
             for (int64_t i = 0; i < rows; ++i) {
                 float *row = scores + i * size;
                 const auto visible_j = [&](int64_t j) {

@@ -59,7 +59,8 @@ struct Tiling {
             for (int64_t token = tile * size; token < tile * size + tokens(tile); ++token) work(token);
         });
     }
-    // ... on this member's pairs of tiles, each unordered pair once, ...
+    // ... on this member's pairs of tiles, each unordered pair once, the later tile first: the last one may be short, and
+    // columns are padded where rows are not, ...
     template <typename Work>
     void for_own_pairs(Team team, Work work) const {
         int64_t block = 0;
@@ -67,7 +68,7 @@ struct Tiling {
             for (int64_t second = held; second < count; ++second, ++block) {
                 if (block % team.size != team.rank) continue;
                 const int64_t end = smaller(held + TILES_HELD, second + 1);
-                for (int64_t first = held; first < end; ++first) work(first, second);
+                for (int64_t first = held; first < end; ++first) work(second, first);
             }
     }
     // ... or on this member's pairs of a tile of queries and one of keys that its queries see, the same or an earlier one.
@@ -127,20 +128,19 @@ inline void dots(const float *left, const float *right, int64_t width, const Til
     product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, rows, columns);
 }
 
-// The same for (i, j) with i >= j, where both tiles are the same one.
-inline void dots_below(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t tile, float *to) {
-    const int64_t size = tiling.size, whole = up_to(tiling.tokens(tile), LANES);  // missing tokens are zeros
-    product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, whole, whole, Part::TARGET_BELOW);
+// The same, but of a tile with itself only (i, j) with i >= j, up to whole vectors.
+inline void dots_once(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first,
+                      int64_t second, float *to) {
+    if (first != second) return dots(left, right, width, tiling, first, second, to);
+    const int64_t size = tiling.size, rows = up_to(tiling.tokens(first), 4);  // missing tokens are zeros
+    product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, rows, rows, Part::TARGET_BELOW);
 }
 
-// The same if (i, j) and (j, i) are equal.
-inline void symmetric_dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first,
-                           int64_t second, float *to) {
-    if (first != second) return dots(left, right, width, tiling, first, second, to);
-    const int64_t size = tiling.size, whole = up_to(tiling.tokens(first), LANES);
-    dots_below(left, right, width, tiling, first, to);
-    for (int64_t i = 0; i < whole; i += 4)
-        for (int64_t j = 0; j <= i; j += 4) transpose_quads(to + i * size + j, size, to + j * size + i, size);
+// Copies numbers of a tile with itself from below the diagonal to above it.
+inline void mirror(const Tiling &tiling, int64_t tile, float *weights) {
+    const int64_t size = tiling.size;
+    for (int64_t i = 0; i < tiling.tokens(tile); i += 4)
+        for (int64_t j = 0; j <= i; j += 4) transpose_quads(weights + i * size + j, size, weights + j * size + i, size);
 }
 
 // Adds to each tile's sums the rows of the other, weighted by a tile (rows of the first, columns of the second).
@@ -233,16 +233,10 @@ struct Keys {
             weight[token] = token < tiling.n && (!visible || visible[token]);
     }
 
+    // Those of a tile with itself above the diagonal are undefined.
     void scores(int64_t first, int64_t second, float *to) const {
         const int64_t tile = tiling.size * width;
-        symmetric_dots(across + first * tile, across + second * tile, width, tiling, first, second, to);
-    }
-
-    // Scores of queries with the keys of the same or an earlier tile; those above the diagonal are undefined.
-    void causal_scores(int64_t query, int64_t key, float *to) const {
-        const float *queries = across + query * tiling.size * width, *others = across + key * tiling.size * width;
-        if (query != key) return dots(queries, others, width, tiling, query, key, to);
-        dots_below(queries, others, width, tiling, query, to);
+        dots_once(across + first * tile, across + second * tile, width, tiling, first, second, to);
     }
 
     // G_ij from the dot product. In this order close tokens lose no digits: both differences are small.

@@ -1,6 +1,7 @@
 // Matrix products of tiles that are in cache, in blocks of rows by vectors that stay in registers.
 #pragma once
 
+#include "upcoming.h"
 #include "vector.h"
 
 namespace {
@@ -80,8 +81,14 @@ template <Left LEFT, Into INTO, int V>
 inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column, Part part) {
     int64_t row = from;
     if (V == 1)  // twice the rows, for as many parallel sums
-        for (; row + 2 * ROWS <= rows; row += 2 * ROWS) block<LEFT, INTO, 2 * ROWS, V>(o, row, column, part);
-    for (; row + ROWS <= rows; row += ROWS) block<LEFT, INTO, ROWS, V>(o, row, column, part);
+        for (; row + 2 * ROWS <= rows; row += 2 * ROWS) {
+            upcoming.fetch();
+            block<LEFT, INTO, 2 * ROWS, V>(o, row, column, part);
+        }
+    for (; row + ROWS <= rows; row += ROWS) {
+        upcoming.fetch();
+        block<LEFT, INTO, ROWS, V>(o, row, column, part);
+    }
     last_rows<LEFT, INTO, V>(o, row, rows - row, column, part);
 }
 
@@ -89,12 +96,12 @@ inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column, Part 
 template <Left LEFT, Into INTO>
 __attribute__((noinline)) void product(Operands o, int64_t rows, int64_t columns, Part part = Part::ALL) {
     int64_t column = 0;
-    const auto first = [&] { return part == Part::TARGET_BELOW ? column / ROWS * ROWS : 0; };
+    const auto first = [&] { return part == Part::TARGET_BELOW ? column : 0; };
     // Narrow blocks leave out more of what is above the diagonal.
     const bool narrow = VECTORS > 2 && part == Part::TARGET_BELOW;
     for (; !narrow && column + VECTORS * LANES <= columns; column += VECTORS * LANES)
         stripe<LEFT, INTO, VECTORS>(o, first(), rows, column, part);
-    if (VECTORS > 2)
+    if (VECTORS > 2 && !narrow)
         for (; column + 2 * LANES <= columns; column += 2 * LANES) stripe<LEFT, INTO, 2>(o, first(), rows, column, part);
     for (; column < columns; column += LANES) stripe<LEFT, INTO, 1>(o, first(), rows, column, part);
 }

@@ -22,10 +22,11 @@ class Repeats {
     }
 
     // Equal keys have equal c. Where keys are normalised, c takes few values, so the hash uses two numbers of the key as well.
-    int64_t slot_of(Rows k, int64_t token) const {
-        const float *row = k[token];
-        const uint64_t mixed = (((uint64_t)bits_of(keys.c[token]) << 32 | bits_of(row[0])) ^
-                                ((uint64_t)bits_of(row[keys.width - 1]) << 16)) *
+    int64_t slot_of(int64_t token) const {
+        const int64_t size = keys.tiling.size, tile = token / size;
+        const float *key = keys.across + tile * size * keys.width + (token - tile * size);
+        const uint64_t mixed = (((uint64_t)bits_of(keys.c[token]) << 32 | bits_of(key[0])) ^
+                                ((uint64_t)bits_of(key[(keys.width - 1) * size]) << 16)) *
                                0x9E3779B97F4A7C15u;
         return (int64_t)(mixed >> 32) & (slots - 1);
     }
@@ -57,7 +58,7 @@ class Repeats {
         if (keys.width == 0) return false;
         memset(table, -1, sizeof(int32_t) * slots);
         for (int64_t token = 0; token < n; ++token) {
-            int64_t slot = slot_of(k, token);
+            int64_t slot = slot_of(token);
             while (table[slot] >= 0 && !equal(k, table[slot], token)) slot = (slot + 1) & (slots - 1);
             if (table[slot] < 0) table[slot] = (int32_t)token;
             first[token] = table[slot];

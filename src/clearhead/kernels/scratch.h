@@ -54,6 +54,11 @@ class Sums {
     }
     float *of(int member) const { return first + member * size; }
     float *cleared(int member) const { return (float *)memset(of(member), 0, sizeof(float) * size); }
+    float one_over_members(int64_t at) const {
+        float total = first[at];
+        for (int64_t member = 1; member < members; ++member) total += first[member * size + at];
+        return total;
+    }
     vec over_members(int64_t at) const {
         vec total = load(first + at);
         for (int64_t member = 1; member < members; ++member) total += load(first + member * size + at);

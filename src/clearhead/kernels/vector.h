@@ -55,13 +55,14 @@ inline vec first_lanes(vec x, int64_t count) {
 
 inline vec all(float x) { return x - vec{}; }
 
-inline float sum(vec x) {
-    float total = 0;
-    for (int lane = 0; lane < LANES; ++lane) total += x[lane];
-    return total;
-}
-
 typedef float quad __attribute__((vector_size(16)));
+
+inline float sum(vec x) {
+    quad parts[LANES / 4], total = {};
+    memcpy(parts, &x, sizeof x);
+    for (quad part : parts) total += part;
+    return (total[0] + total[1]) + (total[2] + total[3]);
+}
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define PICK(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
