@@ -61,7 +61,8 @@ def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor
     output_weight = example.output_weight
     weight = example.per_call.get("output weight", lambda: output_weight.detach().cpu().double().flatten(0, 1))
     differences = torch.stack([(x - out).movedim(0, 1).flatten(1) for x in replaced.values()])
-    return dict(zip(replaced, (tokens.total + differences @ weight).split(1), strict=True))
+    sums = tokens.total + differences @ weight
+    return {control: sums[index : index + 1] for index, control in enumerate(replaced)}
 
 
 def _mean_of_visible(v: Float[Tensor, "h m e"], mask: Bool[Tensor, "#h n m"] | None) -> Float[Tensor, "h #n e"]:

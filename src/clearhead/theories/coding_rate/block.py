@@ -121,7 +121,7 @@ class Block:
     def project(self, tokens: Float[Tensor, "*s n c"]) -> Projected:
         """Return tokens in these subspaces."""
         flat = self._bases.flat
-        projected = (tokens.to(flat.dtype) @ flat).unflatten(-1, (self._bases.k, -1)).movedim(-2, -3)
+        projected = (tokens.to(flat.dtype) @ flat).reshape(*tokens.shape[:-1], self._bases.k, -1).movedim(-2, -3)
         return Projected(coordinates=projected.double(), lengths=_lengths(tokens.double()))
 
     def exchange_additions(

@@ -92,8 +92,8 @@ class Reflections:
         inside, along = directions @ bases, tokens @ directions.mT
         outside = tokens @ bases - along @ inside
         reflected = (along * signs[:, None, :-1]).flatten(0, 1)
-        inside, outside = (x.unflatten(-1, (k, -1)).movedim(-2, 0) for x in (inside, outside))
-        projected = (reflected @ inside.contiguous()).unflatten(1, (len(signs), -1))
+        inside, outside = (x.reshape(len(x), k, -1).movedim(1, 0) for x in (inside, outside))
+        projected: Tensor = (reflected @ inside.contiguous()).reshape(k, len(signs), len(tokens), -1)
         return projected.add_(signs[:, -1, None, None] * outside.unsqueeze(1))
 
 

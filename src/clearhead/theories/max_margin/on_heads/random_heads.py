@@ -217,10 +217,12 @@ def _draw_maps(draws: int, draw: Callable[[], tuple[Tensor, ...]], c: int, e: in
 
 def _pulled(z: Tensor, maps: Maps, values: Float[Tensor, "h r"] | None) -> Float[Tensor, "queries t h c"]:
     """Return L diag(s) R^T z by draw and head; s is one without `values`."""
-    mapped = (z.flatten(0, 1) @ maps.right.double()).unflatten(1, z.shape[:2])
+    t, c, r = maps.left.shape
+    queries, g, _ = z.shape
+    mapped = (z.flatten(0, 1) @ maps.right.double()).reshape(t, queries, g, r)
     weighted = mapped if values is None else mapped * values
     pulled = weighted.flatten(1, 2) @ maps.left.double().mT
-    return pulled.unflatten(1, weighted.shape[1:3]).movedim(1, 0)
+    return pulled.reshape(t, queries, -1, c).movedim(0, 1)
 
 
 def _random_pull(z: Tensor, maps: Maps) -> Pull:
