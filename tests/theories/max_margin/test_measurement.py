@@ -97,6 +97,28 @@ def test_other_norms_are_measured_in_saturated_heads_or_everywhere() -> None:
     assert 0 < first.value < 1
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("batch", [2, 5])
+def test_untrained_heads_are_measured_on_the_first_groups_alone(known: bool, batch: int) -> None:
+    sampling = dataclasses.replace(EVERYTHING, inputs=2)
+    x = normal(8, 5, WIDTH, seed=3)
+    left, right = normal(HEADS, WIDTH, WIDTH, seed=9), 30 * normal(HEADS, WIDTH, WIDTH, seed=11)
+    layers = [call(rows, left, right, known=known) for rows in x.split(batch)]
+    some, every = (
+        Measurement(make_theory(sampling=sampling, everywhere=True), control_inputs=count) for count in (4, 8)
+    )
+    for measurement in (some, every):
+        for layer in layers:
+            measurement.observe(layer)
+    for first, second in zip(some.findings(), every.findings(), strict=True):
+        assert first.value == pytest.approx(second.value, nan_ok=True)
+        assert first.predicted == pytest.approx(second.predicted, nan_ok=True)
+        assert first.inputs == second.inputs
+    [ratio] = [f for f in some.findings() if f.claim.statistic == c.RATIO.statistic and f.head == 0]
+    assert ratio.inputs == 4
+    assert {control.name for control in ratio.controls} >= {c.RANDOM_HEAD.name, c.ROTATED_HEAD.name}
+
+
 def test_matrices_of_random_heads_select_the_recorded_tokens() -> None:
     head = call(
         tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11), bias=normal(HEADS, 3, seed=13)

@@ -222,7 +222,7 @@ def _pulled(z: Tensor, maps: Maps, values: Float[Tensor, "h r"] | None) -> Float
     mapped = (z.flatten(0, 1) @ maps.right.double()).reshape(t, queries, g, r)
     weighted = mapped if values is None else mapped * values
     pulled = weighted.flatten(1, 2) @ maps.left.double().mT
-    return pulled.reshape(t, queries, -1, c).movedim(0, 1)
+    return pulled.reshape(t, queries, weighted.shape[2], c).movedim(0, 1)
 
 
 def _random_pull(z: Tensor, maps: Maps) -> Pull:
