@@ -183,7 +183,8 @@ def _draw(values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Any:
                 for eps in (0.0, *BUDGETS)
             ]
             plot_mean(axes, [0, *(255 * eps for eps in BUDGETS)], curves, label=variant, colour=colour)
-        finish_panel(axes, title=TITLES[name].capitalize(), x="budget, 1/255", y="accuracy")
+        title = TITLES[name][0].upper() + TITLES[name][1:]
+        finish_panel(axes, title=title, x="budget, 1/255", y="accuracy")
     return figure
 
 
