@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from clearhead.audit.record import AuditRecord
+from clearhead.report import folder as folder_module
 from clearhead.report.folder import report_folder, write_report
 
 
@@ -49,3 +50,20 @@ def test_what_a_killed_writer_left_is_removed_and_the_rest_of_the_folder_stays(
     (tmp_path / "notes.txt").touch()
     written = write_report(record, tmp_path)
     assert {*tmp_path.iterdir()} == {written.page, written.findings, tmp_path / "notes.txt"}
+
+
+def test_a_folder_that_another_shard_removes_while_it_is_empty_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, original, removed = tmp_path / "report", folder_module.temporary_folder, []
+
+    def temporary_folder(folder: Path) -> Any:
+        if len(removed) < 3:
+            folder.rmdir()
+            removed.append(folder)
+        return original(folder)
+
+    monkeypatch.setattr(folder_module, "temporary_folder", temporary_folder)
+    with report_folder(target):
+        assert target.is_dir()
+    assert len(removed) == 3

@@ -23,6 +23,9 @@ __all__ = ["ReportFolder", "WrittenComparison", "WrittenReport", "report_folder"
 
 PAGE_FILE, COMPARISON_FILE = "index.html", "comparison.json"
 
+ATTEMPTS = 10
+"""Attempts to create a folder that shards of the same audit remove while it is empty."""
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
@@ -101,8 +104,7 @@ def report_folder(target: Path) -> Iterator[ReportFolder]:
     try:
         with ExitStack() as stack:
             try:
-                target.mkdir(parents=True, exist_ok=True)
-                temporary = stack.enter_context(temporary_folder(target))
+                temporary = _make_folders(target, stack)
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise InputError(
@@ -114,6 +116,16 @@ def report_folder(target: Path) -> Iterator[ReportFolder]:
             # rmdir removes only empty folders: those of a report that was never written.
             with suppress(OSError):
                 folder.rmdir()
+
+
+def _make_folders(target: Path, stack: ExitStack) -> Path:
+    """Create the folder and a temporary one in it. Another shard may remove the folder in between, while it is empty."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(FileNotFoundError):
+            target.mkdir(parents=True, exist_ok=True)
+            return stack.enter_context(temporary_folder(target))
+    target.mkdir(parents=True, exist_ok=True)
+    return stack.enter_context(temporary_folder(target))
 
 
 def write_report(record: AuditRecord, target: str | Path) -> WrittenReport:
