@@ -119,7 +119,7 @@ def report_folder(target: Path) -> Iterator[ReportFolder]:
 
 
 def _make_folders(target: Path, stack: ExitStack) -> Path:
-    """Create the folder and a temporary one in it. Another shard may remove the folder in between, while it is empty."""
+    """Create the folder and a temporary one in it. Another shard may remove the folder in between, if it is empty."""
     for _ in range(ATTEMPTS - 1):
         with suppress(FileNotFoundError):
             target.mkdir(parents=True, exist_ok=True)
