@@ -215,6 +215,20 @@ SYMMETRIC_FAULTS = (
         RANGE,
     ),
     Fault(
+        "kernel: floor left out where exponentials reach it",
+        "kernels/head.h",
+        "NEVER_AT_FLOOR = -FLOOR / 4 - 0.5f;",
+        "NEVER_AT_FLOOR = -FLOOR / 2;",
+        SYMMETRIC,
+    ),
+    Fault(
+        "kernel: floor left out for hidden tokens",
+        "kernels/head.h",
+        "floored = visible || !(high <= NEVER_AT_FLOOR);",
+        "floored = !(high <= NEVER_AT_FLOOR);",
+        SYMMETRIC,
+    ),
+    Fault(
         "kernel: threads leave pairs out of a shared head",
         "kernels/head.h",
         "if (block % team.size != team.rank) continue;\n                const int64_t end",

@@ -112,6 +112,40 @@ def test_a_hidden_token_far_from_all_visible_ones_is_exact(path: str) -> None:
     assert relative(to_v, want[1]) <= within
 
 
+def on_a_line(*bits: float) -> Tensor:
+    """Return keys of one number, at scale 1, whose c has these bits, with the sign of the bits."""
+    x = torch.tensor(bits)
+    return (x.sign() * (2 * math.log(2) * x.abs()).sqrt()).reshape(1, 1, -1, 1)
+
+
+@pytest.mark.parametrize("path", ["kernel", "tiles"])
+@pytest.mark.parametrize("bits", [37.0, 38.0, 60.0, 100.0])
+def test_opposite_keys_have_no_weight_for_each_other(path: str, bits: float) -> None:
+    """Their exponents are -4 bits, on both sides of the smallest exponential."""
+    k = on_a_line(*(sign * (bits - 0.1 * i) for i in range(20) for sign in (1, -1)))
+    v = normal(1, 1, 40, 3)
+    with forced(path):
+        out, _, by_row = symmetric(k, v, None, 1.0)
+        back = gradients(lambda k, v: symmetric(k, v, None, 1.0)[0], k, v, along=normal(1, 1, 40, 3, seed=1))
+    want = gradients(lambda k, v: dense(k, v, scale=1.0), k.double(), v.double(), along=normal(1, 1, 40, 3, seed=1))
+    within = tolerance(torch.float32, terms=256)
+    assert not by_row.any()
+    assert (out - dense(k, v, scale=1.0)).abs().max() <= within
+    assert all(relative(ours, theirs) <= within for ours, theirs in zip(back, want, strict=True))
+
+
+@pytest.mark.parametrize("path", ["kernel", "tiles"])
+def test_a_hidden_token_is_exact_if_its_exponents_are_below_all_others(path: str) -> None:
+    """They differ by 50 bits, and exponents added to the bits of a number without a floor would change places."""
+    k, v = on_a_line(450, *[0.0] * 5, *[1.47] * 5), torch.eye(11)[None, None]
+    visible = torch.arange(11)[None] > 0
+    with forced(path):
+        out, _, _ = symmetric(k, v, visible, 1.0)
+    want = dense(k, v, visible, scale=1.0)
+    assert want[0, 0, 0, 6:].min() > 0.19
+    assert (out - want).abs().max() <= tolerance(torch.float32, terms=256)
+
+
 @pytest.mark.parametrize("path", ["kernel", "tiles"])
 @pytest.mark.parametrize("size", [1e20, 1e30])
 def test_values_and_gradients_of_any_size_are_exact(path: str, size: float) -> None:

@@ -56,6 +56,7 @@ class BackwardHead {
         for (int64_t token = tiling.n; token < (tile + 1) * size; ++token) a_dot_o[token] = 0;
     }
 
+    template <bool FLOORED>
     void pair(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         const bool same = first == second;
@@ -66,7 +67,7 @@ class BackwardHead {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i], a_i = a_dot_o[at_i + i];
             float *g_row = g.of(member) + i * size, *t_row = t.of(member) + i * size;
             for (int64_t j = 0; j < (same ? i + 1 : tiling.tokens(second)); j += LANES) {
-                const vec x = keys.gaussian(load(g_row + j), c_i, load(keys.c + at_j + j));
+                const vec x = keys.gaussian<FLOORED>(load(g_row + j), c_i, load(keys.c + at_j + j));
                 store(g_row + j, x);
                 const vec less = a_i * load(keys.weight + at_j + j) + load(a_dot_o + at_j + j) * w_i;
                 store(t_row + j, x * (load(t_row + j) - less));
@@ -95,6 +96,7 @@ class BackwardHead {
         product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_stride, rows}, columns, key_stride, above);
     }
 
+    template <bool FLOORED>
     void pair_causal(int64_t query, int64_t key, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = query * size, at_j = key * size, whole = size * z.value_width;
         const bool same = query == key;
@@ -107,7 +109,7 @@ class BackwardHead {
             const int64_t end = same ? i + 1 : tiling.tokens(key);
             int64_t j = 0;
             for (; j < end; j += LANES) {
-                vec x = keys.gaussian(load(g_row + j), c_i, load(keys.c + at_j + j));
+                vec x = keys.gaussian<FLOORED>(load(g_row + j), c_i, load(keys.c + at_j + j));
                 if (same) x = first_lanes(x, end - j);
                 store(g_row + j, x);
                 store(t_row + j, x * (load(t_row + j) - a_i * load(keys.weight + at_j + j)));
@@ -119,6 +121,14 @@ class BackwardHead {
                 }
         }
         spread(query, key, k, member);
+    }
+
+    template <bool FLOORED>
+    void all_pairs(Rows k, Team team) const {
+        if (call.causal)
+            tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { pair_causal<FLOORED>(query, key, k, team.rank); });
+        else
+            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair<FLOORED>(first, second, k, team.rank); });
     }
 
     void pair_by_row(int64_t first, int64_t second, Rows k, int member) const {
@@ -208,10 +218,7 @@ class BackwardHead {
             for (int member = 0; member < team.size; ++member)
                 most = largest_gradients[member] > most ? largest_gradients[member] : most;
             reliable = !keys.any_visible || keys.holds(most / (float)tiling.n);
-            if (reliable && call.causal)
-                tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { pair_causal(query, key, whole_k, team.rank); });
-            else if (reliable)
-                tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair(first, second, whole_k, team.rank); });
+            if (reliable) keys.floored ? all_pairs<true>(whole_k, team) : all_pairs<false>(whole_k, team);
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
                 reliable = reliable && finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED);

@@ -50,6 +50,7 @@ class ForwardHead {
         return most;
     }
 
+    template <bool FLOORED>
     void exponentiate(int64_t first, int64_t second, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, columns = tiling.tokens(second);
         float *totals_j = by_column.of(member) + at_j;
@@ -59,7 +60,7 @@ class ForwardHead {
             float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
             vec total = vec{};
             for (int64_t j = 0; j < columns; j += LANES) {
-                const vec x = keys.gaussian(load(row + j), c_i, load(keys.c + at_j + j));
+                const vec x = keys.gaussian<FLOORED>(load(row + j), c_i, load(keys.c + at_j + j));
                 store(row + j, x);
                 total += x * load(keys.weight + at_j + j);
                 store(sums_j + j, load(sums_j + j) + x * w_i);
@@ -70,13 +71,14 @@ class ForwardHead {
     }
 
     // The same for a tile with itself.
+    template <bool FLOORED>
     void exponentiate_once(int64_t tile, int member) const {
         const int64_t size = tiling.size, at = tile * size, tokens = tiling.tokens(tile);
         float *weights = g.of(member);
         for (int64_t i = 0; i < tokens; ++i)
             for (int64_t j = 0; j <= i; j += LANES) {
                 float *entry = weights + i * size + j;
-                store(entry, keys.gaussian(load(entry), keys.c[at + i], load(keys.c + at + j)));
+                store(entry, keys.gaussian<FLOORED>(load(entry), keys.c[at + i], load(keys.c + at + j)));
             }
         mirror(tiling, tile, weights);
         for (int64_t i = 0; i < tokens; ++i) {
@@ -88,13 +90,14 @@ class ForwardHead {
         }
     }
 
+    template <bool FLOORED>
     void attend(int64_t first, int64_t second, int member) const {
         keys.scores(first, second, g.of(member));
-        first == second ? exponentiate_once(first, member) : exponentiate(first, second, member);
+        first == second ? exponentiate_once<FLOORED>(first, member) : exponentiate<FLOORED>(first, second, member);
         exchange(g.of(member), {values, stride}, tiling, first, second, outputs.of(member), stride);
     }
 
-    template <bool SAME>
+    template <bool FLOORED, bool SAME>
     void exponentiate_causal(int64_t query, int64_t key, int member) const {
         const int64_t size = tiling.size, at_i = query * size, at_j = key * size, columns = tiling.tokens(key);
         for (int64_t i = 0; i < tiling.tokens(query); ++i) {
@@ -104,7 +107,7 @@ class ForwardHead {
             vec total = vec{};
             int64_t j = 0;
             for (; j < end; j += LANES) {
-                vec x = keys.gaussian(load(row + j), c_i, load(keys.c + at_j + j));
+                vec x = keys.gaussian<FLOORED>(load(row + j), c_i, load(keys.c + at_j + j));
                 if (SAME) x = first_lanes(x, end - j);
                 store(row + j, x);
                 total += x * load(keys.weight + at_j + j);
@@ -115,15 +118,24 @@ class ForwardHead {
         }
     }
 
+    template <bool FLOORED>
     void attend_causal(int64_t query, int64_t key, int member) const {
         const int64_t size = tiling.size;
         const bool same = query == key;
         float *weights = g.of(member), *to = outputs.of(member) + query * size * stride;
         keys.scores(query, key, weights);
-        same ? exponentiate_causal<true>(query, key, member) : exponentiate_causal<false>(query, key, member);
+        same ? exponentiate_causal<FLOORED, true>(query, key, member) : exponentiate_causal<FLOORED, false>(query, key, member);
         product<Left::STEPS_ADJACENT, Into::SUM>(
             {weights, size, values + key * size * stride, stride, to, stride, tiling.tokens(key)}, tiling.tokens(query), stride,
             same ? Part::LEFT_BELOW : Part::ALL);
+    }
+
+    template <bool FLOORED>
+    void attend_all(Team team) const {
+        if (causal)
+            tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { attend_causal<FLOORED>(query, key, team.rank); });
+        else
+            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend<FLOORED>(first, second, team.rank); });
     }
 
     // Writes one row divided by its total; returns whether the total is reliable.
@@ -240,10 +252,7 @@ class ForwardHead {
             wait_for(team);
             const float most = largest_of(largest_values);
             reliable = !keys.any_visible || (most <= LARGEST_VALUE && keys.holds(most));
-            if (reliable && causal)
-                tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { attend_causal(query, key, team.rank); });
-            else if (reliable)
-                tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend(first, second, team.rank); });
+            if (reliable) keys.floored ? attend_all<true>(team) : attend_all<false>(team);
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
                 reliable = reliable && finish(token, out[token], totals ? totals + token : nullptr);

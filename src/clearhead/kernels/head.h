@@ -24,6 +24,8 @@ constexpr float LEAST_TOTAL = 0x1p-70f;
 constexpr float ABOVE_FLOOR = 0x1p24f;
 // ... or the largest value or gradient times the least weight is smaller than this: smaller ones would be lost.
 constexpr float LEAST_PRODUCT = 0x1p-90f;
+// If no c is larger than this, no exponential is at its floor: |k_i - k_j|^2 <= 2 |k_i|^2 + 2 |k_j|^2.
+constexpr float NEVER_AT_FLOOR = -FLOOR / 4 - 0.5f;
 
 constexpr double LOG2_E = 1.4426950408889634;
 
@@ -164,6 +166,7 @@ struct Keys {
     float *least, *most;  // of c over the visible tokens of a tile; infinity and -infinity if no token is visible
     float middle = 0, least_weight = 1, least_total = LEAST_TOTAL;
     bool any_visible = false, too_wide = false;
+    bool floored = true;  // some exponentials may be at their floor
     int64_t sees_from = 0;  // the first token that sees a key, also if it is hidden itself
 
     Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width, float scale)
@@ -212,6 +215,7 @@ struct Keys {
         while (causal && visible && sees_from < tiling.n && !visible[sees_from]) ++sees_from;
         middle = any_visible ? low + (high - low) / 2 : 0;
         too_wide = any_visible && !(high <= LARGEST_HALF && high - low <= WIDEST);
+        floored = visible || !(high <= NEVER_AT_FLOOR);  // the c of hidden tokens are not in the range
         least_weight = any_visible ? exp2f(low - middle) : 1;
         const float at_floor = exp2f(FLOOR + LIFT + (high - middle)) * (float)tiling.n;
         least_total = at_floor * ABOVE_FLOOR > LEAST_TOTAL ? at_floor * ABOVE_FLOOR : LEAST_TOTAL;
@@ -240,7 +244,10 @@ struct Keys {
     }
 
     // G_ij from the dot product. In this order close tokens lose no digits: both differences are small.
-    vec gaussian(vec dot, float c_i, vec c_j) const { return lifted_exp2((dot * bits - c_i) - c_j); }
+    template <bool FLOORED>
+    vec gaussian(vec dot, float c_i, vec c_j) const {
+        return lifted_exp2<FLOORED>((dot * bits - c_i) - c_j);
+    }
 };
 
 }  // namespace

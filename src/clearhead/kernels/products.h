@@ -80,13 +80,14 @@ inline void last_rows(Operands o, int64_t row, int64_t rows, int64_t column, Par
 template <Left LEFT, Into INTO, int V>
 inline void stripe(Operands o, int64_t from, int64_t rows, int64_t column, Part part) {
     int64_t row = from;
+    Upcoming &next = upcoming;  // one lookup of the thread's memory for many blocks
     if (V == 1)  // twice the rows, for as many parallel sums
         for (; row + 2 * ROWS <= rows; row += 2 * ROWS) {
-            upcoming.fetch();
+            next.fetch();
             block<LEFT, INTO, 2 * ROWS, V>(o, row, column, part);
         }
     for (; row + ROWS <= rows; row += ROWS) {
-        upcoming.fetch();
+        next.fetch();
         block<LEFT, INTO, ROWS, V>(o, row, column, part);
     }
     last_rows<LEFT, INTO, V>(o, row, rows - row, column, part);

@@ -13,7 +13,7 @@ class Upcoming {
     struct Column {
         const float *row;
         int64_t step, width;
-    } columns[MOST];
+    } columns[MOST] = {};
     int count = 0, at = 0;
     int64_t tokens = 0, floats = 0;
 

@@ -43,7 +43,8 @@ inline vec load_some(const float *at, int64_t count) {
 
 inline void store_some(float *at, vec x, int64_t count) {
     if (count >= LANES) return store(at, x);
-    for (int64_t lane = 0; lane < count; ++lane) at[lane] = x[lane];
+    const vec copied = x;  // so that x itself need not be in memory
+    for (int64_t lane = 0; lane < count; ++lane) at[lane] = copied[lane];
 }
 
 // Returns the first `count` lanes of x; the others are zero.
@@ -97,9 +98,10 @@ constexpr float FLOOR = -150;
 
 // 2^(x + LIFT) for FLOOR <= x < 90, to one unit in the last place: x = n + f, |f| <= 1/2, 2^f by the polynomial of least
 // relative error (1.6e-8 with these rounded coefficients), n added to the exponent's bits.
-// NaN stays NaN.
+// NaN stays NaN. Without FLOORED, no x may be below the floor.
+template <bool FLOORED = true>
 inline vec lifted_exp2(vec x) {
-    x = x < FLOOR ? all(FLOOR) : x;
+    if (FLOORED) x = x < FLOOR ? all(FLOOR) : x;
     const float shift = 12582912.0f + LIFT;  // 1.5 * 2^23: adding rounds to an integer in the low bits
     vec moved = x + shift;
     vec f = x - (moved - shift);
