@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -6,7 +8,7 @@ from torch import Tensor
 
 from clearhead.numerics.spectrum import Features, captured_fraction, centred
 from clearhead.operators.softmax import softmax_attention
-from clearhead.shapes import ShapeError, check_attention_operands
+from clearhead.shapes import ShapeError, all_finite, check_attention_operands
 
 SHAPES = {"q": (2, 3, 5, 11), "k": (2, 3, 7, 11), "v": (2, 3, 7, 13)}
 
@@ -138,3 +140,16 @@ def test_shape_errors_come_from_our_checks_or_from_the_import_hook(typechecked: 
         with pytest.raises(ShapeError, match=r"got q \(2, 3, 5, 11\), k \(2, 3, 7, 13\), v \(2, 3, 7, 13\)"):
             softmax_attention(**wrong)
     assert softmax_attention(**operands()).shape == (2, 3, 5, 13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_all_finite_finds_one_entry_and_accepts_sums_that_overflow(dtype: torch.dtype) -> None:
+    x = torch.full((3, 5, 7), torch.finfo(dtype).max, dtype=dtype).mT
+    assert not x.sum().isfinite()
+    assert all_finite(x)
+    assert all_finite(x[:0])
+    assert all_finite(torch.zeros(3, dtype=dtype))
+    for entries in ((math.nan,), (math.inf,), (-math.inf,), (math.inf, -math.inf)):
+        y = torch.zeros(3, 5, 7, dtype=dtype)
+        y[1, 2, 3 : 3 + len(entries)] = torch.tensor(entries, dtype=dtype)
+        assert not all_finite(y)

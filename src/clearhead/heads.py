@@ -8,7 +8,16 @@ from torch import Tensor
 
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Heads", "LayerNorm", "LayerRecord", "LinearMap", "ResidualStream", "attention_weights"]
+__all__ = [
+    "Heads",
+    "LayerNorm",
+    "LayerRecord",
+    "LinearMap",
+    "ResidualStream",
+    "attention_scores",
+    "attention_weights",
+    "softmax_weights",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +158,31 @@ def attention_weights(
     sinks: Float[Tensor, "h"] | None = None,
 ) -> Float[Tensor, "*b h n m"]:
     """Return the weights of softmax attention; the row of a query without a visible key is 0."""
+    return softmax_weights(attention_scores(q, k, scale=scale, softcap=softcap), mask=mask, bias=bias, sinks=sinks)
+
+
+def attention_scores(
+    q: Float[Tensor, "*b n d"], k: Float[Tensor, "*b m d"], *, scale: float, softcap: float | None = None
+) -> Float[Tensor, "*b n m"]:
+    """Return the scores of queries and keys, without a bias."""
     scores = scale * q @ k.mT
-    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def softmax_weights(
+    scores: Float[Tensor, "*b h n m"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    sinks: Float[Tensor, "h"] | None = None,
+) -> Float[Tensor, "*b h n m"]:
+    """Return the weights of scores; the row of a query without a visible key is 0."""
     scores = scores if bias is None else scores + bias
     scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
     if sinks is None:
         weights = scores.softmax(dim=-1)
-        return weights if mask is None else weights.masked_fill(~mask.any(dim=-1, keepdim=True), 0)
+        rows = None if mask is None else mask.any(dim=-1, keepdim=True)
+        return weights if rows is None or bool(rows.all()) else weights.masked_fill(~rows, 0)
     total = torch.logaddexp(torch.logsumexp(scores, dim=-1, keepdim=True), sinks[:, None, None])
     return torch.where(scores == -torch.inf, 0, (scores - total).exp())
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics import logdet
-from clearhead.numerics.logdet import LOST, log_det, log_det_gradient, log_det_of_gram, log_det_slow
+from clearhead.numerics.logdet import (
+    LOST,
+    log_det,
+    log_det_by_gram,
+    log_det_gradient,
+    log_det_of_gram,
+    log_det_slow,
+)
 from clearhead.numerics.precision import difference_step, tolerance
 
 seeds = st.integers(0, 2**31)
@@ -215,6 +222,20 @@ def test_log_det_of_a_gram_matrix() -> None:
     torch.testing.assert_close(log_det_of_gram(flat.mT @ flat, a=1e10), log_det(flat, a=1e10), rtol=1e-12, atol=0)
     with pytest.raises(ValueError, match="finite matrix"):
         log_det_of_gram(torch.full((2, 2), torch.nan), a=1.0)
+
+
+@DTYPES
+def test_log_det_by_known_products_uses_tokens_only_if_it_must(dtype: torch.dtype) -> None:
+    """The first item is solved by its factor, the others need the tokens."""
+    x = torch.stack([normal(31, 7), *(low_rank(31, 7, 2, seed=seed) for seed in (3, 5))]).to(dtype)
+    a = torch.tensor([0.1, 1e7, 1e26], dtype=torch.float64)
+    before = (x.mT @ x).clone()
+    gram, calls = before.clone(), []
+    got = log_det_by_gram(gram, lambda: calls.append(1) or x, a=a)
+    torch.testing.assert_close(got, log_det(x, a=a), rtol=tolerance(dtype), atol=0)
+    assert len(calls) == 1
+    assert torch.equal(gram, before)
+    assert log_det_by_gram(gram[:1], pytest.fail, a=a[:1]) == got[0]
 
 
 def test_autograd_and_explicit_gradients_agree_where_single_precision_fails() -> None:

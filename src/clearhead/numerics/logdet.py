@@ -11,6 +11,7 @@ The matrix is that of the smaller side of X: I + a X^T X and I + a X X^T have th
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from clearhead.errors import InputError
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float
 
-__all__ = ["log_det", "log_det_gradient", "log_det_of_gram", "log_det_slow"]
+__all__ = ["log_det", "log_det_by_gram", "log_det_gradient", "log_det_of_gram", "log_det_slow"]
 
 LOST = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
 """Largest relative error of a factor that is accepted, by dtype of the result: five and eleven digits remain."""
@@ -64,15 +65,32 @@ def log_det_of_gram(gram: Float[Tensor, "*b d d"], *, a: Float[Tensor, "*#b"] | 
     singular values cannot be distinguished from rounding.
     """
     with torch.no_grad():
-        scaled = gram.double() * (a[..., None, None] if isinstance(a, Tensor) else a)
-        factored = _factorise(scaled, torch.float64)
+        factor = a[..., None, None] if isinstance(a, Tensor) else a
+        factored = _factorise(gram.double() * factor, torch.float64)
         if bool(factored.exact.all()):
             return factored.value
+        scaled = gram.double() * factor
         if not bool(scaled.isfinite().all()):
             raise InputError("expected a finite matrix of products; got NaN or infinity: look for NaN in the tokens")
         values = torch.linalg.eigvalsh(scaled)
         least = scaled.shape[-1] * machine_epsilon(torch.float64) * values[..., -1:]
         return torch.where(factored.exact, factored.value, torch.where(values > least, values, 0).log1p().sum(dim=-1))
+
+
+def log_det_by_gram(
+    gram: Float[Tensor, "*b d d"], x: Callable[[], Float[Tensor, "*b n d"]], *, a: Float[Tensor, "*#b"]
+) -> Float[Tensor, "*b"]:
+    """Return `log_det` of X from G = X^T X in the same precision, without an autograd graph.
+
+    x: returns X; it is called if a factor is not exact enough
+    """
+    with torch.no_grad():
+        factored = _factorise(gram * a[..., None, None].to(gram.dtype), gram.dtype)
+        unsolved = ~factored.exact
+        if bool(unsolved.any()):
+            hard = a.expand(unsolved.shape)[unsolved].sqrt()[:, None, None] * x()[unsolved].double()
+            factored.value[unsolved] = _solve_hard(hard, gram.dtype, pull=False).value.to(gram.dtype)
+        return factored.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +116,14 @@ class _Solved:
     by_factor: bool
 
 
-def _factorise(gram: Tensor, dtype: torch.dtype) -> _Factored:
-    matrix = gram.clone()
+def _factorise(matrix: Tensor, dtype: torch.dtype) -> _Factored:
+    """Factor I + G; G becomes that matrix, so that no copy is needed."""
     matrix.diagonal(dim1=-2, dim2=-1).add_(1)
     lower, info = torch.linalg.cholesky_ex(matrix)
     pivots = lower.diagonal(dim1=-2, dim2=-1).square()
     value = pivots.log().sum(dim=-1)
     ratios = matrix.diagonal(dim1=-2, dim2=-1) / pivots
-    lost = machine_epsilon(gram.dtype) * (ratios * ratios.cummax(dim=-1).values).sum(dim=-1)
+    lost = machine_epsilon(matrix.dtype) * (ratios * ratios.cummax(dim=-1).values).sum(dim=-1)
     succeeded = info == 0
     exact, inverse_exact = (
         succeeded & (lost <= LOST[dtype] * value),
@@ -124,9 +142,7 @@ def _solve(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
     if bool(unsolved.any()):
         # a is in double precision too: x scaled in single precision would be rounded again, and change its rank.
         hard, root = flat[unsolved].double(), factors[unsolved].sqrt()[:, None, None]
-        if not bool(hard.isfinite().all()):
-            raise InputError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
-        solution = _solve_in_double(root * hard, dtype, by_tokens, pull)
+        solution = _solve_hard(root * hard, dtype, pull=pull)
         value, pulled = value.clone(), pulled.clone()
         value[unsolved] = solution.value.to(dtype)
         if pull:
@@ -139,8 +155,11 @@ def _solve(x: Tensor, a: Tensor, *, pull: bool) -> _Solved:
     return _Solved(value=value.reshape(x.shape[:-2]), pull=pulled.reshape(x.shape), by_factor=by_factor)
 
 
-def _solve_in_double(x: Tensor, dtype: torch.dtype, by_tokens: bool, pull: bool) -> _Solved:
+def _solve_hard(x: Tensor, dtype: torch.dtype, *, pull: bool) -> _Solved:
     """Solve in double precision with a = 1, by a factor if that is new and exact enough, else by singular values."""
+    if not bool(x.isfinite().all()):
+        raise InputError("expected finite numbers; got NaN or infinity: look for a token that overflowed")
+    by_tokens = x.shape[-2] < x.shape[-1]
     if dtype is torch.float64:
         return _by_singular_values(x, pull)
     factored = _factorise(_gram(x, by_tokens), dtype)
