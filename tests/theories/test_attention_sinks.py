@@ -15,7 +15,7 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.run import audit
 from clearhead.heads import Heads
-from clearhead.theories import attention_sinks
+from clearhead.theories import attention_sinks, few_heads
 from clearhead.theories.attention_sinks import MASS, OTHERS, RATE, THEORY, UNIFORM, VALUE
 from clearhead.theories.example import Random
 from clearhead.theories.theory import Role
@@ -78,6 +78,18 @@ def test_the_numbers_are_those_of_the_definitions() -> None:
         assert controls[OTHERS.name].value == pytest.approx(np.mean(others))
         ratio = (norms[:, h, 0] / norms[:, h, 1:].median(dim=-1).values).mean()
         assert result[VALUE.statistic][h].value == pytest.approx(float(ratio))
+
+
+def test_heads_do_not_depend_on_how_many_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    biased = {"bias": _normal(1, HEADS, TOKENS, TOKENS, seed=5), "sinks": torch.tensor([0.0, 2.0, -1.0])}
+    for changes in ({}, biased):
+        together = _found(_call(sink=1, **changes))
+        monkeypatch.setattr(few_heads, "AT_ONCE", 2 * TOKENS**2)
+        apart = _found(_call(sink=1, **changes))
+        monkeypatch.undo()
+        for one, other in zip(together[MASS.statistic], apart[MASS.statistic], strict=True):
+            assert one.value == pytest.approx(other.value, rel=1e-12)
+            assert [c.value for c in one.controls] == pytest.approx([c.value for c in other.controls], rel=1e-12)
 
 
 def test_a_sink_logit_takes_attention_from_the_first_token() -> None:

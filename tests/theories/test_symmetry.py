@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.audit.engine import Measurement
+from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
 from clearhead.operators import reference
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import ShapeError
+from clearhead.theories import few_heads
+from clearhead.theories.example import Cache, Random
 from clearhead.theories.symmetry import (
     GRID,
     Action,
@@ -318,6 +321,54 @@ def test_the_value_is_the_mean_over_permutations() -> None:
         result = _found(call, seed=seed, draws=5)
         assert [f.value for f in result] == pytest.approx(expected.mean(dim=0).tolist(), rel=1e-12)
         assert all(f.value > 0.1 for f in result)
+
+
+BY_DEFINITION = {
+    "causal": {"mask": CAUSAL},
+    "a query without keys": {"mask": CAUSAL & torch.arange(TOKENS).ne(3)[:, None]},
+    "bias": {"bias": _normal(1, HEADS, TOKENS, TOKENS, seed=9)},
+    "causal with sinks": {"mask": CAUSAL, "sinks": torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)},
+    "causal with a soft cap": {"mask": CAUSAL, "softcap": 1.5},
+    "causal with a bias": {"mask": CAUSAL, "bias": _normal(1, 1, TOKENS, TOKENS, seed=9)},
+    "hidden scores of a thousand": {"mask": CAUSAL, "scale": 2000.0},
+    "plain": {},
+}
+
+
+@pytest.mark.parametrize("controls", [True, False])
+@pytest.mark.parametrize("case", BY_DEFINITION)
+def test_samples_are_those_of_attention_on_permuted_tokens(
+    case: str, controls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim moves masks and biases instead, computes scores once, and a few heads at a time."""
+    call = _call(**BY_DEFINITION[case])
+    theory = make_theory()
+    for at_once in (2 * TOKENS**2, 2**18):
+        monkeypatch.setattr(few_heads, "AT_ONCE", at_once)
+        [[(example, rng)], *_] = make_examples(
+            call, theory.windows, first=0, seed=0, controls=controls, per_audit=Cache()
+        )
+        group = random_permutations(
+            TOKENS,
+            draws=3 if controls else 1,
+            seed=int(torch.randint(2**62, (), generator=Random(0, 0, 1).torch)),
+        )
+        expected = equivariance_errors(
+            lambda q, k, v, x=example: softmax_attention(
+                q, k, v, mask=x.mask, bias=x.bias, scale=x.scale, softcap=x.softcap, sinks=x.sinks
+            ),
+            (example.q, example.k, example.v),
+            group,
+            leading=1,
+        )
+        [sample] = theory.measure(example, rng).values()
+        assert sample.value.tolist() == pytest.approx(expected.error.mean(dim=0).tolist(), rel=1e-11, abs=1e-14)
+        if controls:
+            [control] = sample.controls.values()
+            assert control.flatten().tolist() == pytest.approx(expected.control.flatten().tolist(), rel=1e-11)
+        else:
+            assert not sample.controls
+        assert (sample.value > 0.1).all() == (case != "plain")
 
 
 def test_the_contents_of_padding_do_not_matter() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.heads import attention_weights
 from clearhead.numerics.moments import Array
-from clearhead.shapes import Bool, Float
+from clearhead.shapes import Bool, Float, all_finite
 from clearhead.theories.example import Example, Random
+from clearhead.theories.few_heads import between, first_weights
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
 from clearhead.theories.theory import Claim, Control, Direction, Need, PlainWords, Role, Sample, Samples, Theory
@@ -70,7 +70,7 @@ def applies(example: Example) -> Reason | None:
         return Reason(ReasonKind.NOT_COVERED, "cross-attention reads another sequence than its queries'")
     if int(example.visible.sum(dim=-1).min()) < FEWEST_TOKENS:
         return Reason(ReasonKind.TOO_SHORT, f"fewer than {FEWEST_TOKENS} tokens")
-    if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k, example.v)):
+    if not all(all_finite(x) for x in (example.q, example.k, example.v)):
         return Reason(ReasonKind.NOT_FINITE, "queries, keys or values are not finite")
     return None
 
@@ -82,20 +82,16 @@ def measure(example: Example, rng: Random) -> Samples:
 
 def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"], rng: Random) -> dict[Claim, Sample]:
     queries = sample_tokens(tokens, rng.torch)
-    visible = _between(example.mask, heads, queries, tokens)
-    q, k = example.q[heads][:, queries].double(), example.k[heads][:, tokens].double()
-    sinks = None if example.sinks is None else example.sinks[heads].double()
-    weights = attention_weights(
-        q, k, scale=example.scale, mask=visible, bias=_between(example.bias, heads, queries, tokens),
-        softcap=example.softcap, sinks=sinks,
-    )  # fmt: skip
-    m = weights.shape[-1]
+    visible = between(example.mask, heads, queries, tokens)
+    visible = None if visible is None or bool(visible.all()) else visible
+    m = int(tokens.sum())
     columns = min(POSITIONS + 1, m - 1)
-    weights = weights[..., :columns]
-    attends = torch.ones_like(weights) if visible is None else visible[..., :columns].expand_as(weights).double()
+    weights = first_weights(example, heads, queries, tokens, mask=visible, count=columns)
+    attends = weights.new_ones(1, *weights.shape[1:]) if visible is None else visible[..., :columns].double()
     uniform = attends / (m if visible is None else visible.sum(dim=-1, keepdim=True).clamp_min(1))
     others = queries.nonzero() != tokens.nonzero().flatten()[:columns]
     mass, level = (_mean_attention(x, attends * others) for x in (weights, uniform))
+    level = np.repeat(level, mass.shape[1] // level.shape[1], axis=1)
     missing = np.full((POSITIONS + 1 - len(mass), mass.shape[1]), np.nan)
     mass, ratios = np.concatenate([mass, missing]), np.full((POSITIONS + 1, mass.shape[1]), np.nan)
     if example.wants(VALUE):
@@ -111,14 +107,7 @@ def _measure(example: Example, heads: slice, tokens: Bool[Tensor, "m"], rng: Ran
     return {c: Sample(value=x, controls=wanted.get(c, {}), caveat=note) for c, x in values.items()}
 
 
-def _between(mask_or_bias: Tensor | None, heads: slice, queries: Tensor, tokens: Tensor) -> Tensor | None:
-    """Return a mask or bias between queries and tokens, (#h, n, m)."""
-    if mask_or_bias is None:
-        return None
-    return (mask_or_bias[heads] if mask_or_bias.shape[0] > 1 else mask_or_bias)[:, queries][:, :, tokens]
-
-
-def _mean_attention(weights: Float[Tensor, "h n c"], counted: Float[Tensor, "h n c"]) -> Array:
+def _mean_attention(weights: Float[Tensor, "h n c"], counted: Float[Tensor, "#h n c"]) -> Array:
     """Return the mean attention by token and head, over the queries that are counted for the token."""
     return ((weights * counted).sum(dim=-2) / counted.sum(dim=-2)).mT.cpu().numpy()
 

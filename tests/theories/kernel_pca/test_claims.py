@@ -14,6 +14,7 @@ from clearhead.audit.judging import judge
 from clearhead.heads import Heads, LinearMap
 from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, captured_variance, make_theory
 from clearhead.theories.kernel_pca import claims as c
+from clearhead.theories.kernel_pca.captured import captured_by_head
 from clearhead.theories.kernel_pca.controls import (
     OTHER_HEADS,
     OTHER_KEYS,
@@ -166,6 +167,30 @@ def test_random_maps_have_the_models_singular_values_and_directions_of_either_si
     assert 0.4 < float((many[..., 0, 0] > 0).double().mean()) < 0.6, "uniform directions have either sign"
     narrow = LinearMap(x=normal(BATCH, TOKENS, 3, seed=0), weight=normal(HEADS, 3, VALUES, seed=1))
     assert _maps(narrow, draws=2).shape == (2, HEADS, 3, VALUES)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_values_with_the_same_spans_have_the_same_captured_variance(bias: bool) -> None:
+    """Values without the map's mix have the span of the values, unless the mix has no inverse, as in head 1."""
+    linear = _mapped(heads=5).values_from
+    assert linear is not None
+    weight = linear.weight.clone()
+    weight[1, :, 0] = weight[1, :, 1]
+    linear = LinearMap(x=linear.x, weight=weight, bias=normal(5, VALUES, seed=9) if bias else None)
+    maps = RandomMaps.draw(linear, draws=3, seed=0, layer=0)
+    assert [shift is None for shift in maps.shifts] == [False, True, False, False, False]
+    v, k = normal(5, TOKENS, VALUES, seed=3), normal(5, TOKENS, WIDTH, seed=4)
+    values = Values.draw(v, Draws(), torch.Generator().manual_seed(0), maps=maps.at(linear.x[0], slice(None)))
+    plain, spanning = (captured_by_head(k, of, scale=0.3) for of in (values.of_head, values.spanning))
+    assert len(plain) == 1 + 2 + 2 + 4 + 3
+    torch.testing.assert_close(spanning, plain, rtol=1e-9, atol=0)
+    assert not torch.allclose(values.spanning(0)[-3:], values.of_head(0)[-3:])
+    assert torch.equal(values.spanning(1)[-3:], values.of_head(1)[-3:])
+
+
+def test_maps_from_few_features_have_no_inverse() -> None:
+    narrow = LinearMap(x=normal(BATCH, TOKENS, 3, seed=0), weight=normal(HEADS, 3, VALUES, seed=1))
+    assert RandomMaps.draw(narrow, draws=2, seed=0, layer=0).shifts == (None,) * HEADS
 
 
 def test_random_maps_differ_by_seed_and_layer_only_and_random_values_by_input_too() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import captured_fraction
-from clearhead.shapes import Float
+from clearhead.shapes import Bool, Float
 from clearhead.theories.kernel_pca.space import key_space
 from clearhead.theories.kernel_pca.spans import span_of
 
@@ -77,53 +77,62 @@ class _Keys:
 
     def captured(self, values: Callable[[int], Float[Tensor, "t e m"]]) -> Float[Tensor, "t h"]:
         """Return EV(V) of every draw and head; NaN if the keys have no variance."""
-        phi = _relative_to_largest(self.log_phi).unsqueeze(-1)
-        gram = phi * self.cosines * phi.mT
-        centred = _centre(_centre(gram).mT)
-        # As in `key_space`: variance within the rounding error of equal keys is none.
-        m = gram.shape[-1]
-        trace, least = (x.diagonal(dim1=-2, dim2=-1).sum(dim=-1) for x in (centred, gram))
-        varied = trace > 8 * m**2 * machine_epsilon(gram.dtype) * least
-        eigenvalues = torch.linalg.eigvalsh(centred).clamp_min(0)
-        numbers, waiting = [], []
-        for head in range(len(self.k)):
-            waiting.append(values(head))
-            if head + 1 == len(self.k) or (len(waiting) + 1) * waiting[0].numel() > AT_ONCE:
-                heads = slice(head + 1 - len(waiting), head + 1)
-                numbers.append(self._of_heads(heads, torch.stack(waiting), eigenvalues[heads]))
-                waiting = []
+        eigenvalues, varied = self._spectrum()
+        lengths = _relative_to_largest(self.log_length).unsqueeze(-2)
+        numbers, head = [], 0
+        while head < len(self.k):
+            first = values(head)
+            heads = slice(head, min(head + max(1, AT_ONCE // first.numel()), len(self.k)))
+            weighted = first.new_empty(heads.stop - head, *first.shape)
+            for out in weighted:
+                torch.mul(first if head == heads.start else values(head), lengths[head], out=out)
+                head += 1
+            captured, safe = self._by_products(heads, weighted, eigenvalues[heads])
+            for doubtful in (~safe).any(dim=-1).nonzero().flatten().tolist():
+                draws = ~safe[doubtful]
+                captured[doubtful, draws] = self._by_spans(heads.start + doubtful, values, draws)
+            numbers.append(captured)
         return torch.cat(numbers).masked_fill(~varied.unsqueeze(-1), torch.nan).mT
 
-    def _of_heads(
-        self, heads: slice, values: Float[Tensor, "h t e m"], eigenvalues: Float[Tensor, "h m"]
-    ) -> Float[Tensor, "h t"]:
-        e = values.shape[-2]
-        lengths, phi = (_relative_to_largest(x[heads])[:, None, None] for x in (self.log_length, self.log_phi))
-        product = (values.flatten(1, 2) @ (lengths[:, 0].mT * self.cosines[heads])).view_as(values)
-        axes = values @ (product * lengths).mT
-        square = axes.diagonal(dim1=-2, dim2=-1)
-        unit = torch.where(square > 0, square, 1).rsqrt()
-        factor, _ = torch.linalg.cholesky_ex(axes * unit.unsqueeze(-1) * unit.unsqueeze(-2))
-        with_keys = product.mul_(phi)
+    def _spectrum(self) -> tuple[Float[Tensor, "h m"], Bool[Tensor, "h"]]:
+        """Return the eigenvalues of the centred Gram matrix, and whether the keys have variance."""
+        phi = _relative_to_largest(self.log_phi).unsqueeze(-1)
+        gram = (phi * self.cosines).mul_(phi.mT)
+        m = gram.shape[-1]
+        least = 8 * m**2 * machine_epsilon(gram.dtype) * gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        centred = gram.sub_(gram.mean(dim=-2, keepdim=True))
+        centred.sub_(centred.mean(dim=-1, keepdim=True))
+        # As in `key_space`: variance within the rounding error of equal keys is none.
+        varied = centred.diagonal(dim1=-2, dim2=-1).sum(dim=-1) > least
+        return torch.linalg.eigvalsh(centred).clamp_min(0), varied
+
+    def _by_products(
+        self, heads: slice, weighted: Float[Tensor, "h t e m"], eigenvalues: Float[Tensor, "h m"]
+    ) -> tuple[Float[Tensor, "h t"], Bool[Tensor, "h t"]]:
+        """Return EV(V), and whether rounding errors are small, from values times the lengths of phi_0(k_j)."""
+        e = weighted.shape[-2]
+        # The cosines are symmetric, and BLAS is faster with a transposed factor.
+        product = (weighted.flatten(1, 2) @ self.cosines[heads].mT).view_as(weighted)
+        axes = weighted @ product.mT
+        factor, failed = torch.linalg.cholesky_ex(axes)
+        # As of axes at length one.
+        pivots = factor.diagonal(dim1=-2, dim2=-1).square() / axes.diagonal(dim1=-2, dim2=-1)
+        with_keys = product.mul_(_relative_to_largest(self.log_phi[heads])[:, None, None])
         with_keys = with_keys.sub_(with_keys.mean(dim=-1, keepdim=True))
-        # The axes are at length one in the factor, and not in their products with the keys.
-        solved = torch.linalg.solve_triangular(factor / unit.unsqueeze(-1), with_keys, upper=False)
+        solved = torch.linalg.solve_triangular(factor, with_keys, upper=False)
         largest = eigenvalues[:, -e:].sum(dim=-1, keepdim=True)
         captured: Tensor = torch.linalg.vector_norm(solved, dim=(-2, -1)).square() / largest
-        pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(dim=-1)
-        safe = (pivots > LEAST_PIVOT) & (square > 0).all(dim=-1) & captured.isfinite()
-        for head in (~safe).any(dim=-1).nonzero().flatten().tolist():
-            at = slice(heads.start + head, heads.start + head + 1)
-            space = key_space(self.k[at], scale=self.scale, sinks=None if self.sinks is None else self.sinks[at])
-            doubtful = ~safe[head]
-            spans = span_of(space, values[head, doubtful].mT.unsqueeze(1))
-            captured[head, doubtful] = captured_fraction(space.rows, spans).squeeze(-1)
-        return captured
+        return captured, (pivots > LEAST_PIVOT).all(dim=-1) & (failed == 0) & captured.isfinite()
+
+    def _by_spans(
+        self, head: int, values: Callable[[int], Float[Tensor, "t e m"]], draws: Bool[Tensor, "t"]
+    ) -> Float[Tensor, "s"]:
+        """Return EV(V) of some draws of a head with all digits."""
+        at = slice(head, head + 1)
+        space = key_space(self.k[at], scale=self.scale, sinks=None if self.sinks is None else self.sinks[at])
+        spans = span_of(space, values(head).contiguous()[draws].mT.unsqueeze(1))
+        return captured_fraction(space.rows, spans).squeeze(-1)
 
 
 def _relative_to_largest(log: Float[Tensor, "*h m"]) -> Float[Tensor, "*h m"]:
     return (log - log.amax(dim=-1, keepdim=True)).exp()
-
-
-def _centre(x: Float[Tensor, "h m f"]) -> Float[Tensor, "h m f"]:
-    return x - x.mean(dim=-2, keepdim=True)

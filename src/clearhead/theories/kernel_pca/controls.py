@@ -28,6 +28,8 @@ RANDOM_MAP = Control(name="a random value map", fixed=True)
 PERMUTED = Control(name="values of other tokens")
 OTHER_HEADS = Control(name="values of other heads", fixed=True)
 OTHER_KEYS = Control(name="keys of other heads", fixed=True)
+LARGEST_CONDITION = 1e6
+"""Largest condition number of a value map up to which its inverse is used, with errors of 1e-10."""
 LEAST_DISTANCE = 1e-9
 """Smallest distance between control and prediction at which a share of it is defined."""
 
@@ -57,11 +59,13 @@ class RandomMaps:
     same output directions, reading random directions of the layer's input.
 
     bases: U'^T by draw, shared by the heads of the layer; mixes: C by head; bias: the model's own
+    shifts: b C^-1 by head, where C has an inverse
     """
 
     bases: Float[Tensor, "t r c"]
     mixes: Float[Tensor, "h r e"]
     bias: Float[Tensor, "h e"] | None
+    shifts: tuple[Float[Tensor, "r"] | None, ...]
 
     @classmethod
     def draw(cls, linear: LinearMap, *, draws: int, seed: int, layer: int) -> "RandomMaps":
@@ -74,12 +78,26 @@ class RandomMaps:
         # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
         basis = basis * triangular.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
         bias = None if linear.bias is None else linear.bias.double()
-        return cls(bases=basis.mT.contiguous(), mixes=torch.linalg.qr(linear.weight.double()).R, bias=bias)
+        mixes = torch.linalg.qr(linear.weight.double()).R
+        return cls(bases=basis.mT.contiguous(), mixes=mixes, bias=bias, shifts=_shifts(mixes, bias))
 
     def at(self, x: Float[Tensor, "m c"], heads: slice) -> "MappedInput":
         """Return an input under the maps of these heads."""
         bias = None if self.bias is None else self.bias[heads]
-        return MappedInput(mapped=self.bases @ x.double().mT, mixes=self.mixes[heads], bias=bias)
+        mapped = self.bases @ x.double().mT
+        return MappedInput(mapped=mapped, mixes=self.mixes[heads], bias=bias, shifts=self.shifts[heads])
+
+
+def _shifts(mixes: Float[Tensor, "h r e"], bias: Float[Tensor, "h e"] | None) -> tuple[Tensor | None, ...]:
+    """Return b C^-1 of every head; None where C has no inverse to enough digits."""
+    if mixes.shape[-2] != mixes.shape[-1]:
+        return (None,) * len(mixes)
+    size = torch.linalg.svdvals(mixes)
+    b = torch.zeros_like(size) if bias is None else bias
+    return tuple(
+        torch.linalg.solve(mix.mT, of_head) if of_sizes[-1] * LARGEST_CONDITION > of_sizes[0] else None
+        for mix, of_head, of_sizes in zip(mixes, b, size, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +107,19 @@ class MappedInput:
     mapped: Float[Tensor, "t r m"]
     mixes: Float[Tensor, "h r e"]
     bias: Float[Tensor, "h e"] | None
+    shifts: tuple[Float[Tensor, "r"] | None, ...]
 
     def of_head(self, head: int) -> Float[Tensor, "t e m"]:
         """Return the values of one head, with the model's own bias."""
         values = self.mixes[head].mT @ self.mapped
         return values if self.bias is None else values.add_(self.bias[head].unsqueeze(-1))
+
+    def spanning(self, head: int) -> Float[Tensor, "t e m"]:
+        """Return values with the span of the head's own, V C^-1 where C has an inverse: without a product."""
+        shift = self.shifts[head]
+        if shift is None:
+            return self.of_head(head)
+        return self.mapped if self.bias is None else self.mapped + shift.unsqueeze(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +164,21 @@ class Values:
 
     def of_head(self, head: int) -> Float[Tensor, "t e m"]:
         """Return the values of one head, followed by those of its controls in the order of `counts`."""
+        size = self.v[head].square().mean().sqrt()
+        random = self.normal * torch.where(size > 0, size, 1)
+        return self._joined(head, random, None if self.maps is None else self.maps.of_head(head))
+
+    def spanning(self, head: int) -> Float[Tensor, "t e m"]:
+        """Return values with the same spans as those of the head and its controls, which are faster to make."""
+        return self._joined(head, self.normal, None if self.maps is None else self.maps.spanning(head))
+
+    def _joined(self, head: int, random: Tensor, mapped: Tensor | None) -> Float[Tensor, "t e m"]:
         own = self.v[head]
-        size = own.square().mean().sqrt()
-        next_heads = [(head + j) % len(self.v) for j in range(1, self.others + 1)]
         shuffled = own[:, self.orders].movedim(1, 0)
-        parts = [own[None], self.normal * torch.where(size > 0, size, 1), shuffled, self.v[next_heads]]
-        return torch.cat(parts if self.maps is None else [*parts, self.maps.of_head(head)])
+        last = head + 1 + self.others
+        next_heads = (self.v[head + 1 : last], self.v[: max(last - len(self.v), 0)])  # cyclically, without a copy
+        parts = [own[None], random, shuffled, *next_heads]
+        return torch.cat(parts if mapped is None else [*parts, mapped])
 
     def by_control(self) -> dict[Control | None, Float[Tensor, "t h m e"]]:
         """Return the values of all heads, under None, and of every control."""

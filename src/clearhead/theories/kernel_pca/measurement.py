@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.shapes import Bool
+from clearhead.shapes import Bool, all_finite
 from clearhead.theories.example import Example, Random
 from clearhead.theories.kernel_pca.captured import captured_by_head
 from clearhead.theories.kernel_pca.claims import CAPTURED
@@ -67,7 +67,7 @@ class KernelPCA:
         values = self._values(example, v.double(), slice(heads.start, heads.stop, step), keys, rng)
         samples = {}
         if CAPTURED in self.claims and example.wants(CAPTURED):
-            by_head = captured_by_head(k, values.of_head, scale=example.scale, sinks=sinks)
+            by_head = captured_by_head(k, values.spanning, scale=example.scale, sinks=sinks)
             numbers = by_head.repeat_interleave(step, dim=-1)
             samples[CAPTURED] = make_sample(
                 CAPTURED, numbers, values.counts, fewest_keys=self.draws.fewest_keys, shared=step
@@ -149,7 +149,7 @@ def _obstacle(example: Example) -> Reason | None:
     width = example.v.shape[-1]
     if int(_key_set(example).sum(dim=-1).min()) <= width:
         return Reason(ReasonKind.TOO_SHORT, f"at most {width} tokens, whose variance any {width} axes capture")
-    if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k, example.v)):
+    if not all(all_finite(x) for x in (example.q, example.k, example.v)):
         return NOT_FINITE
     return None
 
