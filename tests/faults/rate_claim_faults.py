@@ -4,6 +4,7 @@ from fault import Fault
 
 MEASURED = ("tests/theories/coding_rate/test_measurement.py",)
 CURVES = ("tests/theories/coding_rate/test_depth.py",)
+BLOCK = ("tests/theories/coding_rate/test_block.py",)
 SUBSPACES = ("tests/theories/coding_rate/test_subspaces.py",)
 ABLATED = ("tests/theories/coding_rate/test_ablations.py",)
 JUDGED = ("tests/audit/test_one_sided.py",)
@@ -20,15 +21,15 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: scale matched the wrong way round",
         f"{WHERE}/block.py",
-        "ratio = (self._projected.size / after.size.clamp_min(SMALLEST)).square()",
-        "ratio = (after.size / self._projected.size.clamp_min(SMALLEST)).square()",
+        "factors[count : 2 * count] = (sizes[0] * _inverse(sizes)).square()",
+        "factors[count : 2 * count] = (sizes * _inverse(sizes[0])).square()",
         MEASURED,
     ),
     Fault(
         "rate: unit length in the subspace, not in the whole space",
         f"{WHERE}/block.py",
-        "_gram(_at_length_one(self.coordinates, self.lengths))",
-        "_gram(self.coordinates / torch.linalg.vector_norm(self.coordinates, dim=-1, keepdim=True))",
+        "self._gram(coordinates * _inverse(lengths).unsqueeze(-1))",
+        "self._gram(torch.nn.functional.normalize(coordinates.unflatten(-1, (self._bases.k, -1)), dim=-1).flatten(-2))",
         MEASURED,
     ),
     Fault(
@@ -41,8 +42,8 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: exchanged tokens instead of exchanged additions",
         f"{WHERE}/block.py",
-        "additions = (after.coordinates - before)[:, sources].movedim(1, 0)",
-        "additions = after.coordinates[:, sources].movedim(1, 0) - before",
+        "exchanged = before + (after - before)[sets.sources]",
+        "exchanged = after[sets.sources]",
         MEASURED,
     ),
     Fault(
@@ -97,9 +98,23 @@ RATE_CLAIM_FAULTS = (
     Fault(
         "rate: reflected bases lose directions outside the tokens",
         f"{WHERE}/subspaces.py",
-        "return projected.add_(signs[:, -1, None, None] * outside.unsqueeze(1))",
-        "return projected",
+        "projected.expand(len(index), -1, -1)",
+        "(along.mT @ inside).expand(len(index), -1, -1)",
         SUBSPACES,
+    ),
+    Fault(
+        "rate: directions reflected in other draws too",
+        f"{WHERE}/subspaces.py",
+        "(along[index] * weight.unsqueeze(-1)).mT",
+        "along[index].mT",
+        BLOCK,
+    ),
+    Fault(
+        "rate: changes in reflected subspaces at another size",
+        f"{WHERE}/block.py",
+        "factors, sets = [1.0, 1.0, ratio, *[1.0] * raw]",
+        "factors, sets = [1.0, 1.0, 1.0, *[1.0] * raw]",
+        BLOCK,
     ),
     Fault(
         "rate: density without its square",
@@ -110,16 +125,16 @@ RATE_CLAIM_FAULTS = (
     ),
     Fault(
         "rate: curves before attention, not after it",
-        f"{WHERE}/head_samples.py",
-        "raw, unit = rates.raw[0], rates.unit[0]",
-        "raw, unit = block.before.matched, block.before.unit",
+        f"{WHERE}/depth.py",
+        "(before, unit), raw = rates.unit[:2], rates.raw[1]",
+        "(unit, before), raw = rates.unit[:2], rates.raw[0]",
         CURVES,
     ),
     Fault(
         "rate: one random subspace for all heads",
         f"{WHERE}/depth.py",
-        "heads * float(random.raw.mean())",
-        "float(random.raw.mean())",
+        "heads * float(random.raw[1].mean())",
+        "float(random.raw[1].mean())",
         CURVES,
     ),
     Fault(

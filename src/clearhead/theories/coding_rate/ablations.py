@@ -51,17 +51,19 @@ def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor
     own = v[:, rows]
     replaced = {
         UNIFORM: _mean_of_visible(v, mask).expand_as(out),
-        IDENTITY: own if mask is None else torch.where(_sees_itself(mask, rows), own, out),
+        IDENTITY: own if mask is None else _where(_sees_itself(mask, rows), own, out),
     }
     if len(q) > 1:
         replaced[OTHER_HEAD] = _with_weights_of_next_head(example, q, k, v, mask, rows)
     if mask is not None:
         has_keys = mask.any(dim=-1, keepdim=True)
-        replaced = {control: torch.where(has_keys, x, out) for control, x in replaced.items()}
+        replaced = {control: _where(has_keys, x, out) for control, x in replaced.items()}
     output_weight = example.output_weight
     weight = example.per_call.get("output weight", lambda: output_weight.detach().cpu().double().flatten(0, 1))
-    differences = torch.stack([(x - out).movedim(0, 1).flatten(1) for x in replaced.values()])
-    sums = tokens.total + differences @ weight
+    differences = out.new_empty(len(replaced), out.shape[1], out.shape[0], out.shape[2])
+    for difference, x in zip(differences, replaced.values(), strict=True):
+        torch.sub(x, out, out=difference.movedim(1, 0))
+    sums = (differences.flatten(2) @ weight).add_(tokens.total)
     return {control: sums[index : index + 1] for index, control in enumerate(replaced)}
 
 
@@ -73,6 +75,11 @@ def _mean_of_visible(v: Float[Tensor, "h m e"], mask: Bool[Tensor, "#h n m"] | N
         mask = mask[:, :1]
     weights = mask.double() / mask.sum(dim=-1, keepdim=True).clamp_min(1)
     return weights @ v
+
+
+def _where(condition: Bool[Tensor, "#h n 1"], x: Float[Tensor, "h n e"], other: Float[Tensor, "h n e"]) -> Tensor:
+    """Return x where the condition holds, without a copy if it always does."""
+    return x if bool(condition.all()) else torch.where(condition, x, other)
 
 
 def _sees_itself(mask: Bool[Tensor, "#h n m"], rows: Bool[Tensor, "m"]) -> Bool[Tensor, "#h n 1"]:

@@ -1,4 +1,4 @@
-r"""The change of the coding rate in every head's subspace at one block, for one input and for its controls.
+r"""Coding rates in every head's subspace at one block, for one input and for its controls.
 
 The projection of a token scaled to length one is the token's projection divided by its length, so all variants are
 scalings of the same projection. Additions of other tokens are sums of projections that are known already.
@@ -9,14 +9,13 @@ to the last digit, have products and determinants in double precision. In reflec
 of the projections, where their error is shown to be below 2^-16 of the rate (`log_det`); elsewhere in double.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.numerics.logdet import log_det, log_det_of_gram
+from clearhead.numerics.logdet import log_det_by_gram, log_det_of_gram
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float, Int
 from clearhead.theories.coding_rate.claims import COMPRESSION, RAW, SCALE_MATCHED, UNIT_NORM
@@ -26,8 +25,8 @@ from clearhead.theories.theory import Claim
 __all__ = [
     "Bases",
     "Block",
-    "Projected",
     "Rates",
+    "TokenSets",
     "draw_sources",
     "exchanged_additions",
     "relative_change",
@@ -57,47 +56,51 @@ class Bases:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Projected:
-    """Sets of tokens in subspaces, in coordinates of their bases, and the lengths of the tokens themselves."""
+class TokenSets:
+    """Sets of tokens of one input, first Z before the block, then Z+, and the lengths of the tokens.
 
-    coordinates: Float[Tensor, "*s k n p"]
-    lengths: Float[Tensor, "*#s n"]
+    sources: further sets are Z with the additions Z+ - Z of other tokens, of these; see `draw_sources`
+    exchanged: the lengths of the tokens of these sets
+    """
+
+    tokens: Float[Tensor, "s n c"]
+    lengths: Float[Tensor, "s n"]
+    sources: Int[Tensor, "t n"] | None = None
+    exchanged: Float[Tensor, "t n"] | None = None
+
+    @classmethod
+    def of(cls, tokens: Float[Tensor, "s n c"], sources: Int[Tensor, "t n"] | None = None) -> "TokenSets":
+        """Measure the tokens' lengths."""
+        exchanged = None if sources is None else _lengths(exchanged_additions(tokens[0], tokens[1], sources))
+        return cls(tokens=tokens, lengths=_lengths(tokens), sources=sources, exchanged=exchanged)
 
     @property
-    def size(self) -> Float[Tensor, "*#s"]:
-        """Frobenius norm of the tokens."""
-        norm: Tensor = torch.linalg.vector_norm(self.lengths, dim=-1)
-        return norm
+    def zeros(self) -> int:
+        """Number of tokens of Z and Z+ that are zero, which cannot be scaled to length one."""
+        return int((self.lengths[:2] == 0).sum())
 
-    def of(self, index: int) -> "Projected":
-        """Return one of several sets of tokens."""
-        return Projected(coordinates=self.coordinates[index], lengths=self.lengths[index])
-
-    def gram(self) -> Float[Tensor, "*s k p p"]:
-        """Return the products of the coordinates."""
-        return _gram(self.coordinates)
-
-    def gram_at_length_one(self) -> Float[Tensor, "*s k p p"]:
-        """Return the products of the coordinates of tokens scaled to length one."""
-        return _gram(_at_length_one(self.coordinates, self.lengths))
+    def only(self, *indices: int) -> "TokenSets":
+        """Return some of the sets, without exchanged additions."""
+        return TokenSets(tokens=self.tokens[list(indices)], lengths=self.lengths[list(indices)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Coding rates in subspaces: of tokens at length one, at the size of tokens before the block, and as they are."""
+    """Coding rates in subspaces: of tokens at length one, at the size of Z, and as they are. The first set is Z.
 
-    unit: Float[Tensor, "*s k"]
-    matched: Float[Tensor, "*s k"]
-    raw: Float[Tensor, "*s k"] | None
+    raw: may be of the first sets alone; at_size: of Z at the size of Z+
+    """
+
+    unit: Float[Tensor, "s k"]
+    matched: Float[Tensor, "s k"]
+    raw: Float[Tensor, "r k"]
+    at_size: Float[Tensor, "k"]
 
 
-def relative_changes(before: Rates, after: Rates) -> dict[Claim, Array]:
-    """Return (R+ - R) / R for each claim; NaN where R is zero. The primary is the less compressing of two."""
-    unit, matched = relative_change(before.unit, after.unit), relative_change(before.matched, after.matched)
-    changes = {COMPRESSION: np.maximum(unit, matched), UNIT_NORM: unit, SCALE_MATCHED: matched}
-    if after.raw is not None:
-        changes[RAW] = relative_change(before.matched, after.raw)
-    return changes
+def relative_changes(rates: Rates) -> dict[Claim, Array]:
+    """Return (R+ - R) / R from Z to every other set, for each claim; NaN where R is zero."""
+    unit, matched, raw = (relative_change(x[0], x[1:]) for x in (rates.unit, rates.matched, rates.raw))
+    return _by_claim(unit, matched) | {RAW: raw}
 
 
 def relative_change(before: Float[Tensor, "*#s k"], after: Float[Tensor, "*s k"]) -> Array:
@@ -106,74 +109,79 @@ def relative_change(before: Float[Tensor, "*#s k"], after: Float[Tensor, "*s k"]
     return change
 
 
+def _by_claim(unit: Array, matched: Array) -> dict[Claim, Array]:
+    """Return the changes by claim. The primary is the less compressing of two."""
+    return {COMPRESSION: np.maximum(unit, matched), UNIT_NORM: unit, SCALE_MATCHED: matched}
+
+
 class Block:
-    """Tokens Z before a block and their rates in subspaces U_h, whose bases are used as given."""
+    """Sets of tokens in subspaces U_h, whose bases are used as given."""
 
-    def __init__(self, tokens: Float[Tensor, "n c"], bases: Bases, *, eps: float) -> None:
-        self._bases = bases
-        self._tokens = tokens
-        self._a = bases.width / (len(tokens) * eps**2)
-        self._projected = self.project(tokens)
-        self._gram = self._projected.gram()
-        unit, raw = self._rate(torch.stack([self._projected.gram_at_length_one(), self._gram]))
-        self.before = Rates(unit=unit, matched=raw, raw=raw)
+    def __init__(self, sets: TokenSets, bases: Bases, *, eps: float) -> None:
+        self._sets, self._bases = sets, bases
+        self._a = bases.width / (sets.tokens.shape[1] * eps**2)
+        self._projected = sets.tokens.to(bases.flat.dtype) @ bases.flat
 
-    def project(self, tokens: Float[Tensor, "*s n c"]) -> Projected:
-        """Return tokens in these subspaces."""
-        flat = self._bases.flat
-        projected = (tokens.to(flat.dtype) @ flat).reshape(*tokens.shape[:-1], self._bases.k, -1).movedim(-2, -3)
-        return Projected(coordinates=projected.double(), lengths=_lengths(tokens.double()))
+    def rates(self, *, raw: int | None = None) -> Rates:
+        """Return the rates of all sets; those of tokens as they are of the first `raw` sets, by default of all."""
+        coordinates, lengths = self._with_exchanged()
+        sizes = _size(lengths)
+        count, raw = len(sizes), len(sizes) if raw is None else raw
+        factors = torch.ones(2 * count + raw, dtype=torch.float64)
+        factors[count : 2 * count] = (sizes[0] * _inverse(sizes)).square()
+        factors[2 * count] = (sizes[1] * _inverse(sizes[0])).square()
+        gram, at_length_one = self._gram(coordinates), self._gram(coordinates * _inverse(lengths).unsqueeze(-1))
+        rates = log_det_of_gram(torch.cat([at_length_one, gram, gram[:raw]]), a=self._a * factors[:, None]) / 2
+        unit, matched, others = rates[:count], rates[count : 2 * count], rates[2 * count :]
+        return Rates(unit=unit, matched=matched, raw=torch.cat([matched[:1], others[1:]]), at_size=others[0])
 
-    def exchange_additions(
-        self, after: Projected, sources: Int[Tensor, "t n"], exchanged: Float[Tensor, "t n c"]
-    ) -> Projected:
-        """Return `exchanged_additions` in these subspaces, from Z and Z+ in them."""
-        before = self._projected.coordinates
-        additions = (after.coordinates - before)[:, sources].movedim(1, 0)
-        return Projected(coordinates=before + additions, lengths=_lengths(exchanged))
-
-    def rates(self, after: Projected) -> Rates:
-        """Return the rates of tokens at length one, at the size of Z, and as they are."""
-        gram = after.gram()
-        ratio = (self._projected.size / after.size.clamp_min(SMALLEST)).square()[..., None, None, None]
-        unit, matched, raw = self._rate(torch.stack([after.gram_at_length_one(), gram * ratio, gram]))
-        return Rates(unit=unit, matched=matched, raw=raw)
-
-    def rate_at_size(self, size: Float[Tensor, ""]) -> Float[Tensor, "k"]:
-        """Return the rates of Z scaled to a Frobenius norm."""
-        return self._rate(self._gram * (size / self._projected.size.clamp_min(SMALLEST)).square())
+    def _with_exchanged(self) -> tuple[Float[Tensor, "s n kp"], Float[Tensor, "s n"]]:
+        """Return the coordinates and lengths of all sets, from Z and Z+ where additions are exchanged."""
+        coordinates, sets = self._projected.double(), self._sets
+        if sets.sources is None or sets.exchanged is None:
+            return coordinates, sets.lengths
+        before, after = coordinates[:2]
+        exchanged = before + (after - before)[sets.sources]
+        return torch.cat([coordinates, exchanged]), torch.cat([sets.lengths, sets.exchanged])
 
     def changes_in_reflected(
-        self, tokens: Float[Tensor, "n c"], reflections: Reflections, *, raw: bool
+        self, same: Float[Tensor, "k"], reflections: Reflections, *, raw: bool
     ) -> dict[Claim, Array]:
-        """Return the relative changes from Z to these tokens in the subspaces S U_h, by draw and head.
+        """Return the relative changes from Z to Z+ in the subspaces S U_h, by draw and head.
 
-        Z has the same raw rate there as in U_h.
+        same: the raw rate of Z in U_h, which it has in S U_h too
         """
-        flat, k = self._bases.flat, self._bases.k
-        before, after = (reflections.project(z.to(flat.dtype), flat, k) for z in (self._tokens, tokens))
-        lengths, size = _lengths(tokens), self._projected.size
-        ratio = float((size / torch.linalg.vector_norm(lengths).clamp_min(SMALLEST)).square())
-        same = self.before.matched.expand(len(reflections.signs), -1)
-        of_before = Rates(unit=self._rate_of(_at_length_one(before, self._projected.lengths)), matched=same, raw=same)
-        of_after = Rates(
-            unit=self._rate_of(_at_length_one(after, lengths)),
-            matched=self._rate_of(after, ratio),
-            raw=self._rate_of(after) if raw else None,
+        sizes = _size(self._sets.lengths[:2])
+        ratio = float((sizes[0] * _inverse(sizes[1])).square())
+        *unit, after = self._reflected(reflections)
+        factors, sets = [1.0, 1.0, ratio, *[1.0] * raw], [*unit, after, *[after] * raw]
+        grams = [self._gram(x) for x in (*unit, after)]
+        rates = log_det_by_gram(
+            torch.stack([*grams, *grams[-1:] * raw]),
+            lambda: torch.stack([self._by_head(x) for x in sets]),
+            a=self._a * torch.tensor(factors, dtype=torch.float64)[:, None, None],
         )
-        return relative_changes(of_before, of_after)
+        of_before, of_after, matched, *as_they_are = rates.double() / 2
+        changes = _by_claim(relative_change(of_before, of_after), relative_change(same, matched))
+        return changes | ({RAW: relative_change(same, as_they_are[0])} if raw else {})
 
-    def _rate_of(self, coordinates: Float[Tensor, "k t n p"], factor: float = 1.0) -> Float[Tensor, "t k"]:
-        return log_det(coordinates, a=self._a * factor).double().mT / 2
+    def _reflected(self, reflections: Reflections) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the coordinates (t, n, kp) in reflected subspaces of Z and Z+ at length one, and of Z+ as it is."""
+        inverse, n = _inverse(self._sets.lengths[:2]).to(self._projected.dtype).unsqueeze(-1), len(self._projected[0])
+        scale = torch.cat([inverse[0], torch.ones_like(inverse[1])])
+        tokens, projected = (x[:2].flatten(0, 1).to(scale.dtype) * scale for x in (self._sets.tokens, self._projected))
+        reflected = reflections.project(tokens, projected, self._bases.flat)
+        return reflected[:, :n], reflected[:, n:] * inverse[1], reflected[:, n:]
 
-    def _rate(self, gram: Float[Tensor, "*s k p p"]) -> Float[Tensor, "*s k"]:
-        return log_det_of_gram(gram, a=self._a) / 2
+    def _by_head(self, coordinates: Float[Tensor, "s n kp"]) -> Float[Tensor, "s k n p"]:
+        by_head = coordinates.reshape(*coordinates.shape[:-1], self._bases.k, self._bases.width)
+        return by_head.movedim(-2, -3)
 
-
-def join(parts: Sequence[Projected]) -> Projected:
-    """Return several sets of tokens as one."""
-    coordinates, lengths = ([getattr(part, name) for part in parts] for name in ("coordinates", "lengths"))
-    return Projected(coordinates=torch.cat(coordinates), lengths=torch.cat(lengths))
+    def _gram(self, coordinates: Float[Tensor, "s n kp"]) -> Float[Tensor, "s k p p"]:
+        """Return the products of the coordinates in each subspace."""
+        x = self._by_head(coordinates).numpy()
+        # numpy computes one half of a symmetric product, of matrices side by side too; torch would copy them.
+        return torch.from_numpy(np.matmul(x.swapaxes(-1, -2), x))
 
 
 def _lengths(tokens: Float[Tensor, "*s n c"]) -> Float[Tensor, "*s n"]:
@@ -181,17 +189,15 @@ def _lengths(tokens: Float[Tensor, "*s n c"]) -> Float[Tensor, "*s n"]:
     return lengths
 
 
-def _at_length_one(
-    coordinates: Float[Tensor, "*s k n p"], lengths: Float[Tensor, "*#s n"]
-) -> Float[Tensor, "*s k n p"]:
-    """Return the coordinates of tokens scaled to length one; zero tokens stay zero."""
-    inverse = torch.where(lengths > 0, 1 / lengths.clamp_min(SMALLEST), 0)
-    return coordinates * inverse[..., None, :, None].to(coordinates.dtype)
+def _size(lengths: Float[Tensor, "*s n"]) -> Float[Tensor, "*s"]:
+    """Return the Frobenius norm of tokens of these lengths."""
+    size: Tensor = torch.linalg.vector_norm(lengths, dim=-1)
+    return size
 
 
-def _gram(coordinates: Float[Tensor, "*s n p"]) -> Float[Tensor, "*s p p"]:
-    coordinates = coordinates.contiguous()
-    return coordinates.mT @ coordinates
+def _inverse(lengths: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+    """Return the factor that scales a token, or tokens, of each length to length one; zero for zero tokens."""
+    return torch.where(lengths > 0, 1 / lengths.clamp_min(SMALLEST), 0)
 
 
 def draw_sources(count: int, *, draws: int, generator: torch.Generator) -> Int[Tensor, "t n"]:

@@ -1,9 +1,7 @@
 """Quantities by layer, as the papers draw them over depth: of the model and of its controls."""
 
 import numpy as np
-from torch import Tensor
 
-from clearhead.shapes import Float
 from clearhead.theories.coding_rate.block import Rates
 from clearhead.theories.coding_rate.claims import (
     AT_THIS_SIZE,
@@ -23,30 +21,23 @@ from clearhead.theories.theory import Claim, Control, Sample
 __all__ = ["rates_by_layer", "sparsity_by_layer"]
 
 
-def rates_by_layer(
-    raw: Float[Tensor, "k"],
-    unit: Float[Tensor, "k"],
-    *,
-    before: Float[Tensor, "k"] | None = None,
-    at_size: Float[Tensor, "k"] | None = None,
-    random: Rates | None = None,
-) -> dict[Claim, Sample]:
+def rates_by_layer(rates: Rates, *, random: Rates | None = None) -> dict[Claim, Sample]:
     """Return R^c of one input after the sum, of tokens as they are and at length one.
 
-    before: of tokens before the block at length one; at_size: of these tokens at the size of the sum
-    random: of tokens after the sum in random subspaces
+    rates, random: of tokens before the block and after the sum, in the heads' subspaces and in random ones
     """
-    if before is None or at_size is None or random is None or random.raw is None:
+    (before, unit), raw = rates.unit[:2], rates.raw[1]
+    if random is None:
         return {RAW_RATE: _sample(float(raw.sum())), UNIT_RATE: _sample(float(unit.sum()))}
     heads = len(raw)
     return {
         RAW_RATE: _sample(
             float(raw.sum()),
-            {AT_THIS_SIZE: float(at_size.sum()), IN_RANDOM_SUBSPACES: heads * float(random.raw.mean())},
+            {AT_THIS_SIZE: float(rates.at_size.sum()), IN_RANDOM_SUBSPACES: heads * float(random.raw[1].mean())},
         ),
         UNIT_RATE: _sample(
             float(unit.sum()),
-            {BEFORE_ATTENTION: float(before.sum()), IN_RANDOM_SUBSPACES: heads * float(random.unit.mean())},
+            {BEFORE_ATTENTION: float(before.sum()), IN_RANDOM_SUBSPACES: heads * float(random.unit[1].mean())},
         ),
     }
 

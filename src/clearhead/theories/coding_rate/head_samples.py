@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.moments import Array
-from clearhead.shapes import Float, Int
+from clearhead.shapes import Float
 from clearhead.theories.coding_rate.ablations import ablated_sums, apply_norm, can_ablate, without_rounding
 from clearhead.theories.coding_rate.block import (
     Bases,
     Block,
+    TokenSets,
     draw_sources,
     exchanged_additions,
-    join,
     relative_change,
     relative_changes,
 )
@@ -79,20 +79,20 @@ class FixedDraws:
 class HeadSamples:
     """The claims on heads of one input, in any subspaces.
 
-    sums: Z+ of the model, and of the controls on attention
-    sources: by draw, the token whose addition each token gets; None without controls
-    normed: the sums by draw after the norm that follows, if there is one
-    fixed: the draws of the layer, and `random` the tokens in its random subspaces; None without controls
+    sets: the tokens before the block, the sums Z+ of the model and of the controls on attention, these after the norm
+        that follows if it counts, and additions of other tokens
+    sums, normed: where each control is among the sets after the first, under None the model; `normed` may be empty
+    fixed: the draws of the layer; None without controls
     raw: whether rates of tokens as they are count
     """
 
     tokens: Tokens
-    sums: Mapping[Control | None, Float[Tensor, "1 n c"]]
-    sources: Int[Tensor, "t n"] | None
-    normed: Mapping[Control | None, Float[Tensor, "_ n c"]]
+    sets: TokenSets
+    sums: Mapping[Control | None, slice]
+    normed: Mapping[Control | None, slice]
     fixed: FixedDraws | None
-    random: Block | None
     raw: bool
+    eps: float
 
     @classmethod
     def of(
@@ -100,66 +100,53 @@ class HeadSamples:
     ) -> "HeadSamples":
         """Prepare the controls if they are wanted."""
         norm = example.stream.norm if example.stream is not None and example.wants(AFTER_NORM) else None
-        raw = example.wants(RAW)
         sums: dict[Control | None, Tensor] = {None: tokens.total[None]}
         normed: dict[Control | None, Tensor] = {} if norm is None else {None: tokens.between[None]}
-        if not example.controls:
-            return cls(tokens=tokens, sums=sums, sources=None, normed=normed, fixed=None, random=None, raw=raw)
-        sources = draw_sources(len(tokens.before), draws=draws.other_tokens, generator=generator)
-        if can_ablate(example):
-            sums.update(ablated_sums(example, tokens).items())
-        if norm is not None:
-            exchanged = exchanged_additions(tokens.before, tokens.total, sources)
-            of_controls = {
-                OTHER_TOKENS: exchanged,
-                **{control: x for control, x in sums.items() if control is not None},
-            }
-            normed |= {control: apply_norm(norm, x) for control, x in of_controls.items()}
-            normed[NORM_ALONE] = apply_norm(norm, tokens.before)[None]
-        fixed = FixedDraws.of(example, c=tokens.before.shape[-1], p=p, draws=draws, dtype=tokens.dtype)
-        random = Block(tokens.before, fixed.bases, eps=eps)
-        return cls(tokens=tokens, sums=sums, sources=sources, normed=normed, fixed=fixed, random=random, raw=raw)
+        fixed = sources = None
+        if example.controls:
+            sources = draw_sources(len(tokens.before), draws=draws.other_tokens, generator=generator)
+            ablated = ablated_sums(example, tokens) if can_ablate(example) else {}
+            sums.update(ablated.items())
+            if norm is not None:
+                exchanged = exchanged_additions(tokens.before, tokens.total, sources)
+                normed |= {c: apply_norm(norm, x) for c, x in {OTHER_TOKENS: exchanged, **ablated}.items()}
+                normed[NORM_ALONE] = apply_norm(norm, tokens.before)[None]
+            fixed = FixedDraws.of(example, c=tokens.before.shape[-1], p=p, draws=draws, dtype=tokens.dtype)
+        sets = TokenSets.of(torch.cat([tokens.before[None], *sums.values(), *normed.values()]), sources)
+        of_sums, of_normed = _slices(sums), _slices(normed, first=len(sums))
+        if sources is not None:
+            of_sums[OTHER_TOKENS] = slice(len(sets.tokens) - 1, None)
+        return cls(
+            tokens=tokens, sets=sets, sums=of_sums, normed=of_normed, fixed=fixed, raw=example.wants(RAW), eps=eps
+        )
 
-    def measure(self, block: Block) -> tuple[dict[Claim, Sample], dict[Claim, Sample]]:
-        """Return every claim on heads in the subspaces of the block, and the rates by layer."""
-        after = block.project(torch.cat(list(self.sums.values())))
-        own, parts, counts = after.of(0), [after], dict.fromkeys(self.sums, 1)
-        if self.sources is not None:
-            exchanged = exchanged_additions(self.tokens.before, self.tokens.total, self.sources)
-            parts.append(block.exchange_additions(own, self.sources, exchanged))
-            counts[OTHER_TOKENS] = len(self.sources)
-        rates = block.rates(join(parts))
-        changes = relative_changes(block.before, rates)
-        samples = {claim: self._sample(counts, x) for claim, x in changes.items() if claim is not RAW or self.raw}
+    def measure(self, bases: Bases) -> tuple[dict[Claim, Sample], dict[Claim, Sample]]:
+        """Return every claim on heads in these subspaces, and the rates by layer."""
+        block = Block(self.sets, bases, eps=self.eps)
+        rates = block.rates(raw=None if self.raw else 2)
+        changes = relative_changes(rates)
+        samples = {claim: self._sample(self.sums, x) for claim, x in changes.items() if claim is not RAW or self.raw}
         if self.normed:
-            normed = block.rates(block.project(torch.cat(list(self.normed.values()))))
-            of_normed = relative_changes(block.before, normed)[COMPRESSION]
-            samples[AFTER_NORM] = self._sample({control: len(x) for control, x in self.normed.items()}, of_normed)
-        assert rates.raw is not None
-        raw, unit = rates.raw[0], rates.unit[0]
-        if self.fixed is None or self.random is None:
-            return samples, rates_by_layer(raw, unit)
-        at_size = block.rate_at_size(own.size)
-        in_random = self.random.rates(self.random.project(self.tokens.total))
-        curves = rates_by_layer(raw, unit, before=block.before.unit, at_size=at_size, random=in_random)
+            samples[AFTER_NORM] = self._sample(self.normed, changes[COMPRESSION])
+        if self.fixed is None:
+            return samples, rates_by_layer(rates)
+        indices = (0, 1, *(1 + of_set.start for control, of_set in self.normed.items() if control is None))
+        random = Block(self.sets.only(*indices), self.fixed.bases, eps=self.eps).rates(raw=2)
+        in_random = relative_changes(random)
+        elsewhere = {claim: x[0] for claim, x in in_random.items()}
+        if self.normed:
+            elsewhere[AFTER_NORM] = in_random[COMPRESSION][1]
         reflections = Reflections.of(self.tokens.before, self.fixed.signs)
-        reflected = block.changes_in_reflected(self.tokens.total, reflections, raw=self.raw)
-        elsewhere = relative_changes(self.random.before, in_random)
-        if self.normed:
-            between = self.random.rates(self.random.project(self.tokens.between))
-            elsewhere[AFTER_NORM] = relative_changes(self.random.before, between)[COMPRESSION]
-        resized = relative_change(block.before.matched, at_size)[np.newaxis]
+        reflected = block.changes_in_reflected(rates.matched[0], reflections, raw=self.raw)
+        resized = relative_change(rates.matched[0], rates.at_size)[np.newaxis]
         return {
             claim: Sample(value=x.value, controls={**x.controls, **_controls(claim, resized, reflected, elsewhere)})
             for claim, x in samples.items()
-        }, curves
+        }, rates_by_layer(rates, random=random)
 
-    def _sample(self, counts: Mapping[Control | None, int], changes: Array) -> Sample:
-        """Return the changes of the model and of each control, which come in the order of the counts of draws.
-
-        An ablation that differs by rounding alone does not differ.
-        """
-        parts = dict(zip(counts, np.split(changes, np.cumsum(list(counts.values()))[:-1]), strict=True))
+    def _sample(self, sets: Mapping[Control | None, slice], changes: Array) -> Sample:
+        """Return the changes of the model and of each control. An ablation that differs by rounding does not differ."""
+        parts = {control: changes[of_set] for control, of_set in sets.items()}
         value = parts.pop(None)[0]
         return Sample(
             value=value,
@@ -169,6 +156,15 @@ class HeadSamples:
                 if control is not None
             },
         )
+
+
+def _slices(sets: Mapping[Control | None, Tensor], *, first: int = 0) -> dict[Control | None, slice]:
+    """Return where each control is if its sets follow each other."""
+    slices = {}
+    for control, x in sets.items():
+        slices[control] = slice(first, first + len(x))
+        first += len(x)
+    return slices
 
 
 def _controls(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.numerics.coding_rate import check_eps
 from clearhead.theories.coding_rate.ablations import NO_ABLATION, NO_NORM, can_ablate
-from clearhead.theories.coding_rate.block import Bases, Block
+from clearhead.theories.coding_rate.block import Bases
 from clearhead.theories.coding_rate.claims import (
     BEFORE_MLP,
     COMPRESSION,
@@ -93,17 +93,16 @@ class CodingRate:
             ("bases", example.layer, tokens.dtype), lambda: Bases.of(orthonormal_bases(weights), tokens.dtype)
         )
         prepared = HeadSamples.of(example, tokens, p=bases.width, eps=self.eps, draws=self.draws, generator=rng.torch)
-        measured, curves = prepared.measure(Block(tokens.before, bases, eps=self.eps))
+        measured, curves = prepared.measure(bases)
         if not can_ablate(example):
             return curves
         samples = repeat(measured, example.groups)
         if maps.tied and example.wants(RAW_MAP):
-            block = Block(tokens.before, Bases.of(weights, tokens.dtype), eps=self.eps)
-            raw_map = prepared.measure(block)[0][COMPRESSION]
+            raw_map = prepared.measure(Bases.of(weights, tokens.dtype))[0][COMPRESSION]
             # Random subspaces are left out: their bases are orthonormal and the learned map is not.
             controls = {control: x for control, x in raw_map.controls.items() if control is not RANDOM_SUBSPACE}
             samples |= repeat({RAW_MAP: dataclasses.replace(raw_map, controls=controls)}, example.groups)
-        if tokens.zeros:
+        if prepared.sets.zeros:
             samples[COMPRESSION] = dataclasses.replace(samples[COMPRESSION], caveat=ZERO_TOKENS)
         samples |= curves
         if tokens.sampled:

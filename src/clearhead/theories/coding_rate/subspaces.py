@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead.heads import LinearMap
 from clearhead.numerics.moments import Array
+from clearhead.numerics.orthonormal import orthonormal_columns
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.shapes import Float
 from clearhead.theories.example import Example
@@ -54,19 +55,17 @@ def orthonormal_bases(maps: Float[Tensor, "k c f"]) -> Float[Tensor, "k c p"]:
     basis, triangular = torch.linalg.qr(maps)
     _, c, f = maps.shape
     threshold = max(c, f) * machine_epsilon(torch.float32)
-    left, values, _ = torch.linalg.svd(triangular)
+    values = torch.linalg.svdvals(triangular)
     in_span = values > threshold * values[:, :1]
     if bool(in_span.all()):
         return basis
-    reduced: Tensor = basis @ left * in_span.unsqueeze(-2)
+    reduced: Tensor = basis @ torch.linalg.svd(triangular).U * in_span.unsqueeze(-2)
     return reduced
 
 
 def random_bases(draws: int, *, c: int, p: int, generator: torch.Generator) -> Float[Tensor, "t c p"]:
     """Return orthonormal bases of uniformly distributed subspaces."""
-    gaussian = torch.randn(draws, c, p, generator=generator, dtype=torch.float64)
-    basis: Tensor = torch.linalg.qr(gaussian).Q
-    return basis
+    return orthonormal_columns(torch.randn(draws, c, p, generator=generator, dtype=torch.float64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +82,26 @@ class Reflections:
     @classmethod
     def of(cls, tokens: Float[Tensor, "n c"], signs: Float[Tensor, "t c1"]) -> "Reflections":
         """Reflect the tokens' principal directions, from the strongest on, by the first signs of each draw."""
-        directions = torch.linalg.svd(tokens, full_matrices=False).Vh
+        # LAPACK takes half as long for a tall matrix as for a wide one.
+        directions = torch.linalg.svd(tokens.mT, full_matrices=False).U.mT
         return cls(directions=directions, signs=torch.cat([signs[:, : len(directions)], signs[:, -1:]], dim=1))
 
-    def project(self, tokens: Float[Tensor, "n c"], bases: Float[Tensor, "c kp"], k: int) -> Float[Tensor, "k t n p"]:
-        """Return Z S U_h for every one of k subspaces, whose bases are side by side, and every draw."""
-        directions, signs = (x.to(tokens.dtype) for x in (self.directions, self.signs))
-        inside, along = directions @ bases, tokens @ directions.mT
-        outside = tokens @ bases - along @ inside
-        reflected = (along * signs[:, None, :-1]).flatten(0, 1)
-        inside, outside = (x.reshape(len(x), k, -1).movedim(1, 0) for x in (inside, outside))
-        projected: Tensor = (reflected @ inside.contiguous()).reshape(k, len(signs), len(tokens), -1)
-        return projected.add_(signs[:, -1, None, None] * outside.unsqueeze(1))
+    def project(
+        self, tokens: Float[Tensor, "n c"], projected: Float[Tensor, "n kp"], bases: Float[Tensor, "c kp"]
+    ) -> Float[Tensor, "t n kp"]:
+        """Return Z S U for every draw, up to its sign, from Z U; U are bases of subspaces side by side.
+
+        Up to the sign the complement is not reflected, and S = I - 2 D^T D for the reflected directions D.
+        """
+        flipped = self.signs[:, :-1] != self.signs[:, -1:]
+        # The reflected directions of every draw come first, then others with weight zero, as many as one draw needs.
+        index = flipped.byte().argsort(dim=1, descending=True, stable=True)[:, : int(flipped.sum(dim=1).max())]
+        weight = flipped.gather(1, index).to(tokens.dtype)
+        directions = self.directions.to(tokens.dtype)
+        inside, along = directions @ bases, directions @ tokens.mT
+        return torch.baddbmm(
+            projected.expand(len(index), -1, -1), (along[index] * weight.unsqueeze(-1)).mT, inside[index], alpha=-2
+        )
 
 
 def random_signs(draws: int, count: int, *, generator: torch.Generator) -> Float[Tensor, "t n"]:

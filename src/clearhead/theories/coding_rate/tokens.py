@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.shapes import Bool, Float
+from clearhead.shapes import Bool, Float, all_finite
 from clearhead.theories.example import Example
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import sample_tokens
@@ -34,11 +34,6 @@ class Tokens:
     dtype: torch.dtype
     sampled: bool = False
 
-    @property
-    def zeros(self) -> int:
-        """Number of zero tokens, which cannot be scaled to length one."""
-        return sum(int((z == 0).all(dim=-1).sum()) for z in (self.before, self.total))
-
 
 def tokens_of(example: Example, generator: torch.Generator) -> Tokens | Reason:
     """Return the tokens of an input that some query of some head may attend to, or the reason why they cannot be used.
@@ -57,10 +52,15 @@ def tokens_of(example: Example, generator: torch.Generator) -> Tokens | Reason:
         text = f"fewer than {FEWEST_TOKENS} tokens, which have too few ways to exchange additions"
         return Reason(ReasonKind.TOO_SHORT, text)
     all_present, present = present, sample_tokens(present, generator)
-    streams = (stream.before, stream.total, stream.between)
-    before, total, between = (z[0].detach().cpu()[present].double() for z in streams)
-    after = None if stream.after is None else stream.after[0].detach().cpu()[present].double()
-    if not all(z is None or bool(torch.isfinite(z).all()) for z in (before, total, between, after)):
+    rows = present.nonzero().flatten()
+
+    def of_rows(z: Tensor) -> Tensor:
+        z = z[0].detach().cpu()
+        return (z if len(rows) == len(z) else z[rows]).double()
+
+    before, total, between = (of_rows(z) for z in (stream.before, stream.total, stream.between))
+    after = None if stream.after is None else of_rows(stream.after)
+    if not all(z is None or all_finite(z) for z in (before, total, between, after)):
         return Reason(ReasonKind.NOT_FINITE, "the residual stream around this block is not finite")
     if not bool(before.any()):
         return Reason(ReasonKind.UNDEFINED, "all tokens before this block are zero, and have no size to compare with")
