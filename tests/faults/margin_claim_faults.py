@@ -4,6 +4,7 @@ from fault import Fault
 
 HEADS = ("tests/theories/max_margin/test_measurement.py",)
 CONTROLS = ("tests/theories/max_margin/test_controls.py",)
+KEPT = ("tests/theories/max_margin/test_kept.py",)
 PREDICTIONS = ("tests/theories/max_margin/test_predictions.py",)
 WHERE = "theories/max_margin/on_heads"
 
@@ -259,6 +260,34 @@ MARGIN_CLAIM_FAULTS = (
         "return single if np.array_equal(single, x) else x",
         "return single",
         PREDICTIONS,
+    ),
+    Fault(
+        "margin: kept choices hold the numbers of their batch",
+        f"{WHERE}/choices.py",
+        "pull=np.empty((0, self.x.shape[2])),",
+        "pull=self.pull[:0],",
+        KEPT,
+    ),
+    Fault(
+        "margin: measured groups are forgotten before they are tested",
+        f"{WHERE}/measurement.py",
+        "if not _wants(group.last, c.HELD_OUT):",
+        "if True:",
+        KEPT,
+    ),
+    Fault(
+        "margin: no further queries",
+        f"{WHERE}/choices.py",
+        "if example.number <= sampling.inputs * sampling.groups else []",
+        "if example.number <= sampling.inputs * 0 else []",
+        KEPT,
+    ),
+    Fault(
+        "margin: random singular vectors are not orthonormal",
+        "numerics/orthonormal.py",
+        "if n >= TALL * d:",
+        "if True:",
+        ("tests/numerics/test_orthonormal.py",),
     ),
     Fault(
         "margin: kept choices select another token",

@@ -56,7 +56,7 @@ class Choice:
     x: (g, u, c) the tokens; the first `sample_size` are sampled for all heads, the others are selected by some head
     z: (g, e) the query; g is 1 if all heads read the same tokens
     positions: positions of the tokens in the sequence; `length` is the number of tokens that the query sees
-    pull: (h, c) W z of the layer's own heads
+    pull: (h, c) W z of the layer's own heads; empty where no control needs it
     scores: (draws, heads, u) by kind, x . W z; norms: |W|; selected: indices in u
     saturated: by kind, whether the selected token has more than .99 of the attention
     gains: (h, u), by how much the loss falls if a head's output moves towards a token's value; None without a loss
@@ -82,7 +82,7 @@ class Choice:
             x=_in_few_bytes(self.x[:, tokens]),
             z=_in_few_bytes(self.z),
             positions=self.positions[tokens],
-            pull=self.pull[:0],
+            pull=np.empty((0, self.x.shape[2])),  # a slice would keep all numbers in memory
             scores={},
             norms={},
             selected={MODEL: np.searchsorted(tokens, self.selected[MODEL])},
@@ -93,6 +93,8 @@ class Choice:
 
 def _in_few_bytes(x: NDArray[np.floating]) -> NDArray[np.floating]:
     """Return the numbers in single precision if they are such numbers."""
+    if x.dtype == np.float32:
+        return x
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     return single if np.array_equal(single, x) else x
@@ -100,10 +102,15 @@ def _in_few_bytes(x: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputChoices:
-    """The choices of one input: of the queries that claims are measured on, and of further queries of its own heads."""
+    """The choices of one input: of the queries that claims are measured on, and of further ones (`Choice.of_model`)."""
 
     measured: list[Choice]
     further: list[Choice]
+
+    def forget(self) -> None:
+        """Drop the choices once they are measured, if no other group needs them."""
+        self.measured.clear()
+        self.further.clear()
 
 
 def obstacle(example: Example, *, fewest: int = FEWEST_TOKENS) -> Reason | None:
@@ -149,10 +156,16 @@ def choices_of(
     positions = _draw_positions(candidates, sampling.queries, generators)
     measured = _draw_choices(examples, space, generators, sampling, positions, lambda z: _pulls(space, z, untrained))
     # Drawn last: the measured queries and tokens are the same if there are no further ones.
-    others = [sorted(set(all_of) - set(drawn)) for all_of, drawn in zip(candidates, positions, strict=True)]
+    others = [
+        sorted(set(all_of) - set(drawn)) if example.number <= sampling.inputs * sampling.groups else []
+        for all_of, drawn, example in zip(candidates, positions, examples, strict=True)
+    ]
     positions = _draw_positions(others, sampling.further, generators)
     further = _draw_choices(examples, space, generators, sampling, positions, lambda z: {MODEL: space.model_heads(z)})
-    return [InputChoices(measured=m, further=f) for m, f in zip(measured, further, strict=True)]
+    return [
+        InputChoices(measured=m, further=[choice.of_model() for choice in f])
+        for m, f in zip(measured, further, strict=True)
+    ]
 
 
 def _draw_positions(
@@ -245,12 +258,12 @@ def _choice(
     index = np.full(len(visible), -1)
     index[tokens] = np.arange(len(tokens))
     return Choice(
-        x=x[:, tokens].numpy(),
-        z=z,
+        x=_in_few_bytes(x[:, tokens].numpy()),
+        z=_in_few_bytes(z),
         sample_size=len(sample),
         positions=visible[tokens],
         length=len(visible),
-        pull=pulls[MODEL].vectors[query, 0].numpy(),
+        pull=pulls[MODEL].vectors[query, 0].numpy().copy() if sampling.replacements else np.empty((0, x.shape[2])),
         scores={kind: kind_scores[..., tokens] for kind, kind_scores in scores.items()},
         norms={kind: pull.norms.numpy() for kind, pull in pulls.items()},
         selected={kind: index[w] for kind, w in argmax.items()},

@@ -28,6 +28,9 @@ __all__ = ["MaxMarginOnHeads"]
 
 MOST_KEPT = 2**23
 """Most numbers of a layer's untrained heads that are kept for the audit: 32 MB. More are drawn again for each batch."""
+MOST_KEPT_BY_LARGE_BATCHES = 2**20
+"""The same for batches of at least `LARGE_BATCH` inputs, for which drawing again takes little of the time: 4 MB."""
+LARGE_BATCH = 6
 HEAD_SEED = 2**31
 """Separates the seed of random heads, which are the same on every input, from the seeds of the numbered inputs."""
 
@@ -52,7 +55,8 @@ class MaxMarginOnHeads:
         prepared: list[InputChoices] = []
         for _, pairs in itertools.groupby(zip(examples, generators, strict=True), key=lambda pair: pair[0].controls):
             some, numbers = zip(*((example, rng.numpy) for example, rng in pairs), strict=True)
-            space, sampling, untrained = _space(some[0]), self._sampling(some[0]), self._untrained_heads(some[0])
+            space, sampling = _space(some[0]), self._sampling(some[0])
+            untrained = self._untrained_heads(some[0], inputs=len(some))
             prepared += choices_of(some, space, numbers, sampling, untrained=untrained)
         return prepared
 
@@ -73,8 +77,12 @@ class MaxMarginOnHeads:
         return {claim: by_claim[claim] for claim in self.claims_of(last)}
 
     def keep(self, group: Group) -> KeptGroup:
-        """Return what the predictions need of a group."""
-        return KeptGroup.of(group.prepared)
+        """Return what the predictions need of a group. The group itself is kept for held-out selection alone."""
+        kept = KeptGroup.of(group.prepared)
+        if not _wants(group.last, c.HELD_OUT):
+            for choices in group.prepared:
+                choices.forget()
+        return kept
 
     def predict(
         self, groups: Sequence[KeptGroup], heads: Sequence[int], claims: Collection[Claim]
@@ -88,8 +96,11 @@ class MaxMarginOnHeads:
         predicted = dict(zip(PREDICTED, np.stack(by_head, axis=-1), strict=True))
         return predicted | {c.HEAD_SPACE_CLAIMS[claim]: values for claim, values in predicted.items()}
 
-    def _untrained_heads(self, example: Example) -> UntrainedHeads:
-        """Return the untrained heads of the layer, drawn once in an audit unless they take much memory."""
+    def _untrained_heads(self, example: Example, *, inputs: int = 1) -> UntrainedHeads:
+        """Return the untrained heads of the layer, drawn once in an audit unless they take much memory.
+
+        inputs: how many are prepared with them; the heads of a group are those of its last batch
+        """
         sampling, space = self._sampling(example), _space(example)
         seed = np.random.SeedSequence([example.seed, example.layer, HEAD_SEED])
 
@@ -99,8 +110,9 @@ class MaxMarginOnHeads:
 
         width = example.k.shape[-1] if example.keys_from is None else example.keys_from.x.shape[-1]
         entries = 2 * (sampling.random + sampling.rotated) * width * example.k.shape[-1]
-        cache = example.per_audit if entries <= MOST_KEPT else example.per_call
-        return cache.get(("untrained heads", example.layer, example.controls), draw)
+        most = MOST_KEPT_BY_LARGE_BATCHES if inputs >= LARGE_BATCH else MOST_KEPT
+        key = ("untrained heads", example.layer, example.controls)
+        return example.per_call.get(key, lambda: example.per_audit.get(key, draw) if entries <= most else draw())
 
     def _sampling(self, example: Example) -> Sampling:
         if example.controls:

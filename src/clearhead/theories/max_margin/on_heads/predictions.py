@@ -41,7 +41,7 @@ class KeptGroup:
         """Return what predictions need of a group."""
         return cls(
             measured=[choice.of_model() for choices in inputs for choice in choices.measured],
-            further=[choice.of_model() for choices in inputs for choice in choices.further],
+            further=[choice for choices in inputs for choice in choices.further],
         )
 
     def saturation(self, h: int) -> float:

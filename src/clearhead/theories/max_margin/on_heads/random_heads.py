@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.heads import Heads, LinearMap
+from clearhead.numerics.orthonormal import orthonormal_columns
 from clearhead.shapes import Float
 from clearhead.theories.example import Example
 
@@ -226,8 +227,8 @@ def _pulled(z: Tensor, maps: Maps, values: Float[Tensor, "h r"] | None) -> Float
 
 
 def _random_pull(z: Tensor, maps: Maps) -> Pull:
-    left, right = maps.left.double(), maps.right.double()
-    norms = ((left.mT @ left) * (right.mT @ right)).sum(dim=(-2, -1)).sqrt()
+    maps = Maps(maps.left.double(), maps.right.double())
+    norms = ((maps.left.mT @ maps.left) * (maps.right.mT @ maps.right)).sum(dim=(-2, -1)).sqrt()
     return Pull(_pulled(z, maps, None), norms.unsqueeze(-1).expand(-1, z.shape[1]))
 
 
@@ -236,8 +237,8 @@ def _normal(*shape: int, generator: torch.Generator) -> Tensor:
 
 
 def _orthonormal(rows: int, columns: int, *, generator: torch.Generator) -> Tensor:
-    """Return uniformly distributed orthonormal columns, (rows, columns)."""
-    basis, triangular = torch.linalg.qr(_normal(rows, columns, generator=generator))
-    # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).
-    signed: Tensor = basis * triangular.diagonal().sign()
-    return signed
+    """Return uniformly distributed orthonormal columns, (rows, columns).
+
+    Q of the decomposition whose R has a positive diagonal; with other signs Q is not uniform (Mezzadri 2007).
+    """
+    return orthonormal_columns(_normal(rows, columns, generator=generator))
