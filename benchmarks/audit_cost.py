@@ -1,13 +1,16 @@
 """Processor time and memory of an audit, and how they grow with tokens, heads and inputs.
 
-    python benchmarks/audit_cost.py [--only default|tokens|heads|inputs] [--claims primary|all] [--threads 1]
+    python benchmarks/audit_cost.py [--only default|tokens|heads|inputs|models] [--claims primary|all] [--threads 1]
+        [--workers 1]
 
 Every size is audited in a process of its own, after a small audit that loads everything, so that its peak memory is its
 own. Times are seconds of the processor, which other processes on the machine change less than seconds on the clock. The
-exponents are slopes of log time against log size over the larger half of the sizes.
+exponents are slopes of log time against log size over the larger half of the sizes. Times and memory are of the process
+and its workers.
 
 `default` audits the demo model on the passages in the package, with the baseline, and compares it with the forward
-passes alone. The other sizes are of a GPT-2 with random weights, of heads 64 wide, without a baseline.
+passes alone. The other sizes are of a GPT-2 with random weights, of heads 64 wide, without a baseline; `models` are of
+12 layers of 12 heads.
 """
 
 import argparse
@@ -33,34 +36,45 @@ HEADS = (4, 8, 12, 16)
 INPUTS = (4, 8, 16, 32)
 BATCH_TOKENS = 12 * 128
 """Tokens of a batch: twelve inputs, the default of the command, up to 128 tokens; fewer if they are longer."""
+MODELS = ({"tokens": 128, "inputs": 64}, {"tokens": 1024, "inputs": 6})
 FIXED = {"tokens": 128, "heads": 12, "inputs": 6, "layers": 2}
 SIZES = {"tokens": TOKENS, "heads": HEADS, "inputs": INPUTS}
+PARTS = ("default", *SIZES, "models")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("default", *SIZES))
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--claims", choices=("primary", "all"), default="primary")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--size", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.size is not None:
-        print(json.dumps(_measure(json.loads(options.size), options.claims)))
+        print(json.dumps(_measure(json.loads(options.size), options.claims, options.workers)))
         return
-    for part in ("default", *SIZES) if options.only is None else (options.only,):
+    for part in PARTS if options.only is None else (options.only,):
         _print_part(part, options)
 
 
 def _print_part(part: str, options: argparse.Namespace) -> None:
-    print(f"\n{part}: {options.claims} claims, {options.threads} thread(s)")
-    sizes = [{}] if part == "default" else [FIXED | {part: size} for size in SIZES[part]]
+    print(f"\n{part}: {options.claims} claims, {options.threads} thread(s), {options.workers} worker(s)")
+    if part == "default":
+        sizes = [{}]
+    elif part == "models":
+        sizes = [{"layers": 12, "heads": 12, **model} for model in MODELS]
+    else:
+        sizes = [FIXED | {part: size} for size in SIZES[part]]
     rows = []
     for size in sizes:
-        command = [sys.executable, __file__, "--claims", options.claims, "--threads", str(options.threads)]
-        done = subprocess.run([*command, "--size", json.dumps(size)], check=True, text=True, stdout=subprocess.PIPE)
+        command = [
+            sys.executable, __file__, "--claims", options.claims, "--threads", str(options.threads),
+            "--workers", str(options.workers), "--size", json.dumps(size),
+        ]  # fmt: skip
+        done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE)
         rows.append(json.loads(done.stdout.splitlines()[-1]))
-        label = "" if part == "default" else f"{size[part]:6d}  "
+        label = f"{size[part]:6d}  " if part in SIZES else f"{size}  " if size else ""
         parts = "  ".join(f"{name} {seconds:.2f}" for name, seconds in rows[-1]["theories"].items())
         row = rows[-1]
         print(
@@ -69,7 +83,7 @@ def _print_part(part: str, options: argparse.Namespace) -> None:
             f"on the clock: {parts}",
             flush=True,
         )
-    if len(rows) > 1:
+    if part in SIZES:
         half = len(rows) // 2
         growth = [
             math.log(rows[-1][name] / rows[half - 1][name]) / math.log(sizes[-1][part] / sizes[half - 1][part])
@@ -78,7 +92,7 @@ def _print_part(part: str, options: argparse.Namespace) -> None:
         print(f"exponent from {sizes[half - 1][part]}: audit {growth[0]:.2f}, forward passes {growth[1]:.2f}")
 
 
-def _measure(size: dict[str, int], claims: str) -> dict[str, object]:
+def _measure(size: dict[str, int], claims: str, workers: int) -> dict[str, object]:
     ensure_torchvision()
     return_freed_memory()  # as the command does
     model, batches = _demo() if not size else _gpt2(**size)
@@ -91,16 +105,23 @@ def _measure(size: dict[str, int], claims: str) -> dict[str, object]:
             forward(model, batch)
         alone = time.process_time() - started
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    started, clock = time.process_time(), time.perf_counter()
-    record = audit(model, batches, claims=claims, baseline=None if size else "auto")
+    started, clock = _processor_time(), time.perf_counter()
+    record = audit(model, batches, claims=claims, baseline=None if size else "auto", workers=workers)
+    assert record.timing.peak_memory is not None
     return {
-        "seconds": time.process_time() - started,
+        "seconds": _processor_time() - started,
         "clock": time.perf_counter() - clock,
         "forward": alone,
-        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before,
-        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "memory": record.timing.peak_memory - before,
+        "peak": record.timing.peak_memory,
         "theories": record.timing.theory,
     }
+
+
+def _processor_time() -> float:
+    """Return the seconds of this process and of the workers that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _demo() -> tuple[torch.nn.Module, list[object]]:

@@ -550,6 +550,7 @@ def test_the_options_are_pinned(here: Path) -> None:
         "--device", "--estimate", "--help", "--images",
         "--inputs", "--json",
         "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",
+        "--workers",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("reproduce", "--help", here=here, columns=200).stdout))
     assert options == {

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from clearhead.audit.model_runs import measure
 from clearhead.audit.parts import Run, Span
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
+from clearhead.audit.workers import observe
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.interfaces.placement import full_weights, input_device
@@ -175,9 +177,10 @@ def test_every_captured_tensor_is_moved_once(monkeypatch: pytest.MonkeyPatch) ->
     theories = find_theories()
     run = Run(theories=theories, measurements=[Measurement(theory) for theory in theories])
     seconds = dict.fromkeys((theory.title for theory in theories), 0.0)
+    observed = partial(observe, run.measurements, seconds=seconds)
     with torch.no_grad():
         measure(
-            bert(), batches()[:1], run, Span(), seconds, lambda done: None, lambda inputs: None, layers=None,
+            bert(), batches()[:1], run, Span(), observed, lambda done: None, lambda inputs: None, layers=None,
             checked=[f"encoder.layer.{i}.attention.self" for i in range(2)], describe=(), allow_unseen=False, loss=None,
         )  # fmt: skip
     assert [OnDevice.moves[id(getattr(device_heads[0], name))] for name in ("q", "k", "v", "out")] == [1, 1, 1, 1]

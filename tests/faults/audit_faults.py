@@ -12,6 +12,7 @@ EXAMPLES = ("tests/audit/test_examples.py",)
 RECORD = ("tests/audit/test_record.py",)
 LOADED = ("tests/theories/test_catalogue.py",)
 SINKS = ("tests/theories/test_attention_sinks.py",)
+SYMMETRY = ("tests/theories/test_symmetry.py",)
 GROUPS = ("tests/theories/max_margin/test_measurement.py",)
 
 AUDIT_FAULTS = (
@@ -92,7 +93,7 @@ AUDIT_FAULTS = (
     Fault("baseline: models without a value count", "audit/baseline.py", "(finding for finding in baseline if finding.inputs)", "baseline", COMPARED),
     Fault("baseline: other inputs", "audit/baseline.py", "same_inputs=run.covered == covered", "same_inputs=True", COMPARED),
     Fault("baseline: the head on all of its inputs", "audit/baseline.py", "by_input[:count, finding.head]", "by_input[:, finding.head]", COMPARED),
-    Fault("baseline: measured on all inputs", "audit/part_runs.py", "most = None if run.baseline is None else BASELINE_INPUTS", "most = None", COMPARED),
+    Fault("baseline: measured on all inputs", "audit/part_runs.py", "most = None if own else BASELINE_INPUTS", "most = None", COMPARED),
     Fault("engine: claims that are not wanted are counted", "audit/engine.py", "for claim, sample in samples.items() if claim in self._claims}", "for claim, sample in samples.items()}", ("tests/audit/test_engine.py",)),
     Fault("engine: theories compute on all threads", "audit/engine.py", "with one_thread(workers=True):", "if True:", ("tests/audit/test_engine.py",)),
     Fault("engine: more inputs than the most", "audit/engine.py", "by_input[: max(self._most - number, 0)]", "by_input[: self._most]", ("tests/audit/test_engine.py",)),
@@ -105,7 +106,7 @@ AUDIT_FAULTS = (
     Fault("shown inputs: of every batch", "audit/model_runs.py", "observer.record = record if index == 0 and not observer.lead else None", "observer.record = record", ("tests/audit/test_shown_inputs.py", "tests/audit/test_shards.py")),
     Fault("fidelity: noise is never measured", "audit/fidelity.py", "if not swap_error <= allowed:", "if False:", ("tests/interfaces/test_families.py", "tests/audit/test_run.py")),
     Fault("estimate: one run for each draw", "audit/estimate.py", "max(with_two - plain, 0) * BASELINE_DRAWS", "max(with_two - plain, 0) / 2 * BASELINE_DRAWS", ("tests/audit/test_estimate.py",)),
-    Fault("baseline: controls of the baseline are measured", "audit/part_runs.py", "controls=run.baseline is None", "controls=True", COMPARED),
+    Fault("baseline: controls of the baseline are measured", "audit/part_runs.py", "controls=own", "controls=True", COMPARED),
     Fault("engine: windows are inputs", "audit/engine.py", "self._add(layer, [next(samples) for _ in examples])", "[self._add(layer, [next(samples)]) for _ in examples]", ENGINE),
     Fault("engine: the same draws for every group", "audit/engine.py", "OF_GROUPS, group.number)", "OF_GROUPS, 0)", ENGINE),
     Fault("sums: the first draw is the control", "audit/accumulators.py", "sample.value - _mean_of_finite(draws)", "sample.value - draws[0]", ENGINE),
@@ -120,8 +121,12 @@ AUDIT_FAULTS = (
     Fault("sinks: queries that attend to themselves", "theories/attention_sinks.py", "(_mean_attention(x, attends * others) for x", "(_mean_attention(x, attends) for x", SINKS),
     Fault("sinks: hidden queries count", "theories/attention_sinks.py", "(_mean_attention(x, attends * others) for x", "(_mean_attention(x, torch.ones_like(x) * others) for x", SINKS),
     Fault("sinks: uniform attention without the mask", "theories/attention_sinks.py", "uniform = attends / (m if visible is None else visible.sum(dim=-1, keepdim=True).clamp_min(1))", "uniform = torch.ones_like(weights) / m", SINKS),
-    Fault("sinks: the sink logit is left out", "theories/attention_sinks.py", "None if example.sinks is None else example.sinks[heads].double()", "None", SINKS),
+    Fault("sinks: the sink logit is left out", "theories/few_heads.py", "None if example.sinks is None else example.sinks[heads].double()", "None", SINKS),
     Fault("sinks: the mean of the other values", "theories/attention_sinks.py", ".median(dim=-1).values", ".mean(dim=-1)", SINKS),
+    Fault("sinks: biases of the first heads", "theories/few_heads.py", "bias=of_heads(bias, part)", "bias=of_heads(bias, slice(0, len(q[part])))", SINKS),
+    Fault("symmetry: masks move with their tokens", "theories/symmetry/claim.py", "_permuted(mask, order), _permuted(bias, order)", "mask, bias", SYMMETRY),
+    Fault("symmetry: masks move the wrong way", "theories/symmetry/claim.py", "for order in back]", "for order in orders]", SYMMETRY),
+    Fault("symmetry: hidden scores may underflow", "theories/symmetry/claim.py", "if bool((total > LEAST_SUM).all()):", "if True:", SYMMETRY),
     Fault("sinks: few other positions", "theories/attention_sinks.py", "POSITIONS = 16", "POSITIONS = 8", SINKS),
 )  # fmt: skip
 """Each is one replacement in the package."""

@@ -46,10 +46,13 @@ class Checkpoint:
             notice(f"{error}; the audit starts again")
             return None
 
-    def save(self, part: Part, *, always: bool = False) -> None:
-        """Write the part if it is time to."""
+    def save(self, current: Callable[[], Part], *, always: bool = False) -> None:
+        """Write the current part if it is time to. Without a file, the part is made current if `always`."""
         start = time.perf_counter()
-        if self._path is None or (start < self._next and not always):
+        if not always and (self._path is None or start < self._next):
+            return
+        part = current()
+        if self._path is None:
             return
         folder = self._path.parent
         self._created += [each for each in (folder, *folder.parents) if not each.exists()]

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from clearhead.audit.baseline import BASELINE_DRAWS, BASELINE_INPUTS
 from clearhead.audit.examples import CONTROL_INPUTS
 from clearhead.audit.model_runs import AuditError, count_inputs
 from clearhead.audit.run import audit
+from clearhead.audit.workers import usable_workers
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.theory import Need
 
@@ -25,8 +27,9 @@ class Estimate:
     """What an audit will take on this machine, about.
 
     theories: seconds by theory, without the baseline; forward: of the model's own passes; baseline: of all its models
-    memory: peak of the process in bytes; None where the system does not say
+    memory: peak of all processes in bytes; None where the system does not say
     tried: number of inputs that were measured
+    workers: number of processes that measure theories, next to the forward passes if there are several
     """
 
     inputs: int
@@ -35,11 +38,13 @@ class Estimate:
     forward: float
     baseline: float
     memory: int | None
+    workers: int = 1
 
     @property
     def seconds(self) -> float:
-        """The whole audit."""
-        return sum(self.theories.values()) + self.forward + self.baseline
+        """The whole audit on the clock."""
+        model = max(self.forward, (sum(self.theories.values()) + self.forward) / self.workers)
+        return model + self.baseline
 
 
 def estimate(
@@ -80,6 +85,7 @@ def estimate(
         forward=of_tried.check + grown(of_few.forward, of_few.forward, of_tried.forward),
         baseline=_of_baseline(model, few, min(BASELINE_INPUTS, totals[-1]), theories, baseline, options),
         memory=of_tried.peak_memory,
+        workers=usable_workers(options.get("workers", 1), torch.device(options.get("device", "cpu"))),
     )
 
 

@@ -29,12 +29,14 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
     loaded = load_theories(part.settings["theories"])
     chosen, manifest = loaded.theories, part.manifest
     [run] = [run for run in part.runs if run.baseline is None]
-    seconds = dict(part.seconds)
+    seconds, judging = dict(part.seconds), 0.0
     findings = []
     for measurement in run.measurements:
         start = time.perf_counter()
         findings += measurement.findings()
-        seconds[measurement.theory.title] += time.perf_counter() - start
+        taken = time.perf_counter() - start
+        seconds[measurement.theory.title] += taken
+        judging += taken
     curves = [curve for measurement in run.measurements for curve in measurement.curves()]
     before = baseline_of([other for other in part.runs if other.baseline is not None], findings, run.covered)
     judged_by_it = [theory for theory in chosen if Need.BASELINE in theory.needs]
@@ -65,7 +67,7 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         findings=tuple(findings),
         timing=Timing(
             check=part.check,
-            forward=total - part.check - sum(seconds.values()),
+            forward=total - part.check - part.measuring - judging,
             theory=seconds,
             total=total,
             peak_memory=part.peak_memory,
@@ -97,6 +99,7 @@ def _merged(parts: Sequence[Part]) -> Part:
             mine.merge(run)
         whole.seconds = {title: seconds + part.seconds[title] for title, seconds in whole.seconds.items()}
         whole.check += part.check
+        whole.measuring += part.measuring
         whole.elapsed += part.elapsed
         whole.peak_memory = max(whole.peak_memory or 0, part.peak_memory or 0) or None
         whole.shown = whole.shown or part.shown

@@ -4,13 +4,12 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._capture import Capture, GradientCapture, capture, capture_gradients
-from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import require_tokens, tensors
 from clearhead.audit.parts import Coverage, Run, Span
 from clearhead.audit.shown_inputs import input_texts
@@ -22,10 +21,27 @@ from clearhead.models.encoding import Decode
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.theory import Need
 
-__all__ = ["AuditError", "call_model", "count_inputs", "evaluation_mode", "forward", "measure", "run_whole_model"]
+__all__ = [
+    "AuditError",
+    "Observe",
+    "call_model",
+    "count_inputs",
+    "evaluation_mode",
+    "forward",
+    "measure",
+    "run_whole_model",
+]
 
 
 CPU = torch.device("cpu")
+
+
+@runtime_checkable
+class Observe(Protocol):
+    """A function that measures attention calls."""
+
+    def __call__(self, heads: Heads, *, inputs: int | None, lead: bool) -> None:
+        """Measure one call of a batch of `inputs` inputs; with `lead`, only for groups that other inputs complete."""
 
 
 class AuditError(InputError):
@@ -37,7 +53,7 @@ def measure(
     batches: Iterable[Any],
     run: Run,
     span: Span,
-    seconds: dict[str, float],
+    observe: Observe,
     progress: Callable[[int], None],
     measured: Callable[[int], None],
     *,
@@ -50,11 +66,10 @@ def measure(
     most: int | None = None,
     decode: Decode | None = None,
     record: Callable[[Heads], None] | None = None,
-) -> None:
-    """Run the model on the batches of the span and give every attention call to the measurements of the run.
+) -> float:
+    """Run the model on the batches of the span and give every attention call to `observe`; return its seconds.
 
-    `seconds` gains the time of each theory by its title. The residual stream is captured if a theory needs it, and
-    gradients if there is a `loss`.
+    The residual stream is captured if a theory needs it, and gradients if there is a `loss`.
 
     measured: called after each batch with its number of inputs, when the run has counted it
     device: of the theories' arithmetic; every call is moved there once
@@ -63,7 +78,7 @@ def measure(
     record: called with the attention calls of the first batch too
     """
     first = span.first - run.covered.inputs
-    observer = _Observer(run.measurements, layers, seconds, checked, device)
+    observer = _Observer(observe, layers, checked, device)
     stream = any(Need.RESIDUAL_STREAM in theory.needs for theory in run.theories)
     open_capture = capture if loss is None else capture_gradients
     with open_capture(
@@ -88,6 +103,7 @@ def measure(
                 run.batches = index + 1
                 measured(observer.inputs)
     progress(run.covered.inputs)
+    return observer.seconds
 
 
 def run_whole_model(
@@ -114,17 +130,18 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 class _Observer:
-    """Gives every call to the measurements, and keeps an error of theirs apart from the model's."""
+    """Gives every call of the chosen layers to `observe`, and keeps an error of it apart from the model's."""
 
     def __init__(
         self,
-        measurements: Sequence[Measurement],
+        observe: Observe,
         layers: Collection[int] | None,
-        seconds: dict[str, float],
         checked: Sequence[str],
         device: torch.device,
     ) -> None:
         self._device = device
+        self.seconds = 0.0
+        """Time that the measurements took of this process."""
         self.failure: Exception | None = None
         self.attended = 0
         """Number of keys of the first layer that a query sees, in the last batch."""
@@ -135,9 +152,8 @@ class _Observer:
         self.lead = False
         """Whether the batch is measured by another part, and only its groups of inputs are made here."""
         self._checked = checked
-        self._measurements = measurements
+        self._observe = observe
         self._layers = layers
-        self._seconds = seconds
 
     def __call__(self, heads: Heads) -> None:
         if heads.name not in self._checked:
@@ -153,13 +169,9 @@ class _Observer:
         try:
             if self.record is not None:
                 self.record(heads)
-            heads = heads.to(self._device)
-            for measurement in self._measurements:
-                if self.lead and measurement.theory.grouping is None:
-                    continue
-                start = time.perf_counter()
-                measurement.observe(heads, inputs=self.inputs or None)
-                self._seconds[measurement.theory.title] += time.perf_counter() - start
+            start = time.perf_counter()
+            self._observe(heads.to(self._device), inputs=self.inputs or None, lead=self.lead)
+            self.seconds += time.perf_counter() - start
         except Exception as error:
             self.failure = error
             raise
@@ -193,7 +205,6 @@ def _differentiate(captured: Capture, loss: Callable[[Any, Any], Tensor], output
 
 
 def count_inputs(batch: Any) -> int:
-    """Return the number of inputs of a batch; 0 if it has no tensor."""
     """Return the number of inputs of a batch: the length of its first tensor, 0 without one."""
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
     return next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)

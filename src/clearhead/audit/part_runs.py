@@ -1,9 +1,9 @@
 """Measuring a part of an audit: the fidelity check, then the model and its baselines on some of the batches."""
 
 import functools
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal
@@ -18,18 +18,19 @@ from clearhead.audit.checksums import BatchChecksum
 from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import check_fidelity
 from clearhead.audit.manifest import Manifest, make_manifest
-from clearhead.audit.model_runs import AuditError, count_inputs, evaluation_mode, forward, measure, run_whole_model
+from clearhead.audit.model_runs import AuditError, evaluation_mode, forward, measure, run_whole_model
 from clearhead.audit.parts import Part, Run, Shard, span_of
 from clearhead.audit.record import Fidelity
+from clearhead.audit.scanned_batches import Scan, require_data, same_batches, scan
 from clearhead.audit.shown_inputs import InputRecorder
+from clearhead.audit.workers import Workers, observe
 from clearhead.interfaces import AttentionSpec
 from clearhead.models.encoding import Decode
+from clearhead.numerics.memory import peak_memory
 from clearhead.theories.catalogue import LoadedTheories
 from clearhead.theories.theory import Theory, WholeModelErrors
 
 __all__ = ["Setup", "measure_part"]
-
-OTHER_DATA = "the interrupted audit is of other inputs; delete its file to start again, or choose another folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Setup:
 
     baselines: the models before training; compared: the theories that are measured on them
     seeds: all seeds, for the manifest; complete_manifest: adds what only a caller knows
+    workers: number of processes that measure theories; 1 if this one does
     """
 
     loaded: LoadedTheories
@@ -59,6 +61,7 @@ class Setup:
     progress: Callable[[str, int], None]
     notice: Callable[[str], None] = field(default=lambda line: None)
     decode: Decode | None = None
+    workers: int = 1
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def measure_part(
 ) -> Part:
     """Measure the batches of a shard. An interrupted part of the same audit, saved by the checkpoint, goes on."""
     started = time.perf_counter()
-    scanned = _scan(batches) if shard.count > 1 else _Scan()
+    scanned = scan(batches) if shard.count > 1 else Scan()
     remaining = iter(batches)
     first = next(remaining, None)
     if first is None:
@@ -100,8 +103,6 @@ def measure_part(
         _require_layers(fidelity, setup.layers)
         swapped = swapped_operators(model) if setup.allow_swapped else {}
         layers = _without_swapped(fidelity, setup.layers, swapped)
-        checked = time.perf_counter()
-        seconds = dict.fromkeys((theory.title for theory in setup.loaded.theories), 0.0)
         part = Part(
             shard=shard,
             manifest=setup.complete_manifest(
@@ -117,134 +118,144 @@ def measure_part(
                 *(f"{path} has {operator} swapped in and is not measured" for path, operator in swapped.items()),
             ),
             sizes=scanned.sizes,
-            seconds=seconds,
-            check=checked - started,
+            seconds=dict.fromkeys((theory.title for theory in setup.loaded.theories), 0.0),
+            check=time.perf_counter() - started,
         )
-        saved = _same_audit(checkpoint.read(setup.notice), part, setup.notice)
-        if saved is not None:
-            part, seconds = saved, saved.seconds
-        elapsed = part.elapsed
-        if saved is None and shard.number == 1:
-            part.whole_model = tuple(_run_whole_model(model, first, setup, seconds))
-        recorder = _recorder(first, setup, fidelity, layers)
-        checksum = BatchChecksum()
-
-        def save(*, always: bool = False) -> None:
-            part.elapsed = elapsed + time.perf_counter() - started
-            part.peak_memory = max(_peak_memory() or 0, part.peak_memory or 0) or None
-            checkpoint.save(part, always=always)
-
-        def run_model(model: nn.Module, run: Run, batches: Iterable[Any], phase: str) -> None:
-            """Measure one model, or the rest of its batches, and keep the run in the part."""
-            most = None if run.baseline is None else BASELINE_INPUTS
-            own = shard.batches(len(scanned.sizes))
-            end = own.stop if shard.count > 1 else None
-            span = span_of(part.sizes, max(run.batches, own.start), end, run.theories)
-            if not run.measurements:
-                run.measurements = [
-                    Measurement(
-                        theory,
-                        seed=setup.seed,
-                        controls=run.baseline is None,
-                        claims=theory.claims if setup.claims == "all" else theory.deciding_claims,
-                        first=span.first,
-                        lead=span.lead_inputs,
-                        most=most,
-                        control_inputs=setup.control_inputs,
-                    )
-                    for theory in run.theories
-                ]
-
-            def measured(inputs: int) -> None:
-                if run.batches > len(part.sizes):
-                    part.sizes.append(inputs)
-                if run.baseline is None:
-                    part.checksum = checksum.hexdigest()
-                    part.shown = part.shown or recorder.inputs()
-                save()
-
-            measure(
-                model,
-                batches,
-                run,
-                span,
-                seconds,
-                lambda done: setup.progress(phase, done),
-                measured,
-                layers=layers,
-                checked=[layer.name for layer in fidelity.layers],
-                describe=setup.describe,
-                allow_unseen=setup.allow_unseen,
-                loss=setup.loss,
-                device=setup.device,
-                most=most,
-                decode=setup.decode if run.baseline is None else None,
-                record=recorder if run.baseline is None else None,
+    part = _same_audit(checkpoint.read(setup.notice), part, setup.notice) or part
+    recorder = _recorder(first, setup, fidelity, layers)
+    workers = min(setup.workers, len(fidelity.layers if layers is None else layers))
+    with Workers(workers, setup.loaded.theories) if workers > 1 else nullcontext() as processes:
+        runs = _Runs(part, setup, layers, scanned, recorder, checkpoint, processes, started)
+        with evaluation_mode(model), torch.no_grad():
+            runs.measure_model(model, first, remaining, batches)
+        if sum(scanned.sizes[: shard.batches(len(scanned.sizes)).start]) < BASELINE_INPUTS:
+            measure_baseline(
+                model, setup.baselines, setup.compared, functools.partial(runs.measure_baseline, batches=batches)
             )
-            run.complete = True
-
-        run = _run_of(part, setup.loaded.theories)
-        if run.complete:
-            _require_data(part, batches)
-        else:
-            stream = _same_batches(checksum.of(chain([first], remaining)), checksum, run.batches, part.checksum)
-            run_model(model, run, stream, "measure")
-            if shard.count == 1:
-                part.manifest = replace(part.manifest, data=checksum.hexdigest())
-            elif run.batches and checksum.hexdigest() != scanned.checksums[run.batches - 1]:
-                raise AuditError("the batches changed while they were read; give the same batches in every iteration")
-            save()
-
-    def run_baseline(model: nn.Module, theories: Sequence[Theory], number: int, norms: bool) -> None:
-        run = _run_of(part, theories, number, norms)
-        if not run.complete:
-            with evaluation_mode(model), torch.no_grad():
-                run_model(model, run, iter(batches), "baseline")
-
-    if sum(scanned.sizes[: shard.batches(len(scanned.sizes)).start]) < BASELINE_INPUTS:
-        measure_baseline(model, setup.baselines, setup.compared, run_baseline)
-    part.complete = True
-    save(always=True)
+        part.complete = True
+        runs.save(always=True)
     return part
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    """The numbers of inputs of all batches, and the checksum of the batches up to each."""
+class _Runs:
+    """The runs of a part: the audited model on its batches, then each baseline model, measured and saved.
 
-    sizes: list[int] = field(default_factory=list)
-    checksums: list[str] = field(default_factory=list)
+    workers: the processes that measure theories; None if this one does
+    """
 
-    @property
-    def checksum(self) -> str:
-        """The checksum of all batches."""
-        return self.checksums[-1] if self.checksums else ""
+    def __init__(
+        self,
+        part: Part,
+        setup: Setup,
+        layers: Collection[int] | None,
+        scanned: Scan,
+        recorder: InputRecorder,
+        checkpoint: Checkpoint,
+        workers: Workers | None,
+        started: float,
+    ) -> None:
+        self._part, self._setup, self._layers, self._scanned = part, setup, layers, scanned
+        self._recorder, self._checkpoint, self._workers = recorder, checkpoint, workers
+        self._started, self._elapsed = started, part.elapsed
+        self._checksum = BatchChecksum()
 
+    def save(self, *, always: bool = False) -> None:
+        """Write the part if it is time to."""
+        self._checkpoint.save(self._current, always=always)
 
-def _scan(batches: Iterable[Any]) -> _Scan:
-    """Go over all batches without running the model."""
-    if iter(batches) is batches:
-        raise AuditError("the shards of an iterator cannot be counted: give the batches as a list")
-    scan, checksum = _Scan(), BatchChecksum()
-    for batch in checksum.of(batches):
-        scan.sizes.append(count_inputs(batch))
-        scan.checksums.append(checksum.hexdigest())
-    return scan
+    def _current(self) -> Part:
+        """Return the part with all sums so far."""
+        part, added = self._part, 0
+        if self._workers is not None:
+            start = time.perf_counter()
+            self._workers.collect(part.seconds)
+            part.measuring += time.perf_counter() - start
+            added = self._workers.added_memory
+        part.elapsed = self._elapsed + time.perf_counter() - self._started
+        peak = peak_memory()
+        part.peak_memory = None if peak is None else max(peak + added, part.peak_memory or 0)
+        return part
 
+    def measure_model(self, model: nn.Module, first: Any, remaining: Iterator[Any], batches: Iterable[Any]) -> None:
+        """Measure the audited model, or the rest of its batches, and the model as a whole."""
+        part, setup, checksum = self._part, self._setup, self._checksum
+        run = _run_of(part, setup.loaded.theories)
+        if run.complete:
+            require_data(part, batches)
+            return
+        stream = same_batches(checksum.of(chain([first], remaining)), checksum, run.batches, part.checksum)
+        self._measure(model, run, stream, "measure")
+        if part.shard.count == 1:
+            part.manifest = replace(part.manifest, data=checksum.hexdigest())
+        elif run.batches and checksum.hexdigest() != self._scanned.checksums[run.batches - 1]:
+            raise AuditError("the batches changed while they were read; give the same batches in every iteration")
+        if part.shard.number == 1:  # while workers still measure
+            part.whole_model = tuple(_run_whole_model(model, first, setup, part))
+        run.complete = True
+        self.save()
 
-def _same_batches(batches: Iterable[Any], checksum: BatchChecksum, count: int, expected: str) -> Iterator[Any]:
-    """Yield the batches. Raise AuditError if the first `count` are not those of the interrupted audit."""
-    for number, batch in enumerate(batches, start=1):
-        if number == count and checksum.hexdigest() != expected:
-            raise AuditError(OTHER_DATA)
-        yield batch
-        del batch  # or it would stay in memory while the next one is made
+    def measure_baseline(
+        self, model: nn.Module, theories: Sequence[Theory], number: int, norms: bool, *, batches: Iterable[Any]
+    ) -> None:
+        """Measure a baseline model, unless that is done."""
+        run = _run_of(self._part, theories, number, norms)
+        if not run.complete:
+            with evaluation_mode(model), torch.no_grad():
+                self._measure(model, run, iter(batches), "baseline")
+            run.complete = True
 
+    def _measure(self, model: nn.Module, run: Run, batches: Iterable[Any], phase: str) -> None:
+        """Measure one model, or the rest of its batches."""
+        part, setup, own = self._part, self._setup, run.baseline is None
+        most = None if own else BASELINE_INPUTS
+        of_shard = part.shard.batches(len(self._scanned.sizes))
+        end = of_shard.stop if part.shard.count > 1 else None
+        span = span_of(part.sizes, max(run.batches, of_shard.start), end, run.theories)
+        if not run.measurements:
+            run.measurements = [
+                Measurement(
+                    theory,
+                    seed=setup.seed,
+                    controls=own,
+                    claims=theory.claims if setup.claims == "all" else theory.deciding_claims,
+                    first=span.first,
+                    lead=span.lead_inputs,
+                    most=most,
+                    control_inputs=setup.control_inputs,
+                )
+                for theory in run.theories
+            ]
+        if self._workers is not None:
+            self._workers.begin(run, span)
 
-def _require_data(part: Part, batches: Iterable[Any]) -> None:
-    """Raise AuditError if the batches are not those of the interrupted audit, which has measured all of them."""
-    if part.shard.count == 1 and _scan(batches).checksum != part.manifest.data:
-        raise AuditError(OTHER_DATA)
+        def measured(inputs: int) -> None:
+            if run.batches > len(part.sizes):
+                part.sizes.append(inputs)
+            if own:
+                part.checksum = self._checksum.hexdigest()
+                part.shown = part.shown or self._recorder.inputs()
+            self.save()
+
+        part.measuring += measure(
+            model,
+            batches,
+            run,
+            span,
+            functools.partial(observe, run.measurements, seconds=part.seconds)
+            if self._workers is None
+            else self._workers.observe,
+            lambda done: setup.progress(phase, done),
+            measured,
+            layers=self._layers,
+            checked=[layer.name for layer in part.fidelity.layers],
+            describe=setup.describe,
+            allow_unseen=setup.allow_unseen,
+            loss=setup.loss,
+            device=setup.device,
+            most=most,
+            decode=setup.decode if own else None,
+            record=self._recorder if own else None,
+        )
 
 
 def _same_audit(saved: Part | None, part: Part, notice: Callable[[str], None]) -> Part | None:
@@ -269,15 +280,15 @@ def _run_of(part: Part, theories: Sequence[Theory], baseline: int | None = None,
     return part.runs[-1]
 
 
-def _run_whole_model(
-    model: nn.Module, batch: Any, setup: Setup, seconds: dict[str, float]
-) -> Iterator[WholeModelErrors]:
+def _run_whole_model(model: nn.Module, batch: Any, setup: Setup, part: Part) -> Iterator[WholeModelErrors]:
     run_once = functools.partial(run_whole_model, model, describe=setup.describe, allow_unseen=setup.allow_unseen)
     for theory in setup.loaded.theories:
         if theory.whole_model is not None:
             start = time.perf_counter()
             yield theory.whole_model(run_once, batch, setup.seed)
-            seconds[theory.title] += time.perf_counter() - start
+            taken = time.perf_counter() - start
+            part.seconds[theory.title] += taken
+            part.measuring += taken
 
 
 def _recorder(batch: Any, setup: Setup, fidelity: Fidelity, layers: Collection[int] | None) -> InputRecorder:
@@ -309,13 +320,3 @@ def _length(batch: Any) -> int | None:
     """Return the number of tokens per input, if the batch has token ids."""
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     return ids.shape[1] if isinstance(ids, Tensor) and ids.ndim == 2 else None
-
-
-def _peak_memory() -> int | None:
-    """Return the process's peak memory in bytes; None where the system does not say (Windows)."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes

@@ -154,6 +154,7 @@ class Part:
     sizes: numbers of inputs of the batches of the whole audit, as far as they are known
     checksum: of the batches before the next one of the audited model
     seconds: by theory; check, elapsed: of the fidelity check, and of everything
+    measuring: seconds of `elapsed` that theories took, or that were spent on sending calls to workers and waiting
     shown: inputs whose attention the report shows; the shard of the first batch has them
     """
 
@@ -170,6 +171,7 @@ class Part:
     checksum: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     check: float = 0.0
+    measuring: float = 0.0
     elapsed: float = 0.0
     peak_memory: int | None = None
     complete: bool = False

@@ -15,6 +15,7 @@ from clearhead.audit.model_runs import AuditError
 from clearhead.audit.part_runs import Setup, measure_part
 from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
+from clearhead.audit.workers import usable_workers
 from clearhead.interfaces import AttentionSpec
 from clearhead.models.encoding import Decode
 from clearhead.theories.catalogue import find_theories, load_theories
@@ -42,6 +43,7 @@ def audit(
     decode: Decode | None = None,
     device: str | torch.device = "cpu",
     control_inputs: int = CONTROL_INPUTS,
+    workers: int | None = 1,
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -77,6 +79,8 @@ def audit(
         Random numbers are drawn on the CPU, so they do not depend on it
     control_inputs: number of inputs that controls are measured on, the first ones. Each head is compared with its
         controls on these inputs; its own value and interval are over all
+    workers: number of processes that measure theories while the model runs; 1 measures in this process, None uses one
+        for each thread of torch. The numbers are the same. Processes are forked, which needs Linux
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
     checkpoint: a file that holds the sums while the audit runs. If the audit is interrupted or killed, the same call
         continues it and finds the same. The file is removed at the end
@@ -98,6 +102,7 @@ def audit(
         decode=decode,
         device=device,
         control_inputs=control_inputs,
+        workers=workers,
         name=name,
         data=data,
         progress=progress,
@@ -125,6 +130,7 @@ def measure_audit(
     decode: Decode | None = None,
     device: str | torch.device = "cpu",
     control_inputs: int = CONTROL_INPUTS,
+    workers: int | None = 1,
     name: str = "",
     data: str = "",
     progress: Callable[[str, int], None] | None = None,
@@ -148,6 +154,7 @@ def measure_audit(
         raise AuditError(f"the seed must be from 0 to {LARGEST_SEED}, not {seed}")
     if control_inputs < 0:
         raise AuditError(f"control_inputs is a number of inputs, not {control_inputs}")
+    chosen_device = usable_device(device)
     once = iter(batches) is batches
     if baseline not in (None, "auto") and once:
         raise AuditError("a baseline is measured after the model, on the same inputs: give the batches as a list")
@@ -172,8 +179,9 @@ def measure_audit(
         compared=_compared(chosen, baseline, baseline_for),
         loss=loss,
         decode=decode,
-        device=usable_device(device),
+        device=chosen_device,
         control_inputs=control_inputs,
+        workers=usable_workers(workers, chosen_device),
         name=name,
         data=data,
         seeds=seeds,

@@ -16,6 +16,7 @@ from clearhead.audit.manifest import Manifest
 from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import measure_audit, usable_device
+from clearhead.audit.workers import usable_workers
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
 from clearhead.cli.import_path import allow_current_folder
@@ -113,7 +114,7 @@ def check_request(request: AuditRequest) -> CheckedRequest:
     """Check the options before the model is loaded. Raise InputError for a bad one."""
     layers = None if request.layers is None else _layer_numbers(request.layers)
     find_theories(request.theories)
-    usable_device(request.device)
+    usable_workers(request.workers, usable_device(request.device))
     describe = [] if request.describe is None else read_descriptions(request.describe)
     return CheckedRequest(request=request, layers=layers, describe=describe, source=find_source(request))
 
@@ -168,6 +169,7 @@ def _options(checked: CheckedRequest) -> dict[str, Any]:
         "baseline": _BASELINES[request.baseline],
         "loss": None if request.loss is None else load_function(request.loss),
         "device": request.device,
+        "workers": request.workers,
     }
 
 

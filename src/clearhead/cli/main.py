@@ -71,6 +71,7 @@ def audit(
     baseline: options.BaselineOption = Baseline.AUTO,
     loss: options.Loss = None,
     device: options.Device = "cpu",
+    workers: options.Workers = None,
     out: Annotated[
         str,
         typer.Option(
@@ -120,6 +121,7 @@ def audit(
             baseline=baseline,
             loss=loss,
             device=device,
+            workers=workers,
             out=Path(out),
         )
         if estimate:

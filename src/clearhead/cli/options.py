@@ -9,7 +9,7 @@ import typer
 __all__ = [
     "AllowUnseen", "Audio", "Baseline", "BaselineOption", "BatchSize", "Batches", "Claims", "ClaimsOption", "Column",
     "Describe", "Device", "FigureKind", "Images", "Inputs", "Layers", "Loss", "MaxTokens", "Model", "Seed",
-    "ShardOption", "Text", "Theories",
+    "ShardOption", "Text", "Theories", "Workers",
 ]  # fmt: skip
 
 
@@ -128,6 +128,14 @@ Device = Annotated[
         metavar="DEVICE",
         help="Where theories compute, such as cuda; the model runs where it was loaded. Max margin and the coding rate "
         "always use the CPU.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes that measure theories while the model runs; 1 for none. By default one for each core, at most "
+        "8, on Linux. The numbers do not depend on it.",
     ),
 ]
 Details = Annotated[

@@ -15,7 +15,7 @@ __all__ = ["AuditRequest"]
 
 
 PATHS = ("text", "images", "audio", "describe", "out")
-ADDED = {"column": None, "images": None, "audio": None, "device": "cpu"}
+ADDED = {"column": None, "images": None, "audio": None, "device": "cpu", "workers": None}
 """Options that manifests of earlier audits do not have, with the values that hold for them."""
 
 
@@ -46,6 +46,8 @@ class AuditRequest:
     audio: Path | None = None
     device: str = "cpu"
     """Of the theories' arithmetic."""
+    workers: int | None = None
+    """Number of processes that measure theories; None for one for each core."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as plain values, with absolute paths."""
@@ -63,6 +65,7 @@ class AuditRequest:
         types: dict[str, Any] = {
             "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
             "claims": str, "baseline": str, "out": str, "inputs": int | None, "device": str,
+            "workers": int | None,
         }  # fmt: skip
         values = {**ADDED, **values}
         for field in dataclasses.fields(cls):

@@ -9,6 +9,7 @@ error is caught.
 import ctypes
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +19,14 @@ import torch
 from clearhead.errors import NotEnoughMemoryError
 from clearhead.private_names import jit_tracing
 
-__all__ = ["bytes_of_matrices", "format_bytes", "free_memory", "return_freed_memory", "run_within_memory"]
+__all__ = [
+    "bytes_of_matrices",
+    "format_bytes",
+    "free_memory",
+    "peak_memory",
+    "return_freed_memory",
+    "run_within_memory",
+]
 
 T = TypeVar("T")
 
@@ -86,6 +94,16 @@ def return_freed_memory() -> None:
     except (OSError, AttributeError, TypeError):  # macOS, musl, Windows
         return
     set_option(_MMAP_THRESHOLD, KEPT_BLOCK)
+
+
+def peak_memory() -> int | None:
+    """Return the peak memory of the process in bytes; None where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes
 
 
 def free_memory() -> int | None:

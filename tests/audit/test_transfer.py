@@ -1,0 +1,102 @@
+"""Messages between processes: tensors arrive with their numbers, strides, places and shared memory."""
+
+import multiprocessing
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead.audit.transfer import ALIGNMENT, pack, receive, send
+from clearhead.heads import Heads, LinearMap
+
+
+def sent(value: Any) -> Any:
+    """Return the value after a journey through a pipe."""
+    ours, theirs = multiprocessing.Pipe()
+    writer = threading.Thread(target=send, args=(ours, pack(value)))  # a pipe holds little
+    writer.start()
+    got = receive(theirs)
+    writer.join()
+    return got
+
+
+def strided() -> dict[str, Tensor]:
+    """Return tensors of every kind that models make."""
+    fused = torch.arange(2 * 5 * 18, dtype=torch.float32).reshape(2, 5, 18)
+    return {
+        "fused": fused[..., 6:12].unflatten(-1, (3, 2)).transpose(1, 2),
+        "expanded": torch.rand(1, 1, 1, 7) .gt(0.5).expand(3, 2, 5, 7),
+        "half": torch.rand(3, 5).to(torch.bfloat16)[:, 1:3],
+        "double": torch.rand(7, dtype=torch.float64)[3:],
+        "empty": torch.empty(0, 3),
+        "number": torch.tensor(2.5),
+        "long": torch.arange(11)[::2],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(strided()))
+def test_numbers_and_strides_arrive(name: str) -> None:
+    tensor = strided()[name]
+    got = sent([tensor])[0]
+    assert (got.dtype, got.shape, got.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+    assert torch.equal(got, tensor)
+
+
+def test_places_within_a_block_arrive() -> None:
+    """Products of vectors round by where the vectors begin."""
+    whole = torch.arange(97, dtype=torch.float32)
+    for start in (1, 3, 16, 53):
+        got = sent(whole[start:])
+        assert got.data_ptr() % ALIGNMENT == whole[start:].data_ptr() % ALIGNMENT
+        assert torch.equal(got, whole[start:])
+
+
+def test_tensors_that_share_memory_share_it_again_and_are_sent_once() -> None:
+    fused = torch.rand(5, 30_000)
+    q, k = fused[:, :10_000], fused[:, 5_000:25_000]
+    size = sum(memoryview(chunk).nbytes for chunk in pack((q, k)))
+    assert size < fused.nbytes + 2_000
+    got_q, got_k = sent((fused[:, :10], fused[:, 5:25]))
+    got_q[2, 7] = -1.0
+    assert got_k[2, 2] == -1.0
+
+
+def test_only_what_is_used_of_a_large_memory_is_sent() -> None:
+    """Weights may be views of one file in memory."""
+    weights = torch.rand(10**6)
+    size = sum(memoryview(chunk).nbytes for chunk in pack([weights[5:25], weights[-7:]]))
+    assert size < 2_000
+    first, last = sent([weights[5:25], weights[-7:]])
+    assert torch.equal(first, weights[5:25])
+    assert torch.equal(last, weights[-7:])
+
+
+def test_changes_after_packing_do_not_arrive() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    tensor = torch.zeros(3)
+    message = pack(tensor)
+    tensor += 1
+    send(ours, message)
+    assert receive(theirs).tolist() == [0, 0, 0]
+
+
+def test_an_attention_call_arrives() -> None:
+    x, weight = torch.rand(2, 5, 4, requires_grad=True), torch.rand(3, 4, 2)
+    q = torch.rand(2, 3, 5, 2)
+    heads = Heads(
+        layer=1, name="attention", q=q, k=q, v=q, out=q, scale=0.5, values_from=LinearMap(x=x, weight=weight)
+    )  # fmt: skip
+    got = sent(heads)
+    assert (got.layer, got.name, got.scale, got.mask) == (1, "attention", 0.5, None)
+    assert got.q.data_ptr() == got.k.data_ptr()
+    assert torch.equal(got.values_from.x, x)
+    assert not got.values_from.x.requires_grad
+
+
+def test_a_closed_pipe_is_the_end() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    with pytest.raises(EOFError):
+        receive(theirs)

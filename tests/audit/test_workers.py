@@ -1,0 +1,222 @@
+"""Audits whose theories are measured in worker processes equal the plain audit, to the last bit."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from clearhead.audit import checkpoint as checkpoints
+from clearhead.audit.engine import Measurement
+from clearhead.audit.parts import Run, Span
+from clearhead.audit.record import AuditRecord
+from clearhead.audit.run import audit
+from clearhead.audit.shards import audit_shard, merge_shards
+from clearhead.audit.workers import MOST_WORKERS, Workers, usable_workers
+from clearhead.errors import InputError, NotEnoughMemoryError
+from clearhead.heads import Heads
+from clearhead.report.json_file import audit_as_json
+from clearhead.theories.catalogue import find_theories
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+
+INPUTS, BATCH, LAYERS = 14, 3, 3
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    """Return three random layers with large scores, so that some attention is saturated."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=41, hidden_size=10, num_hidden_layers=LAYERS, num_attention_heads=2, intermediate_size=7,
+        initializer_range=1.0, max_position_embeddings=16,
+    )  # fmt: skip
+    return transformers.BertModel(config).eval()
+
+
+def batches() -> list[dict[str, Tensor]]:
+    """Return inputs of different lengths, padded."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, 41, (INPUTS, 11), generator=generator)
+    mask = (torch.arange(11) < torch.randint(7, 12, (INPUTS, 1), generator=generator)).long()
+    return [{"input_ids": i, "attention_mask": m} for i, m in zip(ids.split(BATCH), mask.split(BATCH), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def plain(model: nn.Module) -> AuditRecord:
+    """Return the audit in one process, with baselines."""
+    return audit(model, batches())
+
+
+def numbers(record: AuditRecord) -> dict[str, Any]:
+    """Return everything of a record but times, with all digits."""
+    values = audit_as_json(record)
+    for key in ("timing", "created"):
+        values.pop(key)
+    return {**values, "samples": [sample.values.tobytes() for sample in record.samples]}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """Fail if a process or thread of the workers is left."""
+    before = set(threading.enumerate())
+    yield
+    assert multiprocessing.active_children() == []
+    assert {thread for thread in threading.enumerate() if "_write" in thread.name} <= before
+
+
+@pytest.mark.parametrize("workers", [2, 7])
+def test_every_bit_equals_the_plain_audit(model: nn.Module, plain: AuditRecord, workers: int) -> None:
+    record = audit(model, batches(), workers=workers)
+    assert repr(numbers(record)) == repr(numbers(plain))
+    assert {f.layer for f in record.findings} == set(range(LAYERS))
+    assert record.timing.forward > 0
+    assert all(seconds > 0 for seconds in record.timing.theory.values())
+
+
+def test_theories_are_measured_in_other_processes(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above: without workers the same patch fails in this process."""
+    here = os.getpid()
+    original = Measurement.observe
+
+    def elsewhere(self: Measurement, *args: Any, **options: Any) -> None:
+        if os.getpid() == here:
+            raise InputError("measured in the main process")
+        original(self, *args, **options)
+
+    monkeypatch.setattr(Measurement, "observe", elsewhere)
+    options: dict[str, Any] = {"theories": "attention-sinks", "baseline": None}
+    assert audit(model, batches(), workers=2, **options).findings
+    with pytest.raises(InputError, match="measured in the main process"):
+        audit(model, batches(), workers=1, **options)
+    with pytest.raises(InputError, match="measured in the main process"):  # one layer needs no process
+        audit(model, batches(), workers=2, layers=[1], **options)
+
+
+@pytest.mark.parametrize("second", [1, 3])
+def test_an_interrupted_audit_goes_on_with_another_number_of_workers(
+    model: nn.Module, plain: AuditRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: int
+) -> None:
+    monkeypatch.setattr(checkpoints, "PAUSE", 0.0)
+    monkeypatch.setattr(checkpoints, "SHARE", 1e9)
+    file = tmp_path / "sums.safetensors"
+
+    def interrupted(stop: str, after: int) -> Callable[[str, int], None]:
+        def progress(phase: str, done: int) -> None:
+            if phase == stop and done >= after:
+                raise KeyboardInterrupt
+
+        return progress
+
+    for progress in (interrupted("measure", 7), interrupted("baseline", 6)):
+        with pytest.raises(KeyboardInterrupt):
+            audit(model, batches(), workers=2, checkpoint=file, progress=progress)
+        assert file.exists()
+    record = audit(model, batches(), workers=second, checkpoint=file)
+    assert repr(numbers(record)) == repr(numbers(plain))
+    assert not file.exists()
+
+
+def test_gradients_reach_the_workers(model: nn.Module) -> None:
+    def loss(output: Any, batch: Any) -> Tensor:
+        value: Tensor = output.last_hidden_state.square().mean()
+        return value
+
+    options: dict[str, Any] = {"theories": "max-margin", "claims": "all", "loss": loss, "baseline": None}
+    one, two = (audit(model, batches()[:2], workers=workers, **options) for workers in (1, 2))
+    assert repr(numbers(one)) == repr(numbers(two))
+
+
+def test_shards_with_workers_equal_shards_without(model: nn.Module, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"theories": ("max-margin", "coding-rate")}
+    for workers in (1, 2):
+        for number in (1, 2):
+            audit_shard(
+                model, batches(), shard=f"{number}/2", folder=tmp_path / str(workers), workers=workers, **options
+            )
+    one, two = (merge_shards(tmp_path / str(workers)) for workers in (1, 2))
+    assert repr(numbers(one)) == repr(numbers(two))
+
+
+class _OddError(Exception):
+    """An exception that cannot be pickled and loaded again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (InputError("the head is odd; give another"), InputError, "the head is odd; give another"),
+        (ZeroDivisionError("in a theory"), ZeroDivisionError, "in a theory"),
+        (_OddError("a", "b"), RuntimeError, "_OddError: ab"),
+    ],
+)
+def test_errors_of_theories_reach_the_caller(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], text: str
+) -> None:
+    def fail(self: Measurement, heads: Any, **options: Any) -> None:
+        if heads.layer == 1:
+            raise error
+
+    monkeypatch.setattr(Measurement, "observe", fail)
+    with pytest.raises(kind, match=text) as raised:
+        audit(model, batches(), workers=2, baseline=None)
+    notes = "".join(getattr(raised.value, "__notes__", []))
+    assert ("in a worker process" in notes) == (kind is ZeroDivisionError)
+
+
+def test_a_killed_worker_is_an_error_that_says_what_to_do(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(self: Measurement, heads: Any, **options: Any) -> None:
+        if heads.layer == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Measurement, "observe", die)
+    with pytest.raises(NotEnoughMemoryError, match=r"exit code -9.*--workers 1"):
+        audit(model, batches(), workers=2, baseline=None)
+
+
+def test_few_calls_wait_for_a_slow_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is measured and two wait, whatever their size; further ones would take memory."""
+    gate = multiprocessing.get_context("fork").Event()
+    monkeypatch.setattr(Measurement, "observe", lambda self, heads, **options: gate.wait())
+    [theory] = find_theories(["attention-sinks"])
+    run = Run(theories=[theory], measurements=[Measurement(theory)])
+    q = torch.rand(3, 2, 499, 31)  # larger than the buffer of a pipe
+    heads = Heads(layer=0, name="attention", q=q, k=q, v=q, out=q, scale=0.5)
+    with Workers(1, [theory]) as workers:
+        workers.begin(run, Span())
+        for _ in range(3):
+            workers.observe(heads, inputs=3, lead=False)
+        [worker] = workers._workers
+        assert not worker._places.acquire(timeout=0.5)
+        gate.set()
+        assert worker._places.acquire(timeout=60)
+
+
+def test_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    assert usable_workers(None, CPU) == min(threads, MOST_WORKERS)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    assert usable_workers(None, CPU) == MOST_WORKERS
+    assert usable_workers(None, torch.device("cuda")) == 1
+    assert usable_workers(5, CPU) == 5
+    assert usable_workers(1, torch.device("cuda")) == 1
+    with pytest.raises(InputError, match="from 1 on, not 0"):
+        usable_workers(0, CPU)
+    with pytest.raises(InputError, match="device cuda are measured in one process"):
+        usable_workers(2, torch.device("cuda"))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert usable_workers(None, CPU) == 1
+    with pytest.raises(InputError, match="cannot fork"):
+        usable_workers(2, CPU)
