@@ -17,6 +17,7 @@ from clearhead.audit import model_runs
 from clearhead.audit.baseline import BASELINE
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Verdict
+from clearhead.audit.model_runs import first_inputs
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
@@ -529,3 +530,26 @@ def test_what_has_no_baseline_is_undecided(encoder_pair: Any) -> None:
 def test_unknown_theories_are_not_compared(encoder_pair: Any) -> None:
     with pytest.raises(ValueError, match="no theory is called magic"):
         audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=encoder_pair[1], baseline_for=["magic"])
+
+
+def test_the_check_runs_on_the_first_inputs_of_a_batch() -> None:
+    rows = {"input_ids": torch.arange(21).view(7, 3), "labels": torch.arange(7), "use_cache": False}
+    few = first_inputs(rows, 4)
+    assert (few["input_ids"].shape, few["labels"].tolist(), few["use_cache"]) == ((4, 3), [0, 1, 2, 3], False)
+    assert first_inputs(rows, 7) is rows
+    assert first_inputs(torch.zeros(5, 3), 2).shape == (2, 3)
+    assert [x.shape for x in first_inputs((torch.zeros(5, 3), torch.zeros(5, 4)), 2)] == [(2, 3), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"x": torch.zeros(5, 3), "y": torch.zeros(6, 3)},
+        {"x": torch.zeros(5, 5), "positions": torch.zeros(5)},
+        {"x": torch.zeros(5, 3), "scale": torch.tensor(2.0)},
+        [torch.zeros(5, 3), torch.zeros(1, 5, 3)],
+        {"text": ["a", "b", "c", "d", "e"]},
+    ],
+)
+def test_a_batch_with_other_tensors_than_rows_of_inputs_is_checked_whole(batch: Any) -> None:
+    assert first_inputs(batch, 2) is batch

@@ -25,6 +25,7 @@ from clearhead.errors import InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.report.json_file import audit_as_json
 from clearhead.theories.catalogue import find_theories
+from clearhead.theories.max_margin.on_heads import measurement as on_heads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
 
@@ -34,11 +35,11 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    """Return three random layers with large scores, so that some attention is saturated."""
+    """Return three random layers with large scores, so that the attention of some heads is saturated."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=41, hidden_size=10, num_hidden_layers=LAYERS, num_attention_heads=2, intermediate_size=7,
-        initializer_range=1.0, max_position_embeddings=16,
+        initializer_range=3.0, max_position_embeddings=16,
     )  # fmt: skip
     return transformers.BertModel(config).eval()
 
@@ -100,6 +101,41 @@ def test_theories_are_measured_in_other_processes(model: nn.Module, monkeypatch:
         audit(model, batches(), workers=1, **options)
     with pytest.raises(InputError, match="measured in the main process"):  # one layer needs no process
         audit(model, batches(), workers=2, layers=[1], **options)
+
+
+def test_the_model_leaves_half_of_the_threads_to_workers(model: nn.Module) -> None:
+    """While theories are measured; the check before has all threads."""
+    seen: list[int] = []
+    hook = model.register_forward_pre_hook(lambda module, arguments: seen.append(torch.get_num_threads()))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(6)
+    try:
+        for workers, expected in ((2, {3, 6}), (1, {6})):
+            seen.clear()
+            audit(model, batches(), workers=workers, theories="attention-sinks", baseline=None)
+            assert set(seen) == expected
+            assert seen[0] == torch.get_num_threads() == 6
+    finally:
+        torch.set_num_threads(threads)
+        hook.remove()
+
+
+def test_workers_compute_predictions(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the main process need not wait for them at the end."""
+    here = os.getpid()
+    predict = on_heads.predict_head
+
+    def elsewhere(*args: Any, **options: Any) -> Any:
+        if os.getpid() == here:
+            raise InputError("predicted in the main process")
+        return predict(*args, **options)
+
+    monkeypatch.setattr(on_heads, "predict_head", elsewhere)
+    options: dict[str, Any] = {"theories": "max-margin", "baseline": None}
+    record = audit(model, batches(), workers=2, **options)
+    assert any(finding.deviation is not None for finding in record.findings)
+    with pytest.raises(InputError, match="predicted in the main process"):
+        audit(model, batches(), workers=1, **options)
 
 
 @pytest.mark.parametrize("second", [1, 3])

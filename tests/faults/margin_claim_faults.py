@@ -283,6 +283,13 @@ MARGIN_CLAIM_FAULTS = (
         KEPT,
     ),
     Fault(
+        "margin: the picture shows queries with one key",
+        f"{WHERE}/picture.py",
+        "(example.mask.sum(dim=-1) > 1)",
+        "(example.mask.sum(dim=-1) > 0)",
+        ("tests/audit/test_shown_inputs.py",),
+    ),
+    Fault(
         "margin: random singular vectors are not orthonormal",
         "numerics/orthonormal.py",
         "if n >= TALL * d:",

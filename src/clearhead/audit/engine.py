@@ -202,6 +202,12 @@ class Measurement:
         """Return the sums of every layer, in order."""
         return [self._layers[number].explained(self.theory) for number in sorted(self._layers)]
 
+    def predict(self) -> None:
+        """Compute the predictions that depend on all groups before `findings` needs them."""
+        if self._controls:
+            for layer in self._layers.values():
+                layer.predict(self.theory)
+
     def findings(self) -> list[Finding]:
         """Return a finding for every claim, layer and head, without verdicts from controls."""
         layers = self._sums()

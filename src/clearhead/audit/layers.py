@@ -8,10 +8,23 @@ import torch
 
 from clearhead.audit.accumulators import ClaimSums, LayerSums
 from clearhead.numerics.memory import run_within_memory
+from clearhead.numerics.moments import Array
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Theory
 
-__all__ = ["MeasuredLayer"]
+__all__ = ["LayerPredictions", "MeasuredLayer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPredictions:
+    """Predictions of some heads by the number of the claim, (examples, heads).
+
+    groups: how many groups they were made of
+    """
+
+    groups: int
+    heads: list[int]
+    by_claim: list[tuple[int, Array]]
 
 
 @dataclass(slots=True)
@@ -23,6 +36,7 @@ class MeasuredLayer:
     begun: whether this part has got an input
     groups: how many groups were measured
     kept: what predictions need of the first groups, by the number of the group
+    predictions: if they are computed already
     """
 
     sums: LayerSums
@@ -35,6 +49,7 @@ class MeasuredLayer:
     before: list[Any] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     kept: dict[int, Any] = field(default_factory=dict)
+    predictions: LayerPredictions | None = None
 
     def explained(self, theory: Theory) -> LayerSums:
         """Return the sums; without a complete group, one skipped sample with the reasons."""
@@ -50,22 +65,34 @@ class MeasuredLayer:
 
     def predicted(self, theory: Theory) -> LayerSums:
         """Return the sums with the predictions that depend on all groups."""
-        sums, grouping = self.explained(theory), theory.grouping
+        self.predict(theory)
+        made, sums = self.predictions, self.explained(theory)
+        if made is None:
+            return sums
+        return sums.with_predictions({theory.claims[number]: x for number, x in made.by_claim}, made.heads)
+
+    def predict(self, theory: Theory) -> None:
+        """Compute the predictions that depend on all groups, unless they are those of the same groups."""
+        grouping = theory.grouping
         if grouping is None or grouping.predictions is None or not self.groups:
-            return sums
-        claims = [claim for claim in sums.claims if claim.predicted is None and claim.direction is None]
-        covered = [head for head in range(sums.heads) if any(_covers(sums, claim, head) for claim in claims)]
-        if not covered or not self.kept:
-            return sums
+            return
+        if self.predictions is not None and self.predictions.groups == self.groups:
+            return
+        self.predictions = None
+        claims = [claim for claim in self.sums.claims if claim.predicted is None and claim.direction is None]
+        heads = [head for head in range(self.sums.heads) if any(_covers(self.sums, claim, head) for claim in claims)]
+        if not heads or not self.kept:
+            return
         kept = [self.kept[number] for number in sorted(self.kept)]
         predict = grouping.predictions.predict
         by_claim = run_within_memory(
-            lambda: predict(kept, covered, claims),
-            task=f"the prediction of {theory.title} for layer {sums.layer}",
+            lambda: predict(kept, heads, claims),
+            task=f"the prediction of {theory.title} for layer {self.sums.layer}",
             remedy="audit fewer inputs or this theory alone",
             device=torch.device("cpu"),
         )
-        return sums.with_predictions({claim: by_claim[claim] for claim in claims if claim in by_claim}, covered)
+        numbered = [(theory.claims.index(claim), by_claim[claim]) for claim in claims if claim in by_claim]
+        self.predictions = LayerPredictions(groups=self.groups, heads=heads, by_claim=numbered)
 
     def merge(self, other: "MeasuredLayer") -> None:
         """Add the sums of the next part of the same audit."""
@@ -86,6 +113,7 @@ class MeasuredLayer:
             "start": self.start,
             "groups": self.groups,
             "kept": [[index, kept] for index, kept in self.kept.items()],
+            "predictions": self.predictions,
             "reasons": [[str(reason.kind), reason.text] for reason in self.reasons],
             "expected": [numbers[claim] for claim in self.claims],
             "claims": [[numbers[claim], sums.state()] for claim, sums in self.sums.claims.items()],
@@ -104,6 +132,7 @@ class MeasuredLayer:
             groups=state["groups"],
             reasons=[Reason(ReasonKind(kind), text) for kind, text in state["reasons"]],
             kept=dict(state["kept"]),
+            predictions=state["predictions"],
         )
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "call_model",
     "count_inputs",
     "evaluation_mode",
+    "first_inputs",
     "forward",
     "measure",
     "run_whole_model",
@@ -109,10 +110,15 @@ def measure(
 def run_whole_model(
     model: nn.Module, batch: Any, *, describe: Sequence[AttentionSpec], allow_unseen: bool
 ) -> ModelOutput:
-    """Run the model once on a batch of a theory's making and return all attention calls and the output."""
-    with capture(model, describe=describe, allow_unseen=allow_unseen) as captured:
+    """Run the model once on a batch of a theory's making and return what its attention and the model return."""
+    attention: list[Tensor | None] = []
+
+    def keep(heads: Heads) -> None:
+        attention.append(heads.out if heads.out.shape[-2] == heads.k.shape[-2] else None)
+
+    with capture(model, describe=describe, allow_unseen=allow_unseen, keep=keep):
         output = next(tensors(call_model(model, batch, "one of its first inputs alone")))
-    return ModelOutput(heads=captured.heads, output=output)
+    return ModelOutput(attention=attention, output=output)
 
 
 def forward(model: nn.Module, batch: Any) -> Any:
@@ -208,6 +214,25 @@ def count_inputs(batch: Any) -> int:
     """Return the number of inputs of a batch: the length of its first tensor, 0 without one."""
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
     return next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)
+
+
+def first_inputs(batch: Any, most: int) -> Any:
+    """Return the batch with its first inputs alone if all its tensors have one row for each input, else the batch.
+
+    A tensor with a second axis of the same length could belong to another axis of the others, such as tokens.
+    """
+    count = count_inputs(batch)
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
+    shapes = [x.shape for x in parts if isinstance(x, Tensor)]
+    if count <= most or not all(shape and shape[0] == count and count not in shape[1:] for shape in shapes):
+        return batch
+
+    def cut(value: Any) -> Any:
+        return value[:most] if isinstance(value, Tensor) else value
+
+    if isinstance(batch, Mapping):
+        return {name: cut(value) for name, value in batch.items()}
+    return [cut(value) for value in batch] if isinstance(batch, list | tuple) else cut(batch)
 
 
 def _count_tokens(batch: Any) -> int | None:

@@ -18,7 +18,14 @@ from clearhead.audit.checksums import BatchChecksum
 from clearhead.audit.engine import Measurement
 from clearhead.audit.fidelity import check_fidelity
 from clearhead.audit.manifest import Manifest, make_manifest
-from clearhead.audit.model_runs import AuditError, evaluation_mode, forward, measure, run_whole_model
+from clearhead.audit.model_runs import (
+    AuditError,
+    evaluation_mode,
+    first_inputs,
+    forward,
+    measure,
+    run_whole_model,
+)
 from clearhead.audit.parts import Part, Run, Shard, span_of
 from clearhead.audit.record import Fidelity
 from clearhead.audit.scanned_batches import Scan, require_data, same_batches, scan
@@ -27,10 +34,14 @@ from clearhead.audit.workers import Workers, observe
 from clearhead.interfaces import AttentionSpec
 from clearhead.models.encoding import Decode
 from clearhead.numerics.memory import peak_memory
+from clearhead.numerics.threads import torch_threads
 from clearhead.theories.catalogue import LoadedTheories
 from clearhead.theories.theory import Theory, WholeModelErrors
 
-__all__ = ["Setup", "measure_part"]
+__all__ = ["CHECKED_INPUTS", "Setup", "measure_part"]
+
+CHECKED_INPUTS = 4
+"""Number of inputs of the fidelity check, which runs the model on them four times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +104,10 @@ def measure_part(
         raise AuditError("an input of one token attends to itself in every model; give longer inputs")
     with evaluation_mode(model), torch.no_grad():
         setup.progress("check", 0)
+        checked = first_inputs(first, CHECKED_INPUTS)
         fidelity = check_fidelity(
             model,
-            lambda: forward(model, first),
+            lambda: forward(model, checked),
             describe=setup.describe,
             allow_unseen=setup.allow_unseen,
             allow_swapped=setup.allow_swapped,
@@ -189,6 +201,8 @@ class _Runs:
             part.manifest = replace(part.manifest, data=checksum.hexdigest())
         elif run.batches and checksum.hexdigest() != self._scanned.checksums[run.batches - 1]:
             raise AuditError("the batches changed while they were read; give the same batches in every iteration")
+        if self._workers is not None and part.shard.count == 1:
+            self._workers.predict()
         if part.shard.number == 1:  # while workers still measure
             part.whole_model = tuple(_run_whole_model(model, first, setup, part))
         run.complete = True
@@ -227,6 +241,7 @@ class _Runs:
             ]
         if self._workers is not None:
             self._workers.begin(run, span)
+        threads = torch.get_num_threads() if self._workers is None else max(1, torch.get_num_threads() // 2)
 
         def measured(inputs: int) -> None:
             if run.batches > len(part.sizes):
@@ -236,26 +251,27 @@ class _Runs:
                 part.shown = part.shown or self._recorder.inputs()
             self.save()
 
-        part.measuring += measure(
-            model,
-            batches,
-            run,
-            span,
-            functools.partial(observe, run.measurements, seconds=part.seconds)
-            if self._workers is None
-            else self._workers.observe,
-            lambda done: setup.progress(phase, done),
-            measured,
-            layers=self._layers,
-            checked=[layer.name for layer in part.fidelity.layers],
-            describe=setup.describe,
-            allow_unseen=setup.allow_unseen,
-            loss=setup.loss,
-            device=setup.device,
-            most=most,
-            decode=setup.decode if own else None,
-            record=self._recorder if own else None,
-        )
+        with torch_threads(threads):  # workers need the other cores
+            part.measuring += measure(
+                model,
+                batches,
+                run,
+                span,
+                functools.partial(observe, run.measurements, seconds=part.seconds)
+                if self._workers is None
+                else self._workers.observe,
+                lambda done: setup.progress(phase, done),
+                measured,
+                layers=self._layers,
+                checked=[layer.name for layer in part.fidelity.layers],
+                describe=setup.describe,
+                allow_unseen=setup.allow_unseen,
+                loss=setup.loss,
+                device=setup.device,
+                most=most,
+                decode=setup.decode if own else None,
+                record=self._recorder if own else None,
+            )
 
 
 def _same_audit(saved: Part | None, part: Part, notice: Callable[[str], None]) -> Part | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clearhead.audit.engine import Measurement, first_of_groups
+from clearhead.audit.layers import LayerPredictions
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.record import Fidelity
 from clearhead.audit.shown_inputs import ShownInput, ShownLayer
@@ -221,5 +222,5 @@ class Part:
 def saved_types(theories: Sequence[Theory]) -> tuple[type, ...]:
     """Return the dataclasses that the file of a part may hold."""
     kept = (t.grouping.predictions.kept_types for t in theories if t.grouping and t.grouping.predictions)
-    own = (Fidelity, LayerRecord, WholeModelErrors, ShownInput, ShownLayer, Picture)
+    own = (Fidelity, LayerPredictions, LayerRecord, WholeModelErrors, ShownInput, ShownLayer, Picture)
     return (*own, *(kind for kinds in kept for kind in kinds))

@@ -121,6 +121,11 @@ class Workers:
         """Send one call to the worker of its layer. Wait while it has enough calls."""
         self._workers[self._owner(heads.layer)].put(("observe", heads, inputs, lead))
 
+    def predict(self) -> None:
+        """Let the workers compute the predictions of the run, whose calls are all sent."""
+        for worker in self._workers:
+            worker.put(("predict",))
+
     def collect(self, seconds: MutableMapping[str, float]) -> None:
         """Wait until all calls are measured, and give the runs their sums. Only the last run may go on."""
         if not self._runs:
@@ -236,6 +241,11 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
                     heads, inputs, of_lead = arguments
                     observe(runs[-1], heads, inputs=inputs, lead=of_lead, seconds=seconds)
                     del heads, arguments
+                elif kind == "predict":
+                    for measurement in runs[-1]:
+                        start = time.perf_counter()
+                        measurement.predict()
+                        seconds[measurement.theory.title] += time.perf_counter() - start
                 else:
                     states = [[measurement.state() for measurement in run] for run in runs]
                     answer = {"runs": states, "seconds": seconds, "memory": (peak_memory() or 0) - before}

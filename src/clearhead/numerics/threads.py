@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread", "one_thread_each"]
+__all__ = ["one_thread", "one_thread_each", "torch_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -59,15 +59,23 @@ def one_thread(*, workers: bool = False) -> Iterator[None]:
 
     workers: `one_thread_each` inside uses as many threads as torch had
     """
-    threads = torch.get_num_threads()
-    outer = _workers.set(threads if workers else None)
-    torch.set_num_threads(1)
+    outer = _workers.set(torch.get_num_threads() if workers else None)
     try:
-        with _one_blas_thread():
+        with torch_threads(1), _one_blas_thread():
             yield
     finally:
-        torch.set_num_threads(threads)
         _workers.reset(outer)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use this many threads inside the block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def one_thread_each(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.heads import Heads, LinearMap, ResidualStream
+from clearhead.heads import LinearMap, ResidualStream
 from clearhead.shapes import Bool, Float
 
 __all__ = ["Cache", "Example", "Group", "ModelOutput", "Random"]
@@ -121,7 +121,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutput:
-    """The attention calls of one run of the whole model, in forward-pass order, and the model's output."""
+    """The outputs of one run of the whole model.
 
-    heads: Sequence[Heads]
+    attention: of every attention call, in forward-pass order; None if it has another number of queries than of keys
+    """
+
+    attention: Sequence[Tensor | None]
     output: Tensor

@@ -12,6 +12,7 @@ from torch import Tensor
 from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
+from clearhead.audit.parts import saved_types
 from clearhead.audit.state_file import read_state, write_state
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
@@ -178,13 +179,35 @@ def test_merged_parts_predict_as_the_whole_does(groups: int) -> None:
 
 def test_restored_sums_predict_as_the_whole_does(whole: Measurement, tmp_path: Path) -> None:
     theory = make_theory(sampling=dataclasses.replace(SAMPLING, **CONTROLS))
-    assert theory.grouping is not None
-    assert theory.grouping.predictions is not None
+    whole.predict()
     write_state(tmp_path / "sums", whole.state())
-    state = read_state(tmp_path / "sums", theory.grouping.predictions.kept_types)
-    restored = Measurement.from_state(state, theory)
-    assert repr(restored.findings()) == repr(whole.findings())
-    assert np.isfinite(findings_of(restored)[EXACT].predicted)
+    state = read_state(tmp_path / "sums", saved_types([theory]))
+    without = {**state, "layers": [{**entry, "predictions": None} for entry in state["layers"]]}
+    for restored in (Measurement.from_state(saved, theory) for saved in (state, without)):
+        assert repr(restored.findings()) == repr(whole.findings())
+        assert np.isfinite(findings_of(restored)[EXACT].predicted)
+
+
+def test_predictions_are_computed_once_and_again_after_a_further_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    predict = on_heads.predict_head
+
+    def recording(groups: Sequence[KeptGroup], h: int, **options: bool) -> Array:
+        calls.append(len(groups))
+        return predict(groups, h, **options)
+
+    monkeypatch.setattr(on_heads, "predict_head", recording)
+    *first, last = heads_of(svm(tokens()))
+    measurement = measure(first)
+    for _ in range(2):
+        measurement.predict()
+    restored = Measurement.from_state(measurement.state(), measurement.theory)
+    assert repr(restored.findings()) == repr(measurement.findings())
+    assert set(calls) == {GROUPS - 1}
+    assert len(calls) == len(set(findings_of(measurement)))
+    measurement.observe(last)
+    assert findings_of(measurement)[EXACT].predicted == findings_of(measure([*first, last]))[EXACT].predicted
+    assert calls.count(GROUPS) == 2 * calls.count(GROUPS - 1)
 
 
 def test_heads_that_the_theory_does_not_cover_get_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:

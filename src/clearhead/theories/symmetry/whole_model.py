@@ -39,7 +39,7 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
         """Return the output of every layer and the model's, with tokens on the axis before the last; None otherwise."""
         n = _length(tokens)
         result = run(tokens)
-        layers = [heads.out if heads.out.shape[-2] == n == heads.k.shape[-2] else None for heads in result.heads]
+        layers = [out if out is not None and out.shape[-2] == n else None for out in result.attention]
         return [*layers, result.output if result.output.ndim == 3 and result.output.shape[1] == n else None]
 
     errors: list[list[float]] = []

@@ -3,7 +3,9 @@
 import math
 
 import torch
+from torch import Tensor
 
+from clearhead.shapes import Int
 from clearhead.theories.example import Example
 from clearhead.theories.max_margin.claims import RATIO
 from clearhead.theories.max_margin.on_heads.choices import SATURATED, obstacle
@@ -21,15 +23,12 @@ def margins(example: Example) -> Picture | None:
     """
     if obstacle(example) is not None:
         return None
-    scores = example.scale * example.q.double() @ example.k.double().mT
+    queries = _queries(example)
+    scores = example.scale * example.q[:, queries].double() @ example.k.double().mT
     if example.mask is not None:
-        scores = scores.masked_fill(~example.mask, -torch.inf)
+        scores = scores.masked_fill(~example.mask[:, queries], -torch.inf)
     first, second = scores.topk(2, dim=-1).values.unbind(dim=-1)
-    gaps = first - second
-    queries = gaps.isfinite().all(dim=0)
-    if example.q.shape[-2] == example.k.shape[-2]:
-        queries &= example.visible.all(dim=0)
-    gaps = gaps[:, queries][:, :MOST_QUERIES].sort(dim=-1, descending=True).values
+    gaps = (first - second).sort(dim=-1, descending=True).values
     if not gaps.shape[-1]:
         return None
     return Picture(
@@ -41,3 +40,14 @@ def margins(example: Example) -> Picture | None:
         bars=gaps.cpu().numpy(),
         line=math.log(SATURATED / (1 - SATURATED)),
     )
+
+
+def _queries(example: Example) -> Int[Tensor, "n"]:
+    """Return the first queries that are tokens of the input and see at least two keys in every head."""
+    n, m = example.q.shape[-2], example.k.shape[-2]
+    usable = torch.full((n,), m > 1, device=example.q.device)
+    if example.mask is not None:
+        usable = usable & (example.mask.sum(dim=-1) > 1).all(dim=0)
+    if n == m:
+        usable = usable & example.visible.all(dim=0)
+    return usable.nonzero().flatten()[:MOST_QUERIES]
