@@ -29,7 +29,6 @@ import torch
 from clearhead.audit.model_runs import forward
 from clearhead.audit.run import audit
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.numerics.memory import return_freed_memory
 
 TOKENS = (64, 128, 256, 512, 1024, 2048)
 HEADS = (4, 8, 12, 16)
@@ -94,7 +93,6 @@ def _print_part(part: str, options: argparse.Namespace) -> None:
 
 def _measure(size: dict[str, int], claims: str, workers: int) -> dict[str, object]:
     ensure_torchvision()
-    return_freed_memory()  # as the command does
     model, batches = _demo() if not size else _gpt2(**size)
     small, few = _gpt2(tokens=80, heads=2, inputs=6, layers=1)
     audit(small, few, claims=claims, baseline=None)

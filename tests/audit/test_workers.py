@@ -20,7 +20,7 @@ from clearhead.audit.parts import Run, Span
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.audit.shards import audit_shard, merge_shards
-from clearhead.audit.workers import MOST_WORKERS, Workers, usable_workers
+from clearhead.audit.workers import MOST_WORKERS, WAITING_CALLS, Workers, usable_workers
 from clearhead.errors import InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.report.json_file import audit_as_json
@@ -223,7 +223,7 @@ def test_a_killed_worker_is_an_error_that_says_what_to_do(model: nn.Module, monk
 
 
 def test_few_calls_wait_for_a_slow_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is measured and two wait, whatever their size; further ones would take memory."""
+    """One is measured and one waits, whatever its size; further ones would take memory."""
     gate = multiprocessing.get_context("fork").Event()
     monkeypatch.setattr(Measurement, "observe", lambda self, heads, **options: gate.wait())
     [theory] = find_theories(["attention-sinks"])
@@ -232,7 +232,7 @@ def test_few_calls_wait_for_a_slow_worker(monkeypatch: pytest.MonkeyPatch) -> No
     heads = Heads(layer=0, name="attention", q=q, k=q, v=q, out=q, scale=0.5)
     with Workers(1, [theory]) as workers:
         workers.begin(run, Span())
-        for _ in range(3):
+        for _ in range(1 + WAITING_CALLS):
             workers.observe(heads, inputs=3, lead=False)
         [worker] = workers._workers
         assert not worker._places.acquire(timeout=0.5)

@@ -112,25 +112,28 @@ def test_every_operator_that_stores_a_matrix_says_its_bytes_and_a_remedy(
 KEPT_AFTER_FREEING = """
 import os, sys, torch
 from clearhead.numerics.memory import return_freed_memory
-if sys.argv[1] == "yes":
-    return_freed_memory()
 
 def used():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-torch.ones(5 * 2**20)  # freed once
 before = used()
-blocks = [torch.ones(5 * 2**20) for _ in range(12)]
+blocks = [torch.ones(2**16) for _ in range(int(sys.argv[1]))]
 del blocks[:-1]
+if sys.argv[2] == "yes":
+    return_freed_memory()
 print(used() - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
-def test_freed_memory_returns_to_the_system_if_asked_for() -> None:
-    """Eleven of twelve blocks of 20 MB are freed below the last. The control keeps them."""
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
+def test_freed_memory_returns_to_the_system_if_it_is_much() -> None:
+    """All but the last of blocks of 256 kB are freed: of 150 MB or, for the last pair, of 50 MB."""
     kept = {
-        asked: int(subprocess.check_output([sys.executable, "-c", KEPT_AFTER_FREEING, asked], text=True))
-        for asked in ("yes", "no")
+        (blocks, returned): int(
+            subprocess.check_output([sys.executable, "-c", KEPT_AFTER_FREEING, str(blocks), returned], text=True)
+        )
+        for blocks in (600, 200)
+        for returned in ("yes", "no")
     }
-    assert kept["yes"] < 60e6 < 180e6 < kept["no"]
+    assert kept[600, "yes"] < 20e6 < 140e6 < kept[600, "no"]
+    assert min(kept[200, "yes"], kept[200, "no"]) > 40e6

@@ -18,6 +18,7 @@ from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
 from clearhead.interfaces.placement import input_device, without_compiling
 from clearhead.models.encoding import Decode
+from clearhead.numerics.memory import return_freed_memory
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.theory import Need
 
@@ -178,6 +179,7 @@ class _Observer:
             start = time.perf_counter()
             self._observe(heads.to(self._device), inputs=self.inputs or None, lead=self.lead)
             self.seconds += time.perf_counter() - start
+            return_freed_memory()
         except Exception as error:
             self.failure = error
             raise

@@ -27,14 +27,14 @@ from clearhead.audit.parts import Run, Span
 from clearhead.audit.transfer import pack, receive, send
 from clearhead.errors import ClearheadError, InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
-from clearhead.numerics.memory import peak_memory
+from clearhead.numerics.memory import peak_memory, return_freed_memory
 from clearhead.theories.theory import Theory
 
-__all__ = ["MOST_WORKERS", "Workers", "observe", "usable_workers"]
+__all__ = ["MOST_WORKERS", "WAITING_CALLS", "Workers", "observe", "usable_workers"]
 
 MOST_WORKERS = 8
 """Largest number of workers that is chosen automatically. Each needs memory for a call and its theories."""
-WAITING_CALLS = 2
+WAITING_CALLS = 1
 """Number of calls that wait for each worker, at most; the model then waits too."""
 
 
@@ -241,6 +241,7 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
                     heads, inputs, of_lead = arguments
                     observe(runs[-1], heads, inputs=inputs, lead=of_lead, seconds=seconds)
                     del heads, arguments
+                    return_freed_memory()
                 elif kind == "predict":
                     for measurement in runs[-1]:
                         start = time.perf_counter()

@@ -28,7 +28,6 @@ from clearhead.interfaces import AttentionSpec, read_descriptions
 from clearhead.models.huggingface import tokenizer_files
 from clearhead.models.loading import LoadedModel
 from clearhead.models.objects import load_function
-from clearhead.numerics.memory import return_freed_memory
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
@@ -202,7 +201,6 @@ def print_result(result: AuditResult, *, as_json: bool, details: bool = False) -
 
 def _load(request: AuditRequest) -> LoadedModel:
     """Load the model, and allow imports from the current folder for the functions that the request names."""
-    return_freed_memory()
     loaded = load_named_model(request.model, max_tokens=request.max_tokens)
     if request.swap is not None:
         loaded = _swapped(loaded, request.swap)

@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,10 +34,8 @@ T = TypeVar("T")
 SMALL = 2**30
 """Bytes that are not compared with the free memory first, which takes 0.1 ms."""
 
-KEPT_BLOCK = 2**24
-"""Bytes from which on `return_freed_memory` returns freed blocks; smaller ones are used again, which is faster."""
-_MMAP_THRESHOLD = -3
-"""M_MMAP_THRESHOLD of malloc.h."""
+MOST_KEPT = 2**25
+"""Freed bytes that `return_freed_memory` leaves to the process: using them again is faster than asking for new ones."""
 _TRIED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _CGROUPS = (
@@ -84,16 +83,31 @@ def format_bytes(size: int) -> str:
 
 
 def return_freed_memory() -> None:
-    """Let glibc return freed blocks of 16 MB and more to the system; do nothing where another allocator is used.
+    """Return freed memory to the system if it is more than `MOST_KEPT`; do nothing where the allocator is not glibc's.
 
-    By default it keeps blocks of every size up to 32 MB that was freed once, and the process grows to a multiple of
-    what is in use. It is a setting of the process, so that commands call it and the library does not.
+    Blocks that are in use between freed ones let glibc keep those: while a model is captured, more than is in use.
     """
+    allocator = _glibc()
+    if allocator is not None and allocator.mallinfo2().freed > MOST_KEPT:
+        allocator.malloc_trim(0)
+
+
+class _Blocks(ctypes.Structure):
+    """`struct mallinfo2` of malloc.h; `freed` is its fordblks."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefgh", "freed", "top")]
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library if it is glibc 2.33 or newer."""
     try:
-        set_option = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
+        library.mallinfo2.restype = _Blocks
+        library.malloc_trim.argtypes = [ctypes.c_size_t]
     except (OSError, AttributeError, TypeError):  # macOS, musl, Windows
-        return
-    set_option(_MMAP_THRESHOLD, KEPT_BLOCK)
+        return None
+    return library
 
 
 def peak_memory() -> int | None:
