@@ -1,25 +1,34 @@
 """Messages between processes: tensors arrive with their numbers, strides, places and shared memory."""
 
+import gc
 import multiprocessing
-import threading
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from clearhead.audit.transfer import ALIGNMENT, pack, receive, send
+from clearhead.audit.transfer import ALIGNMENT, receive, send
 from clearhead.heads import Heads, LinearMap
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's")
 
 
 def sent(value: Any) -> Any:
-    """Return the value after a journey through a pipe."""
+    """Return the value after it was sent."""
     ours, theirs = multiprocessing.Pipe()
-    writer = threading.Thread(target=send, args=(ours, pack(value)))  # a pipe holds little
-    writer.start()
-    got = receive(theirs)
-    writer.join()
-    return got
+    send(ours, value)
+    return receive(theirs)
+
+
+def size_of(value: Any) -> int:
+    """Return the bytes that are sent of the tensors."""
+    ours, theirs = multiprocessing.Pipe()
+    size = send(ours, value)
+    receive(theirs)
+    return size
 
 
 def strided() -> dict[str, Tensor]:
@@ -56,8 +65,7 @@ def test_places_within_a_block_arrive() -> None:
 def test_tensors_that_share_memory_share_it_again_and_are_sent_once() -> None:
     fused = torch.rand(5, 30_000)
     q, k = fused[:, :10_000], fused[:, 5_000:25_000]
-    size = sum(memoryview(chunk).nbytes for chunk in pack((q, k)))
-    assert size < fused.nbytes + 2_000
+    assert size_of((q, k)) < fused.nbytes + 2_000
     got_q, got_k = sent((fused[:, :10], fused[:, 5:25]))
     got_q[2, 7] = -1.0
     assert got_k[2, 2] == -1.0
@@ -66,20 +74,40 @@ def test_tensors_that_share_memory_share_it_again_and_are_sent_once() -> None:
 def test_only_what_is_used_of_a_large_memory_is_sent() -> None:
     """Weights may be views of one file in memory."""
     weights = torch.rand(10**6)
-    size = sum(memoryview(chunk).nbytes for chunk in pack([weights[5:25], weights[-7:]]))
-    assert size < 2_000
+    assert size_of([weights[5:25], weights[-7:]]) < 2_000
     first, last = sent([weights[5:25], weights[-7:]])
     assert torch.equal(first, weights[5:25])
     assert torch.equal(last, weights[-7:])
 
 
-def test_changes_after_packing_do_not_arrive() -> None:
+def test_changes_after_sending_do_not_arrive() -> None:
     ours, theirs = multiprocessing.Pipe()
     tensor = torch.zeros(3)
-    message = pack(tensor)
+    send(ours, tensor)
     tensor += 1
-    send(ours, message)
     assert receive(theirs).tolist() == [0, 0, 0]
+
+
+def test_memory_and_descriptors_last_as_long_as_tensors() -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("memfd:clearhead")
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    gc.collect()
+    before, mapped_before = descriptors(), mapped()
+    got = [sent({"a": torch.ones(10_000), "b": torch.ones(3)}) for _ in range(3)]
+    kept = [message["b"][1:] for message in got]
+    assert mapped() == mapped_before + 3
+    del got
+    gc.collect()
+    assert mapped() == mapped_before + 3
+    assert all(x.tolist() == [1, 1] for x in kept)
+    kept.clear()
+    gc.collect()
+    assert mapped() == mapped_before
+    assert descriptors() == before
 
 
 def test_an_attention_call_arrives() -> None:

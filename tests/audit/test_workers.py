@@ -15,12 +15,13 @@ import transformers
 from torch import Tensor, nn
 
 from clearhead.audit import checkpoint as checkpoints
+from clearhead.audit import workers as processes
 from clearhead.audit.engine import Measurement
 from clearhead.audit.parts import Run, Span
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.audit.shards import audit_shard, merge_shards
-from clearhead.audit.workers import MOST_WORKERS, WAITING_CALLS, Workers, usable_workers
+from clearhead.audit.workers import MOST_WORKERS, Workers, usable_workers
 from clearhead.errors import InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.report.json_file import audit_as_json
@@ -68,11 +69,9 @@ def numbers(record: AuditRecord) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """Fail if a process or thread of the workers is left."""
-    before = set(threading.enumerate())
+    """Fail if a process of the workers is left."""
     yield
     assert multiprocessing.active_children() == []
-    assert {thread for thread in threading.enumerate() if "_write" in thread.name} <= before
 
 
 @pytest.mark.parametrize("workers", [2, 7])
@@ -222,22 +221,27 @@ def test_a_killed_worker_is_an_error_that_says_what_to_do(model: nn.Module, monk
         audit(model, batches(), workers=2, baseline=None)
 
 
-def test_few_calls_wait_for_a_slow_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is measured and one waits, whatever its size; further ones would take memory."""
+@pytest.mark.parametrize(("most", "waiting"), [(0, 1), (1, 1), (2**30, 5)])
+def test_few_calls_wait_for_a_slow_worker(monkeypatch: pytest.MonkeyPatch, most: int, waiting: int) -> None:
+    """One is measured and one waits, whatever its size; further ones only if they take little memory."""
+    monkeypatch.setattr(processes, "WAITING_BYTES", most)
     gate = multiprocessing.get_context("fork").Event()
     monkeypatch.setattr(Measurement, "observe", lambda self, heads, **options: gate.wait())
     [theory] = find_theories(["attention-sinks"])
     run = Run(theories=[theory], measurements=[Measurement(theory)])
-    q = torch.rand(3, 2, 499, 31)  # larger than the buffer of a pipe
+    q = torch.rand(3, 2, 499, 31)
     heads = Heads(layer=0, name="attention", q=q, k=q, v=q, out=q, scale=0.5)
     with Workers(1, [theory]) as workers:
         workers.begin(run, Span())
-        for _ in range(1 + WAITING_CALLS):
+        for _ in range(1 + waiting):
             workers.observe(heads, inputs=3, lead=False)
-        [worker] = workers._workers
-        assert not worker._places.acquire(timeout=0.5)
+        further = threading.Thread(target=workers.observe, args=(heads,), kwargs={"inputs": 3, "lead": False})
+        further.start()
+        further.join(timeout=0.5)
+        assert further.is_alive() == (most < 2**30)
         gate.set()
-        assert worker._places.acquire(timeout=60)
+        further.join(timeout=60)
+        assert not further.is_alive()
 
 
 def test_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The fidelity check: evidence that what is captured is what the model computes. No audit reports without it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -30,6 +30,10 @@ __all__ = [
     "require_tokens",
     "tensors",
 ]
+
+
+AT_ONCE = 2**20
+"""Number of outputs that are compared at once."""
 
 
 class FidelityError(AttentionNotSeenError):
@@ -146,28 +150,27 @@ def check_fidelity(
         if heads.name not in unchecked:
             worst.append((recompute_error(heads), _without_tensors(heads)))
 
+    # Every output is compared at once and dropped: those of language models may be larger than the model.
     with capture(model, describe=describe, keep=check, allow_unseen=allow_unseen) as captured:
-        outputs = list(tensors(run()))
+        output_difference = _largest(_difference, alone, tensors(run()))
     if not captured.passes:
         raise FidelityError("run() does not call the model that was passed")
     if not worst:
         raise FidelityError("every layer has a swapped operator, so no softmax attention is left to measure; undo one")
     with replaced(model, softmax_layers(recomputed), describe=describe) as replacement:
-        exact = list(tensors(run()))
-    largest = max(error for error, _ in worst)
-    swap_error, allowed = _largest(_relative, alone, exact), swap_tolerance(alone[0].dtype)
+        swap_error = _largest(_relative, alone, tensors(run()))
+    largest, allowed = max(error for error, _ in worst), swap_tolerance(alone[0].dtype)
     if not swap_error <= allowed:
         with replaced(model, _disturbed(largest), describe=describe):
-            disturbed = list(tensors(run()))
-        allowed = swap_tolerance(alone[0].dtype, _largest(_relative, alone, disturbed))
+            allowed = swap_tolerance(alone[0].dtype, _largest(_relative, alone, tensors(run())))
     with replaced(model, softmax_layers(_uniform), describe=describe):
-        uniform = list(tensors(run()))
+        control_change = _largest(_relative, alone, tensors(run()))
     fidelity = Fidelity(
         layers=tuple(captured.layers),
-        output_difference=_largest(_difference, alone, outputs),
+        output_difference=output_difference,
         recompute_error=largest,
         swap_error=swap_error,
-        control_change=_largest(_relative, alone, uniform),
+        control_change=control_change,
         tolerance=allowed,
         unseen=captured.unseen,
     )
@@ -260,7 +263,7 @@ def tensors(output: Any) -> Iterator[Tensor]:
             yield from tensors(getattr(output, field.name))
 
 
-def _largest(measure: Callable[[Tensor, Tensor], float], ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+def _largest(measure: Callable[[Tensor, Tensor], float], ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> float:
     """Return the largest over all outputs; NaN if one is NaN, which a plain maximum may lose."""
     values = [measure(a, b) for a, b in zip(ours, theirs, strict=True)]
     return math.nan if any(math.isnan(value) for value in values) else max(values)
@@ -269,16 +272,17 @@ def _largest(measure: Callable[[Tensor, Tensor], float], ours: Sequence[Tensor],
 def _difference(a: Tensor, b: Tensor) -> float:
     if torch.equal(a, b):
         return 0.0
-    return max(float(_distance(a, b).amax()), math.ulp(0.0))
+    return max(_largest_distance(a, b), math.ulp(0.0))
 
 
 def _relative(a: Tensor, b: Tensor) -> float:
     if a.numel() == 0:
         return 0.0
-    size = a.double().abs()
-    return float(_distance(a, b).amax() / torch.where(size.isinf(), 0, size).amax().clamp_min(1e-30))
+    largest = torch.stack([torch.where(x.isinf(), 0, x).abs().amax() for x in torch.split(a.flatten(), AT_ONCE)]).amax()
+    return _largest_distance(a, b) / max(float(largest), 1e-30)
 
 
-def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return absolute differences; equal infinities, as in masked logits, do not differ."""
-    return torch.where(a == b, 0, a.double() - b.double()).abs()
+def _largest_distance(a: Tensor, b: Tensor) -> float:
+    """Return the largest absolute difference; equal infinities, as in masked logits, do not differ."""
+    pairs = zip(*(torch.split(x.flatten(), AT_ONCE) for x in (a, b)), strict=True)
+    return float(torch.stack([torch.where(x == y, 0, x.double() - y.double()).abs().amax() for x, y in pairs]).amax())

@@ -98,6 +98,7 @@ def measure(
             output = call_model(model, batch, which, observer)
             if loss is not None:
                 _differentiate(captured, loss, output, batch, which)
+            del output  # logits of many words, which would stay in memory while the next are made
             if not observer.lead:
                 tokens = _count_tokens(batch)
                 run.covered += Coverage(observer.inputs, observer.attended if tokens is None else tokens)

@@ -1,11 +1,15 @@
-"""Objects with tensors, sent to another process through a pipe.
+"""Objects with tensors, sent to another process on Linux.
 
-Tensors keep their strides and their place within 64 bytes, and those that share memory are sent once: arithmetic on
-them then rounds as in the process they come from. Shared memory of the system is not used: containers limit it.
+Tensors are copied once, into memory that has no name and that both processes map, and are used there. /dev/shm is not
+used: containers limit it. Tensors keep their strides and their place within 64 bytes, and those that share memory are
+copied once: arithmetic on them then rounds as in the process they come from.
 """
 
 import io
+import mmap
+import os
 import pickle
+import socket
 from bisect import bisect_right
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -14,40 +18,60 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["pack", "receive", "send"]
+__all__ = ["ALIGNMENT", "receive", "send"]
 
 ALIGNMENT = 64
 """Bytes that torch aligns its tensors to."""
 
 
-def pack(value: Any) -> list[Any]:
-    """Return the chunks of bytes of a message: a copy, so that tensors may change afterwards."""
+def send(connection: Connection, value: Any) -> int:
+    """Send a value; return the number of bytes of its tensors. They are copied, and may change afterwards."""
     stream = io.BytesIO()
     pickler = _Pickler(stream)
     pickler.dump(value)
-    spans, copies = [], []
+    spans, parts, size = [], [], 0
     for number, (contents, ranges) in enumerate(pickler.storages.values()):
         for start, end in _united(ranges):
-            spans.append((number, start, end - start))
-            copies.append(contents[start:end].clone().numpy())
-    return [pickle.dumps(spans), stream.getbuffer(), *copies]
-
-
-def send(connection: Connection, message: Sequence[Any]) -> None:
-    """Write a packed message."""
-    for chunk in message:
-        connection.send_bytes(chunk)
+            spans.append((number, start, size, end - start))
+            parts.append((size, contents[start:end]))
+            size += -(-(end - start) // ALIGNMENT) * ALIGNMENT
+    connection.send_bytes(pickle.dumps((size, spans, stream.getvalue())))
+    if size:
+        memory = os.memfd_create("clearhead")
+        try:
+            os.ftruncate(memory, size)
+            mapped = _mapped(memory, size)
+            for at, part in parts:
+                mapped[at : at + len(part)] = part
+            with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                socket.send_fds(channel, [b"m"], [memory])
+        finally:
+            os.close(memory)
+    return size
 
 
 def receive(connection: Connection) -> Any:
-    """Return the next message. Raise EOFError if the other process has ended."""
-    spans, body = pickle.loads(connection.recv_bytes()), connection.recv_bytes()  # noqa: S301  of our own process
+    """Return the next value. Raise EOFError if the other process has ended."""
+    size, spans, body = pickle.loads(connection.recv_bytes())  # noqa: S301  of our own process
     storages: dict[int, list[tuple[int, Tensor]]] = {}
-    for number, start, size in spans:
-        contents = torch.empty(size, dtype=torch.uint8)
-        connection.recv_bytes_into(contents.numpy())
-        storages.setdefault(number, []).append((start, contents))
+    if size:
+        with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+            _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        if not descriptors:
+            raise EOFError
+        try:
+            contents = _mapped(descriptors[0], size)
+        finally:
+            os.close(descriptors[0])
+        for number, start, at, length in spans:
+            storages.setdefault(number, []).append((start, contents[at : at + length]))
     return _Unpickler(io.BytesIO(body), storages).load()
+
+
+def _mapped(memory: int, size: int) -> Tensor:
+    """Return the bytes of a file in memory; they are unmapped with the last tensor on them."""
+    pages = mmap.mmap(memory, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)  # in one step, not page by page
+    return torch.frombuffer(pages, dtype=torch.uint8)
 
 
 class _Pickler(pickle.Pickler):
@@ -92,7 +116,7 @@ class _Unpickler(pickle.Unpickler):
         spans = self._storages[number]
         first, contents = spans[bisect_right(spans, start, key=lambda span: span[0]) - 1]
         whole = contents[: contents.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-        return whole.as_strided(shape, stride, (start - first) // dtype.itemsize)
+        return whole.as_strided(shape, stride, whole.storage_offset() + (start - first) // dtype.itemsize)
 
 
 def _united(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -8,13 +8,12 @@ to start nor copies of the theories. Threads would wait for Python: theories are
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import sys
-import threading
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Mapping, MutableMapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -24,18 +23,18 @@ import torch
 
 from clearhead.audit.engine import Measurement
 from clearhead.audit.parts import Run, Span
-from clearhead.audit.transfer import pack, receive, send
+from clearhead.audit.transfer import receive, send
 from clearhead.errors import ClearheadError, InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.numerics.memory import peak_memory, return_freed_memory
 from clearhead.theories.theory import Theory
 
-__all__ = ["MOST_WORKERS", "WAITING_CALLS", "Workers", "observe", "usable_workers"]
+__all__ = ["MOST_WORKERS", "WAITING_BYTES", "Workers", "observe", "usable_workers"]
 
 MOST_WORKERS = 8
 """Largest number of workers that is chosen automatically. Each needs memory for a call and its theories."""
-WAITING_CALLS = 1
-"""Number of calls that wait for each worker, at most; the model then waits too."""
+WAITING_BYTES = 2**25
+"""Bytes of calls that wait for each worker, beside the one that is measured; then the model waits too. One may wait."""
 
 
 def usable_workers(wanted: int | None, device: torch.device) -> int:
@@ -97,8 +96,6 @@ class Workers:
         except BaseException:
             self.close()
             raise
-        for worker in self._workers:
-            worker.thread.start()  # after the last fork: a child must not copy a thread that holds a lock
 
     def __enter__(self) -> "Workers":
         return self
@@ -159,7 +156,7 @@ def _united(states: Sequence[Mapping[str, Any]], theory: Theory) -> Measurement:
 
 
 class _Worker:
-    """One process, and the thread that writes to it."""
+    """One process. It answers every message, with None unless more is asked for, or with the error that ended it."""
 
     def __init__(self, theories: Sequence[Theory], inherited: Sequence[Connection]) -> None:
         context = multiprocessing.get_context("fork")
@@ -171,19 +168,28 @@ class _Worker:
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which the child never uses
             self._process.start()
         other.close()
-        self._messages: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
-        self._places = threading.Semaphore(WAITING_CALLS)
-        self.thread = threading.Thread(target=self._write, daemon=True)
+        self._unanswered: deque[int] = deque()
+        """Bytes of the messages without an answer."""
 
     def put(self, message: Any) -> None:
-        """Queue a message; wait while enough are queued. Raise the worker's error if it has failed."""
-        self._places.acquire()  # before the message takes memory
-        if self.connection.poll():
+        """Send a message; wait while enough are waiting. Raise the worker's error if it has failed."""
+        while self._is_full() or self.connection.poll():
+            self._answer()
+        try:
+            self._unanswered.append(send(self.connection, message))
+        except OSError:  # the worker has ended: its answers say why
             self.reply()
-        self._messages.put(pack(message))
+
+    def _is_full(self) -> bool:
+        return len(self._unanswered) > 1 and sum(self._unanswered) - self._unanswered[0] >= WAITING_BYTES
 
     def reply(self) -> dict[str, Any]:
-        """Return the worker's next answer; raise its error."""
+        """Return the worker's next answer that is not None; raise its error."""
+        while (answer := self._answer()) is None:
+            pass
+        return answer
+
+    def _answer(self) -> dict[str, Any] | None:
         try:
             answer = receive(self.connection)
         except (EOFError, OSError):
@@ -192,29 +198,17 @@ class _Worker:
                 f"a worker process ended unexpectedly (exit code {self._process.exitcode}), perhaps because memory ran "
                 "out; audit with --workers 1 (in Python workers=1) or in smaller batches"
             ) from None
+        self._unanswered.popleft()
         if isinstance(answer, BaseException):
             raise answer
-        assert isinstance(answer, dict)
+        assert answer is None or isinstance(answer, dict)
         return answer
 
     def end(self) -> None:
-        """Stop the process and the thread."""
+        """Stop the process."""
         self._process.kill()
         self._process.join()
         self.connection.close()
-        if self.thread.is_alive():
-            self._messages.put(None)
-            self.thread.join()
-
-    def _write(self) -> None:
-        broken = False
-        while (message := self._messages.get()) is not None:
-            try:
-                if not broken:
-                    send(self.connection, message)
-            except OSError:
-                broken = True  # the worker has ended: `reply` says so
-            self._places.release()
 
 
 def _work(connection: Connection, inherited: Sequence[Connection], theories: Sequence[Theory]) -> None:
@@ -232,6 +226,7 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
         with torch.no_grad():
             while True:
                 kind, *arguments = receive(connection)
+                answer: dict[str, Any] | None = None
                 if kind == "begin":
                     states, first, lead = arguments
                     runs.append(
@@ -250,13 +245,13 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
                 else:
                     states = [[measurement.state() for measurement in run] for run in runs]
                     answer = {"runs": states, "seconds": seconds, "memory": (peak_memory() or 0) - before}
-                    send(connection, pack(answer))
                     del runs[:-1]
                     seconds = dict.fromkeys(seconds, 0.0)
+                send(connection, answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the main process has ended, or needs no more
     except BaseException as error:
-        send(connection, pack(_sendable(error)))
+        send(connection, _sendable(error))
     os._exit(0)  # nothing that this process shares with the main one is flushed or removed twice
 
 
