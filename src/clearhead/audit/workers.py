@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Mapping, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -119,7 +120,7 @@ class Workers:
         self._workers[self._owner(heads.layer)].put(("observe", heads, inputs, lead))
 
     def predict(self) -> None:
-        """Let the workers compute the predictions of the run, whose calls are all sent."""
+        """Let the workers compute the predictions of the run, whose calls are all sent, while further runs follow."""
         for worker in self._workers:
             worker.put(("predict",))
 
@@ -222,6 +223,8 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
     runs: list[list[Measurement]] = []
     seconds = dict.fromkeys((theory.title for theory in theories), 0.0)
     before = peak_memory() or 0
+    background = ThreadPoolExecutor(1)  # so that calls of the baseline do not wait for a large problem
+    predictions: list[Future[dict[str, float]]] = []
     try:
         with torch.no_grad():
             while True:
@@ -238,11 +241,11 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
                     del heads, arguments
                     return_freed_memory()
                 elif kind == "predict":
-                    for measurement in runs[-1]:
-                        start = time.perf_counter()
-                        measurement.predict()
-                        seconds[measurement.theory.title] += time.perf_counter() - start
+                    predictions.append(background.submit(_predict, runs[-1]))
                 else:
+                    for taken in (prediction.result() for prediction in predictions):
+                        seconds = {title: x + taken.get(title, 0.0) for title, x in seconds.items()}
+                    predictions.clear()
                     states = [[measurement.state() for measurement in run] for run in runs]
                     answer = {"runs": states, "seconds": seconds, "memory": (peak_memory() or 0) - before}
                     del runs[:-1]
@@ -253,6 +256,16 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
     except BaseException as error:
         send(connection, _sendable(error))
     os._exit(0)  # nothing that this process shares with the main one is flushed or removed twice
+
+
+def _predict(measurements: Sequence[Measurement]) -> dict[str, float]:
+    """Compute the predictions of a run; return the seconds of each theory by its title."""
+    seconds = {}
+    for measurement in measurements:
+        start = time.perf_counter()
+        measurement.predict()
+        seconds[measurement.theory.title] = time.perf_counter() - start
+    return seconds
 
 
 def _sendable(error: BaseException) -> BaseException:
