@@ -80,7 +80,8 @@ def audit(
     control_inputs: number of inputs that controls are measured on, the first ones. Each head is compared with its
         controls on these inputs; its own value and interval are over all
     workers: number of processes that measure theories while the model runs; 1 measures in this process, None uses one
-        for each thread of torch. The numbers are the same. Processes are forked, which needs Linux
+        for each thread of torch. The numbers are the same but for rounding: the model then runs on half of torch's
+        threads. Processes are forked, which needs Linux
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
     checkpoint: a file that holds the sums while the audit runs. If the audit is interrupted or killed, the same call
         continues it and finds the same. The file is removed at the end

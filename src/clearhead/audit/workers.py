@@ -30,12 +30,12 @@ from clearhead.heads import Heads
 from clearhead.numerics.memory import peak_memory, return_freed_memory
 from clearhead.theories.theory import Theory
 
-__all__ = ["MOST_WORKERS", "WAITING_BYTES", "Workers", "observe", "usable_workers"]
+__all__ = ["MOST_WORKERS", "WAITING_CALLS", "Workers", "observe", "usable_workers"]
 
 MOST_WORKERS = 8
 """Largest number of workers that is chosen automatically. Each needs memory for a call and its theories."""
-WAITING_BYTES = 2**25
-"""Bytes of calls that wait for each worker, beside the one that is measured; then the model waits too. One may wait."""
+WAITING_CALLS, WAITING_BYTES = 8, 2**25
+"""How many calls wait for each worker, at most, and from how many bytes on no further one; then the model waits too."""
 
 
 def usable_workers(wanted: int | None, device: torch.device) -> int:
@@ -89,7 +89,6 @@ class Workers:
     def __init__(self, count: int, theories: Sequence[Theory]) -> None:
         self.added_memory = 0
         self._runs: list[Run] = []
-        self._closed = False
         self._workers: list[_Worker] = []
         try:
             for _ in range(count):
@@ -178,11 +177,12 @@ class _Worker:
             self._answer()
         try:
             self._unanswered.append(send(self.connection, message))
-        except OSError:  # the worker has ended: its answers say why
+        except (BrokenPipeError, ConnectionResetError):  # the worker has ended: its answers say why
             self.reply()
 
     def _is_full(self) -> bool:
-        return len(self._unanswered) > 1 and sum(self._unanswered) - self._unanswered[0] >= WAITING_BYTES
+        _, *waiting = self._unanswered or [0]  # the first is being measured
+        return bool(waiting) and (len(waiting) >= WAITING_CALLS or sum(waiting) >= WAITING_BYTES)
 
     def reply(self) -> dict[str, Any]:
         """Return the worker's next answer that is not None; raise its error."""

@@ -135,7 +135,7 @@ Workers = Annotated[
     typer.Option(
         min=1,
         help="Processes that measure theories while the model runs; 1 for none. By default one for each core, at most "
-        "8, on Linux. The numbers do not depend on it.",
+        "8, on Linux. The numbers do not depend on it, up to rounding.",
     ),
 ]
 Details = Annotated[
