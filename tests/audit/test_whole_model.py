@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clearhead.audit import fidelity
 from clearhead.audit.model_runs import run_whole_model
 from clearhead.numerics.precision import tolerance
+from clearhead.theories.symmetry import whole_model
 from clearhead.theories.symmetry.whole_model import permutation_errors
 from clearhead.theories.theory import WholeModelErrors
 from tests.interfaces.zoo import FAMILIES, with_large_weights
@@ -50,6 +52,29 @@ def test_a_model_without_positions_is_equivariant() -> None:
     assert max(*result.layers, result.whole) <= tolerance(torch.float32)
     assert result.unrelated > 0.5
     assert (result.inputs, result.draws, result.reason) == (BATCH, 2, "")
+
+
+def test_errors_do_not_depend_on_how_many_outputs_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_large_weights(Encoder(code=True))
+    together = _measured(model, _tokens())
+    monkeypatch.setattr(whole_model, "AT_ONCE", 2 * WIDTH)
+    by_tokens = _measured(model, _tokens())
+    assert by_tokens.layers == pytest.approx(together.layers, rel=1e-12)
+    assert (by_tokens.whole, by_tokens.unrelated) == pytest.approx((together.whole, together.unrelated), rel=1e-12)
+
+
+def test_differences_of_outputs_are_the_largest_of_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infinities that are equal, as in masked logits, do not differ and are not their size."""
+    monkeypatch.setattr(fidelity, "AT_ONCE", 5)
+    logits = torch.arange(24.0).view(2, 3, 4)
+    logits[0, 1, 2] = -torch.inf
+    changed = logits.clone()
+    changed[1, 2, 3] += 2.0
+    assert fidelity._difference(logits, logits) == 0
+    assert fidelity._difference(logits, changed) == 2
+    assert fidelity._relative(logits, changed) == 2 / 23
+    changed[0, 0, 0] = torch.nan
+    assert np.isnan(fidelity._relative(logits, changed))
 
 
 def test_position_codes_break_every_layer_and_a_causal_mask_its_own_and_later_ones() -> None:
