@@ -215,8 +215,12 @@ def _differentiate(captured: Capture, loss: Callable[[Any, Any], Tensor], output
 
 def count_inputs(batch: Any) -> int:
     """Return the number of inputs of a batch: the length of its first tensor, 0 without one."""
+    return next((x.shape[0] for x in _tensors_of(batch) if x.ndim), 0)
+
+
+def _tensors_of(batch: Any) -> list[Tensor]:
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
-    return next((v.shape[0] for v in values if isinstance(v, Tensor) and v.ndim), 0)
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def first_inputs(batch: Any, most: int) -> Any:
@@ -225,8 +229,7 @@ def first_inputs(batch: Any, most: int) -> Any:
     A tensor with a second axis of the same length could belong to another axis of the others, such as tokens.
     """
     count = count_inputs(batch)
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else [batch]
-    shapes = [x.shape for x in parts if isinstance(x, Tensor)]
+    shapes = [x.shape for x in _tensors_of(batch)]
     if count <= most or not all(shape and shape[0] == count and count not in shape[1:] for shape in shapes):
         return batch
 

@@ -1,7 +1,7 @@
 """Inputs that the report shows: their tokens or image patches, the attention of every head, and theories' pictures.
 
-They are the first inputs of the first batch, captured in one more run of the model. Weights are kept in one byte each,
-and the numbers of inputs and tokens shrink with the number of heads, so that a report stays small.
+They are the first inputs of the first batch, recorded while it is measured. Weights are kept in one byte each, and the
+numbers of inputs and tokens shrink with the number of heads, so that a report stays small.
 """
 
 import math
