@@ -10,25 +10,35 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.audit.transfer import ALIGNMENT, receive, send
+from clearhead.audit.transfer import ALIGNMENT, Channel
 from clearhead.heads import Heads, LinearMap
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory without a name is Linux's")
 
 
+def channels() -> tuple[Channel, Channel]:
+    """Return both ends of a connection."""
+    ours, theirs = multiprocessing.Pipe()
+    return Channel(ours), Channel(theirs)
+
+
 def sent(value: Any) -> Any:
     """Return the value after it was sent."""
-    ours, theirs = multiprocessing.Pipe()
-    send(ours, value)
-    return receive(theirs)
+    ours, theirs = channels()
+    ours.send(value)
+    return theirs.receive()
 
 
 def size_of(value: Any) -> int:
     """Return the bytes that are sent of the tensors."""
-    ours, theirs = multiprocessing.Pipe()
-    size = send(ours, value)
-    receive(theirs)
-    return size
+    ours, _theirs = channels()
+    return ours.send(value)
+
+
+def blocks() -> int:
+    """Return the number of mapped blocks of memory, which both ends map."""
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("memfd:clearhead")
 
 
 def strided() -> dict[str, Tensor]:
@@ -81,33 +91,82 @@ def test_only_what_is_used_of_a_large_memory_is_sent() -> None:
 
 
 def test_changes_after_sending_do_not_arrive() -> None:
-    ours, theirs = multiprocessing.Pipe()
+    ours, theirs = channels()
     tensor = torch.zeros(3)
-    send(ours, tensor)
+    ours.send(tensor)
     tensor += 1
-    assert receive(theirs).tolist() == [0, 0, 0]
+    assert theirs.receive().tolist() == [0, 0, 0]
 
 
 def test_memory_and_descriptors_last_as_long_as_tensors() -> None:
-    def mapped() -> int:
-        return Path("/proc/self/maps").read_text().count("memfd:clearhead")
-
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    gc.collect()
-    before, mapped_before = descriptors(), mapped()
+    before, mapped_before = descriptors(), blocks()
     got = [sent({"a": torch.ones(10_000), "b": torch.ones(3)}) for _ in range(3)]
     kept = [message["b"][1:] for message in got]
-    assert mapped() == mapped_before + 3
+    assert blocks() == mapped_before + 3
     del got
-    gc.collect()
-    assert mapped() == mapped_before + 3
+    assert blocks() == mapped_before + 3
     assert all(x.tolist() == [1, 1] for x in kept)
     kept.clear()
-    gc.collect()
-    assert mapped() == mapped_before
+    assert blocks() == mapped_before
     assert descriptors() == before
+
+
+def test_memory_is_used_again_once_no_tensor_is_left_on_it() -> None:
+    ours, theirs = channels()
+    before, places = blocks(), set()
+    for number in range(5):
+        ours.send(torch.full((1_000 - number,), float(number)))
+        got = theirs.receive()
+        assert got.eq(number).all()
+        places.add(got.data_ptr())
+        del got
+        theirs.send(None)
+        ours.receive()
+    assert len(places) == 1
+    assert blocks() == before + 2  # one block, in the maps of both ends
+
+
+def test_memory_with_a_tensor_on_it_is_not_used_again() -> None:
+    ours, theirs = channels()
+    kept = []
+    for number in range(4):
+        ours.send([torch.full((1_000,), float(number)), torch.zeros(7)])
+        kept.append(theirs.receive()[0][10:20] if number % 2 else theirs.receive()[1][3])
+        theirs.send(None)
+        ours.receive()
+    assert [float(x.max()) for x in kept] == [0, 1, 0, 3]
+    kept.clear()
+    for end, other in ((theirs, ours), (ours, theirs)):  # says that all are free, and uses one
+        end.send(None)
+        other.receive()
+    before = blocks()
+    ours.send(torch.ones(1_000))
+    assert blocks() == before
+
+
+def test_memory_is_free_only_when_the_other_process_says_so() -> None:
+    """A second message before the answer to the first must not change the first."""
+    ours, theirs = channels()
+    ours.send(torch.zeros(1_000))
+    ours.send(torch.ones(1_000))
+    first, second = theirs.receive(), theirs.receive()
+    assert first.eq(0).all()
+    assert second.eq(1).all()
+
+
+def test_memory_that_is_too_small_is_dropped() -> None:
+    """The memory of a longer batch replaces that of shorter ones."""
+    ours, theirs = channels()
+    before = blocks()
+    for size in (1_000, 2_000, 4_000):
+        ours.send(torch.ones(size))
+        assert theirs.receive().sum() == size
+        theirs.send(None)
+        ours.receive()
+    assert blocks() == before + 2
 
 
 def test_an_attention_call_arrives() -> None:
@@ -127,4 +186,4 @@ def test_a_closed_pipe_is_the_end() -> None:
     ours, theirs = multiprocessing.Pipe()
     ours.close()
     with pytest.raises(EOFError):
-        receive(theirs)
+        Channel(theirs).receive()

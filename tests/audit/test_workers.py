@@ -1,5 +1,6 @@
 """Audits whose theories are measured in worker processes equal the plain audit, to the last bit."""
 
+import copy
 import multiprocessing
 import os
 import signal
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 
 from clearhead.audit import checkpoint as checkpoints
 from clearhead.audit import workers as processes
+from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.engine import Measurement
 from clearhead.audit.parts import Run, Span
 from clearhead.audit.record import AuditRecord
-from clearhead.audit.run import audit
+from clearhead.audit.run import audit, measure_audit
 from clearhead.audit.shards import audit_shard, merge_shards
 from clearhead.audit.workers import MOST_WORKERS, WAITING_CALLS, Workers, usable_workers
 from clearhead.errors import InputError, NotEnoughMemoryError
@@ -117,6 +119,33 @@ def test_the_model_leaves_half_of_the_threads_to_workers(model: nn.Module) -> No
     finally:
         torch.set_num_threads(threads)
         hook.remove()
+
+
+def test_the_model_before_training_uses_all_threads(model: nn.Module) -> None:
+    """Few theories are measured on it, so workers wait for it."""
+    before, seen = copy.deepcopy(model), []
+    before.register_forward_pre_hook(lambda module, arguments: seen.append(torch.get_num_threads()))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(6)
+    try:
+        audit(model, batches(), workers=2, theories="attention-sinks", baseline=before)
+    finally:
+        torch.set_num_threads(threads)
+    assert set(seen) == {6}
+
+
+def test_what_predictions_were_made_of_stays_in_the_workers(model: nn.Module) -> None:
+    """It may take more memory than everything else that an audit keeps."""
+
+    def kept(workers: int) -> bool:
+        part = measure_audit(
+            model, batches(), theories="max-margin", baseline=None, workers=workers, checkpoint=Checkpoint(None)
+        )
+        [measurement] = part.runs[0].measurements
+        return any(layer["kept"] for layer in measurement.state()["layers"])
+
+    assert kept(workers=1)
+    assert not kept(workers=2)
 
 
 def test_workers_compute_predictions(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,10 +203,11 @@ class Measurement:
         return [self._layers[number].explained(self.theory) for number in sorted(self._layers)]
 
     def predict(self) -> None:
-        """Compute the predictions that depend on all groups before `findings` needs them."""
+        """Compute the predictions that depend on all groups, of which no other follows; drop what they were made of."""
         if self._controls:
             for layer in self._layers.values():
                 layer.predict(self.theory)
+                layer.kept.clear()
 
     def findings(self) -> list[Finding]:
         """Return a finding for every claim, layer and head, without verdicts from controls."""

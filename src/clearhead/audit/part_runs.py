@@ -241,7 +241,9 @@ class _Runs:
             ]
         if self._workers is not None:
             self._workers.begin(run, span)
-        threads = torch.get_num_threads() if self._workers is None else max(1, torch.get_num_threads() // 2)
+        threads = torch.get_num_threads()
+        if self._workers is not None and own:
+            threads = max(1, threads // 2)
 
         def measured(inputs: int) -> None:
             if run.batches > len(part.sizes):
@@ -251,7 +253,8 @@ class _Runs:
                 part.shown = part.shown or self._recorder.inputs()
             self.save()
 
-        with torch_threads(threads):  # workers need the other cores
+        # Workers need the other cores, except for the baseline: few theories are judged by it, and they wait for it.
+        with torch_threads(threads):
             part.measuring += measure(
                 model,
                 batches,

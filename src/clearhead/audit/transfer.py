@@ -10,6 +10,7 @@ import mmap
 import os
 import pickle
 import socket
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -18,60 +19,120 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ALIGNMENT", "receive", "send"]
+__all__ = ["ALIGNMENT", "Channel"]
 
 ALIGNMENT = 64
 """Bytes that torch aligns its tensors to."""
+NO_BLOCK = -1
 
 
-def send(connection: Connection, value: Any) -> int:
-    """Send a value; return the number of bytes of its tensors. They are copied, and may change afterwards."""
-    stream = io.BytesIO()
-    pickler = _Pickler(stream)
-    pickler.dump(value)
-    spans, parts, size = [], [], 0
-    for number, (contents, ranges) in enumerate(pickler.storages.values()):
-        for start, end in _united(ranges):
-            spans.append((number, start, size, end - start))
-            parts.append((size, contents[start:end]))
-            size += -(-(end - start) // ALIGNMENT) * ALIGNMENT
-    connection.send_bytes(pickle.dumps((size, spans, stream.getvalue())))
-    if size:
+class Channel:
+    """One end of a connection between two processes, through which values with tensors are sent.
+
+    Memory is used again for another value once the receiver has no tensor on it: new memory takes several times as
+    long as the copy. Every message says which of the other end's memory its sender has no tensors on any more.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._own: dict[int, _Block] = {}
+        """Blocks that were sent, by number."""
+        self._free: set[int] = set()
+        self._received: dict[int, _Block] = {}
+        """Blocks of the other process."""
+        self._in_use: set[int] = set()
+        self._count = 0
+
+    def send(self, value: Any) -> int:
+        """Send a value; return the number of bytes of its tensors. They are copied, and may change afterwards."""
+        stream = io.BytesIO()
+        pickler = _Pickler(stream)
+        pickler.dump(value)
+        spans, parts, size = [], [], 0
+        for number, (contents, ranges) in enumerate(pickler.storages.values()):
+            for start, end in _united(ranges):
+                spans.append((number, start, size, end - start))
+                parts.append((size, contents[start:end]))
+                size += -(-(end - start) // ALIGNMENT) * ALIGNMENT
+        released = {number for number in self._in_use if not self._received[number].in_use}
+        self._in_use -= released
+        block, memory, dropped = self._take(size) if size else (NO_BLOCK, None, set())
+        try:
+            header = (block, 0 if memory is None else size, released, dropped, spans, stream.getvalue())
+            self._connection.send_bytes(pickle.dumps(header))
+            if size:
+                contents = self._own[block].contents()
+                for at, part in parts:
+                    contents[at : at + len(part)] = part
+                # After the numbers: the other process waits for it.
+                with socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                    socket.send_fds(channel, [b"m"], [] if memory is None else [memory])
+        finally:
+            if memory is not None:
+                os.close(memory)
+        return size
+
+    def receive(self) -> Any:
+        """Return the next value. Raise EOFError if the other process has ended."""
+        message = self._connection.recv_bytes()
+        block, size, released, dropped, spans, body = pickle.loads(message)  # noqa: S301  of our own process
+        self._free |= released
+        for number in dropped:
+            del self._received[number]
+        storages: dict[int, list[tuple[int, Tensor]]] = {}
+        if block != NO_BLOCK:
+            with socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                sign, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+            if not sign or (size and not descriptors):
+                raise EOFError
+            if size:
+                try:
+                    self._received[block] = _Block(descriptors[0], size)
+                finally:
+                    os.close(descriptors[0])
+            self._in_use.add(block)
+            contents = self._received[block].contents()
+            for number, start, at, length in spans:
+                storages.setdefault(number, []).append((start, contents[at : at + length]))
+        return _Unpickler(io.BytesIO(body), storages).load()
+
+    def _take(self, size: int) -> tuple[int, int | None, set[int]]:
+        """Return a block of at least this size, a descriptor if it is new, and the blocks that were dropped for it."""
+        fitting = [number for number in self._free if self._own[number].size >= size]
+        if fitting:
+            number = min(fitting, key=lambda number: self._own[number].size)
+            self._free.remove(number)
+            return number, None, set()
+        dropped, self._free = self._free, set()
+        for number in dropped:
+            del self._own[number]
+        self._count += 1
         memory = os.memfd_create("clearhead")
         try:
             os.ftruncate(memory, size)
-            mapped = _mapped(memory, size)
-            for at, part in parts:
-                mapped[at : at + len(part)] = part
-            with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-                socket.send_fds(channel, [b"m"], [memory])
-        finally:
+            self._own[self._count] = _Block(memory, size)
+        except BaseException:
             os.close(memory)
-    return size
+            raise
+        return self._count, memory, dropped
 
 
-def receive(connection: Connection) -> Any:
-    """Return the next value. Raise EOFError if the other process has ended."""
-    size, spans, body = pickle.loads(connection.recv_bytes())  # noqa: S301  of our own process
-    storages: dict[int, list[tuple[int, Tensor]]] = {}
-    if size:
-        with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-            _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-        if not descriptors:
-            raise EOFError
-        try:
-            contents = _mapped(descriptors[0], size)
-        finally:
-            os.close(descriptors[0])
-        for number, start, at, length in spans:
-            storages.setdefault(number, []).append((start, contents[at : at + length]))
-    return _Unpickler(io.BytesIO(body), storages).load()
+class _Block:
+    """Memory that two processes map, until no tensor is left on it."""
 
+    def __init__(self, memory: int, size: int) -> None:
+        self.size = size
+        # In one step, not page by page.
+        self._pages = mmap.mmap(memory, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
-def _mapped(memory: int, size: int) -> Tensor:
-    """Return the bytes of a file in memory; they are unmapped with the last tensor on them."""
-    pages = mmap.mmap(memory, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)  # in one step, not page by page
-    return torch.frombuffer(pages, dtype=torch.uint8)
+    @property
+    def in_use(self) -> bool:
+        """Whether there are tensors on it: each holds the pages, beside this object and the count itself."""
+        return sys.getrefcount(self._pages) > 2
+
+    def contents(self) -> Tensor:
+        """Return its bytes."""
+        return torch.frombuffer(self._pages, dtype=torch.uint8)
 
 
 class _Pickler(pickle.Pickler):

@@ -24,7 +24,7 @@ import torch
 
 from clearhead.audit.engine import Measurement
 from clearhead.audit.parts import Run, Span
-from clearhead.audit.transfer import receive, send
+from clearhead.audit.transfer import Channel
 from clearhead.errors import ClearheadError, InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.numerics.memory import peak_memory, return_freed_memory
@@ -168,6 +168,7 @@ class _Worker:
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which the child never uses
             self._process.start()
         other.close()
+        self._channel = Channel(self.connection)
         self._unanswered: deque[int] = deque()
         """Bytes of the messages without an answer."""
 
@@ -176,7 +177,7 @@ class _Worker:
         while self._is_full() or self.connection.poll():
             self._answer()
         try:
-            self._unanswered.append(send(self.connection, message))
+            self._unanswered.append(self._channel.send(message))
         except (BrokenPipeError, ConnectionResetError):  # the worker has ended: its answers say why
             self.reply()
 
@@ -192,7 +193,7 @@ class _Worker:
 
     def _answer(self) -> dict[str, Any] | None:
         try:
-            answer = receive(self.connection)
+            answer = self._channel.receive()
         except (EOFError, OSError):
             self._process.join(timeout=1)
             raise NotEnoughMemoryError(
@@ -214,6 +215,7 @@ class _Worker:
 
 def _work(connection: Connection, inherited: Sequence[Connection], theories: Sequence[Theory]) -> None:
     """Answer messages until the other end is closed."""
+    channel = Channel(connection)
     for other in inherited:
         other.close()  # or the pipe would outlive the main process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one ends the others
@@ -228,7 +230,7 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
     try:
         with torch.no_grad():
             while True:
-                kind, *arguments = receive(connection)
+                kind, *arguments = channel.receive()
                 answer: dict[str, Any] | None = None
                 if kind == "begin":
                     states, first, lead = arguments
@@ -250,11 +252,11 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
                     answer = {"runs": states, "seconds": seconds, "memory": (peak_memory() or 0) - before}
                     del runs[:-1]
                     seconds = dict.fromkeys(seconds, 0.0)
-                send(connection, answer)
+                channel.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the main process has ended, or needs no more
     except BaseException as error:
-        send(connection, _sendable(error))
+        channel.send(_sendable(error))
     os._exit(0)  # nothing that this process shares with the main one is flushed or removed twice
 
 
