@@ -2,9 +2,10 @@
 
 The sum Z+ depends linearly on the attention's output, by the weight W_O of each head. So with other weights it is
 
-    Z+ + sum_h (out'_h - out_h) W_h,
+    Z+ + sum_h (out'_h - out_h) W_h.
 
-computed in float64 from the captured tensors. A layer norm after the sum is computed on the result.
+The differences and their product with W are in the precision that the model has, single at least; the sum and a layer
+norm after it are in double precision.
 """
 
 import numpy as np
@@ -45,8 +46,9 @@ def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor
     """
     assert example.output_weight is not None
     rows = tokens.present
-    k, v = (x.detach().cpu().double() for x in (example.k, example.v))
-    q, out = (x.detach().cpu()[:, rows].double() for x in (example.q, example.out))
+    dtype = torch.promote_types(tokens.dtype, torch.float32)
+    k, v = (x.detach().cpu().to(dtype) for x in (example.k, example.v))
+    q, out = (x.detach().cpu()[:, rows].to(dtype) for x in (example.q, example.out))
     mask = None if example.mask is None else example.mask.cpu()[:, rows]
     own = v[:, rows]
     replaced = {
@@ -59,11 +61,11 @@ def ablated_sums(example: Example, tokens: Tokens) -> dict[Control, Float[Tensor
         has_keys = mask.any(dim=-1, keepdim=True)
         replaced = {control: _where(has_keys, x, out) for control, x in replaced.items()}
     output_weight = example.output_weight
-    weight = example.per_call.get("output weight", lambda: output_weight.detach().cpu().double().flatten(0, 1))
+    weight = example.per_call.get("output weight", lambda: output_weight.detach().cpu().to(dtype).flatten(0, 1))
     differences = out.new_empty(len(replaced), out.shape[1], out.shape[0], out.shape[2])
     for difference, x in zip(differences, replaced.values(), strict=True):
         torch.sub(x, out, out=difference.movedim(1, 0))
-    sums = (differences.flatten(2) @ weight).add_(tokens.total)
+    sums = tokens.total + differences.flatten(2) @ weight
     return {control: sums[index : index + 1] for index, control in enumerate(replaced)}
 
 
@@ -73,7 +75,7 @@ def _mean_of_visible(v: Float[Tensor, "h m e"], mask: Bool[Tensor, "#h n m"] | N
         return v.mean(dim=1, keepdim=True)
     if bool((mask == mask[:, :1]).all()):
         mask = mask[:, :1]
-    weights = mask.double() / mask.sum(dim=-1, keepdim=True).clamp_min(1)
+    weights = mask.to(v.dtype) / mask.sum(dim=-1, keepdim=True).clamp_min(1)
     return weights @ v
 
 
@@ -96,8 +98,8 @@ def _with_weights_of_next_head(
     def of_next(x: Tensor | None) -> Tensor | None:
         return x if x is None or len(x) == 1 else x.roll(-1, dims=0)
 
-    bias = None if example.bias is None else example.bias.detach().cpu()[:, rows].double()
-    sinks = None if example.sinks is None else example.sinks.detach().cpu().double()
+    bias = None if example.bias is None else example.bias.detach().cpu()[:, rows].to(q.dtype)
+    sinks = None if example.sinks is None else example.sinks.detach().cpu().to(q.dtype)
     return softmax_attention(
         q.roll(-1, dims=0), k.roll(-1, dims=0), v, mask=of_next(mask), bias=of_next(bias), scale=example.scale,
         softcap=example.softcap, sinks=of_next(sinks),
