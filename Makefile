@@ -70,7 +70,7 @@ test-cpus: $(VENV)/.ready-to-test
 # Operators with a kernel must work without it.
 tests-without-kernel: $(VENV)/.ready-to-test
 	CLEARHEAD_KERNEL=off $(PYTEST) tests/kernels tests/modules tests/operators/test_symmetric.py \
-	  tests/operators/test_symmetric_range.py tests/operators/test_pursuit.py
+	  tests/operators/test_symmetric_range.py tests/operators/test_pursuit.py tests/theories/kernel_pca/test_captured.py
 
 # Installs Debian's Chromium if possible. Otherwise the browser tests are skipped with a reason.
 browser:

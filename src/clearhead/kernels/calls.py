@@ -1,4 +1,4 @@
-"""The kernel's four calls on tensors (b, h, n, d) in single precision on the CPU, with any strides.
+"""The kernel's calls on tensors on the CPU: attention (b, h, n, d) in single precision with any strides, and spans.
 
 Heads whose scores spread so widely that the symmetric form would lose exponentials are computed row by row. A call
 returns which heads these are, since the gradient needs it.
@@ -27,6 +27,7 @@ __all__ = [
     "empty_by_token",
     "pursue",
     "pursue_backward",
+    "span_energies",
 ]
 
 _IMPORTED_IN = os.getpid()
@@ -71,6 +72,16 @@ class _Pursuit(_Call):
 
 class _PursuitBackward(_Pursuit):
     _fields_ = [*_GRADIENTS, ("threshold_gradients", ctypes.c_void_p)]
+
+
+class _Spans(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("heads", "draws", "width", "tokens")),
+        ("threads", ctypes.c_int32),
+        ("values", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("head_step", "draw_step", "value_step")),
+        *((name, ctypes.c_void_p) for name in ("kernels", "lengths", "factors", "energies", "pivots")),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +142,7 @@ def attend(
     k, v, visible = _in_rows(k), _in_rows(v), _contiguous_mask(visible)
     attended = allocate_attention(k, v)
     call = _Call(*_common(k, v, attended.out, visible, attended.totals, attended.by_row, scale, causal))
-    _run(kernel, "clearhead_forward", call)
+    _run(kernel, "clearhead_forward", call, tokens=k.shape[-2])
     return attended
 
 
@@ -151,7 +162,8 @@ def attend_backward(
     visible, totals, by_row = _contiguous_mask(visible), attended.totals.contiguous(), attended.by_row.contiguous()
     k_gradient, v_gradient = empty_by_token(k), empty_by_token(v)
     common = _common(k, v, out, visible, totals, by_row, scale, causal)
-    _run(kernel, "clearhead_backward", _Backward(*common, _view(gradient), _view(k_gradient), _view(v_gradient)))
+    call = _Backward(*common, _view(gradient), _view(k_gradient), _view(v_gradient))
+    _run(kernel, "clearhead_backward", call, tokens=k.shape[-2])
     return k_gradient, v_gradient
 
 
@@ -171,7 +183,7 @@ def pursue(
     common = _common(k, v, pursued.out, visible, totals, by_row, schedule.scale, schedule.causal)
     between = pursued.between.data_ptr() if for_gradient else None
     call = _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), between)
-    _run(kernel, "clearhead_pursuit", call)
+    _run(kernel, "clearhead_pursuit", call, tokens=k.shape[-2])
     return pursued
 
 
@@ -198,8 +210,29 @@ def pursue_backward(
         schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
         _view(gradient), _view(k_gradient), _view(v_gradient), threshold_gradient.data_ptr(),
     )  # fmt: skip
-    _run(kernel, "clearhead_pursuit_backward", call)
+    _run(kernel, "clearhead_pursuit_backward", call, tokens=k.shape[-2])
     return k_gradient, v_gradient, threshold_gradient
+
+
+def span_energies(
+    kernel: Kernel,
+    values: Float[Tensor, "h t e m"],
+    kernels: Float[Tensor, "h m m"],
+    lengths: Float[Tensor, "h m"],
+    factors: Float[Tensor, "h m"],
+) -> tuple[Float[Tensor, "h t"], Float[Tensor, "h t"]]:
+    """Return the energies of centred keys in spans of values, in float64 (see span.h), and the least pivots.
+
+    A pivot is squared and relative to the diagonal. Where it is not positive, the energy is undefined.
+    """
+    h, t, e, m = values.shape
+    values, kernels, lengths, factors = _in_rows(values), *(x.contiguous() for x in (kernels, lengths, factors))
+    energies, pivots = values.new_empty(h, t), values.new_empty(h, t)
+    steps = values.stride()[:3]
+    addresses = (x.data_ptr() for x in (kernels, lengths, factors, energies, pivots))
+    call = _Spans(h, t, e, m, _threads(), values.data_ptr(), *steps, *addresses)
+    _run(kernel, "clearhead_spans", call, tokens=m)
+    return energies, pivots
 
 
 def empty_by_token(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
@@ -246,9 +279,8 @@ def _threads() -> int:
     return torch.get_num_threads() if os.getpid() == _IMPORTED_IN else 1
 
 
-def _run(kernel: Kernel, name: str, call: _Call) -> None:
+def _run(kernel: Kernel, name: str, call: ctypes.Structure, *, tokens: int) -> None:
     outcome = getattr(kernel.handle, name)(ctypes.byref(call), INSTRUCTIONS[kernel.instructions])
     if outcome == 2:
-        sizes = call.sizes
-        raise NotEnoughMemoryError(f"attention over {sizes.tokens} tokens ran out of memory; pass fewer tokens at once")
+        raise NotEnoughMemoryError(f"attention over {tokens} tokens ran out of memory; pass fewer tokens at once")
     assert outcome == 0, f"the kernel has no variant for {kernel.instructions}"

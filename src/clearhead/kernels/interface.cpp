@@ -110,7 +110,7 @@ int run(const Kind &call, int instructions, Kernel<Kind> Variant::*which) {
 }  // namespace
 
 // The version of this interface: library.py refuses another number, and a library that does not match its checksum.
-PUBLIC int clearhead_abi() { return 3; }
+PUBLIC int clearhead_abi() { return 4; }
 PUBLIC int clearhead_instructions() { return supported(); }
 PUBLIC int clearhead_openmp() {
 #if defined(_OPENMP)
@@ -126,3 +126,4 @@ PUBLIC int clearhead_pursuit(const Pursuit *call, int instructions) { return run
 PUBLIC int clearhead_pursuit_backward(const PursuitBackward *call, int instructions) {
     return run(*call, instructions, &Variant::pursuit_backward);
 }
+PUBLIC int clearhead_spans(const Spans *call, int instructions) { return run(*call, instructions, &Variant::spans); }

@@ -15,7 +15,7 @@ struct Sizes {
     int64_t batch, heads, tokens, key_width, value_width;
 };
 
-// Arguments of all four calls.
+// Arguments of all four calls of attention.
 struct Call {
     Sizes sizes;
     float scale;
@@ -49,6 +49,18 @@ struct PursuitBackward : Pursuit {
     View out_gradient, k_gradient, v_gradient;
     float *threshold_gradients;  // (batch, heads, tokens)
 };
+
+// Energies of keys in spans of values (see span.h).
+struct Spans {
+    int64_t heads, draws, width, tokens;
+    int32_t threads;
+    const double *values;  // (heads, draws, width, tokens): tokens are adjacent
+    int64_t head_step, draw_step, value_step;
+    const double *kernels;            // (heads, tokens, tokens)
+    const double *lengths, *factors;  // (heads, tokens)
+    double *energies;                 // (heads, draws)
+    double *pivots;  // (heads, draws): the least squared pivot relative to the diagonal; 0: no energy
+};
 }
 
 // The members of a team, one thread each, work on one head together.
@@ -67,4 +79,5 @@ struct Variant {
     Kernel<Backward> backward;
     Kernel<Pursuit> pursuit;
     Kernel<PursuitBackward> pursuit_backward;
+    Kernel<Spans> spans;
 };

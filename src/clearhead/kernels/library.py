@@ -17,7 +17,7 @@ from clearhead.kernels.build import CHECKSUM, COMMAND, LIBRARY, SOURCES, checksu
 
 __all__ = ["ABI", "INSTRUCTIONS", "Instructions", "Kernel", "KernelStatus", "kernel", "status"]
 
-ABI = 3
+ABI = 4
 """Expected result of `clearhead_abi`: incremented there and here whenever the C interface changes."""
 
 Instructions = Literal["generic", "avx2", "avx512"]

@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "pursuit.h"
+#include "span.h"
 
 namespace {
 
@@ -69,6 +70,22 @@ void work(const Kind &call, Team team, float *solo, float *shared) {
     }
 }
 
+int64_t floats_of_spans(const Spans &call, int) {
+    Scratch counted(nullptr);
+    SpanHead head(counted, call);
+    return counted.used;
+}
+
+void work_on_spans(const Spans &call, Team team, float *solo, float *) {
+    NoDenormals here;
+    Scratch scratch(solo);
+    const SpanHead spans(scratch, call);
+    for (int64_t head = 0; head < call.heads; ++head) {
+        if (team.rank < call.draws) spans.take_keys(head);
+        for (int64_t draw = team.rank; draw < call.draws; draw += team.size) spans.run(head, draw);
+    }
+}
+
 }  // namespace
 
 #define JOINED(a, b) a##_##b
@@ -80,4 +97,5 @@ const Variant NAMED(clearhead, CLEARHEAD_VARIANT) = {
     {floats<BackwardWork, Backward>, work<BackwardWork, Backward>},
     {floats<PursuitHead, Pursuit>, work<PursuitHead, Pursuit>},
     {floats<PursuitBackwardHead, PursuitBackward>, work<PursuitBackwardHead, PursuitBackward>},
+    {floats_of_spans, work_on_spans},
 };

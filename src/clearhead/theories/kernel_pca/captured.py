@@ -5,8 +5,9 @@ G^-1 E V, the outputs of attention from keys to keys. So
 
     EV(V) = tr[(V^T E V)^-1 (H G^-1 E V)^T (H G^-1 E V)] / (sum of the e largest eigenvalues of H K H).
 
-E V is one product for all draws of a control. The inverse squares the condition number of the axes. Values whose axes
-are nearly dependent, as for keys of very different length, are measured by `spans`, which keeps their digits.
+The compiled kernel computes the trace; without it, torch does. The inverse squares the condition number of the axes.
+Values whose axes are nearly dependent, as for keys of very different length, are measured by `spans`, which keeps their
+digits.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead.kernels import calls
+from clearhead.kernels.library import kernel
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import captured_fraction
 from clearhead.shapes import Bool, Float
@@ -78,20 +81,18 @@ class _Keys:
     def captured(self, values: Callable[[int], Float[Tensor, "t e m"]]) -> Float[Tensor, "t h"]:
         """Return EV(V) of every draw and head; NaN if the keys have no variance."""
         eigenvalues, varied = self._spectrum()
-        lengths = _relative_to_largest(self.log_length).unsqueeze(-2)
         numbers, head = [], 0
         while head < len(self.k):
             first = values(head)
             heads = slice(head, min(head + max(1, AT_ONCE // first.numel()), len(self.k)))
-            weighted = first.new_empty(heads.stop - head, *first.shape)
-            for out in weighted:
-                torch.mul(first if head == heads.start else values(head), lengths[head], out=out)
-                head += 1
-            captured, safe = self._by_products(heads, weighted, eigenvalues[heads])
+            others = [values(other) for other in range(head + 1, heads.stop)]
+            of_heads = torch.stack([first, *others]) if others else first.unsqueeze(0)
+            captured, safe = self._by_products(heads, of_heads, eigenvalues[heads])
             for doubtful in (~safe).any(dim=-1).nonzero().flatten().tolist():
                 draws = ~safe[doubtful]
-                captured[doubtful, draws] = self._by_spans(heads.start + doubtful, values, draws)
+                captured[doubtful, draws] = self._by_spans(head + doubtful, values, draws)
             numbers.append(captured)
+            head = heads.stop
         return torch.cat(numbers).masked_fill(~varied.unsqueeze(-1), torch.nan).mT
 
     def _spectrum(self) -> tuple[Float[Tensor, "h m"], Bool[Tensor, "h"]]:
@@ -107,22 +108,17 @@ class _Keys:
         return torch.linalg.eigvalsh(centred).clamp_min(0), varied
 
     def _by_products(
-        self, heads: slice, weighted: Float[Tensor, "h t e m"], eigenvalues: Float[Tensor, "h m"]
+        self, heads: slice, values: Float[Tensor, "h t e m"], eigenvalues: Float[Tensor, "h m"]
     ) -> tuple[Float[Tensor, "h t"], Bool[Tensor, "h t"]]:
-        """Return EV(V), and whether rounding errors are small, from values times the lengths of phi_0(k_j)."""
-        e = weighted.shape[-2]
-        # The cosines are symmetric, and BLAS is faster with a transposed factor.
-        product = (weighted.flatten(1, 2) @ self.cosines[heads].mT).view_as(weighted)
-        axes = weighted @ product.mT
-        factor, failed = torch.linalg.cholesky_ex(axes)
-        # As of axes at length one.
-        pivots = factor.diagonal(dim1=-2, dim2=-1).square() / axes.diagonal(dim1=-2, dim2=-1)
-        with_keys = product.mul_(_relative_to_largest(self.log_phi[heads])[:, None, None])
-        with_keys = with_keys.sub_(with_keys.mean(dim=-1, keepdim=True))
-        solved = torch.linalg.solve_triangular(factor, with_keys, upper=False)
-        largest = eigenvalues[:, -e:].sum(dim=-1, keepdim=True)
-        captured: Tensor = torch.linalg.vector_norm(solved, dim=(-2, -1)).square() / largest
-        return captured, (pivots > LEAST_PIVOT).all(dim=-1) & (failed == 0) & captured.isfinite()
+        """Return EV(V), and whether rounding errors are small."""
+        lengths, phi = (_relative_to_largest(x[heads]) for x in (self.log_length, self.log_phi))
+        compiled = kernel() if values.device.type == "cpu" else None
+        if compiled is None or compiled.instructions == "generic":  # torch has wider instructions then
+            energy, pivot = _energies(values, self.cosines[heads], lengths, phi)
+        else:
+            energy, pivot = calls.span_energies(compiled, values, self.cosines[heads], lengths, phi)
+        captured = energy / eigenvalues[:, -values.shape[-2] :].sum(dim=-1, keepdim=True)
+        return captured, (pivot > LEAST_PIVOT) & captured.isfinite()
 
     def _by_spans(
         self, head: int, values: Callable[[int], Float[Tensor, "t e m"]], draws: Bool[Tensor, "t"]
@@ -132,6 +128,29 @@ class _Keys:
         space = key_space(self.k[at], scale=self.scale, sinks=None if self.sinks is None else self.sinks[at])
         spans = span_of(space, values(head).contiguous()[draws].mT.unsqueeze(1))
         return captured_fraction(space.rows, spans).squeeze(-1)
+
+
+def _energies(
+    values: Float[Tensor, "h t e m"],
+    cosines: Float[Tensor, "h m m"],
+    lengths: Float[Tensor, "h m"],
+    phi: Float[Tensor, "h m"],
+) -> tuple[Float[Tensor, "h t"], Float[Tensor, "h t"]]:
+    """Return the trace in EV(V), and the least squared pivot of the axes at length one; see `calls.span_energies`.
+
+    lengths, phi: lengths of phi_0(k_j) and phi(k_j), each relative to the largest
+    """
+    weighted = values * lengths[:, None, None]
+    # The cosines are symmetric, and BLAS is faster with a transposed factor.
+    product = (weighted.flatten(1, 2) @ cosines.mT).view_as(weighted)
+    axes = weighted @ product.mT
+    factor, failed = torch.linalg.cholesky_ex(axes)
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square() / axes.diagonal(dim1=-2, dim2=-1)
+    with_keys = product.mul_(phi[:, None, None])
+    with_keys = with_keys.sub_(with_keys.mean(dim=-1, keepdim=True))
+    solved = torch.linalg.solve_triangular(factor, with_keys, upper=False)
+    energy: Tensor = torch.linalg.vector_norm(solved, dim=(-2, -1)).square()
+    return energy, torch.where(failed == 0, pivots.amin(dim=-1), torch.nan)
 
 
 def _relative_to_largest(log: Float[Tensor, "*h m"]) -> Float[Tensor, "*h m"]:
