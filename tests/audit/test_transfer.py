@@ -102,7 +102,7 @@ def test_memory_and_descriptors_last_as_long_as_tensors() -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    before, mapped_before = descriptors(), blocks()
+    mapped_before, before = blocks(), descriptors()
     got = [sent({"a": torch.ones(10_000), "b": torch.ones(3)}) for _ in range(3)]
     kept = [message["b"][1:] for message in got]
     assert blocks() == mapped_before + 3

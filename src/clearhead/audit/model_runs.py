@@ -120,6 +120,7 @@ def run_whole_model(
 
     with capture(model, describe=describe, allow_unseen=allow_unseen, keep=keep):
         output = next(tensors(call_model(model, batch, "one of its first inputs alone")))
+    return_freed_memory()
     return ModelOutput(attention=attention, output=output)
 
 

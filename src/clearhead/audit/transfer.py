@@ -96,6 +96,11 @@ class Channel:
                 storages.setdefault(number, []).append((start, contents[at : at + length]))
         return _Unpickler(io.BytesIO(body), storages).load()
 
+    @property
+    def shared(self) -> int:
+        """Bytes of the other end's memory that this process maps too."""
+        return sum(block.size for block in self._received.values())
+
     def _take(self, size: int) -> tuple[int, int | None, set[int]]:
         """Return a block of at least this size, a descriptor if it is new, and the blocks that were dropped for it."""
         fitting = [number for number in self._free if self._own[number].size >= size]

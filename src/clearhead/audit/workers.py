@@ -249,7 +249,8 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
                         seconds = {title: x + taken.get(title, 0.0) for title, x in seconds.items()}
                     predictions.clear()
                     states = [[measurement.state() for measurement in run] for run in runs]
-                    answer = {"runs": states, "seconds": seconds, "memory": (peak_memory() or 0) - before}
+                    added = (peak_memory() or 0) - before - channel.shared  # which the main process counts
+                    answer = {"runs": states, "seconds": seconds, "memory": added}
                     del runs[:-1]
                     seconds = dict.fromkeys(seconds, 0.0)
                 channel.send(answer)

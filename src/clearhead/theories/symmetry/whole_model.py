@@ -43,23 +43,26 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
         layers = [out if out is not None and out.shape[-2] == n else None for out in result.attention]
         return [*layers, result.output if result.output.ndim == 3 and result.output.shape[1] == n else None]
 
-    errors: list[list[float]] = []
-    unrelated: list[float] = []
-    for tokens in _single_inputs(batch, MOST_INPUTS):
+    # In functions, so that no output is held while the model computes the next: logits may be larger than the model.
+    def compare(tokens: Any, original: list[Tensor | None], element: Element, other: Element) -> list[float]:
+        permuted = outputs(_permute(tokens, element))
+        errors = [_error(out, expected, element) for out, expected in zip(permuted, original, strict=True)]
+        return [*errors, _error(permuted[-1], original[-1], other)]
+
+    def compare_all(tokens: Any) -> list[list[float]]:
         elements = random_permutations(_length(tokens), draws=DRAWS + 1, seed=seed)
         original = outputs(tokens)
-        for element, other in pairwise(elements):
-            permuted = outputs(_permute(tokens, element))
-            errors.append([_error(out, expected, element) for out, expected in zip(permuted, original, strict=True)])
-            unrelated.append(_error(permuted[-1], original[-1], other))
+        return [compare(tokens, original, element, other) for element, other in pairwise(elements)]
+
+    errors = [of_draw for tokens in _single_inputs(batch, MOST_INPUTS) for of_draw in compare_all(tokens)]
     if not errors:
         return _not_measured(f"inputs of fewer than {FEWEST_TOKENS} tokens")
-    *layers, whole = np.mean(errors, axis=0).tolist()
+    *layers, whole, unrelated = np.mean(errors, axis=0).tolist()
     return WholeModelErrors(
         theory="symmetry",
         layers=tuple(layers),
         whole=whole,
-        unrelated=float(np.mean(unrelated)),
+        unrelated=unrelated,
         inputs=len(errors) // DRAWS,
         draws=DRAWS,
         reason="" if np.isfinite(whole) else "the model's output is not one vector per token",
