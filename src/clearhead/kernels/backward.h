@@ -12,6 +12,27 @@
 
 namespace {
 
+// T_ij = G_ij (block - a_i - a_j) with all weights 1, or S_ij without a_j.
+template <bool SYMMETRIC>
+struct TimesGaussian {
+    const float *g;
+    float *target;
+    int64_t apart;
+    const float *a_i, *a_j;
+
+    template <int R, int V>
+    __attribute__((always_inline)) void take(vec (&block)[R][V], int64_t row, int64_t column) const {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+            for (int v = 0; v < V; ++v) {
+                const int64_t at = (row + r) * apart + column + v * LANES;
+                const vec less = SYMMETRIC ? a_i[row + r] + load(a_j + column + v * LANES) : all(a_i[row + r]);
+                store(target + at, load(g + at) * (block[r][v] - less));
+            }
+    }
+};
+
 class BackwardHead {
     const Call &call;
     const Sizes &z;
@@ -49,31 +70,38 @@ class BackwardHead {
         const float *weight = keys.weight + tile * size;
         transpose({a_rows, value_stride}, tiling, tile, z.value_width, a);
         transpose(v, tiling, tile, z.value_width, b);
-        for (int64_t d = 0; d < z.value_width; ++d)
+        for (int64_t d = 0; !keys.uniform && d < z.value_width; ++d)
             for (int64_t at = 0; at < size; at += LANES)
                 store(b + d * size + at, load(b + d * size + at) * load(weight + at));
         memcpy(b + whole, a, sizeof(float) * whole);
         for (int64_t token = tiling.n; token < (tile + 1) * size; ++token) a_dot_o[token] = 0;
     }
 
-    template <bool FLOORED>
-    void pair(int64_t first, int64_t second, Rows k, int member) const {
+    template <Form FORM>
+    void fill(int64_t first, int64_t second, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
-        const bool same = first == second;
-        keys.scores(first, second, g.of(member));
-        dots_once(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, 2 * z.value_width, tiling, first, second,
-                  t.of(member));
+        const float *a_b = a_b_a + first * 3 * whole, *b_a = a_b_a + second * 3 * whole + whole;
+        keys.start<FORM>(first, second, g.of(member));
+        if (FORM == Form::UNIFORM)
+            return dots_once(a_b, b_a, 2 * z.value_width, tiling, first, second,
+                             TimesGaussian<true>{g.of(member), t.of(member), size, a_dot_o + at_i, a_dot_o + at_j});
+        dots_once(a_b, b_a, 2 * z.value_width, tiling, first, second, Store{t.of(member), size});
         for (int64_t i = 0; i < tiling.tokens(first); ++i) {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i], a_i = a_dot_o[at_i + i];
             float *g_row = g.of(member) + i * size, *t_row = t.of(member) + i * size;
-            for (int64_t j = 0; j < (same ? i + 1 : tiling.tokens(second)); j += LANES) {
-                const vec x = keys.gaussian<FLOORED>(load(g_row + j), c_i, load(keys.c + at_j + j));
+            for (int64_t j = 0; j < (first == second ? i + 1 : tiling.tokens(second)); j += LANES) {
+                const vec x = keys.gaussian<FORM>(load(g_row + j), c_i, load(keys.c + at_j + j));
                 store(g_row + j, x);
                 const vec less = a_i * load(keys.weight + at_j + j) + load(a_dot_o + at_j + j) * w_i;
                 store(t_row + j, x * (load(t_row + j) - less));
             }
         }
-        if (same) {
+    }
+
+    template <Form FORM>
+    void pair(int64_t first, int64_t second, Rows k, int member) const {
+        fill<FORM>(first, second, member);
+        if (first == second) {
             mirror(tiling, first, g.of(member));
             mirror(tiling, first, t.of(member));
         }
@@ -89,27 +117,31 @@ class BackwardHead {
         const Part below = diagonal ? Part::LEFT_BELOW : Part::ALL, above = diagonal ? Part::LEFT_ABOVE : Part::ALL;
         const float *p = g.of(member), *s = t.of(member);
         float *v_j = to_v.of(member) + at_j * value_stride;
-        product<Left::ROWS_ADJACENT, Into::SUM>({p, size, a_rows + at_i * value_stride, value_stride, v_j, value_stride, rows},
-                                                columns, value_stride, above);
+        product<Left::ROWS_ADJACENT>({p, size, a_rows + at_i * value_stride, value_stride, rows}, columns, value_stride,
+                                     Sum{v_j, value_stride}, above);
         float *k_i = to_k.of(member) + at_i * key_stride, *k_j = to_k.of(member) + at_j * key_stride;
-        product<Left::STEPS_ADJACENT, Into::SUM>({s, size, k[at_j], k.step, k_i, key_stride, columns}, rows, key_stride, below);
-        product<Left::ROWS_ADJACENT, Into::SUM>({s, size, k[at_i], k.step, k_j, key_stride, rows}, columns, key_stride, above);
+        product<Left::STEPS_ADJACENT>({s, size, k[at_j], k.step, columns}, rows, key_stride, Sum{k_i, key_stride}, below);
+        product<Left::ROWS_ADJACENT>({s, size, k[at_i], k.step, rows}, columns, key_stride, Sum{k_j, key_stride}, above);
     }
 
-    template <bool FLOORED>
+    template <Form FORM>
     void pair_causal(int64_t query, int64_t key, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = query * size, at_j = key * size, whole = size * z.value_width;
-        const bool same = query == key;
+        const bool same = query == key, direct = FORM == Form::UNIFORM && !same;
         const float *a = a_b_a + query * 3 * whole, *b = a_b_a + key * 3 * whole + whole;
-        keys.scores(query, key, g.of(member));
-        dots_once(a, b, z.value_width, tiling, query, key, t.of(member));
-        for (int64_t i = 0; i < tiling.tokens(query); ++i) {
+        keys.start<FORM>(query, key, g.of(member));
+        if (direct)
+            dots_once(a, b, z.value_width, tiling, query, key,
+                      TimesGaussian<false>{g.of(member), t.of(member), size, a_dot_o + at_i, nullptr});
+        else
+            dots_once(a, b, z.value_width, tiling, query, key, Store{t.of(member), size});
+        for (int64_t i = 0; !direct && i < tiling.tokens(query); ++i) {
             const float c_i = keys.c[at_i + i], a_i = a_dot_o[at_i + i];
             float *g_row = g.of(member) + i * size, *t_row = t.of(member) + i * size;
             const int64_t end = same ? i + 1 : tiling.tokens(key);
             int64_t j = 0;
             for (; j < end; j += LANES) {
-                vec x = keys.gaussian<FLOORED>(load(g_row + j), c_i, load(keys.c + at_j + j));
+                vec x = keys.gaussian<FORM>(load(g_row + j), c_i, load(keys.c + at_j + j));
                 if (same) x = first_lanes(x, end - j);
                 store(g_row + j, x);
                 store(t_row + j, x * (load(t_row + j) - a_i * load(keys.weight + at_j + j)));
@@ -123,21 +155,29 @@ class BackwardHead {
         spread(query, key, k, member);
     }
 
-    template <bool FLOORED>
+    template <Form FORM>
     void all_pairs(Rows k, Team team) const {
         if (call.causal)
-            tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { pair_causal<FLOORED>(query, key, k, team.rank); });
+            tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { pair_causal<FORM>(query, key, k, team.rank); });
         else
-            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair<FLOORED>(first, second, k, team.rank); });
+            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { pair<FORM>(first, second, k, team.rank); });
+    }
+
+    void all_pairs(Rows k, Team team, Form form) const {
+        switch (form) {
+            case Form::FLOORED: return all_pairs<Form::FLOORED>(k, team);
+            case Form::FREE: return all_pairs<Form::FREE>(k, team);
+            case Form::UNIFORM: return all_pairs<Form::UNIFORM>(k, team);
+        }
     }
 
     void pair_by_row(int64_t first, int64_t second, Rows k, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, whole = size * z.value_width;
         const int64_t rows = tiling.tokens(first), columns = tiling.tokens(second);
         float *p = g.of(member), *s = t.of(member);
-        keys.scores(first, second, p);
+        keys.scores(first, second, Store{p, size});
         if (first == second) mirror(tiling, first, p);
-        dots(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, z.value_width, tiling, first, second, s);
+        dots(a_b_a + first * 3 * whole, a_b_a + second * 3 * whole + whole, z.value_width, tiling, first, second, Store{s, size});
         for (int64_t at = 0; at < rows * size; at += LANES) store(p + at, load(p + at) * keys.bits);
         for (int64_t i = 0; i < rows; ++i)
             for (int64_t j = 0; j < columns; j += LANES) {
@@ -153,7 +193,7 @@ class BackwardHead {
 
     // Returns the base-2 logarithm of a row's divisor.
     float logarithm(const float *totals, bool was_by_row, int64_t token) const {
-        return was_by_row ? totals[token] : log2f(totals[token]) - LIFT + keys.c[token] + keys.middle;
+        return was_by_row ? totals[token] : log2f(totals[token]) - LIFT + keys.c_of(token) + keys.middle;
     }
 
     // Writes a row of sums times a factor; returns whether all of it is finite.
@@ -218,7 +258,7 @@ class BackwardHead {
             for (int member = 0; member < team.size; ++member)
                 most = largest_gradients[member] > most ? largest_gradients[member] : most;
             reliable = !keys.any_visible || keys.holds(most / (float)tiling.n);
-            if (reliable) keys.floored ? all_pairs<true>(whole_k, team) : all_pairs<false>(whole_k, team);
+            if (reliable) all_pairs(whole_k, team, keys.form());
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
                 reliable = reliable && finish_row(token, call.scale / LIFTED, keys.weight[token] / LIFTED);

@@ -8,6 +8,39 @@
 
 namespace {
 
+// Stores the exponentials of a block of scores and adds them to the sums of their rows, by lane, and of their columns if they
+// are needed.
+template <bool COLUMNS>
+struct SummedExponentials {
+    const Exp2 exp2;
+    float *target;
+    int64_t apart;
+    float *by_lane, *by_column;
+
+    template <int R, int V>
+    __attribute__((always_inline)) void take(vec (&block)[R][V], int64_t row, int64_t column) const {
+        vec columns[V];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+            vec total = vec{};
+#pragma GCC unroll 16
+            for (int v = 0; v < V; ++v) {
+                const vec x = exp2(block[r][v]);
+                store(target + (row + r) * apart + column + v * LANES, x);
+                if (COLUMNS) columns[v] = r ? columns[v] + x : x;
+                total = v ? total + x : x;
+            }
+            float *totals = by_lane + (row + r) * LANES;
+            store(totals, load(totals) + total);
+        }
+#pragma GCC unroll 16
+        for (int v = 0; COLUMNS && v < V; ++v) {
+            float *totals = by_column + column + v * LANES;
+            store(totals, load(totals) + columns[v]);
+        }
+    }
+};
+
 class ForwardHead {
     const Sizes &z;
     const bool causal;
@@ -50,35 +83,50 @@ class ForwardHead {
         return most;
     }
 
-    template <bool FLOORED>
+    // Adds sums over the rows of one tile, so that rounding does not grow with the number of tokens.
+    void add_to_columns(const float *sums_j, int64_t tile, int member) const {
+        float *totals_j = by_column.of(member) + tile * tiling.size;
+        for (int64_t j = 0; j < tiling.tokens(tile); j += LANES) store(totals_j + j, load(totals_j + j) + load(sums_j + j));
+    }
+
+    template <Form FORM>
     void exponentiate(int64_t first, int64_t second, int member) const {
         const int64_t size = tiling.size, at_i = first * size, at_j = second * size, columns = tiling.tokens(second);
-        float *totals_j = by_column.of(member) + at_j;
-        float sums_j[LARGEST_TILE + LANES] = {};  // of this tile, so that rounding does not grow with the number of tokens
+        float sums_j[LARGEST_TILE + LANES] = {};
+        keys.start<FORM>(first, second, g.of(member));
         for (int64_t i = 0; i < tiling.tokens(first); ++i) {
             const float c_i = keys.c[at_i + i], w_i = keys.weight[at_i + i];
             float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
             vec total = vec{};
             for (int64_t j = 0; j < columns; j += LANES) {
-                const vec x = keys.gaussian<FLOORED>(load(row + j), c_i, load(keys.c + at_j + j));
+                const vec x = keys.gaussian<FORM>(load(row + j), c_i, load(keys.c + at_j + j));
                 store(row + j, x);
                 total += x * load(keys.weight + at_j + j);
                 store(sums_j + j, load(sums_j + j) + x * w_i);
             }
             store(totals_i, load(totals_i) + total);
         }
-        for (int64_t j = 0; j < columns; j += LANES) store(totals_j + j, load(totals_j + j) + load(sums_j + j));
+        add_to_columns(sums_j, second, member);
+    }
+
+    // The same with one number for all c.
+    void exponentiate_uniform(int64_t first, int64_t second, int member) const {
+        float sums_j[LARGEST_TILE + LANES] = {};
+        float *totals_i = by_lane.of(member) + first * tiling.size * LANES;
+        keys.scores(first, second, SummedExponentials<true>{keys.uniform_gaussian(), g.of(member), tiling.size, totals_i, sums_j});
+        add_to_columns(sums_j, second, member);
     }
 
     // The same for a tile with itself.
-    template <bool FLOORED>
+    template <Form FORM>
     void exponentiate_once(int64_t tile, int member) const {
         const int64_t size = tiling.size, at = tile * size, tokens = tiling.tokens(tile);
         float *weights = g.of(member);
-        for (int64_t i = 0; i < tokens; ++i)
+        keys.start<FORM>(tile, tile, weights);
+        for (int64_t i = 0; FORM != Form::UNIFORM && i < tokens; ++i)
             for (int64_t j = 0; j <= i; j += LANES) {
                 float *entry = weights + i * size + j;
-                store(entry, keys.gaussian<FLOORED>(load(entry), keys.c[at + i], load(keys.c + at + j)));
+                store(entry, keys.gaussian<FORM>(load(entry), keys.c[at + i], load(keys.c + at + j)));
             }
         mirror(tiling, tile, weights);
         for (int64_t i = 0; i < tokens; ++i) {
@@ -90,16 +138,25 @@ class ForwardHead {
         }
     }
 
-    template <bool FLOORED>
+    template <Form FORM>
     void attend(int64_t first, int64_t second, int member) const {
-        keys.scores(first, second, g.of(member));
-        first == second ? exponentiate_once<FLOORED>(first, member) : exponentiate<FLOORED>(first, second, member);
+        if (first == second)
+            exponentiate_once<FORM>(first, member);
+        else if (FORM == Form::UNIFORM)
+            exponentiate_uniform(first, second, member);
+        else
+            exponentiate<FORM>(first, second, member);
         exchange(g.of(member), {values, stride}, tiling, first, second, outputs.of(member), stride);
     }
 
-    template <bool FLOORED, bool SAME>
+    template <Form FORM, bool SAME>
     void exponentiate_causal(int64_t query, int64_t key, int member) const {
         const int64_t size = tiling.size, at_i = query * size, at_j = key * size, columns = tiling.tokens(key);
+        if (FORM == Form::UNIFORM && !SAME) {
+            float *totals = by_lane.of(member) + at_i * LANES;
+            return keys.scores(query, key, SummedExponentials<false>{keys.uniform_gaussian(), g.of(member), size, totals, nullptr});
+        }
+        keys.start<FORM>(query, key, g.of(member));
         for (int64_t i = 0; i < tiling.tokens(query); ++i) {
             const float c_i = keys.c[at_i + i];
             float *row = g.of(member) + i * size, *totals_i = by_lane.of(member) + (at_i + i) * LANES;
@@ -107,7 +164,7 @@ class ForwardHead {
             vec total = vec{};
             int64_t j = 0;
             for (; j < end; j += LANES) {
-                vec x = keys.gaussian<FLOORED>(load(row + j), c_i, load(keys.c + at_j + j));
+                vec x = keys.gaussian<FORM>(load(row + j), c_i, load(keys.c + at_j + j));
                 if (SAME) x = first_lanes(x, end - j);
                 store(row + j, x);
                 total += x * load(keys.weight + at_j + j);
@@ -118,24 +175,30 @@ class ForwardHead {
         }
     }
 
-    template <bool FLOORED>
+    template <Form FORM>
     void attend_causal(int64_t query, int64_t key, int member) const {
         const int64_t size = tiling.size;
         const bool same = query == key;
-        float *weights = g.of(member), *to = outputs.of(member) + query * size * stride;
-        keys.scores(query, key, weights);
-        same ? exponentiate_causal<FLOORED, true>(query, key, member) : exponentiate_causal<FLOORED, false>(query, key, member);
-        product<Left::STEPS_ADJACENT, Into::SUM>(
-            {weights, size, values + key * size * stride, stride, to, stride, tiling.tokens(key)}, tiling.tokens(query), stride,
-            same ? Part::LEFT_BELOW : Part::ALL);
+        float *to = outputs.of(member) + query * size * stride;
+        same ? exponentiate_causal<FORM, true>(query, key, member) : exponentiate_causal<FORM, false>(query, key, member);
+        product<Left::STEPS_ADJACENT>({g.of(member), size, values + key * size * stride, stride, tiling.tokens(key)},
+                                      tiling.tokens(query), stride, Sum{to, stride}, same ? Part::LEFT_BELOW : Part::ALL);
     }
 
-    template <bool FLOORED>
+    template <Form FORM>
     void attend_all(Team team) const {
         if (causal)
-            tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { attend_causal<FLOORED>(query, key, team.rank); });
+            tiling.for_own_causal_pairs(team, [&](int64_t query, int64_t key) { attend_causal<FORM>(query, key, team.rank); });
         else
-            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend<FLOORED>(first, second, team.rank); });
+            tiling.for_own_pairs(team, [&](int64_t first, int64_t second) { attend<FORM>(first, second, team.rank); });
+    }
+
+    void attend_all(Team team, Form form) const {
+        switch (form) {
+            case Form::FLOORED: return attend_all<Form::FLOORED>(team);
+            case Form::FREE: return attend_all<Form::FREE>(team);
+            case Form::UNIFORM: return attend_all<Form::UNIFORM>(team);
+        }
     }
 
     // Writes one row divided by its total; returns whether the total is reliable.
@@ -166,7 +229,7 @@ class ForwardHead {
         for (int64_t second = 0; second < (causal ? first + 1 : tiling.count); ++second) {
             const bool diagonal = causal && first == second;
             const float *weight_j = keys.weight + second * size;
-            keys.scores(first, second, scores);
+            keys.scores(first, second, Store{scores, size});
             if (first == second) mirror(tiling, first, scores);
             for (int64_t i = 0; i < rows; ++i) {
                 float *row = scores + i * size;
@@ -195,8 +258,8 @@ class ForwardHead {
                     for (int64_t d = 0; d < stride; d += LANES) store(sums + i * stride + d, load(sums + i * stride + d) * rescaling);
             }
             const float *v_j = values + second * size * stride;
-            product<Left::STEPS_ADJACENT, Into::SUM>({scores, size, v_j, stride, sums, stride, tiling.tokens(second)}, rows, stride,
-                                                     diagonal ? Part::LEFT_BELOW : Part::ALL);
+            product<Left::STEPS_ADJACENT>({scores, size, v_j, stride, tiling.tokens(second)}, rows, stride, Sum{sums, stride},
+                                          diagonal ? Part::LEFT_BELOW : Part::ALL);
         }
         for (int64_t i = 0; i < rows; ++i) {
             const bool sees = first * size + i >= keys.sees_from;
@@ -252,7 +315,7 @@ class ForwardHead {
             wait_for(team);
             const float most = largest_of(largest_values);
             reliable = !keys.any_visible || (most <= LARGEST_VALUE && keys.holds(most));
-            if (reliable) keys.floored ? attend_all<true>(team) : attend_all<false>(team);
+            if (reliable) attend_all(team, keys.form());
             wait_for(team);
             tiling.for_own_tokens(team, [&](int64_t token) {
                 reliable = reliable && finish(token, out[token], totals ? totals + token : nullptr);

@@ -27,6 +27,10 @@ constexpr float LEAST_PRODUCT = 0x1p-90f;
 // If no c is larger than this, no exponential is at its floor: |k_i - k_j|^2 <= 2 |k_i|^2 + 2 |k_j|^2.
 constexpr float NEVER_AT_FLOOR = -FLOOR / 4 - 0.5f;
 
+// If no c is larger than this and no token is hidden, `middle` takes the place of every c: exponentials are below 2^(2 times
+// this) then, and above 2^(-4 times this).
+constexpr float LARGEST_UNIFORM = 24;
+
 constexpr double LOG2_E = 1.4426950408889634;
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -124,18 +128,20 @@ inline void transpose(Rows rows, const Tiling &tiling, int64_t tile, int64_t wid
 }
 
 // Dot products of the tokens of two transposed tiles. Rows are padded to whole vectors.
+template <typename Into>
 inline void dots(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first, int64_t second,
-                 float *to) {
+                 const Into &into) {
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
-    product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, rows, columns);
+    product<Left::ROWS_ADJACENT>({left, size, right, size, width}, rows, columns, into);
 }
 
 // The same, but of a tile with itself only (i, j) with i >= j, up to whole vectors.
+template <typename Into>
 inline void dots_once(const float *left, const float *right, int64_t width, const Tiling &tiling, int64_t first,
-                      int64_t second, float *to) {
-    if (first != second) return dots(left, right, width, tiling, first, second, to);
+                      int64_t second, const Into &into) {
+    if (first != second) return dots(left, right, width, tiling, first, second, into);
     const int64_t size = tiling.size, rows = up_to(tiling.tokens(first), 4);  // missing tokens are zeros
-    product<Left::ROWS_ADJACENT, Into::STORE>({left, size, right, size, to, size, width}, rows, rows, Part::TARGET_BELOW);
+    product<Left::ROWS_ADJACENT>({left, size, right, size, width}, rows, rows, into, Part::TARGET_BELOW);
 }
 
 // Copies numbers of a tile with itself from below the diagonal to above it.
@@ -151,10 +157,29 @@ inline void exchange(const float *weights, Rows from, const Tiling &tiling, int6
     const int64_t size = tiling.size, rows = tiling.tokens(first), columns = tiling.tokens(second);
     const float *from_i = from[first * size], *from_j = from[second * size];
     float *to_i = to + first * size * stride, *to_j = to + second * size * stride;
-    product<Left::STEPS_ADJACENT, Into::SUM>({weights, size, from_j, from.step, to_i, stride, columns}, rows, stride);
+    product<Left::STEPS_ADJACENT>({weights, size, from_j, from.step, columns}, rows, stride, Sum{to_i, stride});
     if (first != second)
-        product<Left::ROWS_ADJACENT, Into::SUM>({weights, size, from_i, from.step, to_j, stride, rows}, columns, stride);
+        product<Left::ROWS_ADJACENT>({weights, size, from_i, from.step, rows}, columns, stride, Sum{to_j, stride});
 }
+
+// How exponentials G_ij of a head are computed: from scores with c_i and c_j subtracted, with or without a floor, or, if all c
+// are small, with one number for all of them: then each block of scores is exponentiated before it is stored.
+enum class Form { FLOORED, FREE, UNIFORM };
+
+struct Exponentials {
+    const Exp2 exp2;
+    float *target;
+    int64_t apart;
+
+    template <int R, int V>
+    __attribute__((always_inline)) void take(vec (&block)[R][V], int64_t row, int64_t column) const {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+            for (int v = 0; v < V; ++v) block[r][v] = exp2(block[r][v]);
+        Store{target, apart}.take(block, row, column);
+    }
+};
 
 struct Keys {
     const Tiling tiling;
@@ -167,6 +192,7 @@ struct Keys {
     float middle = 0, least_weight = 1, least_total = LEAST_TOTAL;
     bool any_visible = false, too_wide = false;
     bool floored = true;  // some exponentials may be at their floor
+    bool uniform = false;  // every c is taken to be `middle`, and every weight 1
     int64_t sees_from = 0;  // the first token that sees a key, also if it is hidden itself
 
     Keys(Scratch &scratch, const Tiling &tiles, int64_t key_width, float scale)
@@ -213,10 +239,12 @@ struct Keys {
         any_visible = low < INFINITY;
         sees_from = any_visible ? 0 : tiling.n;
         while (causal && visible && sees_from < tiling.n && !visible[sees_from]) ++sees_from;
+        uniform = !visible && high <= LARGEST_UNIFORM;
         middle = any_visible ? low + (high - low) / 2 : 0;
+        if (uniform) middle = rintf(2 * middle) / 2;  // so that it can be added to exponents
         too_wide = any_visible && !(high <= LARGEST_HALF && high - low <= WIDEST);
         floored = visible || !(high <= NEVER_AT_FLOOR);  // the c of hidden tokens are not in the range
-        least_weight = any_visible ? exp2f(low - middle) : 1;
+        least_weight = any_visible && !uniform ? exp2f(low - middle) : 1;
         const float at_floor = exp2f(FLOOR + LIFT + (high - middle)) * (float)tiling.n;
         least_total = at_floor * ABOVE_FLOOR > LEAST_TOTAL ? at_floor * ABOVE_FLOOR : LEAST_TOTAL;
     }
@@ -225,6 +253,7 @@ struct Keys {
     bool holds(float largest) const { return largest == 0 || largest * least_weight >= LEAST_PRODUCT; }
 
     void weigh(const uint8_t *visible, int64_t tile) const {
+        if (uniform) return mark(visible, tile);
         for (int64_t at = tile * tiling.size; at < (tile + 1) * tiling.size; at += LANES)
             store(weight + at, lifted_exp2(load(c + at) - middle) * (1 / LIFTED));
         for (int64_t token = tile * tiling.size; token < (tile + 1) * tiling.size; ++token)
@@ -238,16 +267,35 @@ struct Keys {
     }
 
     // Those of a tile with itself above the diagonal are undefined.
-    void scores(int64_t first, int64_t second, float *to) const {
+    template <typename Into>
+    void scores(int64_t first, int64_t second, const Into &into) const {
         const int64_t tile = tiling.size * width;
-        dots_once(across + first * tile, across + second * tile, width, tiling, first, second, to);
+        dots_once(across + first * tile, across + second * tile, width, tiling, first, second, into);
     }
 
-    // G_ij from the dot product. In this order close tokens lose no digits: both differences are small.
-    template <bool FLOORED>
-    vec gaussian(vec dot, float c_i, vec c_j) const {
-        return lifted_exp2<FLOORED>((dot * bits - c_i) - c_j);
+    // 2^(x bits - 2 middle + LIFT): G_ij from the dot product, if every c is `middle`.
+    Exp2 uniform_gaussian() const { return Exp2(bits, LIFT - (int)(2 * middle)); }
+
+    // Stores G_ij if UNIFORM, otherwise the scores.
+    template <Form FORM>
+    void start(int64_t first, int64_t second, float *to) const {
+        if (FORM == Form::UNIFORM)
+            scores(first, second, Exponentials{uniform_gaussian(), to, tiling.size});
+        else
+            scores(first, second, Store{to, tiling.size});
     }
+
+    // G_ij from what was stored. In this order close tokens lose no digits: both differences are small.
+    template <Form FORM>
+    vec gaussian(vec started, float c_i, vec c_j) const {
+        if (FORM == Form::UNIFORM) return started;
+        return lifted_exp2<FORM == Form::FLOORED>((started * bits - c_i) - c_j);
+    }
+
+    // The number that was subtracted from the scores of a token.
+    float c_of(int64_t token) const { return uniform ? middle : c[token]; }
+
+    Form form() const { return uniform ? Form::UNIFORM : floored ? Form::FLOORED : Form::FREE; }
 };
 
 }  // namespace

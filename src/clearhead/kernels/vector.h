@@ -5,7 +5,7 @@
 #include <string.h>
 
 #if defined(__SSE__)
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace {
@@ -96,15 +96,9 @@ constexpr float LIFTED = 1 << LIFT;
 // Below 2^FLOOR the exponential is constant: a weight under 2^-150 of the row's own.
 constexpr float FLOOR = -150;
 
-// 2^(x + LIFT) for FLOOR <= x < 90, to one unit in the last place: x = n + f, |f| <= 1/2, 2^f by the polynomial of least
-// relative error (1.6e-8 with these rounded coefficients), n added to the exponent's bits.
-// NaN stays NaN. Without FLOORED, no x may be below the floor.
-template <bool FLOORED = true>
-inline vec lifted_exp2(vec x) {
-    if (FLOORED) x = x < FLOOR ? all(FLOOR) : x;
-    const float shift = 12582912.0f + LIFT;  // 1.5 * 2^23: adding rounds to an integer in the low bits
-    vec moved = x + shift;
-    vec f = x - (moved - shift);
+// 2^(n + f) for |f| <= 1/2: 2^f by the polynomial of least relative error (1.6e-8 with these rounded coefficients); n, the low
+// bits of `moved`, is added to the exponent's bits.
+inline vec exp2_near_zero(vec f, vec moved) {
     vec p = f * 0.000153458124f + 0.00133999309f;
     p = p * f + 0.00961848907f;
     p = p * f + 0.0555032864f;
@@ -113,6 +107,62 @@ inline vec lifted_exp2(vec x) {
     p = p * f + 1.0f;
     return (vec)((uvec)p + ((uvec)moved << 23));  // unsigned: out of range the result is arbitrary but defined
 }
+
+// 2^(x + LIFT) for FLOOR <= x < 90, to one unit in the last place. NaN stays NaN. Without FLOORED, no x may be below the floor.
+template <bool FLOORED = true>
+inline vec lifted_exp2(vec x) {
+    if (FLOORED) x = x < FLOOR ? all(FLOOR) : x;
+    const float shift = 12582912.0f + LIFT;  // 1.5 * 2^23: adding rounds to an integer in the low bits
+    vec moved = x + shift;
+    return exp2_near_zero(x - (moved - shift), moved);
+}
+
+// 2^(bits x + lift) of numbers x that are multiplied by the same factor, for results from 2^-120 to 2^120, to one unit in the
+// last place. NaN stays NaN.
+#if defined(__AVX512F__) && (!defined(CLEARHEAD_LANES) || CLEARHEAD_LANES == 16)
+// In 32nds: bits x = n/32 + f, |f| <= 1/64, 2^(n/32) from a table, 2^f by the polynomial of least relative error (5.3e-8, but as
+// often above as below), n added to the bits.
+class Exp2 {
+    const float bits;
+    vec low, high;  // the table, the bits that come with n subtracted
+
+  public:
+    Exp2(float bits_per_unit, int lift) : bits(bits_per_unit) {
+        static constexpr float table[2 * LANES] = {
+            1.0f, 1.0218972f, 1.04427373f, 1.06714046f, 1.09050775f, 1.1143868f, 1.13878858f, 1.1637249f,
+            1.18920708f, 1.21524739f, 1.24185777f, 1.26905096f, 1.29683959f, 1.32523668f, 1.35425556f, 1.38390994f,
+            1.41421354f, 1.44518077f, 1.47682619f, 1.50916445f, 1.54221082f, 1.5759809f, 1.61049032f, 1.64575553f,
+            1.68179286f, 1.71861935f, 1.75625217f, 1.79470909f, 1.8340081f, 1.87416768f, 1.91520655f, 1.95714414f
+        };
+        uvec entry[2];
+        memcpy(entry, table, sizeof table);
+        for (int at = 0; at < 2 * LANES; ++at)
+            entry[at / LANES][at % LANES] += ((uint32_t)lift << 23) - ((uint32_t)at << 18);
+        low = (vec)entry[0], high = (vec)entry[1];
+    }
+
+    vec operator()(vec x) const {
+        const float shift = 0x1.8p18f;  // adding rounds to 32nds in the low bits
+        const vec moved = x * bits + shift;
+        const vec f = x * bits - (moved - shift);
+        const uvec entry = (uvec)_mm512_permutex2var_ps((__m512)low, (__m512i)moved, (__m512)high);
+        const vec power = (vec)(entry + ((uvec)moved << 18));
+        return power + (power * f) * (f * 0.240228862f + 0.693157315f);
+    }
+};
+#else
+class Exp2 {
+    const float bits, shift;
+
+  public:
+    Exp2(float bits_per_unit, int lift) : bits(bits_per_unit), shift(12582912.0f + (float)lift) {}
+
+    vec operator()(vec x) const {
+        const vec moved = x * bits + shift;
+        return exp2_near_zero(x * bits - (moved - shift), moved);
+    }
+};
+#endif
 
 // Flushes denormal numbers to zero in this thread during its lifetime: they cost a hundred cycles each.
 class NoDenormals {
