@@ -65,7 +65,7 @@ class Checked : Pursuits {
         if (bounded && !(finite(to_k) && finite(to_v))) fail("a gradient is not finite");
         if (!is_small() && finite(v_at)) return;
         const Reference forward = check_attention("attention", result, k_at, v_at, range, head, by_row);
-        const double relative = rounding(range.most);
+        const double relative = rounding(range);
         if (relative > 0.05) return;
         ++tally.checked;
         tally.by_row_checked += by_row;

@@ -47,7 +47,7 @@ class Pursuits : protected Shape {
             const Range range(head, q, v, sizes);
             check_verdict("an iteration went row by row, or not", range.verdict, by_row);
             check_average("an iteration is no average", next, v, range, head);
-            path.relative = fmax(path.relative, rounding(range.most));
+            path.relative = fmax(path.relative, rounding(range));
             path.q_most = fmax(path.q_most, largest(q));
             path.fine = path.fine && range.all_fine;
             path.any_by_row = path.any_by_row || by_row;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include <algorithm>
 #include <vector>
 
 using Numbers = std::vector<double>;
@@ -87,6 +88,20 @@ struct Gradients {
     }
 };
 
+// The largest number of entries of one size, other than zero.
+inline double most_equal(const double *x, int64_t width) {
+    Numbers sizes;
+    for (int64_t at = 0; at < width; ++at)
+        if (isfinite(x[at]) && x[at] != 0) sizes.push_back(fabs(x[at]));
+    std::sort(sizes.begin(), sizes.end());
+    size_t most = 0, first = 0;
+    for (size_t at = 0; at < sizes.size(); ++at) {
+        if (sizes[at] != sizes[first]) first = at;
+        most = std::max(most, at - first + 1);
+    }
+    return (double)most;
+}
+
 // Whether a head must be computed row by row, must not be, or may be.
 enum class Verdict { BY_ROW, EITHER, SYMMETRIC };
 
@@ -96,6 +111,7 @@ enum class Held { FINE, LARGE, STRANGE };
 struct Range {
     Verdict verdict = Verdict::SYMMETRIC;
     double most = 0;  // of scale |k|^2 over the tokens with finite squared length
+    double equal = 0;  // the largest number of entries of one size in a key: clamped keys have many
     std::vector<Held> held;
     bool any_visible = false, all_fine = true, visible_fine = true;
 
@@ -113,6 +129,7 @@ struct Range {
             const bool fine = held.back() == Held::FINE;
             if (fine) most = fmax(most, head.scale * room);
             all_fine = all_fine && fine;
+            equal = fmax(equal, most_equal(key, head.d));
             if (!head.visible_at(i)) continue;
             any_visible = true;
             visible_fine = visible_fine && fine;

@@ -126,9 +126,11 @@ class Shape {
         return {z.tokens, z.key_width, z.value_width, (double)scale * (control == Control::OTHER ? 1.01 : 1),
                 masked ? visible.get() + index / z.heads * z.tokens : nullptr, causal};
     }
-    // The relative error of sums over a head whose exponents are sums of terms up to `most`.
-    double rounding(double most) const {
-        return 0x1p-24 * (64 + 8 * sqrt((double)(z.tokens + z.key_width + z.value_width)) + 16 * most);
+    // The relative error of sums over a head. Exponents are sums of terms that add up to at most `most`; rounding errors of
+    // different terms are independent, those of equal terms may all have one sign: half of them in an exponent, and as many in
+    // the row's total.
+    double rounding(const Range &range) const {
+        return 0x1p-24 * (64 + 8 * sqrt((double)(z.tokens + z.key_width + z.value_width)) + (16 + range.equal) * range.most);
     }
     bool is_small() const { return (double)(rows * z.tokens * (z.key_width + z.value_width)) <= comparable; }
 
@@ -179,7 +181,7 @@ class Shape {
         Numbers size = reference.size;
         for (int64_t at = 0; at < head.n * head.e; ++at)
             if (large || range.held[(size_t)(at / head.e)] == Held::LARGE) size[(size_t)at] = INFINITY;
-        const double relative = rounding(range.most);
+        const double relative = rounding(range);
         compare(what, result, reference.out, size, relative <= 0.05 ? relative : 1e60, by_row);
         return reference;
     }
