@@ -25,13 +25,12 @@ typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
 typedef uint32_t uvec __attribute__((vector_size(LANES * 4)));
 
-inline vec load(const float *at) {
-    vec x;
-    memcpy(&x, at, sizeof x);
-    return x;
-}
+// Not memcpy: a store of bytes may change anything, so that sizes and pointers would be read again after it.
+typedef float unaligned_vec __attribute__((vector_size(LANES * 4), aligned(4)));
 
-inline void store(float *at, vec x) { memcpy(at, &x, sizeof x); }
+inline vec load(const float *at) { return *(const unaligned_vec *)at; }
+
+inline void store(float *at, vec x) { *(unaligned_vec *)at = x; }
 
 // Loads the first `count` lanes, at most all; the others are zero.
 inline vec load_some(const float *at, int64_t count) {
