@@ -278,7 +278,7 @@ SYMMETRIC_FAULTS = (
         SYMMETRIC,
     ),
     Fault(
-        "kernel: exponentials of single scores, too large by half a bit",
+        "kernel: exponentials by a table (AVX-512) too large by half a bit",
         "kernels/vector.h",
         "return power + (power * f)",
         "return power * 1.0005f + (power * f)",

@@ -27,8 +27,8 @@ constexpr float LEAST_PRODUCT = 0x1p-90f;
 // If no c is larger than this, no exponential is at its floor: |k_i - k_j|^2 <= 2 |k_i|^2 + 2 |k_j|^2.
 constexpr float NEVER_AT_FLOOR = -FLOOR / 4 - 0.5f;
 
-// If no c is larger than this and no token is hidden, `middle` takes the place of every c: exponentials are below 2^(2 times
-// this) then, and above 2^(-4 times this).
+// If no c is larger than this and no token is hidden, `middle` takes the place of every c. Exponentials then lie between about
+// 2^(-4 times this) and 2^(this), so that no floor is needed.
 constexpr float LARGEST_UNIFORM = 24;
 
 constexpr double LOG2_E = 1.4426950408889634;

@@ -27,7 +27,6 @@ class Upcoming {
         if (tokens && floats <= FITS) columns[count++] = {first, step, width};
     }
     void fetch() {
-        if (count == 0) return;
         for (int turn = 0; turn < AT_ONCE && at < count; ++turn) {
             Column &column = columns[at];
             for (int64_t d = 0; d < column.width; d += 16) __builtin_prefetch(column.row + d);
