@@ -76,8 +76,8 @@ PURSUIT_FAULTS = (
         "if self.threshold is not Threshold.OVER_MU",
         BOUND,
     ),
-    Fault("PAP: remainder left out of the dual", STEPS, "dual = reach - low_rank", "dual = -low_rank", RPC),
-    Fault("PAP: sign of the dual ignored", STEPS, "alpha=1 - pursuit.dual_sign)", "alpha=2)", RPC),
+    Fault("PAP: remainder left out of the dual", STEPS, "dual = sub(reach, low_rank)", "dual = -low_rank", RPC),
+    Fault("PAP: sign of the dual ignored", STEPS, "alpha=1 - pursuit.dual_sign,", "alpha=2,", RPC),
     Fault(
         "PAP: L first, old dual added",
         STEPS,
@@ -103,6 +103,7 @@ PURSUIT_FAULTS = (
     ),
     Fault("PAP: a chunk gets another chunk's mask", STEPS, "mask = mask[start:end]", "mask = mask[: end - start]", RPC),
     Fault("PAP: chunks for one thread only", STEPS, "_CHUNK * torch.get_num_threads()", "_CHUNK", RPC),
+    Fault("PAP: results overwritten that the gradient needs", STEPS, "overwrite=not recorded)", "overwrite=True)", RPC),
     Fault("PAP: last chunk left out", STEPS, "range(0, len(k), size):", "range(0, len(k) - 1, size):", RPC),
     Fault(
         "inner iterations shrink instead of halving",

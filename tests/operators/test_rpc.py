@@ -252,6 +252,23 @@ def test_large_batches_are_computed_in_chunks(masked: bool, monkeypatch: pytest.
     assert all(relative(x, y.double()) <= 64 * tolerance(torch.float32) for x, y in zip(parts, whole, strict=True))
 
 
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("shrink", Shrink)
+@pytest.mark.parametrize("inner", Inner)
+def test_without_gradients_outputs_are_the_same_and_inputs_are_kept(order: Order, shrink: Shrink, inner: Inner) -> None:
+    k, v = normal(3, 2, 11, 7, seed=1), normal(3, 2, 11, 7, seed=2)
+    before = k.clone(), v.clone()
+    pursuit = Pursuit(iterations=3, bound=TIGHT, order=order, shrink=shrink, inner=inner)
+    recorded = rpc_attention(None, k.requires_grad_(), v, pursuit=pursuit)
+    with torch.no_grad():
+        alone = rpc_attention(None, k, v, pursuit=pursuit)
+    assert recorded.requires_grad
+    assert torch.equal(alone, recorded.detach())
+    assert torch.equal(k.detach(), before[0])
+    assert torch.equal(v, before[1])
+    torch.autograd.grad(recorded.sum(), k)
+
+
 def test_chunks_have_work_for_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads wait for each other after every operation, so operations grow with their number."""
     k, seen = normal(5, 3, 13, 7), []

@@ -41,6 +41,7 @@ from clearhead.operators.symmetric import (
     symmetric_attention,
 )
 from clearhead.operators.symmetric_kernel import no_autocast
+from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
 __all__ = [
@@ -206,13 +207,16 @@ def iterate(
     *,
     iterations: int | None = None,
     observe: Observer | None = None,
+    overwrite: bool = False,
 ) -> Tensor:
     """Return l after the last iteration.
 
     bound: (..., 1, 1) or (..., n, 1)
     iterations: those of the pursuit if None
+    overwrite: True to overwrite intermediate results, if no gradient and no observer needs them
     """
     iterations = pursuit.iterations if iterations is None else iterations
+    add, sub = (Tensor.add_, Tensor.sub_) if overwrite else (torch.add, torch.sub)
     low_rank = dual = torch.zeros(()).to(k)
     keys = k
     for i in range(iterations):
@@ -222,13 +226,14 @@ def iterate(
         )
         attend = partial(step.attend, values=v, centred=pursuit.centred, drops=drops)
         if pursuit.order is Order.SPARSE_FIRST:
-            residual = k if i == 0 else k - low_rank + dual
+            residual = k if i == 0 else add(k - low_rank, dual)
             clamped = pursuit.subtract_sparse(residual, bound, last=last)
-            reach = clamped if i == 0 else clamped + low_rank
-            keys = reach if i == 0 else torch.sub(reach, dual, alpha=1 - pursuit.dual_sign)
+            reach = clamped if i == 0 else add(clamped, low_rank)
+            target = dual if overwrite and i > 0 else None
+            keys = reach if i == 0 else torch.sub(reach, dual, alpha=1 - pursuit.dual_sign, out=target)
             attended_keys, low_rank = keys, attend(keys)
             if observe is not None or not last:
-                dual = reach - low_rank
+                dual = sub(reach, low_rank)
         else:
             attended_keys, low_rank = keys, attend(keys)
             if observe is not None or not last:
@@ -247,11 +252,13 @@ def iterate_in_chunks(
     """Return `iterate`, computed on the CPU a few entries of the batch at a time, whose tensors stay in the cache."""
     whole = k.ndim != 4 or k.device.type != "cpu" or torch.compiler.is_compiling() or step.dropout > 0
     size = len(k) if whole else max(1, _CHUNK * torch.get_num_threads() // max(1, k[:1].numel()))
+    recorded = torch.is_grad_enabled() or torch.compiler.is_compiling() or functorch_active() or forward_mode_active()
+    run = partial(iterate, pursuit=pursuit, iterations=iterations, overwrite=not recorded)
     if len(k) <= size:
-        return iterate(k, v, bound, pursuit, step, iterations=iterations)
+        return run(k, v, bound, step=step)
     outputs = []
     for start in range(0, len(k), size):
         rows = slice(start, min(start + size, len(k)))
         chunk = step.slice(rows.start, rows.stop)
-        outputs.append(iterate(k[rows], v[rows], bound[rows], pursuit, chunk, iterations=iterations))
+        outputs.append(run(k[rows], v[rows], bound[rows], step=chunk))
     return torch.cat(outputs)
