@@ -3,11 +3,11 @@
 //   is a failure. The last argument is a control that must fail.
 // Outputs must be averages of the visible values and, in small heads, accurate to rounding; NaN must propagate; exactly
 // the heads with widely spread scores must be computed row by row; two runs must be bit-identical; only rows may be
-// written.
-#include "stress_pursuit.h"
+// written. Energies of spans must equal those of a plain elimination.
+#include "stress_spans.h"
 #include "vector.h"
 
-class Checked : Pursuits {
+class Checked : SpansOfValues {
     struct Attended {
         Flags by_row;
         Floats out, to_k, to_v;
@@ -76,11 +76,12 @@ class Checked : Pursuits {
     }
 
   public:
-    using Pursuits::Pursuits;
+    using SpansOfValues::SpansOfValues;
 
     void run() {
         attention();
         if (z.key_width == z.value_width) pursuit();
+        spans();
     }
 };
 
