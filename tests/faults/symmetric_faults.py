@@ -376,6 +376,27 @@ SYMMETRIC_FAULTS = (
         SYMMETRIC,
     ),
     Fault(
+        "symmetric: calls with gradients are not recorded",
+        "operators/symmetric_kernel.py",
+        "(torch.is_grad_enabled() and any(x.requires_grad for x in operands))",
+        "False",
+        SYMMETRIC,
+    ),
+    Fault(
+        "symmetric: modes do not see the call",
+        "operators/symmetric_kernel.py",
+        "or current_dispatch_mode() is not None",
+        "or False",
+        SYMMETRIC,
+    ),
+    Fault(
+        "symmetric: the kernel reads tensors without numbers",
+        "operators/symmetric_kernel.py",
+        "or any(type(x) not in (Tensor, torch.nn.Parameter) for x in operands)",
+        "or False",
+        SYMMETRIC,
+    ),
+    Fault(
         "module: scale left out",
         "modules/token_attention.py",
         '"scale": self.scale}',

@@ -8,11 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators import reference
 from clearhead.operators.symmetric import key_mask_of, symmetric_attention
 from clearhead.operators.symmetric_kernel import symmetric
+from clearhead.private_names import DispatchMode
 from clearhead.shapes import ShapeError, check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from tests.operators.contract import run_check
@@ -302,3 +304,40 @@ def test_a_tensor_as_scale_is_refused(typechecked: bool) -> None:
         pytest.skip("the import hook refuses it before the operator can")
     with pytest.raises(ValueError, match="expected a number as scale; got a tensor"):
         symmetric_attention(normal(1, 5, 3), normal(1, 5, 3), scale=torch.tensor(0.3))
+
+
+class Recorded(DispatchMode):
+    """Records the operators that torch dispatches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.operators.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_call_that_nobody_records_has_the_same_bits(masked: bool) -> None:
+    k, v = normal(2, 3, 97, 13, seed=1), normal(2, 3, 97, 7, seed=2)
+    mask = torch.arange(97) < 71 if masked else None
+    with forced("kernel"):
+        alone = symmetric_attention(k, v, mask=mask)
+        with Recorded() as recorded:
+            seen = symmetric_attention(k, v, mask=mask)
+        with_gradient = symmetric_attention(k.clone().requires_grad_(), v, mask=mask)
+    assert any("clearhead.symmetric_attention" in name for name in recorded.operators)
+    assert torch.equal(alone, seen)
+    assert torch.equal(alone, with_gradient.detach())
+    assert with_gradient.requires_grad
+    assert not alone.requires_grad
+
+
+def test_tensors_without_numbers_are_not_given_to_the_kernel() -> None:
+    with forced("kernel"), FakeTensorMode() as mode:
+        k = mode.from_tensor(normal(2, 3, 97, 13))
+        out = symmetric_attention(k, k)
+    assert out.shape == k.shape
+    with forced("kernel"):  # outside of its mode
+        assert symmetric_attention(k, k).shape == k.shape

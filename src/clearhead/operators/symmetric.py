@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.operators.softmax import softmax_attention, split_causal
-from clearhead.operators.symmetric_kernel import kernel_supports, no_autocast, symmetric
+from clearhead.operators.symmetric_kernel import kernel_supports, no_autocast, symmetric_output
 from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, check_attention_operands
 
@@ -64,8 +64,7 @@ def symmetric_attention(
         with no_autocast(k):
             return softmax_attention(k, k, v, mask=mask, is_causal=is_causal, scale=scale)
     wide = torch.promote_types(k.dtype, torch.float32)
-    out: Tensor
-    out, _, _ = symmetric(four_axes(k.to(wide)), four_axes(v.to(wide)), key_mask, scale, is_causal)
+    out = symmetric_output(four_axes(k.to(wide)), four_axes(v.to(wide)), key_mask, scale, is_causal)
     return out.to(v.dtype).reshape(v.shape)
 
 
