@@ -5,8 +5,9 @@
 
 Every size is audited in a process of its own, after a small audit that loads everything, so that its peak memory is its
 own. Times are seconds of the processor, which other processes on the machine change less than seconds on the clock. The
-exponents are slopes of log time against log size over the larger half of the sizes. Times and memory are of the process
-and its workers.
+exponents are slopes of log time against log size over the larger half of the sizes. Times are of the process and its
+workers. Added memory is how much more of the machine's memory is in use at most than at most during forward passes
+alone, sampled (Linux), so other processes must not change theirs; `peak` is what the audit reports.
 
 `default` audits the demo model on the passages in the package, with the baseline, and compares it with the forward
 passes alone. The other sizes are of a GPT-2 with random weights, of heads 64 wide, without a baseline; `models` are of
@@ -17,10 +18,11 @@ import argparse
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -96,24 +98,48 @@ def _measure(size: dict[str, int], claims: str, workers: int) -> dict[str, objec
     model, batches = _demo() if not size else _gpt2(**size)
     small, few = _gpt2(tokens=80, heads=2, inputs=6, layers=1)
     audit(small, few, claims=claims, baseline=None)
-    with torch.no_grad():
+    with torch.no_grad(), _UsedMemory() as before:
         model.eval()
         started = time.process_time()
         for batch in batches:
             forward(model, batch)
         alone = time.process_time() - started
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     started, clock = _processor_time(), time.perf_counter()
-    record = audit(model, batches, claims=claims, baseline=None if size else "auto", workers=workers)
+    with _UsedMemory() as used:
+        record = audit(model, batches, claims=claims, baseline=None if size else "auto", workers=workers)
     assert record.timing.peak_memory is not None
     return {
         "seconds": _processor_time() - started,
         "clock": time.perf_counter() - clock,
         "forward": alone,
-        "memory": record.timing.peak_memory - before,
+        "memory": used.most - before.most,
         "peak": record.timing.peak_memory,
         "theories": record.timing.theory,
     }
+
+
+class _UsedMemory:
+    """Samples the memory that all processes use, without files, in a thread: `most` bytes while the context was open."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "_UsedMemory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while True:
+            lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+            self.most = max(self.most, 1024 * sum(int(lines[name].split()[0]) for name in ("AnonPages", "Shmem")))
+            if self._end.wait(0.02):
+                return
 
 
 def _processor_time() -> float:

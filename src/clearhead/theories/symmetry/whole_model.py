@@ -24,6 +24,8 @@ DRAWS = 2
 MOST_INPUTS = 4
 AT_ONCE = 2**20
 """Number of outputs that are compared at once."""
+LARGEST_OUTPUT = 2**22
+"""Most numbers of the model's output that are compared; of logits of more, those of some words, drawn at random."""
 
 
 def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int) -> WholeModelErrors:
@@ -41,7 +43,8 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
         n = _length(tokens)
         result = run(tokens)
         layers = [out if out is not None and out.shape[-2] == n else None for out in result.attention]
-        return [*layers, result.output if result.output.ndim == 3 and result.output.shape[1] == n else None]
+        by_token = result.output.ndim == 3 and result.output.shape[1] == n
+        return [*layers, _some_columns(result.output, seed) if by_token else None]
 
     # In functions, so that no output is held while the model computes the next: logits may be larger than the model.
     def compare(tokens: Any, original: list[Tensor | None], element: Element, other: Element) -> list[float]:
@@ -67,6 +70,15 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
         draws=DRAWS,
         reason="" if np.isfinite(whole) else "the model's output is not one vector per token",
     )
+
+
+def _some_columns(output: Tensor, seed: int) -> Tensor:
+    """Return as many columns as make `LARGEST_OUTPUT`, the same for every output of the same shape: a copy."""
+    width, most = output.shape[-1], max(1, LARGEST_OUTPUT * output.shape[-1] // max(1, output.numel()))
+    if most >= width:
+        return output
+    columns = torch.randperm(width, generator=torch.Generator().manual_seed(seed))[:most].sort().values
+    return output[..., columns.to(output.device)]
 
 
 def _not_measured(reason: str) -> WholeModelErrors:
