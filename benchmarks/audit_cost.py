@@ -119,7 +119,7 @@ def _measure(size: dict[str, int], claims: str, workers: int) -> dict[str, objec
 
 
 class _UsedMemory:
-    """Samples the memory that all processes use, without files, in a thread: `most` bytes while the context was open."""
+    """Samples in a thread how much memory all processes use, without files: `most` bytes in the context."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -138,7 +138,7 @@ class _UsedMemory:
         while True:
             lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
             self.most = max(self.most, 1024 * sum(int(lines[name].split()[0]) for name in ("AnonPages", "Shmem")))
-            if self._end.wait(0.02):
+            if self._end.wait(0.2):
                 return
 
 

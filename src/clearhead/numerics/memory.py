@@ -34,7 +34,7 @@ T = TypeVar("T")
 SMALL = 2**30
 """Bytes that are not compared with the free memory first, which takes 0.1 ms."""
 
-MOST_KEPT = 2**25
+MOST_KEPT = 2**26
 """Freed bytes that `return_freed_memory` leaves to the process: using them again is faster than asking for new ones."""
 _TRIED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
