@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from clearhead.audit import fidelity
 from clearhead.audit.model_runs import run_whole_model
 from clearhead.numerics.precision import tolerance
+from clearhead.theories.example import ModelOutput
 from clearhead.theories.symmetry import whole_model
 from clearhead.theories.symmetry.whole_model import permutation_errors
 from clearhead.theories.theory import WholeModelErrors
@@ -138,3 +139,36 @@ def test_layers_are_measured_if_the_output_is_not_by_token() -> None:
 
 def test_inputs_too_short_to_permute_are_skipped() -> None:
     assert "fewer than 3 tokens" in _measured(with_large_weights(Encoder()), _tokens()[:, :2]).reason
+
+
+def test_of_a_wide_output_some_columns_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones in every run, copied, so that the others need not be held."""
+    generator = torch.Generator().manual_seed(0)
+    weight, places = (torch.randn(*shape, generator=generator) for shape in ((5, 400), (TOKENS, 400)))
+    batch = torch.randn(2, TOKENS, 5, generator=generator)
+    held: list[int] = []
+
+    def run(positions: float) -> Any:
+        return lambda tokens: ModelOutput(attention=[], output=tokens @ weight + positions * places)
+
+    def measured(positions: float) -> WholeModelErrors:
+        compare = whole_model._error
+
+        def error(actual: Tensor | None, *others: Any) -> float:
+            assert actual is not None
+            held.append(actual.untyped_storage().nbytes() // 4)
+            return compare(actual, *others)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(whole_model, "_error", error)
+            return permutation_errors(run(positions), batch, 0)
+
+    everything = measured(1.0)
+    assert set(held) == {TOKENS * 400}
+    monkeypatch.setattr(whole_model, "LARGEST_OUTPUT", 100 * TOKENS)
+    held.clear()
+    some = measured(1.0)
+    assert set(held) == {TOKENS * 100}
+    assert measured(0.0).whole < tolerance(torch.float32)
+    assert some.whole == pytest.approx(everything.whole, rel=0.2)
+    assert some.unrelated == pytest.approx(everything.unrelated, rel=0.2)

@@ -57,6 +57,8 @@ SCALE_FAULTS = (
     Fault("workers: dropped memory stays", "audit/transfer.py", "            del self._received[number]\n", "            pass\n", TRANSFER),
     Fault("workers: what predictions were made of is sent", "audit/engine.py", "                layer.kept.clear()\n", "", WORKERS),
     Fault("workers: the baseline leaves cores to idle workers", "audit/part_runs.py", "if self._workers is not None and own:", "if self._workers is not None:", WORKERS),
+    Fault("whole model: other columns in every run", "theories/symmetry/whole_model.py", "torch.randperm(width, generator=torch.Generator().manual_seed(seed))", "torch.randperm(width)", ("tests/audit/test_whole_model.py",)),
+    Fault("whole model: all columns are held", "theories/symmetry/whole_model.py", "return output[..., columns.to(output.device)]", "return output", ("tests/audit/test_whole_model.py",)),
     Fault("workers: places in memory are lost", "audit/transfer.py", "(start - start % ALIGNMENT, end)", "(start, end)", TRANSFER),
     Fault("workers: predictions wait for the main process", "audit/part_runs.py", "            self._workers.predict()\n", "            pass\n", WORKERS),
     Fault("workers: the model takes their cores", "audit/part_runs.py", "max(1, threads // 2)", "threads", WORKERS),
