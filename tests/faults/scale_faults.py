@@ -55,7 +55,7 @@ SCALE_FAULTS = (
     Fault("workers: small memory is used for more", "audit/transfer.py", "for number in self._free if self._own[number].size >= size]", "for number in self._free]", TRANSFER),
     Fault("workers: memory is never used again", "audit/transfer.py", "        self._free |= released\n", "", TRANSFER),
     Fault("workers: dropped memory stays", "audit/transfer.py", "            del self._received[number]\n", "            pass\n", TRANSFER),
-    Fault("workers: what predictions were made of is sent", "audit/engine.py", "                layer.kept.clear()\n", "", WORKERS),
+    Fault("workers: what predictions were made of is sent", "audit/engine.py", "                if last:\n", "                if False:\n", WORKERS),
     Fault("workers: the baseline leaves cores to idle workers", "audit/part_runs.py", "if self._workers is not None and own:", "if self._workers is not None:", WORKERS),
     Fault("whole model: other columns in every run", "theories/symmetry/whole_model.py", "torch.randperm(width, generator=torch.Generator().manual_seed(seed))", "torch.randperm(width)", ("tests/audit/test_whole_model.py",)),
     Fault("whole model: all columns are held", "theories/symmetry/whole_model.py", "return output[..., columns.to(output.device)]", "return output", ("tests/audit/test_whole_model.py",)),

@@ -202,12 +202,16 @@ class Measurement:
         """Return the sums of every layer, in order."""
         return [self._layers[number].explained(self.theory) for number in sorted(self._layers)]
 
-    def predict(self) -> None:
-        """Compute the predictions that depend on all groups, of which no other follows; drop what they were made of."""
+    def predict(self, *, last: bool = False) -> None:
+        """Compute the predictions that depend on all groups before `findings` needs them.
+
+        last: whether no group follows, so that what the predictions are made of is dropped
+        """
         if self._controls:
             for layer in self._layers.values():
                 layer.predict(self.theory)
-                layer.kept.clear()
+                if last:
+                    layer.kept.clear()
 
     def findings(self) -> list[Finding]:
         """Return a finding for every claim, layer and head, without verdicts from controls."""
