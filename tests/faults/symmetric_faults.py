@@ -390,13 +390,6 @@ SYMMETRIC_FAULTS = (
         SYMMETRIC,
     ),
     Fault(
-        "symmetric: the kernel reads tensors without numbers",
-        "operators/symmetric_kernel.py",
-        "or any(type(x) not in (Tensor, torch.nn.Parameter) for x in operands)",
-        "or False",
-        SYMMETRIC,
-    ),
-    Fault(
         "module: scale left out",
         "modules/token_attention.py",
         '"scale": self.scale}',
