@@ -43,6 +43,16 @@ def test_transforms_of_torch_func_are_noticed() -> None:
     assert not private_names.functorch_active()
 
 
+def test_batched_gradients_are_noticed() -> None:
+    x = torch.ones(3, requires_grad=True)
+    states = []
+    y = x * 2
+    y.register_hook(lambda gradient: states.append(private_names.is_batched_gradient(gradient)))
+    torch.autograd.grad(y, x, torch.ones(3), retain_graph=True)
+    torch.autograd.grad(y, x, torch.ones(4, 3), is_grads_batched=True)
+    assert states == [False, True]
+
+
 def test_forward_mode_is_noticed() -> None:
     assert not private_names.forward_mode_active()
     with torch.autograd.forward_ad.dual_level():

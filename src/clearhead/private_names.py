@@ -21,6 +21,7 @@ __all__ = [
     "forward_mode_active",
     "function_modes",
     "functorch_active",
+    "is_batched_gradient",
     "jit_tracing",
     "lapack_capsules",
     "mark_constant",
@@ -74,6 +75,12 @@ def functorch_active() -> bool:
     """Return True inside vmap, grad or another transform of torch.func, where numbers cannot be read."""
     active: bool = torch._C._are_functorch_transforms_active()
     return active
+
+
+def is_batched_gradient(x: Tensor) -> bool:
+    """Return True in a gradient computed with is_grads_batched, whose tensors have no memory of their own."""
+    batched: bool = torch._C._functorch.is_legacy_batchedtensor(x)
+    return batched
 
 
 def forward_mode_active() -> bool:

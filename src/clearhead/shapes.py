@@ -59,39 +59,48 @@ def check_attention_operands(
 
     A mask is boolean, True where a key is visible, and broadcasts to (..., n, m); so does a bias, which is floating.
     """
-    operands = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
-
-    # Functions, since torch.compile with dynamic sizes does not support the text of a shape.
-    def got() -> str:
-        return ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
-
-    def dtypes() -> str:
-        return ", ".join(f"{name} {x.dtype}" for name, x in operands.items() if x is not None)
-
-    if min(q.ndim, k.ndim, v.ndim) < 2:
-        raise ShapeError(f"expected q (..., n, d), k (..., m, d), v (..., m, e); got {got()}")
+    # A call that fits runs little code: after a long call nothing of it is in the processor's cache.
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
+    if min(len(q_shape), len(k_shape), len(v_shape)) < 2:
+        raise ShapeError(
+            f"expected q (..., n, d), k (..., m, d), v (..., m, e); got {_shapes(q=q, k=k, v=v, mask=mask, bias=bias)}"
+        )
     if (
-        q.shape[-1] == 0
-        or q.shape[-1] != k.shape[-1]
-        or k.shape[-2] != v.shape[-2]
-        or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+        q_shape[-1] == 0
+        or q_shape[-1] != k_shape[-1]
+        or k_shape[-2] != v_shape[-2]
+        or not q_shape[:-2] == k_shape[:-2] == v_shape[:-2]
     ):
         raise ShapeError(
-            f"expected q (..., n, d), k (..., m, d), v (..., m, e) of one leading shape, one d > 0, one m; got {got()}"
+            "expected q (..., n, d), k (..., m, d), v (..., m, e) of one leading shape, one d > 0, one m; got "
+            f"{_shapes(q=q, k=k, v=v, mask=mask, bias=bias)}"
         )
-    scores = (*q.shape[:-1], k.shape[-2])
+    dtype, device = q.dtype, q.device
+    if not dtype.is_floating_point or not dtype == k.dtype == v.dtype:
+        raise InputError(f"expected q, k and v of one floating dtype; got {_each('dtype', q=q, k=k, v=v)}")
+    if not device == k.device == v.device:
+        raise InputError(f"expected every operand on one device; got {_each('device', q=q, k=k, v=v)}")
     for name, extra in (("mask", mask), ("bias", bias)):
-        if extra is not None and not broadcasts(tuple(extra.shape), scores):
-            raise ShapeError(f"expected {name} to broadcast to (..., n, m) = {scores}; got {got()}")
-    if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
-        raise InputError(f"expected q, k and v of one floating dtype; got {dtypes()}")
-    if mask is not None and mask.dtype is not torch.bool:
-        raise InputError(f"expected a boolean mask, True where a key is visible; got {dtypes()}")
-    if bias is not None and not bias.is_floating_point():
-        raise InputError(f"expected a floating additive bias; got {dtypes()}")
-    if len({x.device for x in operands.values() if x is not None}) > 1:
-        devices = ", ".join(f"{name} {x.device}" for name, x in operands.items() if x is not None)
-        raise InputError(f"expected every operand on one device; got {devices}")
+        if extra is None:
+            continue
+        scores = (*q_shape[:-1], k_shape[-2])
+        if not broadcasts(tuple(extra.shape), scores):
+            got = _shapes(q=q, k=k, v=v, mask=mask, bias=bias)
+            raise ShapeError(f"expected {name} to broadcast to (..., n, m) = {scores}; got {got}")
+        if name == "mask" and extra.dtype is not torch.bool:
+            raise InputError(f"expected a boolean mask, True where a key is visible; got a mask of {extra.dtype}")
+        if name == "bias" and not extra.is_floating_point():
+            raise InputError(f"expected a floating additive bias; got a bias of {extra.dtype}")
+        if extra.device != device:
+            raise InputError(f"expected every operand on one device; got {_each('device', q=q, **{name: extra})}")
+
+
+def _shapes(**operands: Tensor | None) -> str:
+    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
+
+
+def _each(attribute: str, **operands: Tensor) -> str:
+    return ", ".join(f"{name} {getattr(x, attribute)}" for name, x in operands.items())
 
 
 def check_finite(name: str, x: Tensor) -> None:

@@ -378,8 +378,22 @@ SYMMETRIC_FAULTS = (
     Fault(
         "symmetric: calls with gradients are not recorded",
         "operators/symmetric_kernel.py",
-        "(torch.is_grad_enabled() and any(x.requires_grad for x in operands))",
-        "False",
+        "or (recording and x.requires_grad)",
+        "or False",
+        SYMMETRIC,
+    ),
+    Fault(
+        "symmetric: batched gradients are given to the kernel",
+        "operators/symmetric_kernel.py",
+        "recorded = is_batched_gradient(gradient) or ",
+        "recorded = ",
+        SYMMETRIC,
+    ),
+    Fault(
+        "symmetric: transforms do not see the gradient",
+        "operators/symmetric_kernel.py",
+        "or functorch_active()",
+        "or False",
         SYMMETRIC,
     ),
     Fault(

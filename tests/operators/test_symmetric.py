@@ -334,6 +334,25 @@ def test_a_call_that_nobody_records_has_the_same_bits(masked: bool) -> None:
     assert not alone.requires_grad
 
 
+def test_a_gradient_that_nobody_records_has_the_same_bits() -> None:
+    k, v, along = (normal(2, 3, 97, 13, seed=seed) for seed in range(3))
+    leaf = k.clone().requires_grad_()
+    with forced("kernel"):
+        out = symmetric_attention(leaf, v)
+    (alone,) = torch.autograd.grad(out, leaf, along, retain_graph=True)
+    with Recorded() as recorded:
+        (seen,) = torch.autograd.grad(out, leaf, along, retain_graph=True)
+    (batched,) = torch.autograd.grad(out, leaf, torch.stack([along, -along]), is_grads_batched=True, retain_graph=True)
+    mapped = torch.vmap(lambda x: torch.autograd.grad(out, leaf, x, retain_graph=True)[0])(along[None])
+    assert any("clearhead.symmetric_attention_backward" in name for name in recorded.operators)
+    assert torch.equal(alone, seen)
+    assert torch.equal(batched, torch.stack([alone, -alone]))
+    assert torch.equal(mapped, alone[None])
+    (again,) = torch.autograd.grad(out, leaf, along, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        torch.autograd.grad(again.sum(), leaf)
+
+
 def test_tensors_without_numbers_are_not_given_to_the_kernel() -> None:
     with forced("kernel"), FakeTensorMode() as mode:
         k = mode.from_tensor(normal(2, 3, 97, 13))

@@ -24,6 +24,7 @@ __all__ = [
     "allocate_pursuit",
     "attend",
     "attend_backward",
+    "attended_output",
     "empty_by_token",
     "pursue",
     "pursue_backward",
@@ -139,11 +140,34 @@ def attend(
 
     Tokens that are not `visible` are hidden as keys, and attend as queries.
     """
-    k, v, visible = _in_rows(k), _in_rows(v), _contiguous_mask(visible)
     attended = allocate_attention(k, v)
-    call = _Call(*_common(k, v, attended.out, visible, attended.totals, attended.by_row, scale, causal))
-    _run(kernel, "clearhead_forward", call, tokens=k.shape[-2])
+    _attend(kernel, k, v, attended.out, visible, attended.totals, attended.by_row, scale, causal)
     return attended
+
+
+def attended_output(
+    kernel: Kernel, k: Tensor, v: Tensor, *, visible: Bool[Tensor, "b n"] | None, scale: float, causal: bool
+) -> Float[Tensor, "b h n e"]:
+    """Return the output of `attend` without what a gradient needs."""
+    out = empty_by_token(v)
+    _attend(kernel, k, v, out, visible, None, None, scale, causal)
+    return out
+
+
+def _attend(
+    kernel: Kernel,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    visible: Tensor | None,
+    totals: Tensor | None,
+    by_row: Tensor | None,
+    scale: float,
+    causal: bool,
+) -> None:
+    k, v, visible = _in_rows(k), _in_rows(v), _contiguous_mask(visible)
+    call = _Call(*_common(k, v, out, visible, totals, by_row, scale, causal))
+    _run(kernel, "clearhead_forward", call, tokens=k.shape[-2])
 
 
 def attend_backward(
@@ -238,12 +262,12 @@ def span_energies(
 def empty_by_token(like: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
     """Allocate a tensor of this shape with memory in the order (b, n, h, e), in which the next layer reads it."""
     b, h, n, e = like.shape
-    return like.new_empty(b, n, h, e).transpose(1, 2)
+    return like.new_empty_strided((b, h, n, e), (n * h * e, e, h * e, 1))
 
 
 def _in_rows(x: Tensor) -> Tensor:
     """Return the tensor, or a copy of it whose last axis is contiguous."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return x if x.stride()[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _contiguous_mask(visible: Tensor | None) -> Tensor | None:

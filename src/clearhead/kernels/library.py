@@ -66,10 +66,11 @@ def status() -> KernelStatus:
 
     Raises `InputError` if CLEARHEAD_KERNEL names an unknown or unavailable instruction set.
     """
-    with _loading:
-        if not _loaded:
-            _loaded.append(load(SOURCES / LIBRARY, wanted=os.environ.get(VARIABLE, "")))
-        return _loaded[0]
+    if not _loaded:
+        with _loading:
+            if not _loaded:
+                _loaded.append(load(SOURCES / LIBRARY, wanted=os.environ.get(VARIABLE, "")))
+    return _loaded[0]
 
 
 def load(path: Path, *, wanted: str = "") -> KernelStatus:

@@ -23,6 +23,8 @@ _MIN_KERNEL_OPERATIONS = 1 << 24
 _MIN_PURSUIT_OPERATIONS = 1 << 20
 # Where tiles of plain torch are faster on the CPU than its fused kernel, forward and backward together.
 _TILED_DTYPES = (torch.float64,)
+# Others are converted.
+_COMPUTED_DTYPES = (torch.float32, torch.float64)
 _MIN_TILED_TOKENS = 2048
 # Below it, and above its inverse, products of keys leave the range of single precision where their scores do not.
 _LEAST_SCALE = 2.0**-60
@@ -63,6 +65,8 @@ def symmetric_attention(
     if not fast:
         with no_autocast(k):
             return softmax_attention(k, k, v, mask=mask, is_causal=is_causal, scale=scale)
+    if k.ndim == 4 and k.dtype in _COMPUTED_DTYPES:
+        return symmetric_output(k, v, key_mask, scale, is_causal)
     wide = torch.promote_types(k.dtype, torch.float32)
     out = symmetric_output(four_axes(k.to(wide)), four_axes(v.to(wide)), key_mask, scale, is_causal)
     return out.to(v.dtype).reshape(v.shape)
@@ -98,7 +102,7 @@ def prefers_kernel(k: Tensor, scale: float, *, iterations: int = 1) -> bool:
     """Return True if the compiled kernel supports these keys, in single precision, and is faster for their size."""
     least = _MIN_KERNEL_OPERATIONS if iterations == 1 else _MIN_PURSUIT_OPERATIONS
     large = k.numel() > 0 and k.numel() * k.shape[-2] * iterations >= least
-    return large and k.dtype is not torch.float64 and _custom_operator_works(scale) and kernel_supports(k.device)
+    return large and k.dtype is not torch.float64 and _custom_operator_works(scale) and kernel_supports(k)
 
 
 def _prefers_tiles(k: Tensor, scale: float) -> bool:

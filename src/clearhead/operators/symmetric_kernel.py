@@ -11,17 +11,33 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.kernels.calls import Attended, allocate_attention, attend, attend_backward, empty_by_token
+from clearhead.kernels.calls import (
+    Attended,
+    allocate_attention,
+    attend,
+    attend_backward,
+    attended_output,
+    empty_by_token,
+)
 from clearhead.kernels.library import Kernel, kernel
 from clearhead.operators.symmetric_tiles import tiles_backward, tiles_forward
-from clearhead.private_names import current_dispatch_mode, current_function_mode, jit_tracing, mark_constant
+from clearhead.private_names import (
+    current_dispatch_mode,
+    current_function_mode,
+    functorch_active,
+    is_batched_gradient,
+    jit_tracing,
+    mark_constant,
+)
 
 __all__ = ["check_operands", "kernel_for", "kernel_supports", "no_autocast", "symmetric", "symmetric_output"]
 
+_PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
-def kernel_supports(device: torch.device) -> bool:
-    """Return True if the compiled kernel is installed and computes on this device."""
-    return device.type == "cpu" and _kernel_installed()
+
+def kernel_supports(x: Tensor) -> bool:
+    """Return True if the compiled kernel is installed and computes on the tensor's device."""
+    return x.is_cpu and _kernel_installed()
 
 
 def _kernel_installed() -> bool:
@@ -33,7 +49,7 @@ mark_constant(_kernel_installed)
 
 def kernel_for(x: Tensor) -> Kernel | None:
     """Return the compiled kernel if it computes on this tensor's device and dtype, which must be float32."""
-    return kernel() if x.dtype is torch.float32 and kernel_supports(x.device) else None
+    return kernel() if x.dtype is torch.float32 and kernel_supports(x) else None
 
 
 def check_operands(k: Tensor, v: Tensor, key_mask: Tensor | None) -> None:
@@ -71,15 +87,18 @@ def symmetric_output(k: Tensor, v: Tensor, key_mask: Tensor | None, scale: float
         out: Tensor = symmetric(k, v, key_mask, scale, is_causal)[0]
         return out
     check_operands(k, v, key_mask)
-    return attend(compiled, k, v, visible=key_mask, scale=scale, causal=is_causal).out
+    return attended_output(compiled, k, v, visible=key_mask, scale=scale, causal=is_causal)
 
 
 def _is_recorded(*operands: Tensor) -> bool:
-    """Return True if autograd, a compiler, a tracer or a mode of torch must see the call."""
+    """Return True if autograd, a compiler, a tracer, a transform or a mode of torch must see the call."""
+    recording = torch.is_grad_enabled()
+    for x in operands:
+        if type(x) not in _PLAIN_TENSORS or (recording and x.requires_grad):
+            return True
     return (
         torch.compiler.is_compiling()
-        or any(type(x) not in (Tensor, torch.nn.Parameter) for x in operands)
-        or (torch.is_grad_enabled() and any(x.requires_grad for x in operands))
+        or functorch_active()
         or current_dispatch_mode() is not None
         or current_function_mode() is not None
         or jit_tracing()
@@ -109,8 +128,7 @@ def _(k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     return buffers.out, buffers.totals, buffers.by_row
 
 
-@torch.library.custom_op("clearhead::symmetric_attention_backward", mutates_args=())
-def _symmetric_backward(
+def _gradients(
     gradient: Tensor,
     k: Tensor,
     v: Tensor,
@@ -126,6 +144,9 @@ def _symmetric_backward(
         if compiled is None:
             return tiles_backward(gradient, k, v, attended, key_mask=key_mask, scale=scale)
         return attend_backward(compiled, gradient, k, v, attended, visible=key_mask, scale=scale, causal=is_causal)
+
+
+_symmetric_backward = torch.library.custom_op("clearhead::symmetric_attention_backward", _gradients, mutates_args=())
 
 
 @_symmetric_backward.register_fake
@@ -145,7 +166,9 @@ def _gradient(ctx: Any, gradient: Tensor | None, *_: None) -> tuple[Tensor | Non
     if gradient is None:
         return (None,) * 5
     k, v, key_mask, *output = ctx.saved_tensors
-    return *_symmetric_backward(gradient, k, v, key_mask, ctx.scale, ctx.is_causal, *output), None, None, None
+    recorded = is_batched_gradient(gradient) or _is_recorded(gradient, k, v)
+    backward = _symmetric_backward if recorded else _gradients
+    return *backward(gradient, k, v, key_mask, ctx.scale, ctx.is_causal, *output), None, None, None
 
 
 symmetric.register_autograd(_gradient, setup_context=_setup_context)
