@@ -65,8 +65,10 @@ def test_the_baseline_is_ten_runs_on_its_own_inputs(
 ) -> None:
     _audits(monkeypatch)
     batches = [torch.zeros(3, 4) for _ in range(20)]
-    found = estimate(nn.Identity(), batches, theories=["coding-rate"], baseline=baseline)
+    found = estimate(nn.Linear(3, 5), batches, theories=["coding-rate"], baseline=baseline)
     assert found.baseline == pytest.approx(seconds)
+    two_models = 2 * 4 * (3 * 5 + 5)
+    assert found.memory == 7 + (two_models if seconds else 0)
     assert found.seconds == pytest.approx(3 + 2 * 60 + 4 * 24 + 0.5 + 0.25 * 60 + seconds)
 
 

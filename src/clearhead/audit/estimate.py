@@ -76,6 +76,7 @@ def estimate(
     def grown(none: float, by_few: float, taken: float) -> float:
         return _extrapolated(none, by_few, taken, *numbers)
 
+    baseline_seconds = _of_baseline(model, few, min(BASELINE_INPUTS, totals[-1]), theories, baseline, options)
     return Estimate(
         inputs=totals[-1],
         tried=totals[len(tried) - 1],
@@ -83,8 +84,8 @@ def estimate(
             name: grown(without.theory[name], of_few.theory[name], of_tried.theory[name]) for name in of_tried.theory
         },
         forward=of_tried.check + grown(of_few.forward, of_few.forward, of_tried.forward),
-        baseline=_of_baseline(model, few, min(BASELINE_INPUTS, totals[-1]), theories, baseline, options),
-        memory=of_tried.peak_memory,
+        baseline=baseline_seconds,
+        memory=_with_baseline(of_tried.peak_memory, model, drawn=baseline_seconds > 0),
         workers=usable_workers(options.get("workers", 1), torch.device(options.get("device", "cpu"))),
     )
 
@@ -98,6 +99,12 @@ def _extrapolated(without: float, of_few: float, of_tried: float, few: int, trie
     of_controls = max(of_few - without, 0) / few_controls
     of_input = max(of_tried - of_few - of_controls * (tried_controls - few_controls), 0) / max(tried - few, 1)
     return of_tried + of_input * (inputs - tried) + of_controls * (controls - tried_controls)
+
+
+def _with_baseline(peak: int | None, model: nn.Module, *, drawn: bool) -> int | None:
+    """Return the peak with the models of the baseline: one is held while the next is drawn."""
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    return None if peak is None else peak + 2 * weights * drawn
 
 
 def _of_baseline(
