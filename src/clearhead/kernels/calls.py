@@ -7,13 +7,13 @@ returns which heads these are, since the gradient needs it.
 import ctypes
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import NotEnoughMemoryError
 from clearhead.kernels.library import INSTRUCTIONS, Kernel
+from clearhead.kernels.structures import Backward, Call, Pursuit, PursuitBackward, Sizes, Spans, View
 from clearhead.shapes import Bool, Float
 
 __all__ = [
@@ -32,57 +32,6 @@ __all__ = [
 ]
 
 _IMPORTED_IN = os.getpid()
-
-
-class _View(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("batch_step", "head_step", "token_step")),
-    ]
-
-
-class _Sizes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "heads", "tokens", "key_width", "value_width")]
-
-
-class _Call(ctypes.Structure):
-    _fields_ = [
-        ("sizes", _Sizes),
-        ("scale", ctypes.c_float),
-        ("threads", ctypes.c_int32),
-        ("causal", ctypes.c_int32),
-        *((name, _View) for name in ("k", "v", "out")),
-        *((name, ctypes.c_void_p) for name in ("visible", "totals", "by_row")),
-    ]
-
-
-_GRADIENTS: list[Any] = [(name, _View) for name in ("out_gradient", "k_gradient", "v_gradient")]
-
-
-class _Backward(_Call):
-    _fields_ = _GRADIENTS
-
-
-class _Pursuit(_Call):
-    _fields_ = [
-        ("iterations", ctypes.c_int64),
-        ("pull", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("thresholds", "between")),
-    ]
-
-
-class _PursuitBackward(_Pursuit):
-    _fields_ = [*_GRADIENTS, ("threshold_gradients", ctypes.c_void_p)]
-
-
-class _Spans(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("heads", "draws", "width", "tokens")),
-        ("threads", ctypes.c_int32),
-        ("values", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("head_step", "draw_step", "value_step")),
-        *((name, ctypes.c_void_p) for name in ("kernels", "lengths", "factors", "energies", "pivots")),
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +115,7 @@ def _attend(
     causal: bool,
 ) -> None:
     k, v, visible = _in_rows(k), _in_rows(v), _contiguous_mask(visible)
-    call = _Call(*_common(k, v, out, visible, totals, by_row, scale, causal))
+    call = Call(*_common(k, v, out, visible, totals, by_row, scale, causal))
     _run(kernel, "clearhead_forward", call, tokens=k.shape[-2])
 
 
@@ -186,7 +135,7 @@ def attend_backward(
     visible, totals, by_row = _contiguous_mask(visible), attended.totals.contiguous(), attended.by_row.contiguous()
     k_gradient, v_gradient = empty_by_token(k), empty_by_token(v)
     common = _common(k, v, out, visible, totals, by_row, scale, causal)
-    call = _Backward(*common, _view(gradient), _view(k_gradient), _view(v_gradient))
+    call = Backward(*common, _view(gradient), _view(k_gradient), _view(v_gradient))
     _run(kernel, "clearhead_backward", call, tokens=k.shape[-2])
     return k_gradient, v_gradient
 
@@ -206,7 +155,7 @@ def pursue(
     totals, by_row = (pursued.totals, pursued.by_row) if for_gradient else (None, None)
     common = _common(k, v, pursued.out, visible, totals, by_row, schedule.scale, schedule.causal)
     between = pursued.between.data_ptr() if for_gradient else None
-    call = _Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), between)
+    call = Pursuit(*common, schedule.iterations, schedule.pull, thresholds.data_ptr(), between)
     _run(kernel, "clearhead_pursuit", call, tokens=k.shape[-2])
     return pursued
 
@@ -229,7 +178,7 @@ def pursue_backward(
     )
     totals, between = pursued.totals.contiguous(), pursued.between.contiguous()
     k_gradient, v_gradient, threshold_gradient = empty_by_token(k), empty_by_token(v), torch.empty_like(thresholds)
-    call = _PursuitBackward(
+    call = PursuitBackward(
         *_common(k, v, out, visible, totals, by_row, schedule.scale, schedule.causal),
         schedule.iterations, schedule.pull, thresholds.data_ptr(), between.data_ptr(),
         _view(gradient), _view(k_gradient), _view(v_gradient), threshold_gradient.data_ptr(),
@@ -254,7 +203,7 @@ def span_energies(
     energies, pivots = values.new_empty(h, t), values.new_empty(h, t)
     steps = values.stride()[:3]
     addresses = (x.data_ptr() for x in (kernels, lengths, factors, energies, pivots))
-    call = _Spans(h, t, e, m, _threads(), values.data_ptr(), *steps, *addresses)
+    call = Spans(h, t, e, m, _threads(), values.data_ptr(), *steps, *addresses)
     _run(kernel, "clearhead_spans", call, tokens=m)
     return energies, pivots
 
@@ -275,8 +224,8 @@ def _contiguous_mask(visible: Tensor | None) -> Tensor | None:
     return None if visible is None else visible.contiguous()
 
 
-def _view(x: Tensor) -> _View:
-    return _View(x.data_ptr(), *x.stride()[:3])
+def _view(x: Tensor) -> View:
+    return View(x.data_ptr(), *x.stride()[:3])
 
 
 def _common(
@@ -290,7 +239,7 @@ def _common(
     causal: bool,
 ) -> tuple[object, ...]:
     return (
-        _Sizes(*k.shape, v.shape[-1]), scale, _threads(), causal, _view(k), _view(v), _view(out),
+        Sizes(*k.shape, v.shape[-1]), scale, _threads(), causal, _view(k), _view(v), _view(out),
         *(None if x is None else x.data_ptr() for x in (visible, totals, by_row)),
     )  # fmt: skip
 
