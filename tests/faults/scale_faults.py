@@ -62,6 +62,8 @@ SCALE_FAULTS = (
     Fault("workers: places in memory are lost", "audit/transfer.py", "(start - start % ALIGNMENT, end)", "(start, end)", TRANSFER),
     Fault("workers: predictions wait for the main process", "audit/part_runs.py", "            self._workers.predict()\n", "            pass\n", WORKERS),
     Fault("workers: the model takes their cores", "audit/part_runs.py", "max(1, threads // 2)", "threads", WORKERS),
+    Fault("memory: returned after every short call", "numerics/memory.py", "_last_return[0] < SECONDS_BETWEEN_RETURNS", "_last_return[0] < 0", ("tests/numerics/test_memory.py",)),
+    Fault("memory: returned however little", "numerics/memory.py", "mallinfo2().freed > MOST_KEPT", "mallinfo2().freed > 0", ("tests/numerics/test_memory.py",)),
     Fault("predictions: of fewer groups", "audit/layers.py", "self.predictions.groups == self.groups", "True", ("tests/theories/max_margin/test_predictions.py",)),
     Fault("check: tensors of tokens are cut like inputs", "audit/model_runs.py", "count not in shape[1:]", "True", ("tests/audit/test_run.py",)),
     Fault("check: other numbers of rows are cut", "audit/model_runs.py", "shape and shape[0] == count and", "shape and", ("tests/audit/test_run.py",)),

@@ -25,7 +25,14 @@ from clearhead.interfaces.placement import full_weights
 from clearhead.models.loading import baseline_draw
 from clearhead.models.norms import has_norms, norm_values, with_norms
 from clearhead.models.objects import LoadError
-from clearhead.numerics.moments import Array, Interval, evenly_spaced, prediction_error, prediction_p_value
+from clearhead.numerics.moments import (
+    Array,
+    Interval,
+    evenly_spaced,
+    prediction_error,
+    prediction_p_value,
+    student_quantile,
+)
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Need, Theory
 
@@ -292,4 +299,4 @@ def _against_all(head: _Head, starts: Sequence[Finding], seed: int) -> ControlRe
 def _deviation(finding: Finding) -> float:
     """Return the standard deviation over inputs, from Student's interval of the mean."""
     half = (finding.interval.high - finding.interval.low) / 2
-    return half / float(stats.t.ppf(0.975, max(finding.inputs - 1, 1))) * math.sqrt(finding.inputs)
+    return half / float(student_quantile(0.975, max(finding.inputs - 1, 1))) * math.sqrt(finding.inputs)

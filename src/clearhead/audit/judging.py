@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
-from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval
+from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval, student_quantile
 from clearhead.theories.reason import ReasonKind
 from clearhead.theories.theory import Claim, Direction, Role
 
@@ -76,7 +75,8 @@ def _detectable(finding: Finding, rate: float) -> float:
     side = math.copysign(1.0, span)
     known = [control for control in finding.controls if control.decisive and math.isfinite(control.value)]
     needed = [
-        (control.value - null + side * control.error * float(stats.t.isf(rate / 2, max(control.freedom, 1)))) / span
+        (control.value - null - side * control.error * float(student_quantile(rate / 2, max(control.freedom, 1))))
+        / span
         for control in known
     ]
     return max(needed, default=math.nan) if not any(map(math.isnan, needed)) else math.nan
