@@ -100,15 +100,15 @@ class RunningMoments:
         return np.where(self.count > 1, p, np.nan)
 
 
-def student_tail(t: Array | float, freedom: Array | int) -> Array:
+def student_tail(t: Array | float, freedom: NDArray[np.int64] | int) -> Array | float:
     """Return how often Student's distribution exceeds t: scipy.stats takes forty times as long for one number."""
-    tail: Array = special.stdtr(freedom, -t)
+    tail: Array | float = special.stdtr(freedom, -t)
     return tail
 
 
-def student_quantile(p: float, freedom: Array | int) -> Array:
+def student_quantile(p: float, freedom: NDArray[np.int64] | int) -> Array | float:
     """Return what Student's distribution stays below with probability p."""
-    quantile: Array = special.stdtrit(freedom, p)
+    quantile: Array | float = special.stdtrit(freedom, p)
     return quantile
 
 
