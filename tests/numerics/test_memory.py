@@ -114,22 +114,16 @@ import os, sys, torch
 from clearhead.numerics import memory
 from clearhead.numerics.memory import return_freed_memory
 
-memory.SECONDS_BETWEEN_RETURNS = 3600.0
 
 def used():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-def free(count):
-    blocks = [torch.ones(2**16) for _ in range(count)]
-    del blocks[:-1]
-    return blocks
-
 count, returned = int(sys.argv[1]), sys.argv[2]
-if returned == "again":
-    last = free(count)
-    return_freed_memory()
+if returned == "yes":
+    memory.SMALL_PROCESS = 0
 before = used()
-blocks = free(count)
+blocks = [torch.ones(2**16) for _ in range(count)]
+del blocks[:-1]
 if returned != "no":
     return_freed_memory()
 print(used() - before)
@@ -144,8 +138,8 @@ def test_freed_memory_returns_to_the_system_if_it_is_much() -> None:
             subprocess.check_output([sys.executable, "-c", KEPT_AFTER_FREEING, str(blocks), returned], text=True)
         )
         for blocks in (600, 200)
-        for returned in ("yes", "no", "again")
+        for returned in ("yes", "no", "small")
     }
     assert kept[600, "yes"] < 20e6 < 140e6 < kept[600, "no"]
-    assert kept[600, "again"] > 140e6, "a second time too soon"
+    assert kept[600, "small"] > 140e6, "a small process"
     assert min(kept[200, "yes"], kept[200, "no"]) > 40e6

@@ -10,7 +10,6 @@ import ctypes
 import math
 import re
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -35,11 +34,10 @@ T = TypeVar("T")
 SMALL = 2**30
 """Bytes that are not compared with the free memory first, which takes 0.1 ms."""
 
-MOST_KEPT = 2**27
+MOST_KEPT = 2**26
 """Freed bytes that `return_freed_memory` leaves to the process: using them again is faster than asking for new ones."""
-SECONDS_BETWEEN_RETURNS = 1.0
-"""Memory is returned no sooner after the last time: short calls need it again, and getting it back takes longer."""
-_last_return = [-math.inf]
+SMALL_PROCESS = 2**29
+"""Bytes, in use and freed, up to which a process keeps all: short calls need them again soon."""
 _TRIED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _CGROUPS = (
@@ -89,21 +87,21 @@ def format_bytes(size: int) -> str:
 def return_freed_memory() -> None:
     """Return freed memory to the system if it is more than `MOST_KEPT`; do nothing where the allocator is not glibc's.
 
-    Blocks that are in use between freed ones let glibc keep those: while a model is captured, more than is in use. At
-    most once in `SECONDS_BETWEEN_RETURNS`.
+    Blocks that are in use between freed ones let glibc keep those: while a model is captured, more than is in use. A
+    `SMALL_PROCESS` keeps them.
     """
     allocator = _glibc()
-    if allocator is None or time.monotonic() - _last_return[0] < SECONDS_BETWEEN_RETURNS:
+    if allocator is None:
         return
-    if allocator.mallinfo2().freed > MOST_KEPT:
+    held = allocator.mallinfo2()
+    if held.freed > MOST_KEPT and held.heap + held.mapped > SMALL_PROCESS:
         allocator.malloc_trim(0)
-        _last_return[0] = time.monotonic()
 
 
 class _Blocks(ctypes.Structure):
-    """`struct mallinfo2` of malloc.h; `freed` is its fordblks."""
+    """`struct mallinfo2` of malloc.h; `heap` is its arena, `mapped` its hblkhd and `freed` its fordblks."""
 
-    _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefgh", "freed", "top")]
+    _fields_ = [(name, ctypes.c_size_t) for name in ("heap", *"bcd", "mapped", *"fgh", "freed", "top")]
 
 
 @cache
