@@ -36,7 +36,7 @@ SMALL = 2**30
 
 MOST_KEPT = 2**26
 """Freed bytes that `return_freed_memory` leaves to the process: using them again is faster than asking for new ones."""
-SMALL_PROCESS = 2**29
+SMALL_PROCESS = 3 * 2**28
 """Bytes, in use and freed, up to which a process keeps all: short calls need them again soon."""
 _TRIED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
