@@ -104,6 +104,9 @@ def test_devices_are_checked() -> None:
     fitting = operands()
     with pytest.raises(ValueError, match="one device; got q cpu, k meta, v cpu"):
         check_attention_operands(**{**fitting, "k": fitting["k"].to("meta")})
+    for name, extra in (("mask", torch.ones(5, 7, dtype=torch.bool)), ("bias", torch.zeros(5, 7))):
+        with pytest.raises(ValueError, match=f"one device; got q cpu, {name} meta"):
+            check_attention_operands(**fitting, **{name: extra.to("meta")})
 
 
 def test_a_shape_error_is_a_value_error() -> None:

@@ -23,9 +23,9 @@ _MIN_KERNEL_OPERATIONS = 1 << 24
 _MIN_PURSUIT_OPERATIONS = 1 << 20
 # Where tiles of plain torch are faster on the CPU than its fused kernel, forward and backward together.
 _TILED_DTYPES = (torch.float64,)
-# Others are converted.
-_COMPUTED_DTYPES = (torch.float32, torch.float64)
 _MIN_TILED_TOKENS = 2048
+# Others are converted to single precision.
+_COMPUTED_DTYPES = (torch.float32, torch.float64)
 # Below it, and above its inverse, products of keys leave the range of single precision where their scores do not.
 _LEAST_SCALE = 2.0**-60
 
