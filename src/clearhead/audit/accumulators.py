@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.record import DepthCurve, DepthLine
@@ -21,10 +22,11 @@ from clearhead.numerics.moments import (
     Array,
     Interval,
     RunningMoments,
+    difference_p_value,
     evenly_spaced,
     prediction_error,
-    prediction_p_value,
 )
+from clearhead.numerics.precision import resolution
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Sample, Samples, Unit
 
@@ -34,12 +36,50 @@ THIS_MODEL = "this model"
 UNPREDICTED = Reason(ReasonKind.NO_PREDICTION, "the predicted value could not be computed")
 
 
-@dataclass(slots=True)
 class _ControlSums:
-    """Sums of one control: the value of each draw, and the head's value minus the mean of the draws."""
+    """Sums of one control.
 
-    value: RunningMoments
-    difference: RunningMoments
+    value: of each draw
+    difference: the head's value minus the mean of the draws, by input; 0 where arithmetic does not resolve it
+    resolution: the largest of the inputs
+    largest: the largest difference, as a multiple of its resolution
+    """
+
+    def __init__(self, draws: tuple[int, ...], heads: int) -> None:
+        self.value, self.difference = RunningMoments(draws), RunningMoments((heads,))
+        self.resolution, self.largest = np.zeros(heads), np.zeros(heads)
+
+    def add(self, draws: Array, difference: Array, resolution: Array) -> None:
+        """Add the draws of one input, and the difference."""
+        self.value.add(draws)
+        self.difference.add(np.where(np.abs(difference) <= resolution, 0.0, difference))
+        self.resolution = np.fmax(self.resolution, resolution)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.largest = np.fmax(self.largest, np.abs(difference) / resolution)
+
+    def merge(self, other: "_ControlSums") -> None:
+        """Add the sums of other inputs."""
+        self.value.merge(other.value)
+        self.difference.merge(other.difference)
+        self.resolution = np.fmax(self.resolution, other.resolution)
+        self.largest = np.fmax(self.largest, other.largest)
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums as plain values and arrays."""
+        return {
+            "value": self.value.state(),
+            "difference": self.difference.state(),
+            "resolution": self.resolution,
+            "largest": self.largest,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "_ControlSums":
+        """Return the sums that `state` was taken of."""
+        sums = cls((), 0)
+        sums.value, sums.difference = (RunningMoments.from_state(state[name]) for name in ("value", "difference"))
+        sums.resolution, sums.largest = state["resolution"].copy(), state["largest"].copy()
+        return sums
 
 
 class ClaimSums:
@@ -47,6 +87,7 @@ class ClaimSums:
 
     examples: how many were counted, measured or not; reasons: why some were not
     values: by head, of each example; NaN for those that were not measured
+    resolution: by head, the smallest difference from a value that arithmetic resolves, the largest of the examples
     by_construction: whether the claim held by construction on every example measured
     """
 
@@ -54,6 +95,7 @@ class ClaimSums:
         self.value = RunningMoments((heads,))
         self.predicted = RunningMoments((heads,))
         self.deviation = RunningMoments((heads,))
+        self.resolution = np.zeros(heads)
         self.shared = 1
         self.covered = np.ones(heads, dtype=bool)
         self.controls: dict[Control, _ControlSums] = {}
@@ -64,8 +106,11 @@ class ClaimSums:
         self.by_construction = True
         self.caveats: Counter[Reason] = Counter()
 
-    def add(self, sample: Sample) -> None:
-        """Add one sample. Controls and predictions count only where the value is defined."""
+    def add(self, sample: Sample, dtype: torch.dtype, size: float | None = None) -> None:
+        """Add one sample. Controls and predictions count only where the value is defined.
+
+        dtype: of the tensors that the sample was computed from; size: see `Claim.size`
+        """
         defined = np.isfinite(sample.value)
         self.values.put(self.examples, np.where(defined, sample.value, np.nan)[None])
         self.examples += 1
@@ -75,12 +120,13 @@ class ClaimSums:
         self.shared = max(self.shared, sample.shared)
         if sample.covered is not None:
             self.covered &= sample.covered
+        own = np.abs(sample.value) if size is None else np.full(sample.value.shape, size)
+        self.resolution = np.fmax(self.resolution, resolution(dtype, own))
         for control, draws in sample.controls.items():
-            sums = self.controls.setdefault(
-                control, _ControlSums(RunningMoments(draws.shape), RunningMoments(sample.value.shape))
-            )
-            sums.value.add(np.where(defined, draws, np.nan))
-            sums.difference.add(sample.value - _mean_of_finite(draws))
+            sums = self.controls.setdefault(control, _ControlSums(draws.shape, len(sample.value)))
+            mean = _mean_of_finite(draws)
+            sizes = own if size is not None else np.fmax(own, np.abs(mean))
+            sums.add(np.where(defined, draws, np.nan), sample.value - mean, resolution(dtype, sizes))
         self.undefined = self.undefined or not bool(defined.all())
         self.by_construction = self.by_construction and sample.by_construction
         if sample.caveat is not None:
@@ -118,10 +164,10 @@ class ClaimSums:
         self.deviation.merge(other.deviation)
         self.shared = max(self.shared, other.shared)
         self.covered &= other.covered
+        self.resolution = np.fmax(self.resolution, other.resolution)
         for control, sums in other.controls.items():
             if control in self.controls:
-                self.controls[control].value.merge(sums.value)
-                self.controls[control].difference.merge(sums.difference)
+                self.controls[control].merge(sums)
             else:
                 self.controls[control] = sums
         self.values.put(self.examples, other.by_example())
@@ -142,12 +188,10 @@ class ClaimSums:
             "value": self.value.state(),
             "predicted": self.predicted.state(),
             "deviation": self.deviation.state(),
+            "resolution": self.resolution,
             "shared": self.shared,
             "covered": self.covered,
-            "controls": [
-                {"name": c.name, "fixed": c.fixed, "value": s.value.state(), "difference": s.difference.state()}
-                for c, s in self.controls.items()
-            ],
+            "controls": [{"name": c.name, "fixed": c.fixed, **s.state()} for c, s in self.controls.items()],
             "examples": self.examples,
             "values": self.by_example(),
             "reasons": [_reason_state(reason) for reason in self.reasons],
@@ -163,11 +207,10 @@ class ClaimSums:
         sums.value, sums.predicted, sums.deviation = (
             RunningMoments.from_state(state[name]) for name in ("value", "predicted", "deviation")
         )
+        sums.resolution = state["resolution"].copy()
         sums.shared, sums.covered = state["shared"], state["covered"].copy()
         for entry in state["controls"]:
-            sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = _ControlSums(
-                RunningMoments.from_state(entry["value"]), RunningMoments.from_state(entry["difference"])
-            )
+            sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = _ControlSums.from_state(entry)
         sums.examples = state["examples"]
         sums.values.put(0, state["values"])
         sums.reasons = [_reason(entry) for entry in state["reasons"]]
@@ -207,6 +250,7 @@ class ClaimSums:
                 if self.deviation.count[head]
                 else None,
                 shared=self.shared,
+                resolution=float(self.resolution[head]),
             )
 
     def _control(self, control: Control, head: int, seed: int) -> ControlResult:
@@ -220,8 +264,8 @@ class ClaimSums:
         draws = sums.value.mean[:, head][sums.value.count[:, head] > 0]
         draws = draws if draws.size else np.array([np.nan])
         low, high = np.quantile(draws, [0.025, 0.975])
-        error, freedom = float(sums.difference.standard_error()[head]), int(sums.difference.count[head]) - 1
-        p = float(sums.difference.p_value()[head])
+        difference, error = float(sums.difference.mean[head]), float(sums.difference.standard_error()[head])
+        freedom = int(sums.difference.count[head]) - 1
         if control.fixed:
             compared, counted = int(sums.difference.count[head]), int(self.value.count[head])
             value, own_error = float(self.value.mean[head]), float(self.value.standard_error()[head])
@@ -229,9 +273,10 @@ class ClaimSums:
                 # Some examples have no draws: the head is compared by its mean over the others.
                 value = float(sums.difference.mean[head] + draws.mean())
                 own_error *= math.sqrt(counted / max(compared, 1))
-            error = min(error, own_error)
-            p = prediction_p_value(value, draws, error=error)
-            error, freedom = prediction_error(draws, error=error), len(draws) - 1
+            difference = difference and value - float(draws.mean())
+            error, freedom = prediction_error(draws, error=min(error, own_error)), len(draws) - 1
+        resolved = float(sums.resolution[head])
+        p = float(difference_p_value(difference, error, freedom, resolved))
         return ControlResult(
             name=control.name,
             value=float(draws.mean()),
@@ -239,8 +284,11 @@ class ClaimSums:
             draws=len(draws),
             seed=seed,
             p_value=p if self.value.count[head] > 1 else np.nan,
+            difference=difference,
             error=error,
             freedom=max(freedom, 0),
+            resolution=resolved,
+            largest=float(sums.largest[head]),
             sample=evenly_spaced(draws),
         )
 
@@ -273,13 +321,13 @@ class LayerSums:
         """Return the sums of a claim, which begin at zero."""
         return self.claims.setdefault(claim, ClaimSums(self.heads if claim.unit is Unit.HEAD else 1))
 
-    def add(self, samples: Samples) -> None:
-        """Count one example."""
+    def add(self, samples: Samples, dtype: torch.dtype) -> None:
+        """Count one example, computed from tensors of the dtype."""
         for claim, sample in samples.items():
             if isinstance(sample, Reason):
                 self.of(claim).skip(sample)
             else:
-                self.of(claim).add(sample)
+                self.of(claim).add(sample, dtype, claim.size)
 
     def with_predictions(self, predicted: Mapping[Claim, Array], heads: Sequence[int]) -> "LayerSums":
         """Return the sums with the predicted values of some heads, (examples, heads), for the first examples."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 from torch import Tensor, nn
 
 from clearhead._swap.notes import find_swaps
@@ -28,9 +27,9 @@ from clearhead.models.objects import LoadError
 from clearhead.numerics.moments import (
     Array,
     Interval,
+    difference_p_value,
     evenly_spaced,
     prediction_error,
-    prediction_p_value,
     student_quantile,
 )
 from clearhead.theories.reason import Reason, ReasonKind
@@ -248,6 +247,7 @@ class _Head:
     value: float
     deviation: float
     inputs: int
+    resolution: float
 
     @classmethod
     def of(cls, finding: Finding, start: Finding, by_input: Array | None) -> "_Head":
@@ -256,24 +256,22 @@ class _Head:
         values = np.zeros(0) if by_input is None else by_input[:count, finding.head]
         values = values[np.isfinite(values)]
         if len(values) < 2 or len(values) == finding.inputs:
-            return cls(finding.value, _deviation(finding), finding.inputs)
-        return cls(float(values.mean()), float(values.std(ddof=1)), len(values))
+            return cls(finding.value, _deviation(finding), finding.inputs, finding.resolution)
+        return cls(float(values.mean()), float(values.std(ddof=1)), len(values), finding.resolution)
 
 
 def _against_first(head: _Head, start: Finding, seed: int) -> ControlResult:
     at_start = _deviation(start)
-    test = stats.ttest_ind_from_stats(
-        head.value, head.deviation, head.inputs, start.value, at_start, start.inputs, equal_var=False
-    )
-    # Numbers without spread have no test, as in RunningMoments.
-    p = float(test.pvalue) if head.deviation or at_start else 1.0 if head.value == start.value else math.nan
+    a, b = head.deviation**2 / head.inputs, at_start**2 / start.inputs
+    freedom = (a + b) ** 2 / (a**2 / max(head.inputs - 1, 1) + b**2 / max(start.inputs - 1, 1)) if a + b else 1.0
+    difference, resolution = head.value - start.value, max(head.resolution, start.resolution)
     return ControlResult(
         name=BASELINE,
         value=start.value,
         range=start.interval,
         draws=1,
         seed=seed,
-        p_value=p,
+        p_value=float(difference_p_value(difference, math.sqrt(a + b), freedom, resolution)),
         decisive=False,
     )
 
@@ -283,15 +281,19 @@ def _against_all(head: _Head, starts: Sequence[Finding], seed: int) -> ControlRe
     values = np.array([start.value for start in starts], dtype=np.float64)
     low, high = np.quantile(values, [0.025, 0.975])
     error = head.deviation / math.sqrt(head.inputs) if head.inputs > 1 else math.nan
+    difference, error = head.value - float(values.mean()), prediction_error(values, error=error)
+    resolution = max(head.resolution, *(start.resolution for start in starts))
     return ControlResult(
         name=BASELINE,
         value=float(values.mean()),
         range=Interval(float(low), float(high)),
         draws=len(values),
         seed=seed,
-        p_value=prediction_p_value(head.value, values, error=error),
-        error=prediction_error(values, error=error),
+        p_value=float(difference_p_value(difference, error, len(values) - 1, resolution)),
+        difference=difference,
+        error=error,
         freedom=len(values) - 1,
+        resolution=resolution,
         sample=evenly_spaced(values),
     )
 

@@ -18,7 +18,7 @@ from clearhead.audit.samples import ClaimSamples, ClaimSummary
 from clearhead.audit.stored import StoredAudit, VerdictTable, read_audit
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array, Interval, RunningMoments, false_discovery_rate
-from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.numerics.precision import machine_epsilon, resolution, tolerance
 from clearhead.theories.theory import Unit
 
 __all__ = ["EQUAL", "RATE", "Comparison", "Difference", "Origin", "Outcome", "compare"]
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
     IDENTICAL = "identical"
     """Every value is the same to the last bit."""
     UNDECIDED = "undecided"
-    """One input, or one group of inputs, has no spread to compare with."""
+    """No spread to compare with: one input, one group of inputs, or the same difference on all."""
     NOT_MEASURED = "not measured"
     """No input has a value in both audits."""
 
@@ -260,7 +260,8 @@ def _differences(a: ClaimSamples, b: ClaimSamples, dtype: torch.dtype) -> Iterat
     for row in step:
         moments.add(row)
     low, high = moments.interval()
-    p_values = _p_values(moments)
+    size = np.fmax(*(np.fmax.reduce(np.where(paired, np.abs(x), 0.0), axis=0) for x in (a.values, b.values)))
+    p_values = moments.p_value(resolution(dtype, size))
     for head in range(step.shape[1]):
         known = paired[:, head]
         ours, theirs = a.values[known, head], b.values[known, head]
@@ -276,18 +277,15 @@ def _differences(a: ClaimSamples, b: ClaimSamples, dtype: torch.dtype) -> Iterat
             p_value=float(p_values[head]),
             adjusted_p_value=np.nan,
             inputs=int(known.sum()),
-            outcome=_untested(a.values[:, head], b.values[:, head], dtype),
+            outcome=_untested(a.values[:, head], b.values[:, head], dtype, tested=bool(np.isfinite(p_values[head]))),
         )
 
 
-def _p_values(moments: RunningMoments) -> Array:
-    """Return Student's p-values. Differences without spread get what their signs alone support: 2 to the 1 - inputs."""
-    p = moments.p_value()
-    return np.where((moments.standard_error() == 0) & (moments.mean != 0), 2.0 ** (1 - moments.count), p)
+def _untested(a: Array, b: Array, dtype: torch.dtype, *, tested: bool) -> Outcome:
+    """Return the outcome where no test is needed or possible, and otherwise NO_EVIDENCE.
 
-
-def _untested(a: Array, b: Array, dtype: torch.dtype) -> Outcome:
-    """Return the outcome where no test is needed, and otherwise NO_EVIDENCE."""
+    Two runs of a model may differ by more than the resolution of a statistic, as models amplify rounding.
+    """
     known = np.isfinite(a) & np.isfinite(b)
     if not known.any():
         return Outcome.NOT_MEASURED
@@ -296,7 +294,7 @@ def _untested(a: Array, b: Array, dtype: torch.dtype) -> Outcome:
     size = max(np.abs(a[known]).max(), np.abs(b[known]).max())
     if np.abs(b[known] - a[known]).max() <= max(machine_epsilon(dtype) ** 0.5 * size, tolerance(dtype)):
         return Outcome.ROUNDING
-    return Outcome.NO_EVIDENCE if known.sum() > 1 else Outcome.UNDECIDED
+    return Outcome.NO_EVIDENCE if tested else Outcome.UNDECIDED
 
 
 def _adjusted(differences: Sequence[Difference]) -> list[Difference]:

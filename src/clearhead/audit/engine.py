@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from clearhead.audit.accumulators import LayerSums, depth_curve
 from clearhead.audit.examples import CONTROL_INPUTS, make_examples
 from clearhead.audit.findings import Finding, Verdict
@@ -135,7 +137,7 @@ class Measurement:
         flat = [pair for examples in by_input for pair in examples]
         samples = iter(one_thread_each(lambda pair: self._samples(*pair), flat))
         for examples in by_input:
-            self._add(layer, [next(samples) for _ in examples])
+            self._add(layer, [next(samples) for _ in examples], examples[0][0].q.dtype)
 
     def _samples(self, example: Example, rng: Random) -> Samples:
         reason = self.theory.applies(example)
@@ -146,8 +148,8 @@ class Measurement:
     def _wanted(self, samples: Samples) -> Samples:
         return {claim: sample for claim, sample in samples.items() if claim in self._claims}
 
-    def _add(self, layer: MeasuredLayer, windows: Sequence[Samples]) -> None:
-        """Count one input: the mean of its windows, claim by claim."""
+    def _add(self, layer: MeasuredLayer, windows: Sequence[Samples], dtype: torch.dtype) -> None:
+        """Count one input: the mean of its windows, claim by claim. `dtype` is that of the tensors."""
         for claim in dict.fromkeys(claim for window in windows for claim in window):
             sums = layer.sums.of(claim)
             measured = [window[claim] for window in windows if claim in window]
@@ -155,7 +157,7 @@ class Measurement:
             for reason in (sample for sample in measured if isinstance(sample, Reason)):
                 sums.explain(reason)
             if samples:
-                sums.add(samples[0] if len(windows) == 1 else average(samples))
+                sums.add(samples[0] if len(windows) == 1 else average(samples), dtype, claim.size)
             else:
                 sums.examples += 1
 
@@ -182,7 +184,7 @@ class Measurement:
         if complete and last.number > layer.start:
             group = Group(number=last.number // size - 1, prepared=layer.waiting, before=layer.before, last=last)
             rng = Random(self._seed, last.layer, OF_GROUPS, group.number)
-            layer.sums.add(self._wanted(self.theory.measure(group, rng)))
+            layer.sums.add(self._wanted(self.theory.measure(group, rng)), last.q.dtype)
             self._keep(layer, group)
             layer.groups += 1
         layer.before, layer.waiting = layer.waiting if complete else [], []

@@ -87,6 +87,7 @@ class FindingTable:
                 "reason": f.reason,
                 "verdict": str(f.verdict),
                 "no_evidence": None if f.no_evidence is None else str(f.no_evidence),
+                "borderline": f.borderline,
                 "detectable": f.detectable,
             }
             for f in self.findings
@@ -111,7 +112,11 @@ class FindingTable:
             {name: _as_utf8(value) if isinstance(value, str) else value for name, value in row.items()}
             for row in self.rows()
         ]
-        types = {**dict.fromkeys(_TEXT, pyarrow.string()), **dict.fromkeys(_INTEGERS, pyarrow.int64())}
+        types = {
+            **dict.fromkeys(_TEXT, pyarrow.string()),
+            **dict.fromkeys(_INTEGERS, pyarrow.int64()),
+            "borderline": pyarrow.bool_(),
+        }
         columns = rows[0] if rows else [*_TEXT, *_INTEGERS]
         schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in columns])
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), os.fspath(path))

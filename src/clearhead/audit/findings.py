@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clearhead.numerics.moments import Interval
+from clearhead.numerics.moments import Interval, no_spread
 from clearhead.theories.reason import Reason
 from clearhead.theories.theory import Claim, Direction
 
@@ -32,6 +32,8 @@ class Verdict(StrEnum):
 class NoEvidence(StrEnum):
     """The kind of "no evidence"."""
 
+    EQUAL = "equal to a control within rounding"
+    """Arithmetic resolves no difference from one of the controls on any input."""
     EQUIVALENT = "equivalent to the controls"
     """A head that follows the theory by half would have been detected."""
     BETWEEN = "between controls"
@@ -48,7 +50,10 @@ class ControlResult:
     the two-sided test that head and control do not differ. A control that is not `decisive` is shown and not judged by:
     it was measured on other keys, where the same number may have another meaning.
 
-    error: standard error of the difference between head and control, with `freedom` degrees of freedom
+    difference: between head and control, on the inputs that both were measured on
+    error: its standard error, with `freedom` degrees of freedom
+    resolution: the smallest difference on one input that arithmetic resolves
+    largest: the largest difference on one input, as a multiple of the resolution
     sample: the draws, each averaged over inputs; of many, evenly spaced quantiles
     """
 
@@ -59,9 +64,17 @@ class ControlResult:
     seed: int
     p_value: float
     decisive: bool = True
+    difference: float = math.nan
     error: float = math.nan
     freedom: int = 0
+    resolution: float = 0.0
+    largest: float = math.inf
     sample: tuple[float, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """True if arithmetic resolves no difference from the head."""
+        return abs(self.difference) <= self.resolution and bool(no_spread(self.error, self.freedom, self.resolution))
 
 
 NO_CONTROL = ControlResult(
@@ -82,6 +95,8 @@ class Finding:
     shared: how many neighbouring heads share this number, as query heads that share keys and values do; they are
         tested once
     no_evidence: the kind, if the verdict is "no evidence"
+    resolution: the smallest difference from the value that arithmetic resolves
+    borderline: whether rounding could make another verdict of it, on another processor
     detectable: smallest agreement that would have been called, or smallest difference from the closest control where
         the theory predicts only a direction; NaN until judged
     adjusted_p_value: `p_value`, adjusted among the heads of the claim for the false discovery rate; NaN until judged
@@ -105,6 +120,8 @@ class Finding:
     shared: int = 1
     no_evidence: NoEvidence | None = None
     detectable: float = math.nan
+    resolution: float = 0.0
+    borderline: bool = False
 
     def __repr__(self) -> str:
         what = f"{self.claim.theory!r}, {self.claim.statistic!r}, layer={self.layer}, head={self.head}"
@@ -146,12 +163,17 @@ class Finding:
     def p_value(self) -> float:
         """Two-sided p-value that the head lies beyond all decisive controls (intersection-union test).
 
-        NaN if a control has no p-value or the theory does not cover the head. Lying beyond all of them is an
+        1 if the head equals one of them within rounding. Otherwise NaN if a control has no p-value or the theory does
+        not cover the head. Lying beyond all of them is an
         intersection of claims, so the largest of the one-sided p-values needs no correction (Berger 1982); twice the
         smaller of the two sides' is two-sided. With one control it is that control's.
         """
         known = [control for control in self.controls if control.decisive and not math.isnan(control.value)]
-        if not self.applies or not known or any(math.isnan(control.p_value) for control in known):
+        if not self.applies or not known:
+            return math.nan
+        if any(control.equal for control in known):
+            return 1.0
+        if any(math.isnan(control.p_value) for control in known):
             return math.nan
         above = max(_one_sided(control, self.value > control.value) for control in known)
         below = max(_one_sided(control, self.value < control.value) for control in known)

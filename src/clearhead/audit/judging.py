@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
+from clearhead.audit.rounding import ROUNDING, move_by_rounding
 from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval, student_quantile
 from clearhead.theories.reason import ReasonKind
 from clearhead.theories.theory import Claim, Direction, Role
@@ -37,6 +38,10 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
       where a value can exceed the predicted one). A claim with a direction only needs no more than that side.
     - partly supported: it lies on the theory's side, and the interval reaches outside of these limits
 
+    A head that equals a decisive control within rounding has no evidence, whatever the other controls say. A finding is
+    borderline if another verdict is within rounding: its claim is judged again with all differences a resolution larger
+    or smaller, and all spreads half of one.
+
     Heads that share a number, as query heads that share keys and values do, are tested once.
     """
     findings = list(findings)
@@ -44,13 +49,25 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
     for i, finding in enumerate(findings):
         families[finding.claim].append(i)
     for members in families.values():
-        keys = [(findings[i].layer, findings[i].head // findings[i].shared) for i in members]
-        p_values = {key: findings[i].p_value for key, i in zip(keys, members, strict=True)}
-        adjusted = false_discovery_rate(np.array([*p_values.values()], dtype=np.float64))
-        by_key = dict(zip(p_values, adjusted, strict=True))
-        for key, i in zip(keys, members, strict=True):
-            findings[i] = _judged(findings[i], float(by_key[key]), rate, tests=len(p_values))
+        family = [findings[i] for i in members]
+        judged = _judge_claim(family, rate)
+        moved = [_judge_claim([move_by_rounding(f, *signs) for f in family], rate) for signs in ROUNDING]
+        for i, finding, others in zip(members, judged, zip(*moved, strict=True), strict=True):
+            near = finding.borderline or any(other.verdict is not finding.verdict for other in others)
+            findings[i] = dataclasses.replace(finding, borderline=near)
     return findings
+
+
+def _judge_claim(family: Sequence[Finding], rate: float) -> list[Finding]:
+    """Give the findings of one claim their verdicts."""
+    keys = [(finding.layer, finding.head // finding.shared) for finding in family]
+    p_values = {key: finding.p_value for key, finding in zip(keys, family, strict=True)}
+    adjusted = false_discovery_rate(np.array([*p_values.values()], dtype=np.float64))
+    by_key = dict(zip(p_values, adjusted, strict=True))
+    return [
+        _judged(finding, float(by_key[key]), rate, tests=len(p_values))
+        for key, finding in zip(keys, family, strict=True)
+    ]
 
 
 def _judged(finding: Finding, p: float, rate: float, *, tests: int) -> Finding:
@@ -83,6 +100,8 @@ def _detectable(finding: Finding, rate: float) -> float:
 
 
 def _no_evidence(finding: Finding, detectable: float, rate: float) -> NoEvidence:
+    if any(control.decisive and control.equal for control in finding.controls):
+        return NoEvidence.EQUAL
     significant = [c for c in finding.controls if c.decisive and math.isfinite(c.value) and c.p_value <= rate]
     if any(finding.value > c.value for c in significant) and any(finding.value < c.value for c in significant):
         return NoEvidence.BETWEEN
@@ -97,6 +116,8 @@ def _verdict(finding: Finding, p: float, rate: float) -> Verdict:
         return Verdict.NOT_APPLICABLE
     if finding.claim.role is Role.PUBLISHED:
         return Verdict.NOT_JUDGED
+    if any(control.decisive and control.equal for control in finding.controls):
+        return Verdict.NO_EVIDENCE
     if not math.isfinite(p) or any(reason.kind is ReasonKind.NO_BASELINE for reason in finding.reasons):
         return Verdict.UNDECIDED
     if finding.claim.direction is None and not math.isfinite(finding.predicted):
@@ -125,7 +146,7 @@ class Summary:
 
     `controls` has the median of each control by name; `decisive` names the controls that are judged by; `no_evidence`
     counts the kinds of "no evidence", and `detectable` is the median over these heads; `deciding` is the control that
-    decides in most heads.
+    decides in most heads; `borderline` counts the heads whose verdict rounding could change.
     """
 
     claim: Claim
@@ -139,6 +160,7 @@ class Summary:
     no_evidence: dict[NoEvidence, int] = dataclasses.field(default_factory=dict)
     detectable: float = math.nan
     deciding: str = ""
+    borderline: int = 0
 
     @property
     def measured(self) -> int:
@@ -182,6 +204,7 @@ def _summary(claim: Claim, family: Sequence[Finding]) -> Summary:
         verdicts=dict(Counter(f.verdict for f in family)),
         no_evidence=dict(Counter(f.no_evidence for f in family if f.no_evidence is not None)),
         detectable=_median([f.detectable for f in family if f.no_evidence is not None]),
+        borderline=sum(f.borderline for f in family),
         deciding=_most_common(f.deciding_control.name for f in measured if f.deciding_control.draws),
     )
 

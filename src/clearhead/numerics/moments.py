@@ -15,9 +15,11 @@ __all__ = [
     "Array",
     "Interval",
     "RunningMoments",
+    "difference_p_value",
     "evenly_spaced",
     "false_discovery_rate",
     "median_interval",
+    "no_spread",
     "prediction_error",
     "prediction_p_value",
     "student_quantile",
@@ -88,16 +90,34 @@ class RunningMoments:
         half = quantile * self.standard_error()
         return self.mean - half, self.mean + half
 
-    def p_value(self) -> Array:
-        """Return the two-sided p-value of Student's test that the mean is zero; NaN for fewer than two samples.
+    def p_value(self, resolution: Array | float = 0.0) -> Array:
+        """Return the two-sided p-value of Student's test that the mean is zero: see `difference_p_value`."""
+        return difference_p_value(self.mean, self.standard_error(), self.count - 1, resolution)
 
-        Without variance it is 1 if the mean is zero and NaN if not: it is unknown what another sample would be.
-        """
-        error = self.standard_error()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            p = 2 * student_tail(np.abs(self.mean / error), np.maximum(self.count - 1, 1))
-        p = np.where(error == 0, np.where(self.mean == 0, 1.0, np.nan), p)
-        return np.where(self.count > 1, p, np.nan)
+
+def difference_p_value(
+    difference: Array | float,
+    error: Array | float,
+    freedom: NDArray[np.int64] | float,
+    resolution: Array | float = 0.0,
+) -> Array:
+    """Return the two-sided p-value of Student's test that a difference with this standard error is zero.
+
+    resolution: the smallest difference between two samples that arithmetic resolves
+
+    NaN for less than one degree of freedom. A spread within the resolution is none. Then p is 1 if the difference is
+    within the resolution too, and NaN if not: it is unknown what another sample would be.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        p = 2 * student_tail(np.abs(np.divide(difference, error)), np.maximum(freedom, 1))
+        tied = np.where(np.abs(difference) <= resolution, 1.0, np.nan)
+        p = np.where(no_spread(error, freedom, resolution), tied, p)
+    return np.where((np.asarray(freedom) >= 1) & ~np.isnan(error), p, np.nan)
+
+
+def no_spread(error: Array | float, freedom: NDArray[np.int64] | float, resolution: Array | float) -> NDArray[np.bool_]:
+    """Return whether samples with this standard error of their mean spread by no more than the resolution."""
+    return np.asarray(error <= resolution / np.sqrt(np.maximum(freedom, 0) + 1.0))
 
 
 def student_tail(t: Array | float, freedom: NDArray[np.int64] | int) -> Array | float:
@@ -128,15 +148,10 @@ def prediction_p_value(value: float, samples: Array, *, error: float = 0.0) -> f
 
     error: standard error of the value itself, added to the spread of the samples
 
-    NaN for fewer than two samples. Without any spread it is 1 if the value equals the samples and NaN if not.
+    NaN for fewer than two samples; without any spread as in `difference_p_value`.
     """
     spread = prediction_error(samples, error=error)
-    if math.isnan(spread):
-        return math.nan
-    distance = abs(value - float(samples.mean()))
-    if spread == 0:
-        return 1.0 if distance == 0 else math.nan
-    return float(2 * student_tail(distance / spread, len(samples) - 1))
+    return float(difference_p_value(value - float(samples.mean()), spread, len(samples) - 1))
 
 
 def prediction_error(samples: Array, *, error: float = 0.0) -> float:

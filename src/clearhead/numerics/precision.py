@@ -2,9 +2,14 @@
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-__all__ = ["difference_step", "machine_epsilon", "tolerance"]
+__all__ = ["RESOLVED", "difference_step", "machine_epsilon", "resolution", "tolerance"]
+
+RESOLVED = 4
+"""Smallest difference that counts, in units in the last place of the numbers' inputs: see `resolution`."""
 
 
 def machine_epsilon(dtype: torch.dtype) -> float:
@@ -21,6 +26,21 @@ def tolerance(dtype: torch.dtype, *, terms: int = 64) -> float:
     a few more rounding steps before and after the sum. The default is for a head of width 64.
     """
     return 8 * machine_epsilon(dtype) * math.sqrt(terms)
+
+
+def resolution(dtype: torch.dtype, size: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    r"""Return the smallest difference that arithmetic resolves between two numbers computed from tensors of the dtype.
+
+    .. math:: \rho = 4 \,\epsilon\, \text{size}
+
+    size: the largest magnitude of the numbers, or of what they are differences of
+
+    Processors round differently, in the last place of every entry of the tensors. That moves a number by at most half
+    of it: statistics average over many entries, which are rounded independently. No tensor is so exact that the
+    rounding of a sum of 4,096 terms in double precision does not count.
+    """
+    relative = max(RESOLVED * machine_epsilon(dtype), tolerance(torch.float64, terms=2**12))
+    return np.asarray(relative * np.asarray(size, dtype=np.float64))
 
 
 def difference_step(dtype: torch.dtype) -> float:

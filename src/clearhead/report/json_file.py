@@ -96,6 +96,7 @@ def _summary(grid: ClaimGrid) -> dict[str, Any]:
         "verdict": summary.verdict,
         "verdicts": plain(summary.verdicts),
         "no_evidence": plain(summary.no_evidence),
+        "borderline": summary.borderline,
         "detectable": plain(summary.detectable),
         "heads": summary.heads,
         "measured": summary.measured,
@@ -134,15 +135,14 @@ def _finding(cell: Cell) -> dict[str, Any]:
         "reason": finding.reason,
         "verdict": str(finding.verdict),
         "no_evidence": None if finding.no_evidence is None else str(finding.no_evidence),
+        "borderline": finding.borderline,
         "detectable": plain(finding.detectable),
     }
 
 
 def _control(control: ControlResult) -> dict[str, Any]:
     return {
-        name: value
-        for name, value in plain(control).items()
-        if name not in ("name", "decisive", "error", "freedom", "sample")
+        name: value for name, value in plain(control).items() if name in ("value", "range", "draws", "seed", "p_value")
     }
 
 

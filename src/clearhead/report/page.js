@@ -28,8 +28,8 @@ const because = (facts) => {
   if (facts.kind === "not_applicable") return facts.reason ? `${facts.reason[0].toUpperCase()}${facts.reason.slice(1)}.` : "";
   if (facts.kind === "true_by_construction" || facts.control === "none") return "";
   const number = `The value is ${facts.value}; ${facts.control}, the control that decides, gives ${facts.control_value} (p ${facts.control_p})`;
-  const weak = { "equivalent to the controls": "a head that follows the theory by half would have been detected", "between controls": "the value lies above one control and below another", "too little power": "too few inputs to detect a head that follows the theory by half" }[facts.noEvidence];
-  return `${number}${facts.predicted === "-" ? "" : `; the theory predicts ${facts.predicted}`}.${weak ? ` No evidence: ${weak}.` : ""}`;
+  const weak = { "equal to a control within rounding": "arithmetic resolves no difference from a control on any input", "equivalent to the controls": "a head that follows the theory by half would have been detected", "between controls": "the value lies above one control and below another", "too little power": "too few inputs to detect a head that follows the theory by half" }[facts.noEvidence];
+  return `${number}${facts.predicted === "-" ? "" : `; the theory predicts ${facts.predicted}`}.${weak ? ` No evidence: ${weak}.` : ""}${facts.borderline ? " Borderline: rounding on another processor could change this verdict." : ""}`;
 };
 
 const factsOf = (claim, i) => {
@@ -49,7 +49,7 @@ const factsOf = (claim, i) => {
     seed: [...new Set(ofHead.map((control) => control.seed))].join(", ") || "-",
     agreement: at("agreement"), agreement_interval: span(at("agreement_low"), at("agreement_high")),
     p: at("p"), adjusted: at("adjusted"), inputs: at("inputs"), skipped: at("skipped") + (reason ? ` (${reason})` : ""), reason,
-    kind: verdict.name, verdict: verdict.words, rule: verdict.rule, noEvidence: at("kind") === "-" ? "" : kinds[at("kind")],
+    kind: verdict.name, verdict: verdict.words, rule: verdict.rule, borderline: at("borderline") === "1", noEvidence: at("kind") === "-" ? "" : kinds[at("kind")],
   };
   return { ...facts, because: because(facts) };
 };

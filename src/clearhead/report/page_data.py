@@ -88,6 +88,7 @@ def _claim(grid: ClaimGrid, map_index: int, reasons: dict[str, int], controls: d
         "reason": lambda f: str(reasons[skip_reason(f)]),
         "verdict": lambda f: str(VERDICTS.index(f.verdict)),
         "kind": lambda f: "-" if f.no_evidence is None else str(KINDS.index(f.no_evidence)),
+        "borderline": lambda f: str(int(f.borderline)),
         "closest": lambda f: str(controls[f.closest_control.name]) if f.closest_control.draws else "-",
         "deciding": lambda f: str(controls[f.deciding_control.name]) if f.deciding_control.draws else "-",
         "shade": shade_of,

@@ -30,7 +30,8 @@ RULES = {
     f"interval of the agreement reaches below {SUPPORT} (or above {2 - SUPPORT} where a value can exceed the "
     "prediction).",
     Verdict.NO_EVIDENCE: f"{_ADJUSTED}above 5%: the head cannot be distinguished from at least one control. Or the "
-    "predicted value itself lies among the controls. Three kinds: equivalent to the controls, if a head that follows "
+    "predicted value itself lies among the controls. Four kinds: equal to a control, if arithmetic resolves no "
+    "difference on any input; equivalent to the controls, if a head that follows "
     f"the theory by half would have been detected (a difference of {SMALL} where only a direction is predicted); "
     "between controls, if it lies significantly above one and below another; too little power otherwise.",
     Verdict.CONTRADICTED: f"{_SIGNIFICANT}, but the value lies on the side of the controls away from the theory.",

@@ -94,7 +94,7 @@ def meaning(summary: Summary, words: PlainWords | None) -> str:
 
 def evidence(summary: Summary) -> str:
     """Return the numbers behind a headline, and what kinds of heads without evidence there are."""
-    return f"{numbers(summary)}{_power(summary)}"
+    return f"{numbers(summary)}{_power(summary)}{_borderline(summary)}"
 
 
 def numbers(summary: Summary) -> str:
@@ -141,7 +141,18 @@ def _power(summary: Summary) -> str:
     return f"{text} {capitalised(effect)} would have been detected in the median of them."
 
 
+def _borderline(summary: Summary) -> str:
+    """Return how many verdicts rounding could change."""
+    if not summary.borderline:
+        return ""
+    one = summary.borderline == 1
+    unit = f"{summary.claim.unit} is" if one else f"{summary.claim.unit}s are"
+    verdicts = "its verdict" if one else "their verdicts"
+    return f" {summary.borderline} {unit} borderline: rounding on another processor could change {verdicts}."
+
+
 _KINDS = {
+    NoEvidence.EQUAL: "equal to a control within rounding",
     NoEvidence.EQUIVALENT: "equivalent to the controls",
     NoEvidence.BETWEEN: "between controls",
     NoEvidence.TOO_LITTLE_POWER: "with too little power",

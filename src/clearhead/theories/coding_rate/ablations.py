@@ -8,14 +8,11 @@ The differences and their product with W are in the precision that the model has
 norm after it are in double precision.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from clearhead.heads import LayerNorm
-from clearhead.numerics.moments import Array
-from clearhead.numerics.precision import machine_epsilon
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float
 from clearhead.theories.coding_rate.claims import IDENTITY, OTHER_HEAD, UNIFORM
@@ -24,7 +21,7 @@ from clearhead.theories.example import Example
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Control
 
-__all__ = ["NO_ABLATION", "NO_NORM", "ablated_sums", "apply_norm", "can_ablate", "without_rounding"]
+__all__ = ["NO_ABLATION", "NO_NORM", "ablated_sums", "apply_norm", "can_ablate"]
 
 NO_ABLATION = Reason(
     ReasonKind.NOT_FOUND,
@@ -110,12 +107,3 @@ def apply_norm(norm: LayerNorm, tokens: Float[Tensor, "*s n c"]) -> Float[Tensor
     """Return the layer norm of tokens in float64."""
     weight, bias = (None if x is None else x.detach().cpu().double() for x in (norm.weight, norm.bias))
     return layer_norm(tokens, tokens.shape[-1:], weight, bias, norm.eps)
-
-
-def without_rounding(control: Array, value: Array, dtype: torch.dtype) -> Array:
-    """Return the control, equal to the value where they differ by less than the spacing of the tokens' dtype.
-
-    The model rounds its output and the ablation does not: a model whose attention is uniform already must not differ
-    from the ablation by rounding alone.
-    """
-    return np.where(abs(control - value) <= machine_epsilon(dtype), value, control)

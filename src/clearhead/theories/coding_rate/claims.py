@@ -3,7 +3,6 @@
 from clearhead.theories.theory import Claim, Control, Direction, Role, Unit
 
 __all__ = [
-    "ABLATIONS",
     "AFTER_NORM",
     "AT_THIS_SIZE",
     "BEFORE_ATTENTION",
@@ -58,7 +57,6 @@ IDENTITY = Control(name="attention of each token to itself")
 OTHER_HEAD = Control(name="attention weights of another head")
 NORM_ALONE = Control(name="the norm alone")
 RANDOM_MAP = Control(name="a random map", fixed=True)
-ABLATIONS = (UNIFORM, IDENTITY, OTHER_HEAD, NORM_ALONE)
 BEFORE_MLP = Control(name="before the MLP")
 GAUSSIAN = Control(name="Gaussian features")
 AT_THIS_SIZE = Control(name="before attention, at this size")
@@ -91,6 +89,7 @@ def _claim(
         direction=Direction.LOWER if predicted is None else None,
         unit=unit,
         percent=percent,
+        size=1.0,
         undefined=undefined,
     )
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
-from clearhead.theories.coding_rate.ablations import ablated_sums, apply_norm, can_ablate, without_rounding
+from clearhead.theories.coding_rate.ablations import ablated_sums, apply_norm, can_ablate
 from clearhead.theories.coding_rate.block import (
     Bases,
     Block,
@@ -20,7 +20,6 @@ from clearhead.theories.coding_rate.block import (
     relative_changes,
 )
 from clearhead.theories.coding_rate.claims import (
-    ABLATIONS,
     AFTER_NORM,
     COMPRESSION,
     NORM_ALONE,
@@ -145,17 +144,10 @@ class HeadSamples:
         }, rates_by_layer(rates, random=random)
 
     def _sample(self, sets: Mapping[Control | None, slice], changes: Array) -> Sample:
-        """Return the changes of the model and of each control. An ablation that differs by rounding does not differ."""
+        """Return the changes of the model and of each control."""
         parts = {control: changes[of_set] for control, of_set in sets.items()}
         value = parts.pop(None)[0]
-        return Sample(
-            value=value,
-            controls={
-                control: without_rounding(part, value, self.tokens.dtype) if control in ABLATIONS else part
-                for control, part in parts.items()
-                if control is not None
-            },
-        )
+        return Sample(value=value, controls={control: x for control, x in parts.items() if control is not None})
 
 
 def _slices(sets: Mapping[Control | None, Tensor], *, first: int = 0) -> dict[Control | None, slice]:

@@ -25,11 +25,12 @@ def _claim(
     note: str = "",
     *,
     percent: bool = False,
+    size: float | None = 1.0,
     undefined: str = "keys or values without variance",
 ) -> Claim:
     return Claim(
         theory="kernel PCA", statistic=statistic, statement=statement, formula=formula, citation=where,
-        predicted=predicted, role=role, note=note, percent=percent, undefined=undefined,
+        predicted=predicted, role=role, note=note, percent=percent, size=size, undefined=undefined,
     )  # fmt: skip
 
 
@@ -103,6 +104,7 @@ LOCALISATION = _claim(
     "mean_d (Σ_j v_dj²)² / Σ_j v_dj⁴; predicted: the same of the theorem's values",
     f"follows from theorem 1 of {PAPER}: axes of confident heads are concentrated on single tokens",
     None,
+    size=None,
 )
 EXPLAINED = _claim(
     "explained fraction",
