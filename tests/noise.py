@@ -6,12 +6,22 @@ the model and on the processor, so no constant fits. Noise in the last bit is mu
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["largest_difference", "noisy_weights", "rounding_tolerance", "weight_tolerance", "with_one_bit_noise"]
+from clearhead.heads import Heads, LayerNorm, LinearMap, ResidualStream
+
+__all__ = [
+    "largest_difference",
+    "noisy_heads",
+    "noisy_weights",
+    "rounding_tolerance",
+    "weight_tolerance",
+    "with_one_bit_noise",
+]
 
 Result = TypeVar("Result")
 
@@ -66,3 +76,23 @@ def weight_tolerance(
         with noisy_weights(model, seed=seed):
             changes.append(difference(compute(), result))
     return MULTIPLE * max(changes)
+
+
+def noisy_heads(heads: Heads, generator: torch.Generator) -> Heads:
+    """Return the call with one-bit noise on every tensor; a tensor that several fields hold gets it once.
+
+    Zeros stay: what is exactly zero, as the queries of a head without weights, is so on every processor.
+    """
+    noisy: dict[Any, Tensor] = {}
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            key = (value.data_ptr(), value.shape, value.stride())
+            if key not in noisy:
+                noisy[key] = torch.where(value == 0, value, with_one_bit_noise(value, generator))
+            return noisy[key]
+        if isinstance(value, LinearMap | LayerNorm | ResidualStream):
+            return replace(value, **{entry.name: changed(getattr(value, entry.name)) for entry in fields(value)})
+        return value
+
+    return replace(heads, **{entry.name: changed(getattr(heads, entry.name)) for entry in fields(heads)})

@@ -29,7 +29,7 @@ def noise(*shape: int, size: float, seed: int = 1) -> Array:
 
 
 def sums(
-    differences: Array, *, control: Control = DRAWN, value: float = 0.5, size: float | None = None,
+    differences: Array, *, control: Control = DRAWN, value: float = 0.5, size: float = 0.0,
     others: Array | None = None, dtype: torch.dtype = torch.float32, spread: Array | None = None,
 ) -> ClaimSums:  # fmt: skip
     """Return the sums of inputs whose values differ by these numbers from all draws of a control.

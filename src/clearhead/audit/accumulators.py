@@ -106,7 +106,7 @@ class ClaimSums:
         self.by_construction = True
         self.caveats: Counter[Reason] = Counter()
 
-    def add(self, sample: Sample, dtype: torch.dtype, size: float | None = None) -> None:
+    def add(self, sample: Sample, dtype: torch.dtype, size: float = 0.0) -> None:
         """Add one sample. Controls and predictions count only where the value is defined.
 
         dtype: of the tensors that the sample was computed from; size: see `Claim.size`
@@ -120,13 +120,14 @@ class ClaimSums:
         self.shared = max(self.shared, sample.shared)
         if sample.covered is not None:
             self.covered &= sample.covered
-        own = np.abs(sample.value) if size is None else np.full(sample.value.shape, size)
+        own = np.fmax(np.abs(sample.value), size)
         self.resolution = np.fmax(self.resolution, resolution(dtype, own))
         for control, draws in sample.controls.items():
             sums = self.controls.setdefault(control, _ControlSums(draws.shape, len(sample.value)))
             mean = _mean_of_finite(draws)
-            sizes = own if size is not None else np.fmax(own, np.abs(mean))
-            sums.add(np.where(defined, draws, np.nan), sample.value - mean, resolution(dtype, sizes))
+            sums.add(
+                np.where(defined, draws, np.nan), sample.value - mean, resolution(dtype, np.fmax(own, np.abs(mean)))
+            )
         self.undefined = self.undefined or not bool(defined.all())
         self.by_construction = self.by_construction and sample.by_construction
         if sample.caveat is not None:

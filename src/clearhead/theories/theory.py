@@ -92,8 +92,8 @@ class Claim:
         `GroupPredictions` have it, and where the theory predicts only a `direction`
     note: what to know before trusting the number
     percent: whether the statistic is a share of a whole, shown as a percentage
-    size: magnitude of the numbers that the statistic is a difference or a share of, to which its rounding errors are
-        relative; None where that is the statistic itself
+    size: least magnitude that rounding errors of the statistic are relative to: that of the numbers that it is a
+        difference or a share of. They are relative to the statistic itself where it is larger
     undefined: why the statistic may have no value on an example that the theory applies to
     requires: a condition for judging the claim in a head
     uncovered: why the claim is measured and not judged in the heads whose samples are not `covered`
@@ -110,7 +110,7 @@ class Claim:
     direction: Direction | None = None
     unit: Unit = Unit.HEAD
     percent: bool = False
-    size: float | None = None
+    size: float = 0.0
     undefined: str = "the statistic is not defined on some inputs"
     requires: Requirement | None = None
     uncovered: str = "the theory makes no statement about such a head"

@@ -25,7 +25,7 @@ def _claim(
     note: str = "",
     *,
     percent: bool = False,
-    size: float | None = 1.0,
+    size: float = 1.0,
     undefined: str = "keys or values without variance",
 ) -> Claim:
     return Claim(
@@ -104,7 +104,7 @@ LOCALISATION = _claim(
     "mean_d (Σ_j v_dj²)² / Σ_j v_dj⁴; predicted: the same of the theorem's values",
     f"follows from theorem 1 of {PAPER}: axes of confident heads are concentrated on single tokens",
     None,
-    size=None,
+    size=0.0,
 )
 EXPLAINED = _claim(
     "explained fraction",

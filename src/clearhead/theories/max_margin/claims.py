@@ -85,6 +85,7 @@ def _claim(
         role=role,
         note=note,
         percent=percent,
+        size=1.0,
         undefined=undefined,
         requires=None if condition else SATURATED_HEADS,
     )

@@ -163,6 +163,11 @@ class Fit:
         """True if the head's W selects these tokens; true by construction if they are its argmax."""
         return bool(self.problem.head_margins.min() > 0)
 
+    @property
+    def _norm(self) -> float:
+        """|W|; NaN for a matrix of zeros, which has no direction and so no margin ratio and no cosine."""
+        return self.problem.norm or float("nan")
+
     @cached_property
     def margins(self) -> Array:
         """<A_j, W^mm> for every constraint."""
@@ -175,27 +180,27 @@ class Fit:
 
     def margin_ratio(self) -> float:
         """Return the margin of W relative to the largest margin, [min_j <A_j, W> / |W|] |W^mm|."""
-        return float(self.problem.head_margins.min()) * self.size / self.problem.norm
+        return float(self.problem.head_margins.min()) * self.size / self._norm
 
     def low_margin_ratio(self) -> float:
         """Return the ratio of the 5 % quantiles of both margins instead of their minima."""
         best = np.quantile(self.margins, LOW_QUANTILE) / self.size
-        return float(np.quantile(self.problem.head_margins, LOW_QUANTILE) / self.problem.norm / best)
+        return float(np.quantile(self.problem.head_margins, LOW_QUANTILE) / self._norm / best)
 
     def cosine(self) -> float:
         """Return <W, W^mm> / (|W| |W^mm|), from <W, sum_j l_j A_j> = sum_j l_j <A_j, W>."""
-        return float(self.multipliers @ self.problem.head_margins) / (self.size * self.problem.norm)
+        return float(self.multipliers @ self.problem.head_margins) / (self.size * self._norm)
 
     def cosine_in_span(self) -> float:
         """Return the cosine for the projection of W on the span of the A_j, on which alone these scores depend."""
         lengths = self.problem.lengths
         unit = self.problem.gram / np.outer(lengths, lengths)
         projected = _inverse_form(unit, self.problem.head_margins / lengths)
-        return float(self.cosine() * self.problem.norm / np.sqrt(projected))
+        return float(self.cosine() * self._norm / np.sqrt(projected))
 
     def hebbian_cosine(self) -> float:
         """Return <W, H> / (|W| |H|) for the Hebbian matrix H = sum_j A_j."""
-        return float(self.problem.head_margins.sum()) / (float(np.sqrt(self.problem.gram.sum())) * self.problem.norm)
+        return float(self.problem.head_margins.sum()) / (float(np.sqrt(self.problem.gram.sum())) * self._norm)
 
     def supports(self) -> Indices:
         """Return the constraints with a nonzero multiplier."""
