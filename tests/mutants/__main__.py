@@ -76,8 +76,12 @@ def changed_since(revision: str, mutants: Sequence[Mutant], sources: Sources) ->
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
             files.extractall(folder, filter="data")
-        before = Sources(*(Path(folder) / name for name in FOLDERS))
-        return [mutant for mutant in mutants if _text(mutant, sources) != _text(mutant, before)]
+        return changed(mutants, Sources(*(Path(folder) / name for name in FOLDERS)), sources)
+
+
+def changed(mutants: Sequence[Mutant], before: Sources, after: Sources) -> list[Mutant]:
+    """Return the mutants of functions that differ, or that only one of both has."""
+    return [mutant for mutant in mutants if _text(mutant, before) != _text(mutant, after)]
 
 
 def _text(mutant: Mutant, sources: Sources) -> str | None:

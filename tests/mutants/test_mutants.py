@@ -7,7 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from tests.mutants.__main__ import DOES_NOT_APPLY, all_mutants, run
+import tests.mutants.__main__ as command
+from tests.mutants.__main__ import DOES_NOT_APPLY, KILLED, SURVIVED, all_mutants, changed, run
 from tests.mutants.mutant import DoesNotApplyError, Mutant, Sources
 from tests.once import once
 
@@ -107,6 +108,46 @@ def test_other_languages_are_edited_as_text(tmp_path: Path) -> None:
     assert planted(tmp_path, "report/page.css", "red", "blue", source, "a/report/page.css") == source.replace(
         "red", "blue"
     )
+    with pytest.raises(DoesNotApplyError, match="0 of 1"):
+        planted(tmp_path, "report/page.css", "r", "b", source, "a/report/page.css")
+
+
+def test_changed_functions(tmp_path: Path) -> None:
+    sources = []
+    for folder, method in (("before", "value > least"), ("after", "value >= least"), ("same", "(value>least)")):
+        text = dedent(SAMPLE).replace("value > least", method)
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "judging.py").write_text(text)
+        sources.append(Sources(tmp_path / folder))
+    method = Mutant("method", "judging:Judge.verdict", "'above'", "''", ())
+    rewritten = Mutant("rewritten", "judging:Judge.verdict", "value > least", "True", ())
+    function = Mutant("function", "judging:verdict", "value > 1", "True", ())
+    before, after, same = sources
+    assert changed([method, rewritten, function], before, after) == [method, rewritten]
+    assert changed([method, rewritten, function], before, same) == []
+
+
+def test_an_interrupted_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = {"first": (KILLED, "test"), "second": (SURVIVED, "file"), "third": (DOES_NOT_APPLY, "renamed")}
+    log = tmp_path / "log.tsv"
+    log.write_text("killed\tfirst\ttest\n")
+    monkeypatch.setattr(command, "all_mutants", lambda: [Mutant(name, "m:f", "1", "2", ()) for name in outcomes])
+    monkeypatch.setattr(command, "run", lambda mutant, sources, dry: outcomes[mutant.name])
+    monkeypatch.setattr(command, "FOLDERS", [])
+    monkeypatch.setattr("sys.argv", ["mutants", "--log", str(log)])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 1
+    *rows, counts = capsys.readouterr().out.splitlines()
+    assert [row.split()[-2] for row in rows] == ["second", "third"]
+    assert counts == "1 killed, 1 SURVIVED, 1 does not apply"
+    assert [line.split("\t")[1] for line in log.read_text().splitlines()] == ["first", "second", "third"]
+    monkeypatch.setattr("sys.argv", ["mutants", "--only", "first", "third"])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 0  # what does not apply is no failure
 
 
 def test_the_lists_can_be_planted() -> None:
