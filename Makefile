@@ -4,6 +4,7 @@
 # make test-cpus  run the tests for each instruction set of this processor; not part of make test
 # make sanitize   run the kernel on 10,000 random shapes under sanitizers, for each vector width
 # make faults     attack what Clearhead reads, writes and computes, about 15 minutes: docs/faults.md; not part of make test
+# make mutants    plant bugs one at a time and report which the tests miss, hours: docs/faults.md; not part of make test
 # The first three work on a fresh machine with python3, pip and make. They install again only if pyproject.toml or the
 # kernel changes. A C++ compiler is used if available: see clearhead doctor.
 
@@ -23,7 +24,7 @@ REPORT_KERNEL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: audit test docs test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean faults
+.PHONY: audit test docs test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean faults mutants
 
 audit: $(VENV)/.ready-to-audit
 	@$(BIN)/clearhead audit $(ARGS)
@@ -43,6 +44,10 @@ sanitize: $(VENV)/.ready-to-test
 FAULTS := current_folder hostile_folders stored_damage degenerate_numbers interruptions
 faults: $(VENV)/.ready-to-test
 	@for name in $(FAULTS); do echo "$$name"; PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/faults/$$name.py || exit 1; done
+
+# Prints one line per bug. ARGS="--only judging: softmax", ARGS="--changed HEAD~3", ARGS="--sample 40 --log build/mutants.tsv".
+mutants: $(VENV)/.ready-to-test
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(VENV)/.ready-to-test
 	$(BIN)/ruff check .

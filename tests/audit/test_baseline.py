@@ -121,7 +121,7 @@ def test_a_model_that_has_the_norms_counts_as_it_is(trained: nn.Module, fresh: l
 def test_a_baseline_with_other_norms_raises_an_error(trained: nn.Module, fresh: list[nn.Module]) -> None:
     other = copy.deepcopy(fresh[0])
     other.embeddings.LayerNorm = nn.Identity()
-    with pytest.raises(InputError, match=r"has no normalisation embeddings\.LayerNorm\.weight of shape"):
+    with pytest.raises(InputError, match=r"embeddings\.LayerNorm\.weight"):
         audit(trained, _batches(), theories="attention-sinks", baseline=[other, other])
 
 
@@ -175,7 +175,7 @@ def test_a_baseline_with_fewer_inputs_raises_an_error(trained: nn.Module, fresh:
             self.times += 1  # when the first batch is taken
             yield from _batches()[self.times > 1 :]
 
-    with pytest.raises(AuditError, match="did not get the same inputs"):
+    with pytest.raises(AuditError, match="same inputs"):
         audit(trained, Fewer(), theories="attention-sinks", baseline=fresh)
 
 

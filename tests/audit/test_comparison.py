@@ -158,18 +158,18 @@ def test_inputs_without_a_value_in_both_are_left_out(record: AuditRecord) -> Non
 
 def test_audits_that_cannot_be_paired_are_refused(record: AuditRecord, tmp_path: Path) -> None:
     other_inputs = audit(Attending(), batches(7), theories=["symmetry"])
-    with pytest.raises(InputError, match="the audits are on different inputs"):
+    with pytest.raises(InputError, match="different inputs"):
         compare(record, other_inputs)
     other_claims = audit(Attending(), batches(), theories=["attention-sinks"])
-    with pytest.raises(InputError, match="the audits share no claim and layer"):
+    with pytest.raises(InputError, match="no claim and layer"):
         compare(record, other_claims)
     first, *rest = record.samples
     fewer = dataclasses.replace(record, samples=(dataclasses.replace(first, values=first.values[:, :2]), *rest))
-    with pytest.raises(InputError, match="layer 0 has 3 heads and 12 samples in one audit and 2 heads and 12 samples"):
+    with pytest.raises(InputError, match=r"layer 0 .*3 heads .*2 heads"):
         compare(record, fewer)
-    with pytest.raises(InputError, match="has no values input by input; run the audit again"):
+    with pytest.raises(InputError, match="input by input"):
         compare(record, dataclasses.replace(record, manifest=None))
-    with pytest.raises(InputError, match="is not the report of an audit"):
+    with pytest.raises(InputError, match="report of an audit"):
         compare(tmp_path, record)
 
 
@@ -217,10 +217,10 @@ def test_before_and_after_a_swap_the_other_layers_are_compared() -> None:
     model = SelfAttending()
     before = audit(model, batches(), theories=["symmetry"])
     with swap(model, "symmetric", layers=[0]):
-        with pytest.raises(FidelityError, match="swapped in; undo it"):
+        with pytest.raises(FidelityError, match="swapped in"):
             audit(model, batches(), theories=["symmetry"])
         after = audit(model, batches(), theories=["symmetry"], allow_swapped=True)
-        with pytest.raises(AuditError, match="every selected layer has a swapped operator"):
+        with pytest.raises(AuditError, match="every selected layer"):
             audited(model, allow_swapped=True, layers=[0])
     assert {finding.layer for finding in after.findings} == {1}
     assert "first has Symmetric() swapped in and is not measured" in after.notes
@@ -228,7 +228,7 @@ def test_before_and_after_a_swap_the_other_layers_are_compared() -> None:
     assert {d.layer for d in compared.differences} == {1}
     assert "only A has values of layer 0" in compared.notes
     assert compared.notes[0].startswith("B (SelfAttending) has Symmetric() at first; theories of softmax attention")
-    with swap(model, "symmetric"), pytest.raises(FidelityError, match="every layer has a swapped operator"):
+    with swap(model, "symmetric"), pytest.raises(FidelityError, match="every layer"):
         audited(model, allow_swapped=True)
 
 

@@ -295,15 +295,15 @@ def test_halves_of_a_real_theory_merge_if_the_second_has_the_previous_group() ->
 def test_parts_of_different_audits_do_not_merge() -> None:
     parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
     first, theory = _measured(*parts), _theory(*parts)
-    with pytest.raises(InputError, match="merge parts of one audit"):
+    with pytest.raises(InputError, match="one audit"):
         first.merge(Measurement(theory, seed=1))
-    with pytest.raises(InputError, match="merge parts of one audit"):
+    with pytest.raises(InputError, match="one audit"):
         first.merge(Measurement(theory, controls=False))
     other = Measurement(theory)
     other.observe(dataclasses.replace(_call([1]), name="b"))
-    with pytest.raises(InputError, match="layer 0 is a with 3 heads in one part and b with 3"):
+    with pytest.raises(InputError, match=r"layer 0 is a .*b with 3"):
         first.merge(other)
-    with pytest.raises(InputError, match="the sums are of t, not of symmetry"):
+    with pytest.raises(InputError, match="of t, not of symmetry"):
         Measurement.from_state(first.state(), symmetry.THEORY)
 
 
@@ -506,7 +506,7 @@ def test_a_layer_with_two_inputs_for_each_of_the_audit_is_numbered_alike_in_part
     whole, drawn[:] = list(drawn), []
     Measurement(theory, first=3).observe(_call(range(6, 8)), inputs=1)
     assert drawn == whole[6:]
-    with pytest.raises(InputError, match="a has another number of inputs than its batch"):
+    with pytest.raises(InputError, match="a has another number of inputs"):
         Measurement(_grouped(3, []), first=9, lead=3).observe(_call(range(3)), inputs=6)
 
 

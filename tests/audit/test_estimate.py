@@ -78,5 +78,5 @@ def test_a_model_is_estimated_and_no_input_is_an_error() -> None:
     assert isinstance(found, Estimate)
     assert 0 < found.seconds < 600
     assert set(found.theories) == {"attention sinks"}
-    with pytest.raises(AuditError, match="there are no inputs"):
+    with pytest.raises(AuditError, match="no inputs"):
         estimate(family.make(), [])

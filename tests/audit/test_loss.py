@@ -129,11 +129,11 @@ def _fails(output: Tensor, batch: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("loss", "error", "message"),
     [
-        (_fails, AuditError, r"the loss fails on the batch after 0 inputs: 'labels'; it is called with the model's"),
-        (lambda output: output.mean(), AuditError, "the loss fails on the batch after 0 inputs: .*takes 1 positional"),
-        (lambda output, _: output.mean(-1), ValueError, "the loss must be one number"),
-        (lambda output, _: output.detach().mean(), ValueError, "the loss has no gradient"),
-        (3, AuditError, "the loss fails on the batch after 0 inputs: 'int' object is not callable"),
+        (_fails, AuditError, "loss fails .*after 0 inputs: 'labels'"),
+        (lambda output: output.mean(), AuditError, "loss fails .*after 0 inputs: .*positional"),
+        (lambda output, _: output.mean(-1), ValueError, "one number"),
+        (lambda output, _: output.detach().mean(), ValueError, "no gradient"),
+        (3, AuditError, "loss fails .*after 0 inputs: .*not callable"),
     ],
 )
 def test_invalid_losses_raise_an_error(loss: Any, error: type[Exception], message: str, typechecked: bool) -> None:
@@ -146,14 +146,14 @@ def test_invalid_losses_raise_an_error(loss: Any, error: type[Exception], messag
 def test_inputs_from_inference_mode_raise_an_error() -> None:
     with torch.inference_mode():
         batches = list(_batches())
-    with pytest.raises(AuditError, match=r"the batch after 0 inputs: Inference tensors .* make a clone"):
+    with pytest.raises(AuditError, match="after 0 inputs: Inference tensors"):
         audit(layers(1), batches, loss=_loss, claims="all")
 
 
 def test_a_layer_in_inference_mode_is_named() -> None:
     model = layers(1)
     model[0].forward = torch.inference_mode()(model[0].forward)
-    with pytest.raises(AttentionNotSeenError, match=r"^0 runs in torch.inference_mode"):
+    with pytest.raises(AttentionNotSeenError, match=r"^0 .*inference_mode"):
         audit(model, _batches(), loss=_loss, claims="all")
 
 

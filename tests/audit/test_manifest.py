@@ -83,10 +83,10 @@ def test_everything_that_differs_has_a_line(record: AuditRecord) -> None:
 def test_other_values_are_not_a_manifest(record: AuditRecord) -> None:
     assert record.manifest is not None
     plain = record.manifest.to_dict()
-    with pytest.raises(InputError, match="expected a manifest of the format clearhead-manifest/1; got 'x'"):
+    with pytest.raises(InputError, match=r"clearhead-manifest/1.*'x'"):
         Manifest.from_dict({**plain, "format": "x"})
     for name, value in {"weights": 3, "data": None, "command": "audit"}.items():
-        with pytest.raises(InputError, match=f"the manifest's {name} is missing or of the wrong type"):
+        with pytest.raises(InputError, match=f"manifest's {name}"):
             Manifest.from_dict({**plain, name: value})
 
 

@@ -29,10 +29,10 @@ def test_findings_are_indexed_by_theory_layer_head_and_statistic(record: AuditRe
 
 def test_a_missing_index_raises_an_error_with_the_possible_ones(record: AuditRecord) -> None:
     for read, message in (
-        (lambda: record["magic"], "the record has no theory 'magic'; it has kernel-pca, symmetry"),
-        (lambda: record["symmetry"].layer(7), "there are no findings of layer 7; there are 0, 1"),
-        (lambda: record["symmetry"].head(9), "there are no findings of head 9; there are 0, 1, 2"),
-        (lambda: record["symmetry"]["x"], "there are no findings of statistic 'x'; there are permutation error"),
+        (lambda: record["magic"], "'magic'.*kernel-pca, symmetry"),
+        (lambda: record["symmetry"].layer(7), "layer 7.* 0, 1"),
+        (lambda: record["symmetry"].head(9), "head 9.* 0, 1, 2"),
+        (lambda: record["symmetry"]["x"], "statistic 'x'.*permutation error"),
     ):
         with pytest.raises(InputError, match=message):
             read()
@@ -53,7 +53,7 @@ def test_a_record_converts_to_a_table(record: AuditRecord) -> None:
 
 def test_without_pandas_the_error_says_what_to_install(record: AuditRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match=r"to_pandas needs pandas; .* pip install 'clearhead\[tables\]'"):
+    with pytest.raises(InputError, match=r"pandas.*clearhead\[tables\]"):
         record.to_pandas()
 
 
@@ -87,5 +87,5 @@ def test_a_record_is_written_as_parquet(record: AuditRecord, tmp_path: Path) -> 
 
 def test_without_pyarrow_the_error_says_what_to_install(record: AuditRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"to_parquet needs pyarrow; .* pip install 'clearhead\[tables\]'"):
+    with pytest.raises(InputError, match=r"pyarrow.*clearhead\[tables\]"):
         record.to_parquet("unused.parquet")

@@ -103,7 +103,7 @@ def test_only_the_selected_layers_are_measured(record: AuditRecord) -> None:
     model = with_large_weights(Projecting()).double()
     some = audit(model, _batches(), claims="all", layers={1})
     assert repr([f.value for f in some.findings]) == repr([f.value for f in record.findings if f.layer == 1])
-    with pytest.raises(AuditError, match="there is no layer 7; the model has layers 0 to 1"):
+    with pytest.raises(AuditError, match=r"layer 7.* 0 to 1"):
         audit(model, _batches(), layers={1, 7})
 
 
@@ -159,7 +159,7 @@ def test_the_baseline_is_one_more_control(record: AuditRecord) -> None:
     assert planted.value == pytest.approx(planted.controls[-1].value)
     assert planted.verdict is Verdict.SUPPORTED
     assert [f.verdict for f in compared.findings] == [f.verdict for f in record.findings]
-    with pytest.raises(AuditError, match="give the batches as a list"):
+    with pytest.raises(AuditError, match="a list"):
         audit(model, _batches(), baseline=untrained)
 
     class Once:
@@ -168,7 +168,7 @@ def test_the_baseline_is_one_more_control(record: AuditRecord) -> None:
         def __iter__(self) -> Iterator[Tensor]:
             return iter(self.left)
 
-    with pytest.raises(AuditError, match="did not get the same inputs"):
+    with pytest.raises(AuditError, match="same inputs"):
         audit(model, Once(), baseline=untrained, theories="symmetry")
 
 
@@ -267,9 +267,9 @@ def _short() -> Any:
 @pytest.mark.parametrize(
     ("make", "batches", "error", "message"),
     [
-        (Projecting, list, AuditError, "no batch was given"),
-        (_encoder, _short, AuditError, "every input is too short .*at most 4 tokens.*give longer inputs"),
-        (lambda: nn.Linear(WIDTH, 2), _batches, AttentionNotSeenError, "has no attention layers Clearhead can see"),
+        (Projecting, list, AuditError, "no batch"),
+        (_encoder, _short, AuditError, "too short .*4 tokens"),
+        (lambda: nn.Linear(WIDTH, 2), _batches, AttentionNotSeenError, "no attention layers"),
     ],
 )
 def test_models_that_cannot_be_audited_raise_an_error(
@@ -283,22 +283,22 @@ def test_non_finite_weights_raise_an_error() -> None:
     model = _encoder().double()
     with torch.no_grad():
         model.self_attn.in_proj_weight[0, 0] = torch.nan
-    with pytest.raises(AttentionNotSeenError, match="not finite; its weights may hold NaN"):
+    with pytest.raises(AttentionNotSeenError, match="not finite"):
         audit(model, _batches())
 
 
 def test_inputs_of_one_token() -> None:
     family = FAMILIES["bert"]
-    with pytest.raises(AuditError, match="one token attends to itself"):
+    with pytest.raises(AuditError, match="one token"):
         audit(family.make(), [{"input_ids": torch.tensor([[7]])}])
 
 
 def test_invalid_settings_raise_an_error() -> None:
     model = with_large_weights(Projecting()).double()
-    with pytest.raises(AuditError, match=r"layers is empty, .*leave it out for all layers"):
+    with pytest.raises(AuditError, match="layers is empty"):
         audit(model, _batches(), layers=[])
     for seed in (-1, 2**63):
-        with pytest.raises(AuditError, match=f"the seed must be from 0 to {2**63 - 1}, not {seed}"):
+        with pytest.raises(AuditError, match=f"seed .*{2**63 - 1}, not {seed}"):
             audit(model, _batches(), seed=seed)
     assert audit(model, _batches(1), seed=2**63 - 1).seed == 2**63 - 1
 
@@ -311,7 +311,7 @@ def test_one_theory_may_be_named_without_a_list() -> None:
 def test_an_error_on_a_later_batch_names_the_batch() -> None:
     model = with_large_weights(Projecting()).double()
     batches = [*_batches(2), torch.ones(4, TOKENS, WIDTH + 1, dtype=torch.float64)]
-    with pytest.raises(AuditError, match=r"the model fails on the batch after 8 inputs: .*; do the inputs fit it\?"):
+    with pytest.raises(AuditError, match=r"model fails .*after 8 inputs"):
         audit(model, batches, theories="symmetry")
 
 
@@ -322,7 +322,7 @@ def test_an_error_on_a_single_input_names_the_input() -> None:
                 raise KeyError("company")
             return super().forward(x)
 
-    with pytest.raises(AuditError, match="the model fails on one of its first inputs alone: 'company'"):
+    with pytest.raises(AuditError, match="alone: 'company'"):
         audit(with_large_weights(NeedsCompany()).double(), _batches())
 
 
@@ -370,7 +370,7 @@ def test_a_layer_that_runs_only_on_later_batches_raises_an_error() -> None:
     batches = list(_batches())
     model = with_large_weights(Skips()).double()
     assert len(audit(model, batches, theories="symmetry").findings) == 1 + HEADS + HEADS
-    with pytest.raises(AttentionNotSeenError, match="runs on a later batch and not on the first"):
+    with pytest.raises(AttentionNotSeenError, match="later batch"):
         audit(model, [batches[0][:, :13], *batches], theories="symmetry")
 
 
@@ -416,7 +416,7 @@ def test_a_baseline_without_finite_values_raises_an_error(encoder_pair: Any) -> 
     broken = copy.deepcopy(untrained)
     with torch.no_grad():
         next(broken.parameters()).fill_(torch.nan)
-    with pytest.raises(AuditError, match="the baseline gives no value for coding rate at layer 0"):
+    with pytest.raises(AuditError, match=r"baseline .*coding rate at layer 0"):
         audit(model, [FAMILIES["bert"].inputs()] * 2, theories="coding-rate", baseline=broken)
 
 
@@ -521,14 +521,14 @@ def test_what_has_no_baseline_is_undecided(encoder_pair: Any) -> None:
         audit(wrapped, batches, theories="coding-rate"),
     ):
         assert {f.verdict for f in record.findings if f.inputs} <= {Verdict.UNDECIDED, Verdict.NOT_APPLICABLE}
-    with pytest.raises(AuditError, match="cannot draw fresh random weights for Sequential"):
+    with pytest.raises(AuditError, match="random weights for Sequential"):
         audit(wrapped, batches, theories="coding-rate", baseline="all")
-    with pytest.raises(AuditError, match='the baseline is "auto", "all", None'):
+    with pytest.raises(AuditError, match='"auto", "all", None'):
         audit(encoder_pair[0], batches, theories="coding-rate", baseline="some")  # type: ignore[arg-type]
 
 
 def test_unknown_theories_are_not_compared(encoder_pair: Any) -> None:
-    with pytest.raises(ValueError, match="no theory is called magic"):
+    with pytest.raises(ValueError, match="magic"):
         audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=encoder_pair[1], baseline_for=["magic"])
 
 

@@ -32,10 +32,10 @@ def test_samples_are_read_as_they_were_written(record: AuditRecord, tmp_path: Pa
 
 def test_other_files_are_refused(record: AuditRecord, tmp_path: Path) -> None:
     file = tmp_path / "samples.safetensors"
-    with pytest.raises(InputError, match="is missing; audit the model again"):
+    with pytest.raises(InputError, match="is missing"):
         read_samples(file)
     write_tensors(file, {})
-    with pytest.raises(InputError, match="is not a file of samples"):
+    with pytest.raises(InputError, match="not a file of samples"):
         read_samples(file)
     for contents in ("[{}]", "3", '[{"layer": 0, "name": "a", "role": "primary", "unit": "x"}]'):
         write_tensors(file, {}, metadata={"format": "clearhead-samples/1", "contents": contents})
@@ -43,5 +43,5 @@ def test_other_files_are_refused(record: AuditRecord, tmp_path: Path) -> None:
             read_samples(file)
     write_samples(file, record.samples)
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match="does not match its checksum"):
+    with pytest.raises(InputError, match="checksum"):
         read_samples(file)

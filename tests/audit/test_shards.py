@@ -193,12 +193,12 @@ def test_a_checkpoint_of_another_audit_is_reported_and_not_used(
     file.write_bytes(file.read_bytes()[:-1])
     run(batches_of())
     assert "does not match its checksum" in lines[-1]
-    with pytest.raises(AuditError, match="the interrupted audit is of other inputs; delete its file"):
+    with pytest.raises(AuditError, match="other inputs"):
         run(batches_of()[1:])
     file.unlink()
     with pytest.raises(Stop):
         run(Stopping(batches_of(), 3))
-    with pytest.raises(AuditError, match="the interrupted audit is of other inputs; delete its file"):
+    with pytest.raises(AuditError, match="other inputs"):
         run(batches_of()[1:])
     lines.clear()
     run(batches_of())
@@ -206,30 +206,28 @@ def test_a_checkpoint_of_another_audit_is_reported_and_not_used(
 
 
 def test_shards_that_are_missing_unfinished_or_of_another_audit_are_named(model: nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are no shards in"):
+    with pytest.raises(InputError, match="no shards"):
         merge_shards(tmp_path)
     write_shards(tmp_path, model, 3, **SHORT)
     second, third = tmp_path / "shard-2-of-3.safetensors", tmp_path / "shard-3-of-3.safetensors"
     kept = second.read_bytes()
     second.unlink()
-    with pytest.raises(InputError, match=r"lacks shard-2-of-3\.safetensors; run clearhead audit with --shard 2/3"):
+    with pytest.raises(InputError, match=r"lacks shard-2-of-3\.safetensors.*--shard 2/3"):
         merge_shards(tmp_path)
     second.write_bytes(kept[:-1])
-    with pytest.raises(InputError, match=r"shard-2-of-3\.safetensors does not match its checksum"):
+    with pytest.raises(InputError, match=r"shard-2-of-3\.safetensors .*checksum"):
         merge_shards(tmp_path)
     second.write_bytes(kept)
     audit_shard(model, batches_of(), shard="3/3", folder=tmp_path, **{**SHORT, "seed": 4})
-    with pytest.raises(
-        InputError, match=r"shard-3-of-3\.safetensors is of another audit than shard-1-of-3.*: 0, now 4"
-    ):
+    with pytest.raises(InputError, match=r"shard-3-of-3\.safetensors .*shard-1-of-3.*: 0, now 4"):
         merge_shards(tmp_path)
     third.unlink()
     with pytest.raises(Stop):
         audit_shard(model, Stopping(batches_of(), 5 + 4), shard="3/3", folder=tmp_path, **SHORT)
-    with pytest.raises(InputError, match=r"shard-3-of-3\.safetensors is not finished"):
+    with pytest.raises(InputError, match=r"shard-3-of-3\.safetensors .*not finished"):
         merge_shards(tmp_path)
     audit_shard(model, batches_of(), shard="1/2", folder=tmp_path, **SHORT)
-    with pytest.raises(InputError, match="has shards of 2 and of 3: of two audits"):
+    with pytest.raises(InputError, match="of 2 and of 3"):
         merge_shards(tmp_path)
 
 
@@ -245,12 +243,12 @@ def test_a_shard_of_another_model_or_other_inputs_is_refused(change: str, model:
     else:
         options["theories"] = ("attention-sinks", "symmetry")
     audit_shard(changed, batches, shard="2/2", folder=tmp_path, **options)
-    with pytest.raises(InputError, match=f"shard-2-of-2.*is of another audit than shard-1-of-2.*{change}"):
+    with pytest.raises(InputError, match=f"shard-2-of-2.*shard-1-of-2.*{change}"):
         merge_shards(tmp_path)
 
 
 def test_batches_that_cannot_be_divided_are_refused(model: nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="give the batches as a list"):
+    with pytest.raises(AuditError, match="a list"):
         audit_shard(model, iter(batches_of()), shard="1/2", folder=tmp_path, **SHORT)
 
     class Changing:
@@ -261,7 +259,7 @@ def test_batches_that_cannot_be_divided_are_refused(model: nn.Module, tmp_path: 
             for batch in batches_of():
                 yield {**batch, "input_ids": (batch["input_ids"] + self.reads) % VOCABULARY}
 
-    with pytest.raises(AuditError, match="the batches changed while they were read"):
+    with pytest.raises(AuditError, match="changed"):
         audit_shard(model, Changing(), shard="1/2", folder=tmp_path, **SHORT)
 
 
@@ -301,13 +299,13 @@ def test_a_launcher_gives_the_shard(environment: dict[str, str], expected: Shard
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "--shard auto needs a launcher"),
-        ({"RANK": "1"}, "--shard auto needs a launcher"),
-        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x', not a number"),
-        ({"SLURM_ARRAY_TASK_ID": "1"}, "SLURM_ARRAY_TASK_MIN is None"),
+        ({}, "launcher"),
+        ({"RANK": "1"}, "launcher"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'"),
+        ({"SLURM_ARRAY_TASK_ID": "1"}, "SLURM_ARRAY_TASK_MIN"),
         (
             {"SLURM_ARRAY_TASK_ID": "8", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_COUNT": "3"},
-            "shard 9 of 3; tasks must be numbered without gaps",
+            "9 of 3",
         ),
     ],
 )
@@ -318,5 +316,5 @@ def test_a_launcher_without_a_shard_is_refused(environment: dict[str, str], mess
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"])
 def test_a_shard_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="a shard is i/n with i from 1 to n"):
+    with pytest.raises(InputError, match="i/n"):
         Shard.parse(text)

@@ -246,7 +246,7 @@ def test_a_killed_worker_is_an_error_that_says_what_to_do(model: nn.Module, monk
             os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(Measurement, "observe", die)
-    with pytest.raises(NotEnoughMemoryError, match=r"exit code -9.*--workers 1"):
+    with pytest.raises(NotEnoughMemoryError, match=r"-9.*--workers 1"):
         audit(model, batches(), workers=2, baseline=None)
 
 
@@ -281,11 +281,11 @@ def test_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usable_workers(None, torch.device("cuda")) == 1
     assert usable_workers(5, CPU) == 5
     assert usable_workers(1, torch.device("cuda")) == 1
-    with pytest.raises(InputError, match="from 1 on, not 0"):
+    with pytest.raises(InputError, match="not 0"):
         usable_workers(0, CPU)
-    with pytest.raises(InputError, match="device cuda are measured in one process"):
+    with pytest.raises(InputError, match="device cuda"):
         usable_workers(2, torch.device("cuda"))
     monkeypatch.setattr(sys, "platform", "darwin")
     assert usable_workers(None, CPU) == 1
-    with pytest.raises(InputError, match="cannot fork"):
+    with pytest.raises(InputError, match="fork"):
         usable_workers(2, CPU)

@@ -140,16 +140,16 @@ def test_errors_name_what_is_possible(record: AuditRecord, tmp_path: Path) -> No
     (tmp_path / "other.json").write_text("{}")
     out = tmp_path / "figure.svg"
     for source, kind, target, theory, message in (
-        (tmp_path, FigureKind.NULL, tmp_path / "figure.jpg", None, r"must end in \.svg, \.png, \.pdf"),
-        (tmp_path, FigureKind.NULL, out, "magic", "has no theory 'magic'; it has kernel-pca, max-margin"),
-        (tmp_path, FigureKind.DEPTH, out, None, "has nothing to draw as depth for kernel PCA, max margin"),
-        (tmp_path / "missing", FigureKind.NULL, out, None, "give the findings.json or the folder of a report"),
-        (tmp_path / "other.json", FigureKind.NULL, out, None, "does not hold the findings of an audit"),
+        (tmp_path, FigureKind.NULL, tmp_path / "figure.jpg", None, r"\.svg, \.png, \.pdf"),
+        (tmp_path, FigureKind.NULL, out, "magic", "'magic'.*kernel-pca, max-margin"),
+        (tmp_path, FigureKind.DEPTH, out, None, "depth .*kernel PCA, max margin"),
+        (tmp_path / "missing", FigureKind.NULL, out, None, "findings.json"),
+        (tmp_path / "other.json", FigureKind.NULL, out, None, "findings of an audit"),
     ):
         with pytest.raises(CommandError, match=message):
             draw_figure(source, kind, target, theory=theory)
-    with pytest.raises(CommandError, match="--layer and --head select spectra; give them with --kind spectrum"):
+    with pytest.raises(CommandError, match=r"--layer.*--head.*--kind spectrum"):
         draw_figure(tmp_path, FigureKind.NULL, out, theory=None, layer=1)
-    with pytest.raises(InputError, match="cannot write the figure"):
+    with pytest.raises(InputError, match="cannot write"):
         draw_figure(tmp_path, FigureKind.NULL, tmp_path / "no folder" / "figure.svg", theory=None)
     assert not out.exists()

@@ -141,7 +141,7 @@ def test_a_model_of_clearhead_reads_images_of_its_size(images: Path, tmp_path: P
     np.testing.assert_array_equal(first[0], np.float32(pixels.transpose(2, 0, 1)) / np.float32(255))
     assert audit(loaded.model, inputs.batches, theories=["symmetry"]).tokens == 5 * 5
     write_wav(images / "a.wav", tone(0.2, hertz=50)[:, None])
-    with pytest.raises(LoadError, match="the model reads images, not sound; give --images"):
+    with pytest.raises(LoadError, match=r"images, not sound.*--images"):
         list(_inputs(tmp_path / "model", audio=images)[1].batches)
 
 
@@ -163,22 +163,22 @@ def test_a_processor_may_come_from_a_function(
 
 
 def test_errors_say_what_to_give_instead(vision: Path, whisper: Path, images: Path, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="--text and --images are two ways to give inputs; choose one"):
+    with pytest.raises(CommandError, match="--text and --images"):
         _inputs(vision, images=images, text=images)
-    with pytest.raises(CommandError, match="--column selects a column of --text, which is missing"):
+    with pytest.raises(CommandError, match=r"--column.*--text"):
         _inputs(vision, images=images, column="x")
-    with pytest.raises(CommandError, match=r"has no tokenizer.* give its inputs with --images, --audio or --batches"):
+    with pytest.raises(CommandError, match=r"no tokenizer.*--images, --audio or --batches"):
         _inputs(vision)
     (tmp_path / "bare").mkdir()
     for file in vision.iterdir():
         if file.name != "preprocessor_config.json":
             (tmp_path / "bare" / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(CommandError, match=r"has no processor, which --images needs; give its inputs with --batches"):
+    with pytest.raises(CommandError, match=r"no processor.*--images.*--batches"):
         _inputs(tmp_path / "bare", images=images)
-    with pytest.raises(LoadError, match=r"has no processor for images that can be loaded: .* --batches"):
+    with pytest.raises(LoadError, match=r"no processor for images .*--batches"):
         list(_inputs(whisper, images=images)[1].batches)
     write_wav(images / "a.wav", tone(0.2, hertz=50)[:, None])
-    with pytest.raises(LoadError, match=r"has no sampling rate: it does not read sound|no processor for sound"):
+    with pytest.raises(LoadError, match=r"sampling rate|processor for sound"):
         list(_inputs(vision, audio=images)[1].batches)
 
 
@@ -189,7 +189,7 @@ def test_a_processor_that_asks_for_huge_images_is_refused(vision: Path, images: 
         (folder / file.name).write_bytes(file.read_bytes())
     config = folder / "preprocessor_config.json"
     config.write_text(config.read_text().replace('"height": 16', '"height": 1600000'))
-    with pytest.raises(LoadError, match=r"has height of 1,600,000; at most 8,192 is allowed"):
+    with pytest.raises(LoadError, match=r"height .*1,600,000.* 8,192"):
         list(_inputs(folder, images=images)[1].batches)
 
 

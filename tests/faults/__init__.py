@@ -1,1 +1,1 @@
-"""Planted bugs: `python tests/faults/inject.py` reports which of them the tests detect."""
+"""Attacks on what Clearhead reads, writes and computes: `make faults` runs them."""

@@ -190,7 +190,7 @@ def test_an_operator_that_needs_past_queries_raises_an_error(name: str) -> None:
     with swap(model, TwoSteps(first="given")):
         without, _ = _generated(model, prompt, use_cache=False)
         assert without.shape[1] == 7 + NEW
-        with pytest.raises(ValueError, match=r'needs the queries of earlier tokens.*use_cache=False.*queries="keys"'):
+        with pytest.raises(ValueError, match=r'use_cache=False.*queries="keys"'):
             _generated(model, prompt, use_cache=True)
 
 
@@ -198,7 +198,7 @@ def test_a_window_that_loses_keys_is_refused() -> None:
     model, prompt = _model("mistral"), _prompt(padded=False)
     with swap(model, TwoSteps()):
         assert _generated(model, prompt, use_cache=False)[0].shape[1] == 7 + NEW
-        with pytest.raises(ValueError, match="sliding window of 7, and its cache may have lost older keys"):
+        with pytest.raises(ValueError, match="sliding window of 7"):
             _generated(model, prompt, use_cache=True)
     with swap(model, "softmax"):
         assert torch.equal(_generated(model, prompt)[0], _generated(model, prompt, use_cache=False)[0])
@@ -220,7 +220,7 @@ def test_masks_that_are_not_causal_are_refused() -> None:
             mask=mask[None, None],
             causal=True,
         )
-        with pytest.raises(ValueError, match=r"the mask of 2 queries over 5 keys is not causal with hidden keys"):
+        with pytest.raises(ValueError, match="mask of 2 queries over 5 keys"):
             apply_operator(Symmetric(), requirements_of(Symmetric()), call)
     nowhere = Call(
         name="layer",

@@ -87,14 +87,12 @@ def test_a_shared_module_is_swapped_in_all_its_calls_and_lists_them() -> None:
 def test_some_calls_of_a_shared_module_are_refused() -> None:
     model, inputs = FAMILIES["albert"].make(), FAMILIES["albert"].inputs()
     alone = run(model, inputs)
-    message = (
-        r"attention runs 5 times in a forward pass, as layers 0 to 4, and a swap acts on all of them: select it by"
-    )
+    message = "attention runs 5 times .* layers 0 to 4"
     done = swap(model, "softmax", layers=0)
     with pytest.raises(ValueError, match=message):
         run(model, inputs)
     done.undo()
-    with pytest.raises(ValueError, match=r"no attention layer 2 .*a module that runs several times is one layer here"):
+    with pytest.raises(ValueError, match="no attention layer 2 "):
         swap(model, "softmax", layers=2)
     assert same(run(model, inputs), alone)
 
@@ -125,7 +123,7 @@ def test_a_number_that_the_first_pass_proves_wrong_is_refused(training: bool) ->
         del model.unused  # in training, layers that do not run may have been dropped at random
     model.train(training)
     done = swap(model, uniform, layers=0)
-    message = r"layers\.0 was selected as layer 0, but runs as layer 2 in the forward pass: select it by its path"
+    message = r"layers\.0 .*layer 0, .*layer 2 "
     with pytest.raises(ValueError, match=message):
         model(x)
     done.undo()

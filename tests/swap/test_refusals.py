@@ -49,7 +49,7 @@ def test_cross_attention_of_equal_length_is_refused_too() -> None:
     crossing = "decoder.block.1.layer.1.EncDecAttention"
     with (
         swap(model, "symmetric", layers=crossing),
-        pytest.raises(ValueError, match="EncDecAttention: symmetric attends"),
+        pytest.raises(ValueError, match="EncDecAttention: symmetric"),
     ):
         run(model, equal)
     torch.manual_seed(0)
@@ -57,7 +57,7 @@ def test_cross_attention_of_equal_length_is_refused_too() -> None:
     x = encoder_inputs(padded=False)["src"]
     with swap(layer, "symmetric", layers="self_attn"):
         layer(x, x.flip(1))
-    with swap(layer, "symmetric"), pytest.raises(ValueError, match="multihead_attn: symmetric attends within one"):
+    with swap(layer, "symmetric"), pytest.raises(ValueError, match="multihead_attn: symmetric"):
         layer(x, x.flip(1))
 
 
@@ -91,7 +91,7 @@ class Reader(nn.Module):
 def test_fused_cross_attention_of_equal_length_is_refused_if_it_can_be_recognised() -> None:
     x = encoder_inputs(padded=False)["src"]
     for model in (Reader(CrossAttention()), Reader(Reading(), name="cross_attn"), Reader(Reading(), said=True)):
-        with swap(model, "symmetric"), pytest.raises(ValueError, match="symmetric attends within one sequence"):
+        with swap(model, "symmetric"), pytest.raises(ValueError, match="one sequence"):
             model.eval()(x, x.flip(1))
         with swap(model, "softmax"):
             model(x, x.flip(1))
@@ -106,7 +106,7 @@ def test_cross_attention_of_equal_length_is_refused_by_name_in_all_layers_too() 
     frames = model(**inputs, output_hidden_states=True).encoder_last_hidden_state.shape[1]
     ids = inputs["decoder_input_ids"][:, :1].expand(-1, frames)
     model.set_attn_implementation("clearhead-symmetric")
-    with pytest.raises(ValueError, match=f"{frames} queries attend to {frames} keys of another"):
+    with pytest.raises(ValueError, match=f"{frames} queries .*{frames} keys of another"):
         model(**{**inputs, "decoder_input_ids": ids})
     model.set_attn_implementation("clearhead-softmax")
     model(**{**inputs, "decoder_input_ids": ids})
@@ -115,20 +115,20 @@ def test_cross_attention_of_equal_length_is_refused_by_name_in_all_layers_too() 
 def test_invalid_layers_raise_an_error(typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses it before the function can")
-    with pytest.raises(ValueError, match='expected "all", numbers or paths as layers; got None'):
+    with pytest.raises(ValueError, match="got None"):
         swap(MODELS["bert"].make(), "softmax", layers=None)
 
 
 def test_unsupported_masks_raise_an_error() -> None:
     model, inputs = MODELS["bert"].make(), MODELS["bert"].inputs()
     model.set_attn_implementation("flex_attention")
-    with pytest.raises(ValueError, match=r"'flex_attention', whose masks cannot be read.*\"sdpa\""):
+    with pytest.raises(ValueError, match=r"'flex_attention'.*\"sdpa\""):
         swap(model, "softmax")
     assert clearhead.find_swaps(model) == ()
     model.set_attn_implementation("sdpa")
     done = swap(model, "softmax", layers=0)
     model.config._attn_implementation_internal = "flash_attention_2"
-    with pytest.raises(ValueError, match="its mask cannot be read"):
+    with pytest.raises(ValueError, match="mask cannot be read"):
         run(model, inputs)
     done.undo()
 
@@ -192,7 +192,7 @@ def test_a_description_whose_output_never_runs_is_refused() -> None:
 
     spec = AttentionSpec(module="Written", q="q", k="k", v="v", out="out", heads=4)
     model = nn.Sequential(Written()).eval()
-    with swap(model, "softmax", describe=[spec]), pytest.raises(ValueError, match="0 ran without its child 'out'"):
+    with swap(model, "softmax", describe=[spec]), pytest.raises(ValueError, match="child 'out'"):
         model(torch.randn(3, 7, 24))
 
 
@@ -216,7 +216,7 @@ def test_a_model_file_cannot_choose_the_attention(tmp_path: Any, name: str, key:
     MODELS["bert"].make().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, key: name}))
-    with pytest.raises(LoadError, match=r"names the attention backend .*, not trusted; remove it"):
+    with pytest.raises(LoadError, match=r"attention backend .*not trusted"):
         load_model(str(tmp_path), max_tokens=7)
 
 

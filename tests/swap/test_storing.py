@@ -78,7 +78,7 @@ def test_transformers_saves_the_note_but_does_not_apply_the_swap(tmp_path: Path)
     loaded = transformers.AutoModel.from_pretrained(tmp_path).eval()
     assert same(run(loaded, inputs), alone)
     assert find_swaps(loaded) == ()
-    with pytest.raises(ValueError, match="notes swapped attention, which loading does not apply"):
+    with pytest.raises(ValueError, match="swapped attention"):
         load_model(str(tmp_path), max_tokens=7)
     (restored,) = load_swaps(loaded)
     assert same(run(loaded, inputs), expected)
@@ -97,7 +97,7 @@ def test_parameters_saved_by_transformers_are_loaded(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     loaded = transformers.AutoModel.from_pretrained(tmp_path).eval()
     before = trace(loaded)
-    with pytest.raises(ValueError, match="parameters, which a config does not hold: give the folder"):
+    with pytest.raises(ValueError, match=r"parameters, .*folder"):
         load_swaps(loaded)
     assert trace(loaded) == before
     load_swaps(loaded, tmp_path)
@@ -125,12 +125,12 @@ def test_an_unnamed_operator_is_not_saved_but_noted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing is swapped"):
         save_swaps(model, tmp_path)
     swap(model, uniform, layers=0)
-    with pytest.raises(ValueError, match="only named operators can be saved"):
+    with pytest.raises(ValueError, match="named operators"):
         save_swaps(model, tmp_path)
     assert list(tmp_path.iterdir()) == []
     model.save_pretrained(tmp_path)
     loaded = transformers.AutoModel.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="'uniform' had no name that a file can hold: swap it in yourself"):
+    with pytest.raises(ValueError, match="'uniform' had no name"):
         load_swaps(loaded)
 
 
@@ -182,24 +182,24 @@ def test_stored_swaps_are_validated(case: str, in_config: bool, tmp_path: Path, 
 
 def test_missing_or_broken_files_are_named(tmp_path: Path) -> None:
     model = MODELS["bert"].make()
-    with pytest.raises(ValueError, match="the model's config notes no swap"):
+    with pytest.raises(ValueError, match="config notes no swap"):
         load_swaps(model)
-    with pytest.raises(ValueError, match="holds no swap; save_swaps"):
+    with pytest.raises(ValueError, match="holds no swap"):
         load_swaps(model, tmp_path)
     for broken in ("{", "[" * 100_000):
         (tmp_path / "clearhead-swap.json").write_text(broken)
-        with pytest.raises(ValueError, match=r"clearhead-swap\.json: .*(not valid|nested too deeply).* is damaged"):
+        with pytest.raises(ValueError, match=r"clearhead-swap\.json: .*(not valid|nested too deeply)"):
             load_swaps(model, tmp_path)
     done = swap(model, Gained(start=1.5), layers=0)
     save_swaps(model, tmp_path)
-    with pytest.raises(ValueError, match="the model has swaps already"):
+    with pytest.raises(ValueError, match="swaps already"):
         load_swaps(model, tmp_path)
     done.undo()
     (tmp_path / "clearhead-swap.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(ValueError, match=r"clearhead-swap\.safetensors has no checksum: it is damaged"):
+    with pytest.raises(ValueError, match=r"clearhead-swap\.safetensors has no checksum"):
         load_swaps(model, tmp_path)
     (tmp_path / "clearhead-swap.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"does not hold .*attention.self.clearhead_operator.gain"):
+    with pytest.raises(ValueError, match=r"attention\.self\.clearhead_operator\.gain"):
         load_swaps(model, tmp_path)
     assert find_swaps(model) == ()
 

@@ -230,7 +230,7 @@ def test_swaps_are_undone_in_any_order_and_cannot_be_stacked() -> None:
     first = swap(model, uniform, layers=0)
     only_first = run(model, inputs)
     second = swap(model, Symmetric(), layers=[1, 2])
-    with pytest.raises(ValueError, match=r"layers\.1\.self_attn has another operator already, symmetric: undo"):
+    with pytest.raises(ValueError, match=r"layers\.1\.self_attn .*symmetric"):
         swap(model, uniform, layers=[2, 1])
     assert clearhead.find_swaps(model) == (first, second)
     first.undo()
@@ -259,15 +259,15 @@ def test_layers_are_chosen_by_number_and_path(name: str) -> None:
 
 def test_operators_are_given_by_name_or_as_functions(typechecked: bool) -> None:
     model = MODELS["bert"].make()
-    with pytest.raises(ValueError, match="there is no operator 'sofmax'; choose from softmax, symmetric"):
+    with pytest.raises(ValueError, match=r"'sofmax'.* softmax, symmetric"):
         swap(model, "sofmax")
     for wrong in (Softmax,) if typechecked else (Softmax, 3):
-        with pytest.raises(ValueError, match="expected an operator, its name, or a function"):
+        with pytest.raises(ValueError, match="expected an operator"):
             swap(model, wrong)
     for wrong in (lambda q, k, v: v, nn.Linear(3, 3)):
-        with pytest.raises(ValueError, match=r"\(q, k, v, \*, mask, scale\); .* takes other arguments: wrap it"):
+        with pytest.raises(ValueError, match=r"\(q, k, v, \*, mask, scale\)"):
             swap(model, wrong)
-    with pytest.raises(ValueError, match="LayerNorm has no attention layer that could be found"):
+    with pytest.raises(ValueError, match="LayerNorm"):
         swap(nn.LayerNorm(3), "softmax")
     with swap(model, lambda q, k, v, *, mask, scale: v[..., :2]), pytest.raises(ValueError, match=r"expected .* got "):
         run(model, MODELS["bert"].inputs())
@@ -275,11 +275,9 @@ def test_operators_are_given_by_name_or_as_functions(typechecked: bool) -> None:
 
 def test_side_effects_of_a_swap_are_reported() -> None:
     llama, bert = MODELS["llama"].make(), MODELS["bert"].make()
-    with pytest.warns(
-        SwapWarning, match="symmetric does not use the queries of 3 layers: W_Q no longer acts.*2 query"
-    ) as _:
+    with pytest.warns(SwapWarning, match=r"queries of 3 layers: .*2 query") as _:
         swap(llama, "symmetric").undo()
-    with pytest.warns(SwapWarning, match=r"of encoder\.layer\.0\.attention\.self: W_Q") as warned:
+    with pytest.warns(SwapWarning, match=r"encoder\.layer\.0\.attention\.self: W_Q") as warned:
         swap(bert, "symmetric", layers=0).undo()
     assert "group" not in str(warned[0].message)
     with warnings.catch_warnings():
@@ -288,11 +286,11 @@ def test_side_effects_of_a_swap_are_reported() -> None:
         swap(clearhead.modules.SymmetricAttention(24, num_heads=4), "symmetric").undo()
     bert.train()
     with (
-        pytest.warns(SwapWarning, match="drops 10% of its weights in training; softmax has no dropout"),
+        pytest.warns(SwapWarning, match=r"10% .*dropout"),
         swap(bert, "softmax"),
     ):
         bert(**MODELS["bert"].inputs())
     encoder = MODELS["torch encoder"].make().layers[0].self_attn
     x = encoder_inputs(padded=False)["src"]
-    with pytest.warns(SwapWarning, match="called for attention weights; softmax has none"), swap(encoder, "softmax"):
+    with pytest.warns(SwapWarning, match="attention weights"), swap(encoder, "softmax"):
         assert encoder(x, x, x)[1] is None

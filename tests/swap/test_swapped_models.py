@@ -53,7 +53,7 @@ def test_a_swap_without_effect_raises_an_error() -> None:
     assert list(done.calls.values()) == [1, 1]
     model.use = False
     done = swap(model, "softmax", layers=[0, 1])
-    with pytest.raises(AttentionNotSeenError, match="softmax was never called in second: these layers did not run"):
+    with pytest.raises(AttentionNotSeenError, match="never called in second"):
         model(x)
     done.undo()
     model.train()
@@ -65,7 +65,7 @@ def test_a_swap_without_effect_raises_an_error() -> None:
         model(x[0] / (1 // 0))
     assert clearhead.find_swaps(model) == ()
     written = WrittenAttention()
-    with swap(written, "softmax"), pytest.raises(AttentionNotSeenError, match="ran without calling torch's scaled_dot"):
+    with swap(written, "softmax"), pytest.raises(AttentionNotSeenError, match="scaled_dot"):
         written(x)
 
 
@@ -94,7 +94,7 @@ def test_compiled_captured_and_scripted_models_raise_an_error() -> None:
     model = MODELS["torch encoder"].make()
     with pytest.raises(ValueError, match=r"swap model\._orig_mod"):
         swap(torch.compile(model), "softmax")
-    with pytest.raises(ValueError, match="a capture of this model is open"), torch.no_grad(), clearhead.capture(model):
+    with pytest.raises(ValueError, match=r"capture .*open"), torch.no_grad(), clearhead.capture(model):
         swap(model, "softmax")
     traced = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
     with pytest.raises(ValueError, match="scripted"):
@@ -146,7 +146,7 @@ def test_compiling_a_described_layer_raises_an_error(typechecked: bool) -> None:
     family = IDENTITY["mpnet"]
     model, inputs = family.make(), family.inputs()
     torch._dynamo.reset()
-    with swap(model, "softmax", layers=0), pytest.raises(Exception, match="compile without fullgraph"):
+    with swap(model, "softmax", layers=0), pytest.raises(Exception, match="fullgraph"):
         run(torch.compile(model, fullgraph=True, backend="eager"), inputs)
 
 
@@ -167,7 +167,7 @@ def test_capturing_a_swapped_model_records_the_operator(name: str) -> None:
     operands = (heads.q, heads.k, heads.v)
     difference = recomputed(*operands) - heads.out * rows
     assert float(difference.abs().max()) <= rounding_tolerance(recomputed, *operands)
-    with torch.no_grad(), pytest.raises(clearhead.AttentionNotSeenError, match=r"Symmetric\(\) is swapped in; undo it"):
+    with torch.no_grad(), pytest.raises(clearhead.AttentionNotSeenError, match=r"Symmetric\(\) is swapped in"):
         clearhead.check_fidelity(model, lambda: model(**inputs))
     done.undo()
     with torch.no_grad(), swap(model, "softmax", layers=1):

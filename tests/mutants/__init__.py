@@ -1,0 +1,1 @@
+"""Planted bugs, and the command that checks that the tests find them."""

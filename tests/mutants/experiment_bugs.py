@@ -1,0 +1,67 @@
+"""Planted bugs in the experiments: cache, runs, estimates, tables and attention maps."""
+
+from tests.mutants.mutant import Mutant
+
+HERE = "tests/experiments"
+MAPS, PETS, LAYERS = (f"{HERE}/crate/test_{name}.py" for name in ("attention_maps", "pets", "training"))
+CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES = (
+    f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates", "tables")
+)
+LOSS_FILE, PAPER_LOSS = "experiments/paper/projection_loss.py", f"{HERE}/paper/test_projection_loss.py"
+VECTORS_FILE, VECTORS = "experiments/paper/eigenvectors.py", f"{HERE}/paper/test_eigenvectors.py"
+COST_FILE, PAPER_COST = "experiments/paper/cost.py", f"{HERE}/paper/test_cost.py"
+
+MUTANTS = (
+    Mutant("maps: weights of another token", "attention_maps:attention_maps", "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),
+    Mutant("maps: class token's weight on itself included", "attention_maps:attention_maps", "weights[..., first:]", "weights[..., :y * x]", (MAPS,)),
+    Mutant("maps: mask ignored", "attention_maps:attention_maps", "scores = scores.masked_fill(~visible, -torch.inf)", "pass", (MAPS,)),
+    Mutant("maps: one patch too few", "attention_maps:foreground", "before < mass * share[..., -1:]", "share < mass * share[..., -1:]", (MAPS,)),
+    Mutant("maps: the smallest weights", "attention_maps:foreground", "flat.sort(dim=-1, descending=True, stable=True)", "flat.sort(dim=-1, descending=False, stable=True)", (MAPS,)),
+    Mutant("maps: patches mirrored", "attention_maps:upsampled", "patches.repeat_interleave(size[0] // y, dim=-2)", "patches.repeat_interleave(size[0] // y, dim=-2).flip(-1)", (MAPS,)),
+    Mutant("maps: borders counted", "attention_maps:overlap", "torch.ones_like(truth) if counted is None else counted", "torch.ones_like(truth)", (MAPS,)),
+    Mutant("maps: background left out", "attention_maps:overlap", "share(~predicted, ~truth)", "share(predicted, truth)", (MAPS,)),
+    Mutant("maps: the worst head", "attention_maps:best_head", "np.nanmean(by_head, axis=0).argmax", "np.nanmean(by_head, axis=0).argmin", (MAPS,)),
+    Mutant("pets: species read as breeds", "listed_images:read_pet_list", "int(fields[2])", "int(fields[1])", (PETS,)),
+    Mutant("pets: border counted as animal", "pets:read_pets", "masks == ANIMAL", "masks != BACKGROUND", (PETS,)),
+    Mutant("pets: names outside the folder accepted", "listed_images:read_pet_list", "not plain", "False", (PETS,)),
+    Mutant("pets: any mask values accepted", "pets:_trimap", "values.ndim != 2 or not bool(((values >= ANIMAL) & (values <= BORDER)).all())", "values.ndim != 2 and (not bool(((values >= ANIMAL) & (values <= BORDER)).all()))", (PETS,)),
+    Mutant("segmentation: best head on the images of its score", "segmentation:score_heads", "heads[::2]", "heads[1::2]", (f"{HERE}/crate/test_segmentation.py",)),
+    Mutant("layers: cached for any images", "training:measure", "images.test_images[:inputs]", "images.test_images[:1]", (LAYERS,)),
+    Mutant("models: torchvision not made importable", "preparing:_convert_gguf", "ensure_torchvision()", "", (f"{HERE}/models/test_preparing.py",)),
+    Mutant("projection loss: random values are the model's own", "projection_loss:_of_layer", "_of_values(space, queries, random_map_values(heads, draws=draws, seed=seed))", "own", (PAPER_LOSS,)),
+    Mutant("projection loss: terms added", "projection_loss:_of_values", "total - output", "total + output", (PAPER_LOSS,)),
+    Mutant("projection loss: queries are keys", "projection_loss:_of_layer", "heads.q", "heads.k", (PAPER_LOSS,)),
+    Mutant("projection loss: not measured before training", "projection_loss:_measure", "run.initial_model", "run.model", (PAPER_LOSS,)),
+    Mutant("captured heads: one head's map for all", "captured_heads:random_map_values", "x.of_head(head)", "x.of_head(0)", (PAPER_LOSS,)),
+    Mutant("study: another model before training", "study:StudyRun.initial_model", "self.seed", "0", (PAPER_LOSS,)),
+    Mutant("eigenvectors: least squares as the printed inverse", "published:recovered_vectors", "inverse.double() @ w", "w - w.mean(dim=-2, keepdim=True)", (VECTORS,)),
+    Mutant("eigenvectors: exactly singular accepted", "published:recovered_vectors", "bool(failed)", "False", (VECTORS,)),
+    Mutant("eigenvectors: the model's keys as random ones", "eigenvectors:_of_layer", "_of_values(random_space, heads.v)", "_of_values(space, heads.v)", (VECTORS,)),
+    Mutant("eigenvectors: the model's values as random ones", "eigenvectors:_of_layer", "random_map_values(heads, draws=1, seed=seed)[0]", "heads.v", (VECTORS,)),
+    Mutant("eigenvectors: the trained model as before training", "eigenvectors:_measure", "run.initial_model", "run.model", (VECTORS,)),
+    Mutant("memory: freed tensors stay counted", "peak_memory:_LiveBytes._count.forget", "self.now -= size", "pass", (PAPER_COST,)),
+    Mutant("memory: tensors changed in place counted", "peak_memory:_LiveBytes.__torch_dispatch__", "isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in inputs", "isinstance(leaf, Tensor)", (PAPER_COST,)),
+    Mutant("cost: forward passes in training mode", "cost:forward_seconds", "_build(settings).eval()", "_build(settings)", (PAPER_COST,)),
+    Mutant("cost: ratios to softmax only", "cost:_table", "_ratio(costs.forward, variant, REVIEWED_TO)", "_ratio(costs.forward, variant, BASELINE)", (PAPER_COST,)),
+    Mutant("cost: one operator for all variants", "cost:_model_settings", "settings['attention']", "'softmax'", (PAPER_COST,)),
+    Mutant("run: no measure after epochs", "run:run_recipe", "{**evaluate(model), **after_epoch(model)}", "evaluate(model)", ("tests/training/test_recipe_file.py",)),
+    Mutant("run: training images as held out", "run:held_out_images", "read_images(data).test_images", "read_images(data).train_images", ("tests/training/test_recipe_file.py",)),
+    Mutant("cache: key ignored", "stored_json:load_cached", "'result' in stored and stored.get('key') == _plain(key)", "'result' in stored", (CACHE,)),
+    Mutant("cache: code ignored", "cache:cached", "code_fingerprint(package)", "0", (CACHE,)),
+    Mutant("cache: damage without a notice", "stored_json:load_cached", "notice(f'{path} is damaged or has no checksum; measuring again')", "pass", (CACHE,)),
+    Mutant("cache: fingerprint without dtype", "storage:tensor_fingerprint", "(tuple(tensor.shape), tensor.dtype)", "tuple(tensor.shape)", (CACHE,)),
+    Mutant("checksum: not compared", "stored_json:read_json", "content.pop(CHECKSUM) != _checksum(content)", "not content.pop(CHECKSUM)", ("tests/test_stored_json.py", CACHE)),
+    Mutant("runs: one seed for all", "training_runs:train_run", "torch.Generator().manual_seed(recipe.seed)", "torch.Generator().manual_seed(0)", (RUNS,)),
+    Mutant("runs: images not identified", "training_runs:train_run", "{'model': sizes, 'data': images.name, 'contents': images.fingerprint(), **(describe or {})}", "{'model': sizes, 'data': images.name, **(describe or {})}", (RUNS,)),
+    Mutant("runs: any accuracy", "training_runs:TrainedRun.accuracy", "not 0 <= right <= images", "False", (RUNS,)),
+    Mutant("runs: warm-up longer than training", "training_runs:Plan.recipe_of", "min(self.recipe.warmup, epochs / 4)", "self.recipe.warmup", (RUNS,)),
+    Mutant("robustness: any count", "runs:Run.__post_init__", "not 0 <= self.clean <= self.images or any((not 0 <= right <= self.corrupted for right in counts))", "False and any((not 0 <= right <= self.corrupted for right in counts))", (f"{HERE}/robustness/test_report.py",)),
+    Mutant("estimates: unpaired seeds", "estimates:differences", "(ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys()))", "(a - b for a, b in zip(ours.values(), theirs.values()))", (ESTIMATES,)),
+    Mutant("estimates: unadjusted", "estimates:differences", "false_discovery_rate(np.array([_p_value(by_seed) for *_, by_seed in paired]))", "np.array([_p_value(by_seed) for *_, by_seed in paired])", (ESTIMATES,)),
+    Mutant("tables: bars as they are", "tables:as_markdown", "cell.replace('|', '\\\\|')", "cell", (EXPERIMENT,)),
+    Mutant("tables: low ranks dropped first", "tables:as_columns", "field.rank <= most", "field.rank >= most", (TABLES,)),
+    Mutant("experiment: damage as a result", "experiment:Experiment.last_run", "LastRun(headline=f'{path.name} is damaged; run the experiment again', day='unknown')", "LastRun(headline='', day='')", (EXPERIMENT,)),
+    Mutant("experiment: a path in the command", "experiment:Experiment.command", "request.data.name or '.'", "request.data", (EXPERIMENT,)),
+    Mutant("figures: no fixed ids", "figures:", "{'svg.hashsalt': 'clearhead', 'svg.fonttype': 'none', 'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'grid.color': '#e3e5e9', 'legend.frameon': False, 'legend.handlelength': 2.6}", "{'svg.hashsalt': None, 'svg.fonttype': 'none', 'font.size': 9, 'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'grid.color': '#e3e5e9', 'legend.frameon': False, 'legend.handlelength': 2.6}", (EXPERIMENT,)),
+    Mutant("figures: dated", "figures:_save", "{'Date': None}", "{}", (EXPERIMENT,)),
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Bugs of shards, checkpoints and devices."""
+
+from tests.mutants.mutant import Mutant
+
+SHARDS = "tests/audit/test_shards.py"
+MERGED = (f"{SHARDS}::test_merged_shards_equal_the_plain_audit",)
+RESUMED = (f"{SHARDS}::test_an_audit_that_is_interrupted_at_every_few_batches_equals_the_plain_audit",)
+REFUSED = (f"{SHARDS}::test_shards_that_are_missing_unfinished_or_of_another_audit_are_named",)
+ENGINE = ("tests/audit/test_engine.py",)
+DEVICES = ("tests/audit/test_devices.py",)
+WORKERS = ("tests/audit/test_workers.py",)
+TRANSFER = ("tests/audit/test_transfer.py",)
+
+MUTANTS = (
+    Mutant("shards: inputs are numbered from zero in each", "part_runs:_Runs._measure", "Measurement(theory, seed=setup.seed, controls=own, claims=theory.claims if setup.claims == 'all' else theory.deciding_claims, first=span.first, lead=span.lead_inputs, most=most, control_inputs=setup.control_inputs)", "Measurement(theory, seed=setup.seed, controls=own, claims=theory.claims if setup.claims == 'all' else theory.deciding_claims, lead=span.lead_inputs, most=most, control_inputs=setup.control_inputs)", MERGED),
+    Mutant("shards: no batches before the first group", "parts:span_of", "before > needed", "False", (SHARDS,)),
+    Mutant("shards: the group before is not needed", "engine:first_of_groups", "max(start // size - 1, 0)", "start // size", ENGINE),
+    Mutant("shards: groups of another shard are measured again", "engine:Measurement._end_group", "complete and last.number > layer.start", "complete", ENGINE),
+    Mutant("shards: groups with unusable inputs are measured", "engine:Measurement._end_group", "len(layer.waiting) == size", "True", ENGINE),
+    Mutant("shards: a batch is in no shard", "parts:Shard.batches", "total * self.number // self.count", "total * self.number // self.count - 1", (SHARDS,)),
+    Mutant("shards: inputs before the shard are measured again", "workers:observe", "lead and measurement.theory.grouping is None", "False", MERGED),
+    Mutant("shards: baselines are not merged", "finishing:_merged", "mine.merge(run)", "mine.merge(run) if run.baseline is None else None", MERGED),
+    Mutant("shards: the whole model in the last shard", "part_runs:_Runs.measure_model", "part.shard.number == 1", "part.shard.number == part.shard.count", MERGED),
+    Mutant("shards: other audits are merged", "shards:_require_one_audit", "if different: ...", "if False: ...", (SHARDS,)),
+    Mutant("shards: other settings are merged", "parts:Part.differences", "self.settings.get(key) != other.settings.get(key)", "False", (SHARDS,)),
+    Mutant("shards: other data are merged", "parts:Part.differences", "not self.manifest.data or not other.manifest.data", "True", (SHARDS,)),
+    Mutant("shards: unfinished ones are merged", "shards:_require_one_audit", "not part.complete", "False", REFUSED),
+    Mutant("shards: missing ones are not named", "shards:read_shards", "if missing: ...", "if False: ...", REFUSED),
+    Mutant("shards: batches that change are accepted", "part_runs:_Runs.measure_model", "run.batches and checksum.hexdigest() != self._scanned.checksums[run.batches - 1]", "False", (f"{SHARDS}::test_batches_that_cannot_be_divided_are_refused",)),
+    Mutant("shards: Slurm arrays start at one", "shards:shard_from_environment", "1 - least", "0", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),
+    Mutant("shards: ranks start at one", "shards:shard_from_environment", "number += 1", "", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),
+    Mutant("checkpoint: the first batch is measured again", "part_runs:_Runs._measure", "max(run.batches, of_shard.start)", "of_shard.start", RESUMED),
+    Mutant("checkpoint: the audit always starts again", "part_runs:measure_part", "_same_audit(checkpoint.read(setup.notice), part, setup.notice)", "_same_audit(checkpoint.read(setup.notice), part, setup.notice) and part", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
+    Mutant("checkpoint: another audit goes on", "part_runs:_same_audit", "saved.differences(part)", "[]", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
+    Mutant("checkpoint: other inputs go on", "scanned_batches:same_batches", "number == count and checksum.hexdigest() != expected", "False", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
+    Mutant("checkpoint: other inputs after the last batch", "scanned_batches:require_data", "part.shard.count == 1 and scan(batches).checksum != part.manifest.data", "False", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
+    Mutant("checkpoint: the file stays", "run:audit", "file.remove()", "", RESUMED),
+    Mutant("checkpoint: SIGTERM is an interrupt", "failure:TerminatedError.__init__", "128 + number", "130", ("tests/as_shipped/test_failure.py",)),
+    Mutant("checkpoint: the line does not say what caused it", "failure:RunInterruptedError.__init__", "f'ended by {cause}' if terminated else 'interrupted'", "'interrupted'", ("tests/as_shipped/test_interrupts.py",)),
+    Mutant("workers: a layer's calls go to several", "workers:Workers._owner", "layer % len(self._workers)", "id(object()) // 16 % len(self._workers)", WORKERS),
+    Mutant("workers: sums of the checkpoint are lost", "workers:Workers.begin", "self._owner(entry['layer']) == number", "False", WORKERS),
+    Mutant("workers: sums of one worker are lost", "workers:_united", "(entry for state in states for entry in state['layers'])", "(entry for state in states[:1] for entry in state['layers'])", WORKERS),
+    Mutant("workers: only the last run is collected", "workers:Workers.collect", "enumerate(self._runs)", "list(enumerate(self._runs))[-1:]", WORKERS),
+    Mutant("workers: inputs are numbered from zero", "workers:_work", "Measurement.from_state(s, by_key[s['theory']], first=first, lead=lead)", "Measurement.from_state(s, by_key[s['theory']], first=0, lead=0)", WORKERS),
+    Mutant("workers: calls wait without bound", "workers:_Worker.put", "self._is_full() or self.connection.poll()", "self.connection.poll()", WORKERS),
+    Mutant("workers: a killed one is not noticed", "workers:_Worker._answer", "(EOFError, OSError)", "ZeroDivisionError", WORKERS),
+    Mutant("workers: processes stay", "workers:_Worker.end", "self._process.kill(); self._process.join()", "", WORKERS),
+    Mutant("workers: strides are lost", "transfer:_Unpickler.persistent_load", "whole.as_strided(shape, stride, whole.storage_offset() + (start - first) // dtype.itemsize)", "whole.as_strided(shape, torch.empty(shape).stride(), whole.storage_offset() + (start - first) // dtype.itemsize)", TRANSFER),
+    Mutant("workers: the first range of a memory is used", "transfer:_Unpickler.persistent_load", "bisect_right(spans, start, key=lambda span: span[0]) - 1", "0", TRANSFER),
+    Mutant("workers: ranges that overlap are sent twice", "transfer:_united", "united and start <= united[-1][1]", "False", TRANSFER),
+    Mutant("workers: descriptors stay open", "transfer:Channel.receive", "os.close(descriptors[0])", "pass", TRANSFER),
+    Mutant("workers: the worker's error is not read", "workers:_Worker._answer", "if isinstance(answer, BaseException): raise answer", "", WORKERS),
+    Mutant("workers: memory with tensors on it is used again", "transfer:Channel.send", "{number for number in self._in_use if not self._received[number].in_use}", "{number for number in self._in_use}", TRANSFER),
+    Mutant("workers: small memory is used for more", "transfer:Channel._take", "[number for number in self._free if self._own[number].size >= size]", "[number for number in self._free]", TRANSFER),
+    Mutant("workers: memory is never used again", "transfer:Channel.receive", "self._free |= released", "", TRANSFER),
+    Mutant("workers: dropped memory stays", "transfer:Channel.receive", "del self._received[number]", "pass", TRANSFER),
+    Mutant("workers: what predictions were made of is sent", "engine:Measurement.predict", "if last: ...", "if False: ...", WORKERS),
+    Mutant("workers: the baseline leaves cores to idle workers", "part_runs:_Runs._measure", "self._workers is not None and own", "self._workers is not None", WORKERS),
+    Mutant("whole model: other columns in every run", "whole_model:_some_columns", "torch.randperm(width, generator=torch.Generator().manual_seed(seed))", "torch.randperm(width)", ("tests/audit/test_whole_model.py",)),
+    Mutant("whole model: all columns are held", "whole_model:_some_columns", "output[..., columns.to(output.device)]", "output", ("tests/audit/test_whole_model.py",)),
+    Mutant("workers: places in memory are lost", "transfer:_Pickler.persistent_id", "start - start % ALIGNMENT", "start", TRANSFER),
+    Mutant("workers: predictions wait for the main process", "part_runs:_Runs.measure_model", "self._workers.predict()", "pass", WORKERS),
+    Mutant("workers: the model takes their cores", "part_runs:_Runs._measure", "max(1, threads // 2)", "threads", WORKERS),
+    Mutant("memory: small processes return it", "memory:return_freed_memory", "held.heap + held.mapped > SMALL_PROCESS", "True", ("tests/numerics/test_memory.py",)),
+    Mutant("memory: returned however little", "memory:return_freed_memory", "held.freed > MOST_KEPT", "held.freed > 0", ("tests/numerics/test_memory.py",)),
+    Mutant("predictions: of fewer groups", "layers:MeasuredLayer.predict", "self.predictions.groups == self.groups", "True", ("tests/theories/max_margin/test_predictions.py",)),
+    Mutant("check: tensors of tokens are cut like inputs", "model_runs:first_inputs", "count not in shape[1:]", "True", ("tests/audit/test_run.py",)),
+    Mutant("check: other numbers of rows are cut", "model_runs:first_inputs", "shape and shape[0] == count and (count not in shape[1:])", "shape and count not in shape[1:]", ("tests/audit/test_run.py",)),
+    Mutant("sums: rows are kept twice as long", "rows:", "GROWTH = 1.25", "GROWTH = 4", ENGINE),
+    Mutant("sums: tuples become lists", "state_file:read_state.unpack", "tuple(unpack(value[_TUPLE]))", "unpack(value[_TUPLE])", MERGED),
+    Mutant("devices: batches follow weights that are not in memory", "placement:input_device", "(p.device for p in model.parameters() if not p.is_meta)", "(p.device for p in model.parameters())", DEVICES),
+    Mutant("devices: offloaded weights have no checksum", "placement:full_weights", "hook.weights_map[key]", "value", DEVICES),
+    Mutant("devices: FSDP frees the weights of maps", "linear_maps:MapTrace._kept", "linear_map is None or not self.copies", "True", DEVICES),
+    Mutant("devices: FSDP frees the weights of projections", "output_maps:OutputMap.__init__", "Tensor.clone if copies else Tensor.detach", "Tensor.detach", DEVICES),
+    Mutant("devices: FSDP frees the weights of norms", "residual:Residuals.note_layer_norm", "Tensor.clone if self._copies else Tensor.detach", "Tensor.detach", DEVICES),
+    Mutant("devices: divided heads are measured", "recording:Capture.__call__", "refuse_divided_heads(call.module, self.name_of(call), call.q, call.k, call.v)", "", DEVICES),
+    Mutant("devices: the measuring code is compiled", "placement:without_compiling", "'torch._dynamo' in sys.modules", "False", DEVICES),
+    Mutant("devices: every theory moves the tensors", "model_runs:_Observer.__call__", "heads.to(self._device)", "heads", DEVICES),
+    Mutant("devices: a tensor is moved for each field", "heads:Heads.to.move", "numbers not in moved", "True", DEVICES),
+)  # fmt: skip
