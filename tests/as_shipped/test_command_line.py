@@ -315,7 +315,7 @@ BAD = {
     "no such theory": (
         (*SMALL_AUDIT, "--theory", "magic"),
         {},
-        "no theory is called magic; installed theories: kernel-pca, max-margin, coding-rate, symmetry, attention-sinks",
+        "no theory is called magic; installed: kernel-pca, max-margin, coding-rate, symmetry, attention-sinks",
     ),
     "no such layer": ((*SMALL_AUDIT, "--layers", "0,5"), {}, "there is no layer 5"),
     "layers in words": ((*SMALL_AUDIT, "--layers", "first"), {}, "--layers takes numbers"),

@@ -81,5 +81,5 @@ def test_theories_are_found_by_name() -> None:
     ]  # fmt: skip
     assert [theory.key for theory in find_theories(["kernel-pca", "kernel-pca"])] == ["kernel-pca"]
     assert [theory.key for theory in find_theories(["symmetry", "kernel-pca"])] == ["symmetry", "kernel-pca"]
-    with pytest.raises(ValueError, match="no theory is called kernel; installed theories: kernel-pca, max-margin"):
+    with pytest.raises(ValueError, match="no theory is called kernel; installed: kernel-pca, max-margin"):
         find_theories(["kernel"])

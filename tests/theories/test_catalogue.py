@@ -93,7 +93,7 @@ def test_a_plug_in_cannot_replace_a_theory_of_clearhead(install) -> None:
 
 
 def test_unknown_keys_are_named() -> None:
-    with pytest.raises(InputError, match="no theory is called magic; installed theories: kernel-pca, max-margin"):
+    with pytest.raises(InputError, match="no theory is called magic; installed: kernel-pca, max-margin"):
         find_theories(["symmetry", "magic"])
 
 

@@ -1,18 +1,32 @@
-"""The installed theories, found through the entry-point group `clearhead.theories` and imported when they are used."""
+"""The installed theories: Clearhead's own, and those that other packages list in the group `clearhead.theories`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from clearhead.errors import InputError
+from clearhead.registry import Loaded, Registry
 from clearhead.theories.theory import TheoremCheck, Theory
 
-__all__ = ["LoadedTheories", "TheorySource", "all_theorems", "find_theories", "load_theories"]
+__all__ = ["THEORIES", "LoadedTheories", "TheorySource", "all_theorems", "find_theories", "load_theories"]
 
-GROUP = "clearhead.theories"
-OWN_PACKAGE = "clearhead"
-ORDER = ("kernel-pca", "max-margin", "coding-rate", "symmetry", "attention-sinks")
-"""The order of Clearhead's own theories; those of other packages follow by key."""
+
+def _expected(key: str, unit: Any) -> str:
+    return "" if isinstance(unit, Theory) and unit.key == key else f"a Theory with the key {key}"
+
+
+THEORIES = Registry[Theory](
+    "clearhead.theories",
+    "theory",
+    _expected,
+    {
+        "kernel-pca": "clearhead.theories.kernel_pca:THEORY",
+        "max-margin": "clearhead.theories.max_margin:THEORY",
+        "coding-rate": "clearhead.theories.coding_rate:THEORY",
+        "symmetry": "clearhead.theories.symmetry:THEORY",
+        "attention-sinks": "clearhead.theories.attention_sinks:THEORY",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +54,15 @@ def load_theories(keys: Sequence[str] = ()) -> LoadedTheories:
     Raise InputError for a named theory that is not installed or cannot be loaded. Without names, one that cannot be
     loaded is left out and listed in `failures`.
     """
-    installed, failures = _installed()
-    if not installed:
-        raise InputError("no theories are installed; Clearhead's own come with its package: pip install clearhead")
-    unknown = [key for key in keys if key not in installed]
+    unknown = [key for key in keys if key not in THEORIES.names()]
     if unknown:
-        raise InputError(f"no theory is called {', '.join(unknown)}; installed theories: {', '.join(installed)}")
-    theories, sources = [], []
-    for key in dict.fromkeys(keys) or installed:
-        entry = installed[key]
-        try:
-            theory = _load(entry)
-        except InputError as error:
-            if keys:
-                raise
-            failures.append(str(error))
-            continue
-        theories.append(theory)
-        sources.append(TheorySource(key=key, title=theory.title, package=_package(entry), version=_version(entry)))
-    return LoadedTheories(theories=tuple(theories), sources=tuple(sources), failures=tuple(failures))
+        raise InputError(f"no theory is called {', '.join(unknown)}; installed: {', '.join(THEORIES.names())}")
+    loaded = Loaded(units={key: THEORIES.get(key) for key in dict.fromkeys(keys)}) if keys else THEORIES.all()
+    return LoadedTheories(
+        theories=tuple(loaded.units.values()),
+        sources=tuple(_source(key, theory) for key, theory in loaded.units.items()),
+        failures=loaded.failures,
+    )
 
 
 def find_theories(keys: Sequence[str] = ()) -> list[Theory]:
@@ -79,39 +83,6 @@ def all_theorems(progress: Callable[[str, int, int], None] = lambda theory, done
     return checks
 
 
-def _installed() -> tuple[dict[str, EntryPoint], list[str]]:
-    """Return the entry points by key, Clearhead's own first, and one line for each key that two packages claim."""
-    rank = {key: number for number, key in enumerate(ORDER)}
-    entries = sorted(
-        entry_points(group=GROUP),
-        key=lambda e: (_package(e) != OWN_PACKAGE, rank.get(e.name, len(rank)), e.name, _package(e)),
-    )
-    installed: dict[str, EntryPoint] = {}
-    failures = []
-    for entry in entries:
-        other = installed.setdefault(entry.name, entry)
-        if other.value != entry.value:
-            failures.append(
-                f"the theory {entry.name} of {_package(entry)} is not used: {_package(other)} has one of that name"
-            )
-    return installed, failures
-
-
-def _load(entry: EntryPoint) -> Theory:
-    failure = f"the theory {entry.name} of {_package(entry)} cannot be loaded"
-    try:
-        theory = entry.load()
-    except Exception as error:
-        cause = " ".join(str(error).split())
-        raise InputError(f"{failure}: {type(error).__name__}: {cause}; reinstall or uninstall that package") from error
-    if not isinstance(theory, Theory) or theory.key != entry.name:
-        raise InputError(f"{failure}: {entry.value} is not a Theory with the key {entry.name}")
-    return theory
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "an unknown package"
-
-
-def _version(entry: EntryPoint) -> str:
-    return entry.dist.version if entry.dist is not None else ""
+def _source(key: str, theory: Theory) -> TheorySource:
+    source = THEORIES.source(key)
+    return TheorySource(key=key, title=theory.title, package=source.package, version=source.version)
