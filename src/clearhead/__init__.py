@@ -6,6 +6,8 @@ See what attention computes, test theories of it on your own models, and swap in
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from clearhead import rendering
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ _HOME = {
 }
 
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605
+
+
+rendering.import_when_needed(lambda: importlib.import_module("clearhead.report"))
 
 
 def __getattr__(name: str) -> Any:

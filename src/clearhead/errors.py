@@ -1,6 +1,6 @@
 """The exceptions Clearhead raises on purpose. Anything else that escapes is a defect."""
 
-__all__ = ["ClearheadError", "InputError", "NotEnoughMemoryError"]
+__all__ = ["ClearheadError", "InputError", "MissingPackageError", "NotEnoughMemoryError"]
 
 
 class ClearheadError(Exception):
@@ -13,3 +13,7 @@ class InputError(ClearheadError, ValueError):
 
 class NotEnoughMemoryError(ClearheadError, MemoryError):
     """A computation that does not fit into memory. The message names the bytes and what to change."""
+
+
+class MissingPackageError(InputError):
+    """A package of an optional extra that is not installed."""

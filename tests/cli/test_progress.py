@@ -2,16 +2,12 @@
 
 import io
 
-import pytest
 from rich.console import Console
 from rich.progress import Progress
 
 from clearhead.audit.baseline import BASELINE_DRAWS, BASELINE_INPUTS
 from clearhead.cli.audit_command import _Phases
 from clearhead.cli.console import ProgressBar
-from clearhead.cli.verify_command import check_theorems
-from clearhead.theories import catalogue
-from clearhead.theories.theory import Theory
 
 
 class Recorder(ProgressBar):
@@ -39,23 +35,6 @@ def test_all_runs_of_the_baseline_are_one_phase() -> None:
     total = 2 * BASELINE_DRAWS * BASELINE_INPUTS
     assert (finished[0], finished[-1]) == (0, total)
     assert {total for what, _, total in bar.updates if what == "measuring the baseline"} == {total}
-
-
-def test_verify_shows_each_theory_before_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    bar = Recorder()
-    checked: list[str] = []
-
-    def theory(title: str) -> Theory:
-        def theorems() -> list[object]:
-            assert len(bar.updates) == len(checked) + 1, "the phase is shown first"
-            checked.append(title)
-            return []
-
-        return Theory(key=title, title=title, claims=(), measure=lambda *_: {}, theorems=theorems)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(catalogue, "find_theories", lambda: [theory("one"), theory("two\x1b[2J")])
-    assert check_theorems(bar) == []
-    assert bar.updates == [("checking theorems: one", 0, 2), ("checking theorems: two?[2J", 1, 2)]
 
 
 def test_a_new_phase_has_its_own_clock() -> None:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from clearhead.experiments.estimates import differences, estimate
+from clearhead.experiments.estimates import differences
+from clearhead.experiments.tables import estimate
 
 ROUNDING = 1e-12
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from clearhead.experiments.estimates import estimate
 from clearhead.experiments.tables import (
     Field,
     as_columns,
     as_markdown,
     decimals,
+    estimate,
     mean_of,
     over_runs,
     percentage,

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from clearhead.report import audit_as_json, theorems_as_json, write_json
+from clearhead.report import audit_as_json, write_json
 from clearhead.report.json_file import audit_as_text
+from clearhead.report.theorem_table import theorems_as_json
 from tests.report.synthetic import DISPUTE
 
 

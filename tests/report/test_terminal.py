@@ -9,7 +9,8 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import judge, summarise
 from clearhead.audit.record import AuditRecord
 from clearhead.cli.verify_command import print_checks
-from clearhead.report import print_audit, print_theorems, render_html
+from clearhead.report import print_audit, render_html
+from clearhead.report.theorem_table import print_theorems
 from clearhead.report.wording import (
     agreement,
     amount_of_memory,

@@ -3,8 +3,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from clearhead.theories.catalogue import all_theorems
-from clearhead.theories.theory import TheoremCheck
+from clearhead.theories.theorem import TheoremCheck
+from clearhead.theories.theorems import all_theorems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.general import dot_product, embedded_gaussian, general_attention
-from clearhead.report.json_file import theorems_as_json
-from clearhead.report.theorem_table import print_theorems
-from clearhead.theories.theory import TheoremCheck
+from clearhead.report.theorem_table import print_theorems, theorems_as_json
+from clearhead.theories.theorem import TheoremCheck
 from tests.theorems.conftest import Verification
 
 SEEDS = st.integers(0, 2**31)

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from clearhead.audit.stored import StoredAudit, VerdictTable, read_audit
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array, Interval, RunningMoments, false_discovery_rate
 from clearhead.numerics.precision import machine_epsilon, resolution, tolerance
+from clearhead.rendering import render
 from clearhead.theories.theory import Unit
 
 __all__ = ["EQUAL", "RATE", "Comparison", "Difference", "Origin", "Outcome", "compare"]
@@ -149,7 +149,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain values, as comparison.json has them."""
-        values: dict[str, Any] = import_module("clearhead.report.comparison").comparison_as_json(self)
+        values: dict[str, Any] = render(self, "values")
         return values
 
     def to_pandas(self) -> Any:
@@ -166,11 +166,11 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return what was compared and what differs."""
-        return str(import_module("clearhead.report.comparison").comparison_text(self))
+        return str(render(self, "text"))
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook."""
-        return str(import_module("clearhead.report.comparison").comparison_fragment(self))
+        return str(render(self, "html"))
 
 
 Audited = AuditRecord | StoredAudit

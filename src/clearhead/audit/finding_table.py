@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from clearhead.audit.findings import Finding
 from clearhead.errors import InputError
+from clearhead.rendering import render
 
 __all__ = ["FindingTable"]
 
@@ -54,7 +54,7 @@ class FindingTable:
 
     def _repr_html_(self) -> str:
         """Return the findings as a table for a notebook."""
-        return str(import_module("clearhead.report.notebook").findings_html(self.findings))
+        return str(render(self, "html"))
 
     def __str__(self) -> str:
         """Return one line per finding."""

@@ -3,8 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from clearhead.audit.shown_inputs import ShownInput
 from clearhead.errors import InputError
 from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval, RunningMoments
+from clearhead.rendering import render
 from clearhead.theories.catalogue import TheorySource
 from clearhead.theories.theory import Dispute, PlainWords, WholeModelErrors
 
@@ -147,7 +146,7 @@ class AuditRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain values, as findings.json has them."""
-        values: dict[str, Any] = import_module("clearhead.report.json_file").audit_as_json(self)
+        values: dict[str, Any] = render(self, "values")
         return values
 
     def layer(self, number: int) -> FindingTable:
@@ -169,13 +168,8 @@ class AuditRecord:
 
     def __str__(self) -> str:
         """Return what was audited and the verdicts."""
-        return str(_notebook().summary_text(self))
+        return str(render(self, "text"))
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook."""
-        return str(_notebook().notebook_html(self))
-
-
-def _notebook() -> ModuleType:
-    # By name at the call: the report is built on this module, and a record can be used without it.
-    return import_module("clearhead.report.notebook")
+        return str(render(self, "html"))

@@ -4,20 +4,17 @@ import json
 from collections.abc import Sequence
 
 from clearhead.cli.console import ProgressBar, printing
-from clearhead.report.json_file import theorems_as_json
-from clearhead.report.theorem_table import print_theorems
+from clearhead.report.theorem_table import print_theorems, theorems_as_json
 from clearhead.report.wording import clean
-from clearhead.theories import catalogue
-from clearhead.theories.theory import TheoremCheck
+from clearhead.theories.theorem import TheoremCheck
+from clearhead.theories.theorems import all_theorems
 
 __all__ = ["check_theorems", "print_checks"]
 
 
 def check_theorems(bar: ProgressBar) -> list[TheoremCheck]:
     """Check the theorems of all theories."""
-    return catalogue.all_theorems(
-        lambda theory, done, total: bar.update(f"checking theorems: {clean(theory)}", done, total)
-    )
+    return all_theorems(lambda theory, done, total: bar.update(f"checking theorems: {clean(theory)}", done, total))
 
 
 def print_checks(checks: Sequence[TheoremCheck], *, as_json: bool) -> bool:

@@ -6,21 +6,13 @@ from typing import Literal
 
 import numpy as np
 
-from clearhead.numerics.moments import Interval, RunningMoments, false_discovery_rate
+from clearhead.experiments.tables import Estimate, estimate, moments_of
+from clearhead.numerics.moments import false_discovery_rate
 
-__all__ = ["Difference", "Estimate", "Verdict", "differences", "estimate"]
+__all__ = ["Difference", "Verdict", "differences"]
 
 Verdict = Literal["higher", "lower", "not distinguishable"]
 LEVEL = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """The mean over `count` seeds with its 95 % Student interval, which is None for fewer than two seeds."""
-
-    mean: float
-    interval: Interval | None
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +31,6 @@ class Difference:
     estimate: Estimate
     adjusted: float
     verdict: Verdict
-
-
-def estimate(values: Sequence[float]) -> Estimate | None:
-    """Return the mean of the values with its interval; None without values."""
-    if not values:
-        return None
-    moments = _moments(values)
-    low, high = (float(end[0]) for end in moments.interval())
-    return Estimate(
-        mean=float(moments.mean[0]), interval=Interval(low, high) if len(values) > 1 else None, count=len(values)
-    )
 
 
 def differences(
@@ -91,11 +72,4 @@ def _difference(measure: str, variant: str, baseline: str, by_seed: tuple[float,
 
 def _p_value(by_seed: Sequence[float]) -> float:
     same = max(by_seed) - min(by_seed) <= 1e-12 * max(map(abs, by_seed))
-    return 1.0 if same else float(_moments(by_seed).p_value()[0])
-
-
-def _moments(values: Sequence[float]) -> RunningMoments:
-    moments = RunningMoments((1,))
-    for value in values:
-        moments.add(np.array([value]))
-    return moments
+    return 1.0 if same else float(moments_of(by_seed).p_value()[0])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clearhead import __version__
-from clearhead.errors import InputError
+from clearhead.errors import MissingPackageError
 from clearhead.experiments.tables import Table, as_columns, as_markdown
 from clearhead.report.columns import Column
 from clearhead.stored_json import DamagedFileError, read_json, write_json, write_text
@@ -250,10 +250,6 @@ def processor() -> str:
 
     threads = torch.get_num_threads()
     return f"{platform.machine()} with {torch.backends.cpu.get_cpu_capability()}, {threads} thread(s)"
-
-
-class MissingPackageError(InputError):
-    """A package of an optional extra that is not installed."""
 
 
 def installed_version(package: str) -> str:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clearhead.errors import InputError
-from clearhead.experiments.estimates import estimate
-from clearhead.experiments.experiment import MissingPackageError
+from clearhead.errors import InputError, MissingPackageError
+from clearhead.experiments.tables import estimate
 from clearhead.numerics.moments import wilson_interval
 
 if TYPE_CHECKING:

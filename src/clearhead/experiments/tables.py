@@ -3,22 +3,35 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clearhead.experiments.estimates import Estimate, estimate
-from clearhead.numerics.moments import wilson_interval
+import numpy as np
+
+from clearhead.numerics.moments import Interval, RunningMoments, wilson_interval
 from clearhead.report.columns import Column, text_column
 
 __all__ = [
+    "Estimate",
     "Field",
     "Table",
     "as_columns",
     "as_markdown",
     "decimals",
+    "estimate",
     "mean_of",
+    "moments_of",
     "over_runs",
     "percentage",
     "plus_minus",
     "significant",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The mean over `count` seeds with its 95 % Student interval, which is None for fewer than two seeds."""
+
+    mean: float
+    interval: Interval | None
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,25 @@ def as_markdown(table: Table) -> str:
     rows = zip(*(field.cells for field in table), strict=True)
     lines = [[field.title for field in table], ["---"] * len(table), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Return the mean of the values with its interval; None without values."""
+    if not values:
+        return None
+    moments = moments_of(values)
+    low, high = (float(end[0]) for end in moments.interval())
+    return Estimate(
+        mean=float(moments.mean[0]), interval=Interval(low, high) if len(values) > 1 else None, count=len(values)
+    )
+
+
+def moments_of(values: Sequence[float]) -> RunningMoments:
+    """Return the moments of the values."""
+    moments = RunningMoments((1,))
+    for value in values:
+        moments.add(np.array([value]))
+    return moments
 
 
 def over_runs(values: Sequence[float | int | None]) -> Estimate | None:

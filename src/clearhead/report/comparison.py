@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from clearhead.audit.comparison import RATE, Comparison, Difference, Outcome
 from clearhead.audit.samples import ClaimSummary
+from clearhead.rendering import renders
 from clearhead.report.json_file import plain
 from clearhead.report.wording import clean, number
 from clearhead.theories.theory import Role, Unit
@@ -156,11 +157,13 @@ def location(difference: Difference) -> str:
     return f"layer {difference.layer}" + (f", head {difference.head}" if difference.claim.unit is Unit.HEAD else "")
 
 
+@renders(Comparison, "text")
 def comparison_text(comparison: Comparison) -> str:
     """Return what was compared, the answer, and a line for every primary claim that changed."""
     return "\n".join([compared(comparison), *_sentences(comparison), *(f"- {line}" for line in _claims(comparison))])
 
 
+@renders(Comparison, "html")
 def comparison_fragment(comparison: Comparison) -> str:
     """Return the same as an HTML fragment without scripts or styles; every string is escaped."""
     answer, *rest = _sentences(comparison)
@@ -194,6 +197,7 @@ def _claims(comparison: Comparison) -> list[str]:
     return lines
 
 
+@renders(Comparison, "values")
 def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as values that any JSON reader accepts, at full precision; NaN becomes null."""
     values = {field.name: getattr(comparison, field.name) for field in dataclasses.fields(comparison)}

@@ -1,9 +1,8 @@
-"""An audit, or a list of theorem checks, as plain JSON values: the facts that the terminal and the page show."""
+"""An audit as plain JSON values: the facts that the terminal and the page show."""
 
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,23 @@ from typing import Any
 from clearhead.audit.findings import ControlResult, Finding
 from clearhead.audit.record import AuditRecord
 from clearhead.numerics.moments import Array
+from clearhead.rendering import renders
 from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
 from clearhead.report.wording import closest_control, deciding_control, evidence, headline
-from clearhead.theories.theory import Claim, TheoremCheck
+from clearhead.theories.theory import Claim
 
 __all__ = [
     "AUDIT_FORMAT",
-    "THEOREMS_FORMAT",
     "audit_as_json",
     "audit_as_text",
     "plain",
-    "theorems_as_json",
     "write_json",
 ]
 
 AUDIT_FORMAT = "clearhead-audit/3"
-THEOREMS_FORMAT = "clearhead-theorems/2"
 
 
+@renders(AuditRecord, "values")
 def audit_as_json(record: AuditRecord) -> dict[str, Any]:
     """Return the whole record as values that any JSON reader accepts, at full precision.
 
@@ -143,19 +141,6 @@ def _finding(cell: Cell) -> dict[str, Any]:
 def _control(control: ControlResult) -> dict[str, Any]:
     return {
         name: value for name, value in plain(control).items() if name in ("value", "range", "draws", "seed", "p_value")
-    }
-
-
-def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:
-    """Return the theorem checks and how many hold, do not hold, and could not be checked."""
-    hold = sum(theorem.holds for theorem in theorems)
-    not_checked = sum(bool(theorem.missing) for theorem in theorems)
-    return {
-        "format": THEOREMS_FORMAT,
-        "hold": hold,
-        "do_not_hold": len(theorems) - hold - not_checked,
-        "not_checked": not_checked,
-        "theorems": [{**plain(theorem), "holds": None if theorem.missing else theorem.holds} for theorem in theorems],
     }
 
 

@@ -1,23 +1,27 @@
 """An audit as a short text and as an HTML fragment for notebooks: the verdicts of the leading claims."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from markupsafe import Markup
 
+from clearhead.audit.finding_table import FindingTable
 from clearhead.audit.findings import Finding
 from clearhead.audit.record import AuditRecord
+from clearhead.rendering import renders
 from clearhead.report.grid import arrange, leading
 from clearhead.report.wording import clean, evidence, headline, meaning, number, span
 
 __all__ = ["findings_html", "notebook_html", "summary_text"]
 
 
+@renders(AuditRecord, "text")
 def summary_text(record: AuditRecord) -> str:
     """Return what was audited and one line per leading claim."""
     lines = [_audited(record), *(f"- {verdict} {numbers}" for verdict, numbers, _ in _verdicts(record))]
     return "\n".join([*lines, *(f"note: {clean(note)}" for note in record.notes)])
 
 
+@renders(AuditRecord, "html")
 def notebook_html(record: AuditRecord) -> str:
     """Return the same, and what each verdict means, as an HTML fragment without scripts or styles.
 
@@ -31,10 +35,11 @@ def notebook_html(record: AuditRecord) -> str:
     return str(Markup("<div><p>{}</p><ul>{}</ul>{}</div>").format(_audited(record), verdicts, notes))
 
 
-def findings_html(findings: Sequence[Finding], *, most: int = 100) -> str:
+@renders(FindingTable, "html")
+def findings_html(findings: FindingTable, *, most: int = 100) -> str:
     """Return findings as an HTML table without scripts or styles, at most `most` rows; every string is escaped."""
     names = ("theory", "statistic", "layer", "head", "value", "95 % interval", "control", "predicted", "verdict")
-    rows = Markup("").join(_row("td", _cells(finding)) for finding in findings[:most])
+    rows = Markup("").join(_row("td", _cells(finding)) for finding in findings.findings[:most])
     note = f"{len(findings) - most:,} more rows: to_pandas() has all" if len(findings) > most else ""
     table = Markup("<table><thead>{}</thead><tbody>{}</tbody></table>").format(_row("th", names), rows)
     return str(Markup("<div>{}{}</div>").format(table, Markup("<p>{}</p>").format(note) if note else ""))

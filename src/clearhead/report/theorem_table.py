@@ -1,15 +1,19 @@
-"""Theorem checks in a terminal of any width."""
+"""Theorem checks in a terminal of any width, and as JSON values."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, text_column
-from clearhead.report.wording import clean, count_theorems, short
-from clearhead.theories.theory import TheoremCheck
+from clearhead.report.json_file import plain
+from clearhead.report.wording import clean, short
+from clearhead.theories.theorem import TheoremCheck
 
-__all__ = ["print_theorems"]
+__all__ = ["THEOREMS_FORMAT", "print_theorems", "theorems_as_json"]
+
+THEOREMS_FORMAT = "clearhead-theorems/2"
 
 
 def print_theorems(theorems: Sequence[TheoremCheck], console: Console) -> None:
@@ -23,7 +27,28 @@ def print_theorems(theorems: Sequence[TheoremCheck], console: Console) -> None:
     beneath = next(texts for candidate, texts in layouts if candidate is columns)
     if theorems:
         print_columns(columns, console, beneath=beneath)
-    print_line(Text(count_theorems(theorems), style="bold"), console)
+    print_line(Text(_count(theorems), style="bold"), console)
+
+
+def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:
+    """Return the theorem checks and how many hold, do not hold, and could not be checked."""
+    hold = sum(theorem.holds for theorem in theorems)
+    not_checked = sum(bool(theorem.missing) for theorem in theorems)
+    return {
+        "format": THEOREMS_FORMAT,
+        "hold": hold,
+        "do_not_hold": len(theorems) - hold - not_checked,
+        "not_checked": not_checked,
+        "theorems": [{**plain(theorem), "holds": None if theorem.missing else theorem.holds} for theorem in theorems],
+    }
+
+
+def _count(theorems: Sequence[TheoremCheck]) -> str:
+    """Count the statements that hold, those that do not and those that could not be checked."""
+    hold = sum(theorem.holds for theorem in theorems)
+    unchecked = sum(bool(theorem.missing) for theorem in theorems)
+    counts = f"{hold} hold, {len(theorems) - hold - unchecked} do not hold"
+    return f"{counts}, {unchecked} not checked" if unchecked else counts
 
 
 def _paragraph(theorem: TheoremCheck, *, residuals: bool = False) -> Text:

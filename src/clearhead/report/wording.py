@@ -1,13 +1,13 @@
 """Numbers and headlines in words, the same in the terminal, the page and a notebook."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from clearhead.audit.findings import Finding, NoEvidence, Verdict
 from clearhead.audit.judging import Summary
 from clearhead.numerics.memory import format_bytes
 from clearhead.numerics.moments import Interval
-from clearhead.theories.theory import Claim, PlainWords, Role, TheoremCheck, Unit
+from clearhead.theories.theory import Claim, PlainWords, Role, Unit
 
 __all__ = [
     "agreement",
@@ -16,7 +16,6 @@ __all__ = [
     "clean",
     "closest_control",
     "control_draws",
-    "count_theorems",
     "deciding_control",
     "duration",
     "evidence",
@@ -291,11 +290,3 @@ def skip_sentence(summary: Summary, reasons: Mapping[str, int]) -> str:
         )
         + "."
     )
-
-
-def count_theorems(theorems: Sequence[TheoremCheck]) -> str:
-    """Count the statements that hold, those that do not and those that could not be checked."""
-    hold = sum(theorem.holds for theorem in theorems)
-    unchecked = sum(bool(theorem.missing) for theorem in theorems)
-    counts = f"{hold} hold, {len(theorems) - hold - unchecked} do not hold"
-    return f"{counts}, {unchecked} not checked" if unchecked else counts

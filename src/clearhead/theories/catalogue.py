@@ -1,14 +1,14 @@
 """The installed theories: Clearhead's own, and those that other packages list in the group `clearhead.theories`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clearhead.errors import InputError
 from clearhead.registry import Loaded, Registry
-from clearhead.theories.theory import TheoremCheck, Theory
+from clearhead.theories.theory import Theory
 
-__all__ = ["THEORIES", "LoadedTheories", "TheorySource", "all_theorems", "find_theories", "load_theories"]
+__all__ = ["THEORIES", "LoadedTheories", "TheorySource", "find_theories", "load_theories"]
 
 
 def _expected(key: str, unit: Any) -> str:
@@ -68,19 +68,6 @@ def load_theories(keys: Sequence[str] = ()) -> LoadedTheories:
 def find_theories(keys: Sequence[str] = ()) -> list[Theory]:
     """Return the theories with these keys; all installed theories by default."""
     return list(load_theories(keys).theories)
-
-
-def all_theorems(progress: Callable[[str, int, int], None] = lambda theory, done, total: None) -> list[TheoremCheck]:
-    """Check every proved statement of every theory.
-
-    progress: called before each theory with its title, and with the numbers of theories done and in all
-    """
-    theories = find_theories()
-    checks: list[TheoremCheck] = []
-    for done, theory in enumerate(theories):
-        progress(theory.title, done, len(theories))
-        checks += theory.theorems()
-    return checks
 
 
 def _source(key: str, theory: Theory) -> TheorySource:

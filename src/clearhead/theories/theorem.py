@@ -10,9 +10,8 @@ from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
 from clearhead.numerics.threads import one_thread
-from clearhead.theories.theory import TheoremCheck
 
-__all__ = ["Residual", "Theorem", "check_theorems", "normal_tensor", "relative_residual"]
+__all__ = ["Residual", "Theorem", "TheoremCheck", "check_theorems", "normal_tensor", "relative_residual"]
 
 Residual = Callable[[torch.dtype], float]
 """Measures a residual on data rounded to the dtype."""
@@ -34,6 +33,37 @@ class Theorem:
     citation: str
     tolerance: float = 1e-12
     requires: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TheoremCheck:
+    """A proved statement verified numerically: its residuals, their tolerances, and a control that must exceed them.
+
+    id: short name by which documents cite the statement
+    residual, residual_single: measured in float64 and in float32; NaN if the check needs a package that is missing
+    missing: the package to install; "" if none is missing
+    """
+
+    source: str
+    id: str = ""
+    statement: str
+    residual: float
+    residual_single: float
+    tolerance: float
+    tolerance_single: float
+    control: str
+    control_residual: float
+    citation: str
+    missing: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """True if both residuals are within tolerance and the control's is at least 100 times the tolerance."""
+        return (
+            self.residual <= self.tolerance
+            and self.residual_single <= self.tolerance_single
+            and self.control_residual > 100 * self.tolerance_single
+        )
 
 
 def check_theorems(theorems: Sequence[Theorem], *, source: str) -> list[TheoremCheck]:

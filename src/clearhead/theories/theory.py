@@ -1,4 +1,4 @@
-"""A theory of attention as one object: its claims, how they are measured, what it needs and what is proved or disputed.
+"""A theory of attention as one object: its claims, how they are measured, what it needs and what is disputed.
 
 A theory defines what to compute on one example. The engine (`clearhead.audit.engine`) does the rest: batches, windows,
 masks, seeds, skipping, sums over examples, timing.
@@ -20,7 +20,7 @@ from clearhead.theories.reason import Reason
 
 __all__ = [
     "Claim", "Control", "Direction", "Dispute", "GroupPredictions", "Grouping", "Need", "Picture", "PlainWords",
-    "Position", "Requirement", "Role", "Sample", "Samples", "TheoremCheck", "Theory", "Unit", "WholeModelErrors",
+    "Position", "Requirement", "Role", "Sample", "Samples", "Theory", "Unit", "WholeModelErrors",
     "Windows",
 ]  # fmt: skip
 
@@ -258,7 +258,6 @@ class Theory:
     needs: what the theory needs beyond q, k, v and the mask
     whole_model: compares runs of the whole model on transformed inputs, given a function that runs it, a batch and
         the seed
-    theorems: verifies the theory's proved statements
     words: the theory and its verdicts for readers of another field
     picture: draws what the theory measures on one example, for the report; None if it cannot
     """
@@ -273,7 +272,6 @@ class Theory:
     grouping: Grouping | None = None
     needs: frozenset[Need] = frozenset()
     whole_model: Callable[[Callable[[Any], ModelOutput], Any, int], WholeModelErrors] | None = None
-    theorems: Callable[[], Sequence["TheoremCheck"]] = tuple
     dispute: "Dispute | None" = None
     words: PlainWords | None = None
     picture: Callable[[Example], Picture | None] | None = None
@@ -285,37 +283,6 @@ class Theory:
         required = {claim.requires.statistic for claim in primary if claim.requires is not None}
         return tuple(
             claim for claim in self.claims if claim.role in (Role.PRIMARY, Role.DEPTH) or claim.statistic in required
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TheoremCheck:
-    """A proved statement verified numerically: its residuals, their tolerances, and a control that must exceed them.
-
-    id: short name by which documents cite the statement
-    residual, residual_single: measured in float64 and in float32; NaN if the check needs a package that is missing
-    missing: the package to install; "" if none is missing
-    """
-
-    source: str
-    id: str = ""
-    statement: str
-    residual: float
-    residual_single: float
-    tolerance: float
-    tolerance_single: float
-    control: str
-    control_residual: float
-    citation: str
-    missing: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """True if both residuals are within tolerance and the control's is at least 100 times the tolerance."""
-        return (
-            self.residual <= self.tolerance
-            and self.residual_single <= self.tolerance_single
-            and self.control_residual > 100 * self.tolerance_single
         )
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clearhead.experiments.estimates import Difference, Estimate, differences, estimate
+from clearhead.experiments.estimates import Difference, differences
 from clearhead.experiments.robustness.runs import Run
 from clearhead.experiments.robustness.step_time import Ratio, StepTimes
 from clearhead.experiments.robustness.variants import Variant
+from clearhead.experiments.tables import Estimate, estimate
 from clearhead.robustness.corruptions import CORRUPTIONS, NOISES
 
 __all__ = ["CLEAN", "NOISE", "OTHER", "PRIMARY", "Comparison", "compare"]

@@ -3,10 +3,9 @@
 import dataclasses
 from typing import Any
 
-from clearhead.experiments.estimates import Estimate
 from clearhead.experiments.experiment import Report, installed_versions
 from clearhead.experiments.robustness.comparison import CLEAN, NOISE, OTHER, PRIMARY, Comparison
-from clearhead.experiments.tables import Field, Table
+from clearhead.experiments.tables import Estimate, Field, Table
 from clearhead.experiments.training_runs import Plan
 from clearhead.robustness.corruptions import CORRUPTIONS
 

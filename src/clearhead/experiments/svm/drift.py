@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clearhead.experiments.cache import measure_cells
-from clearhead.experiments.estimates import Estimate
 from clearhead.experiments.experiment import Experiment, Report, Request
 from clearhead.experiments.figures import finish_panel, make_panels, plot_mean
 from clearhead.experiments.svm.descent.attention_task import evaluate, evaluate_by_autograd
@@ -13,7 +12,7 @@ from clearhead.experiments.svm.descent.dynamics import train
 from clearhead.experiments.svm.descent.rules import Direct, Factored, NormalisedDescent
 from clearhead.experiments.svm.descent.solutions import PACKAGES, cosines, solve_all
 from clearhead.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead.experiments.tables import Field, Table, decimals, mean_of, over_runs, plus_minus
+from clearhead.experiments.tables import Estimate, Field, Table, decimals, mean_of, over_runs, plus_minus
 from clearhead.theories.max_margin import Norm
 
 if TYPE_CHECKING:

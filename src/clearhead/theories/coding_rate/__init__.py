@@ -10,7 +10,6 @@ from clearhead.theories.coding_rate.claims import (
 )
 from clearhead.theories.coding_rate.head_samples import Draws
 from clearhead.theories.coding_rate.measurement import CodingRate
-from clearhead.theories.coding_rate.theorems import theorems
 from clearhead.theories.theory import Need, PlainWords, Theory, Windows
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "TIED_CLAIMS",
     "Draws",
     "make_theory",
-    "theorems",
 ]
 
 WORDS = PlainWords(
@@ -46,7 +44,6 @@ def make_theory(*, eps: float = 0.5, draws: Draws | None = None) -> Theory:
         claims_of=measured.claims_of,
         windows=Windows.WHOLE,
         needs=frozenset({Need.RESIDUAL_STREAM, Need.WEIGHTS, Need.BASELINE}),
-        theorems=theorems,
         words=WORDS,
     )
 

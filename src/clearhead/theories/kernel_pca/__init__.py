@@ -13,10 +13,9 @@ from clearhead.theories.kernel_pca.dispute import DISPUTE
 from clearhead.theories.kernel_pca.kernels import KERNEL
 from clearhead.theories.kernel_pca.measurement import KernelPCA, spectrum
 from clearhead.theories.kernel_pca.spans import captured_variance
-from clearhead.theories.kernel_pca.theorems import theorems
 from clearhead.theories.theory import Claim, PlainWords, Theory
 
-__all__ = ["CAPTURED", "CLAIMS", "DISPUTE", "THEORY", "Draws", "captured_variance", "make_theory", "theorems"]
+__all__ = ["CAPTURED", "CLAIMS", "DISPUTE", "THEORY", "Draws", "captured_variance", "make_theory"]
 
 WORDS = PlainWords(
     says="Attention should work like principal component analysis: the values of a head pick out the directions along "
@@ -38,7 +37,6 @@ def make_theory(*, claims: Sequence[Claim] = CLAIMS, draws: Draws | None = None)
         claims=(*measured.claims, KERNEL),
         measure=measured.measure,
         claims_of=measured.claims_of,
-        theorems=theorems,
         words=WORDS,
         picture=spectrum,
         dispute=DISPUTE,

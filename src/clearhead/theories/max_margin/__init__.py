@@ -1,8 +1,7 @@
 """Attention as a support vector machine that selects tokens (Tarzanagh et al. 2023, arXiv 2308.16898, 2306.13596).
 
 Gradient descent converges in direction to the matrix of least norm that selects some tokens with a margin: the
-Frobenius norm if W itself is trained, the nuclear norm if its factors are. `attention_svm` solves for this matrix, and
-`multi_token_svm` solves for it if several tokens are selected at once.
+Frobenius norm if W itself is trained, the nuclear norm if its factors are. `attention_svm` solves for this matrix.
 """
 
 from clearhead.theories.max_margin.claims import CLAIMS, HEAD_SPACE_CLAIMS
@@ -10,10 +9,8 @@ from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, obs
 from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
 from clearhead.theories.max_margin.on_heads.picture import margins
 from clearhead.theories.max_margin.on_heads.predictions import KeptGroup
-from clearhead.theories.max_margin.svm.multi_token import MultiToken, multi_token_svm
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
-from clearhead.theories.max_margin.theorems import theorems
 from clearhead.theories.theory import Grouping, GroupPredictions, PlainWords, Theory, Windows
 
 __all__ = [
@@ -22,14 +19,11 @@ __all__ = [
     "Conflict",
     "MarginWarning",
     "MaxMargin",
-    "MultiToken",
     "Norm",
     "Sampling",
     "Status",
     "attention_svm",
     "make_theory",
-    "multi_token_svm",
-    "theorems",
 ]
 
 WORDS = PlainWords(
@@ -65,7 +59,6 @@ def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -
                 kept_types=(KeptGroup, Choice),
             ),
         ),
-        theorems=theorems,
         words=WORDS,
         picture=margins,
     )

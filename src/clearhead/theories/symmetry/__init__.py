@@ -27,7 +27,6 @@ from clearhead.theories.symmetry.measure import (
     invariance,
     relative_error,
 )
-from clearhead.theories.symmetry.theorems import theorems
 from clearhead.theories.symmetry.whole_model import permutation_errors
 from clearhead.theories.theory import PlainWords, Theory
 
@@ -50,7 +49,6 @@ __all__ = [
     "random_permutations",
     "relative_error",
     "rotations",
-    "theorems",
     "translations",
     "transpositions",
 ]
@@ -76,7 +74,6 @@ def make_theory(*, draws: int = 3) -> Theory:
         measure=PermutationSymmetry(draws).measure,
         applies=obstacle,
         whole_model=permutation_errors,
-        theorems=theorems,
         words=WORDS,
     )
 

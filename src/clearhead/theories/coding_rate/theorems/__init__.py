@@ -5,8 +5,7 @@ from clearhead.theories.coding_rate.theorems.optimum import OPTIMUM_THEOREMS
 from clearhead.theories.coding_rate.theorems.rate import RATE_THEOREMS
 from clearhead.theories.coding_rate.theorems.steps import STEP_THEOREMS
 from clearhead.theories.coding_rate.theorems.variational import VARIATIONAL_THEOREMS
-from clearhead.theories.theorem import check_theorems
-from clearhead.theories.theory import TheoremCheck
+from clearhead.theories.theorem import TheoremCheck, check_theorems
 
 __all__ = ["theorems"]
 

@@ -4,8 +4,7 @@ and the singular inverse of section 2.2.2."""
 from clearhead.theories.kernel_pca.theorems.axes import AXES_THEOREMS
 from clearhead.theories.kernel_pca.theorems.pursuit import PURSUIT_THEOREMS
 from clearhead.theories.kernel_pca.theorems.remarks import REMARKS, ROW_SUMS, SINGULAR_INVERSE
-from clearhead.theories.theorem import check_theorems
-from clearhead.theories.theory import TheoremCheck
+from clearhead.theories.theorem import TheoremCheck, check_theorems
 
 __all__ = ["theorems"]
 

@@ -2,8 +2,7 @@
 
 from clearhead.theories.max_margin.theorems.convergence import CONVERGENCE_THEOREMS
 from clearhead.theories.max_margin.theorems.svm import SVM_THEOREMS
-from clearhead.theories.theorem import check_theorems
-from clearhead.theories.theory import TheoremCheck
+from clearhead.theories.theorem import TheoremCheck, check_theorems
 
 __all__ = ["theorems"]
 

@@ -5,8 +5,7 @@ from clearhead.theories.symmetry.theorems.extensions import EXTENSION_THEOREMS
 from clearhead.theories.symmetry.theorems.image import IMAGE_THEOREMS
 from clearhead.theories.symmetry.theorems.operator import OPERATOR_THEOREMS, SIMILARITY_THEOREMS
 from clearhead.theories.symmetry.theorems.permutation import PERMUTATION_THEOREMS
-from clearhead.theories.theorem import check_theorems
-from clearhead.theories.theory import TheoremCheck
+from clearhead.theories.theorem import TheoremCheck, check_theorems
 
 __all__ = ["theorems"]
 
