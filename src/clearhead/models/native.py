@@ -3,20 +3,25 @@
 Both files carry a checksum and are refused if they do not match it.
 """
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.models.crate import Crate, CrateConfig, crate_from_json
 from clearhead.models.crate_autoencoder import CrateAutoencoder, CrateAutoencoderConfig, autoencoder_from_json
 from clearhead.models.crate_language import CrateLanguage, CrateLanguageConfig, language_from_json
+from clearhead.models.huggingface import Draw
 from clearhead.models.language import LanguageModel, LanguageModelConfig, language_model_from_json
+from clearhead.models.loading import MARKER, Loader
 from clearhead.models.objects import LoadError, first_line
+from clearhead.models.processors import Processor
 from clearhead.models.segmenter import Segmenter, segmenter_as_json, segmenter_from_json
 from clearhead.models.vit import (
     VisionTransformer,
@@ -27,10 +32,7 @@ from clearhead.operators.requirements import CHILD_NAME
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
 from clearhead.stored_json import read_json, write_json
 
-__all__ = ["KINDS", "MARKER", "draw_baseline", "is_native", "load_native", "save_native"]
-
-MARKER = "clearhead_model"
-"""The key of config.json that only Clearhead's own models have. Its value names the kind."""
+__all__ = ["KINDS", "LOADER", "draw_baseline", "is_native", "load_native", "native_processor", "save_native"]
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
@@ -109,6 +111,27 @@ def draw_baseline(model: nn.Module, seed: int) -> nn.Module:
     return baseline.eval()
 
 
+def native_processor(model: nn.Module) -> Processor | None:
+    """Return the processor of a model of Clearhead for square images; None for its other models.
+
+    Images are resized and have numbers from 0 to 1, which the model normalises itself.
+    """
+    config = getattr(model, "config", None)
+    size, channels = getattr(config, "image_size", None), getattr(config, "channels", None)
+    if size is None or channels not in (1, 3):
+        return None
+
+    def encode(images: Sequence[Any]) -> Mapping[str, Tensor]:
+        resized = [image.convert("L" if channels == 1 else "RGB").resize((size, size)) for image in images]
+        pixels = np.stack([np.asarray(image, dtype=np.float32).reshape(size, size, channels) for image in resized])
+        return {"images": torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255}
+
+    def refuse(*waves: Any) -> Any:
+        raise LoadError("the model reads images, not sound; give --images")
+
+    return Processor(images=encode, audio=refuse, rate=refuse)
+
+
 def _kind_of(model: nn.Module) -> str:
     for name, kind in KINDS.items():
         if type(model) is kind.model:
@@ -143,3 +166,16 @@ def _build(folder: Path, kind: str, config: Mapping[str, Any]) -> nn.Module:
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise LoadError(f"{folder / CONFIG_FILE} does not describe a {kind}: {first_line(error)}") from None
     return model
+
+
+def _load(folder: Path) -> tuple[nn.Module, Processor | None]:
+    model = load_native(folder)
+    return model, native_processor(model)
+
+
+def _draw(model: nn.Module) -> Draw | None:
+    return functools.partial(draw_baseline, model) if type(model) in {kind.model for kind in KINDS.values()} else None
+
+
+LOADER = Loader(reads=is_native, load=_load, draw=_draw)
+"""The loader of Clearhead's own models, for the instrument."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +14,7 @@ from clearhead.models.folder_checks import check_processor
 from clearhead.models.huggingface import OPTIONS, PROCESSOR_FILES, offline, quiet
 from clearhead.models.objects import LoadError, error_line, first_line
 
-__all__ = ["Processor", "folder_processor", "native_processor", "object_processor"]
+__all__ = ["Processor", "folder_processor", "object_processor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,27 +54,6 @@ def folder_processor(folder: Path, model: nn.Module) -> Processor | None:
             ) from error
 
     return _processor(load, model)
-
-
-def native_processor(model: nn.Module) -> Processor | None:
-    """Return the processor of a model of Clearhead for square images; None for its other models.
-
-    Images are resized and have numbers from 0 to 1, which the model normalises itself.
-    """
-    config = getattr(model, "config", None)
-    size, channels = getattr(config, "image_size", None), getattr(config, "channels", None)
-    if size is None or channels not in (1, 3):
-        return None
-
-    def encode(images: Sequence[Any]) -> Mapping[str, Tensor]:
-        resized = [image.convert("L" if channels == 1 else "RGB").resize((size, size)) for image in images]
-        pixels = np.stack([np.asarray(image, dtype=np.float32).reshape(size, size, channels) for image in resized])
-        return {"images": torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255}
-
-    def refuse(*waves: Any) -> Any:
-        raise LoadError("the model reads images, not sound; give --images")
-
-    return Processor(images=encode, audio=refuse, rate=refuse)
 
 
 def object_processor(made: Any, model: nn.Module) -> Processor:
