@@ -1,7 +1,7 @@
 # make audit      install everything, audit the default model on the default text, write clearhead-report/
 # make test       install everything, run every check
 # make docs       install everything, build the documentation site in build/site/index.html, without the network
-# make test-cpus  run the tests for each instruction set of this processor; not part of make test
+# make test-cpus  run the tests of arithmetic as other processors round, under 40 minutes; not part of make test
 # make sanitize   run the kernel on 10,000 random shapes under sanitizers, for each vector width
 # make faults     attack what Clearhead reads, writes and computes, about 15 minutes: docs/faults.md; not part of make test
 # make mutants    plant bugs one at a time and report which the tests miss, hours: docs/faults.md; not part of make test
@@ -24,12 +24,12 @@ REPORT_KERNEL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: audit test docs test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel browser clean faults mutants
+.PHONY: audit test docs test-cpus sanitize lint types contracts tests-typed tests-shipped tests-without-kernel tests-rounding browser clean faults mutants
 
 audit: $(VENV)/.ready-to-audit
 	@$(BIN)/clearhead audit $(ARGS)
 
-test: lint types contracts browser docs tests-typed tests-shipped tests-without-kernel
+test: lint types contracts browser docs tests-typed tests-shipped tests-without-kernel tests-rounding
 
 # Warnings are errors: broken links, missing pages, docstrings that cannot be read.
 docs: $(VENV)/.ready-for-docs
@@ -68,9 +68,14 @@ tests-typed: $(VENV)/.ready-to-test
 tests-shipped: $(VENV)/.ready-to-test
 	$(PYTEST)
 
-# Tolerances must hold on every processor: torch's loops and the kernel's variants round differently.
+# Tolerances must hold on every processor: torch's loops, BLAS libraries and the kernel's variants round differently.
 test-cpus: $(VENV)/.ready-to-test
-	$(BIN)/python tests/cpus.py -q -n $(WORKERS) --dist worksteal -m "not browser" $(ARGS)
+	$(BIN)/python tests/cpus.py -n $(WORKERS) --dist worksteal $(ARGS)
+
+# A sample of it. tests/audit/test_metamorphic.py compares the verdicts of whole audits.
+tests-rounding: $(VENV)/.ready-to-test
+	$(BIN)/python tests/cpus.py --rows 1 2 -n $(WORKERS) tests/numerics tests/audit/test_rounding.py \
+	  tests/audit/test_judging.py tests/theories/kernel_pca tests/theories/max_margin/test_measurement.py
 
 # Operators with a kernel must work without it.
 tests-without-kernel: $(VENV)/.ready-to-test

@@ -20,7 +20,7 @@ from clearhead.interfaces.torchvision_shim import ensure_torchvision  # noqa: E4
 ensure_torchvision()
 
 # Workers share the machine, and threads of one would wait for threads of the other.
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("CLEARHEAD_TEST_THREADS", "1")))
 
 settings.register_profile("clearhead", deadline=None, derandomize=True)
 settings.load_profile("clearhead")

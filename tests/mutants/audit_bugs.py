@@ -14,8 +14,27 @@ LOADED = ("tests/theories/test_catalogue.py",)
 SINKS = ("tests/theories/test_attention_sinks.py",)
 SYMMETRY = ("tests/theories/test_symmetry.py",)
 GROUPS = ("tests/theories/max_margin/test_measurement.py",)
+ROUNDING = ("tests/audit/test_rounding.py",)
+NOISE = ("tests/audit/test_metamorphic.py",)
 
 MUTANTS = (
+    Mutant("rounding: nothing is a tie", "precision:resolution", "np.asarray(relative * np.asarray(size, dtype=np.float64))", "0 * np.asarray(relative * np.asarray(size, dtype=np.float64))", ROUNDING),
+    Mutant("rounding: everything is a tie", "precision:resolution", "np.asarray(relative * np.asarray(size, dtype=np.float64))", "1e6 * np.asarray(relative * np.asarray(size, dtype=np.float64))", ROUNDING),
+    Mutant("rounding: below the noise floor", "precision:", "RESOLVED = 4", "RESOLVED = 0.01", NOISE),
+    Mutant("rounding: one resolution for all dtypes", "precision:resolution", "RESOLVED * machine_epsilon(dtype)", "RESOLVED * machine_epsilon(torch.float32)", ROUNDING),
+    Mutant("rounding: ties are undecided", "judging:_verdict", "if any((control.decisive and control.equal for control in finding.controls)): return Verdict.NO_EVIDENCE", "pass", ROUNDING),
+    Mutant("rounding: ties have no p-value", "moments:difference_p_value", "np.where(np.abs(difference) <= resolution, 1.0, np.nan)", "np.nan", ROUNDING),
+    Mutant("rounding: ties are significant", "moments:difference_p_value", "np.where(np.abs(difference) <= resolution, 1.0, np.nan)", "0.0", ROUNDING),
+    Mutant("rounding: a resolved constant difference is significant", "moments:difference_p_value", "np.where(np.abs(difference) <= resolution, 1.0, np.nan)", "np.where(np.abs(difference) <= resolution, 1.0, 0.0)", ROUNDING),
+    Mutant("rounding: noise is a spread", "moments:no_spread", "error <= resolution / np.sqrt(np.maximum(freedom, 0) + 1.0)", "error <= 0 * resolution", ROUNDING),
+    Mutant("rounding: ties keep their differences", "accumulators:_ControlSums.add", "np.where(np.abs(difference) <= resolution, 0.0, difference)", "difference", ROUNDING),
+    Mutant("rounding: another control overrules a tie", "findings:Finding.p_value", "if any((control.equal for control in known)): return 1.0", "pass", ROUNDING),
+    Mutant("rounding: only the head itself is moved", "judging:judge", "[move_by_rounding(f, *signs) for f in family]", "[move_by_rounding(f, *signs) if f is family[0] else f for f in family]", ROUNDING),
+    Mutant("rounding: nothing is borderline", "judging:judge", "finding.borderline or any((other.verdict is not finding.verdict for other in others))", "False", ROUNDING),
+    Mutant("rounding: a borderline mark is never removed by distance", "rounding:_moved", "value * control.resolution", "1e5 * value * control.resolution", ROUNDING),
+    Mutant("rounding: merged resolutions are lost", "accumulators:_ControlSums.merge", "np.fmax(self.resolution, other.resolution)", "self.resolution", ROUNDING),
+    Mutant("rounding: the whole that a share is of is ignored", "accumulators:ClaimSums.add", "np.fmax(np.abs(sample.value), size)", "np.abs(sample.value)", ROUNDING),
+    Mutant("rounding: the baseline resolves everything", "baseline:_against_all", "max(head.resolution, *(start.resolution for start in starts))", "0.0", ROUNDING),
     Mutant("engine: the same draws in every layer", "examples:make_examples.of_input", "heads.layer", "0", ENGINE),
     Mutant("engine: the same draws on every input", "examples:make_examples.of_input", "first + index + 1", "1", ENGINE),
     Mutant("engine: the same draws in every window", "examples:make_examples.of_input", "Random(*entropy, window)", "Random(*entropy, 0)", ENGINE),

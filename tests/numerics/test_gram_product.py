@@ -63,6 +63,6 @@ def test_results_are_bit_identical_for_any_number_of_threads(tile: int, monkeypa
     for count in (2, 5):
         for one, other in zip(alone, on_threads(count, found), strict=True):
             assert torch.equal(one, other)
-    # Control: another order of summation changes bits.
-    monkeypatch.setattr(gram_product, "SHARES", 1)
-    assert torch.equal(alone[1], on_threads(1, found)[1]) == (tile == 2**20)
+    if tile == 2**12:  # control: another order of summation changes bits; the large tile holds all in one sum
+        monkeypatch.setattr(gram_product, "SHARES", 1)
+        assert not torch.equal(alone[1], on_threads(1, found)[1])

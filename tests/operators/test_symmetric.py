@@ -17,6 +17,7 @@ from clearhead.operators.symmetric_kernel import symmetric
 from clearhead.private_names import DispatchMode
 from clearhead.shapes import ShapeError, check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
+from clearhead.testing.operators import VALUE_WIDTH
 from tests.operators.contract import run_check
 from tests.operators.paths import PATHS, forced
 
@@ -34,6 +35,7 @@ def subject(**options) -> OperatorSubject:
         operator=functools.partial(with_queries, functools.partial(symmetric_attention, **options)),
         reference=functools.partial(with_queries, functools.partial(reference.symmetric_attention, **options)),
         square=True,
+        terms=2 * VALUE_WIDTH,  # of the gradient for k: each T_ij adds A_i.B_j and A_j.B_i
     )
 
 
