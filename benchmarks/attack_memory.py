@@ -15,8 +15,8 @@ import sys
 
 import torch
 
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead.robustness.evaluation import attack
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.robustness.evaluation import attack
 
 
 def peak() -> float:

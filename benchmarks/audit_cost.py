@@ -150,7 +150,7 @@ def _processor_time() -> float:
 
 def _demo() -> tuple[torch.nn.Module, list[object]]:
     from clearhead.data.text import default_passages, text_batches
-    from clearhead.models.loading import DEFAULT_MODEL, load_model
+    from clearhead.loading.model import DEFAULT_MODEL, load_model
 
     loaded = load_model(DEFAULT_MODEL, max_tokens=256)
     assert loaded.encode is not None

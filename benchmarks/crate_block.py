@@ -14,7 +14,7 @@ import torch
 from timing import named, ratio, state, timed
 from torch import Tensor
 
-from clearhead.models.crate import CrateBlock, CrateConfig
+from clearhead_lab.models.crate import CrateBlock, CrateConfig
 
 SHAPES = ((16, 197, 384, 6), (4, 1025, 384, 6))
 

@@ -23,10 +23,10 @@ from statistics import median
 import numpy as np
 import torch
 
-from clearhead.data.augmentation import Augmentation, image_transform
-from clearhead.data.batches import SampleBatches
-from clearhead.data.samples import open_samples
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
+from clearhead_lab.data.augmentation import Augmentation, image_transform
+from clearhead_lab.data.batches import SampleBatches
+from clearhead_lab.data.samples import open_samples
 
 ROUNDS, RAND_AUGMENT = 7, "rand-m9-mstd0.5-inc1"
 

@@ -19,10 +19,10 @@ from timing import forward_and_backward, named, normal, plain, ratio, resident, 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import RPCAttention, SymmetricAttention
 from clearhead.numerics.component_pursuit import soft_threshold
 from clearhead.operators import clamped_key_attention, preset, rpc_attention
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 
 PRESETS = ("code-2024-10", "paper")
 SHAPES = ((32, 3, 197), (1, 2, 4096))

@@ -13,9 +13,9 @@ from statistics import quantiles
 
 import torch
 
-from clearhead.training.loop import Stepper
-from clearhead.training.recipe_file import read_recipe_file
-from clearhead.training.run import Loading, prepare_run
+from clearhead_lab.training.loop import Stepper
+from clearhead_lab.training.recipe_file import read_recipe_file
+from clearhead_lab.training.run import Loading, prepare_run
 
 WARM_UP = 3
 

@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from clearhead.interfaces import AttentionNotSeenError as AttentionNotSeenError
     from clearhead.interfaces import AttentionSpec as AttentionSpec
     from clearhead.interfaces.torchvision_shim import ensure_torchvision as ensure_torchvision
-    from clearhead.models.loading import load_model as load_model
+    from clearhead.loading.model import load_model as load_model
     from clearhead.report.folder import write_report as write_report
-    from clearhead.robustness.evaluation import attack as attack
-    from clearhead.robustness.record import Robustness as Robustness
     from clearhead.shapes import ShapeError as ShapeError
     from clearhead.testing import check_attention as check_attention
 
@@ -53,12 +51,10 @@ _HOME = {
     "Finding": "clearhead.audit.findings",
     "Heads": "clearhead.heads",
     "InputError": "clearhead.errors",
-    "Robustness": "clearhead.robustness.record",
     "ShapeError": "clearhead.shapes",
     "Swap": "clearhead._swap",
     "SwapWarning": "clearhead._swap",
     "Verdict": "clearhead.audit.findings",
-    "attack": "clearhead.robustness.evaluation",
     "audit": "",
     "capture": "clearhead._capture",
     "check_attention": "clearhead.testing",
@@ -66,7 +62,7 @@ _HOME = {
     "compare": "clearhead.audit.comparison",
     "ensure_torchvision": "clearhead.interfaces.torchvision_shim",
     "find_swaps": "clearhead._swap",
-    "load_model": "clearhead.models.loading",
+    "load_model": "clearhead.loading.model",
     "load_swaps": "clearhead._swap",
     "modules": "",
     "operators": "",
@@ -76,6 +72,9 @@ _HOME = {
     "write_report": "clearhead.report.folder",
 }
 
+_LABORATORY = ("Robustness", "attack")
+"""Names that moved to the laboratory."""
+
 __all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605
 
 
@@ -83,6 +82,8 @@ rendering.import_when_needed(lambda: importlib.import_module("clearhead.report")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _LABORATORY:
+        raise AttributeError(f"clearhead.{name} is clearhead_lab.{name} now; pip install clearhead-lab")
     if name not in _HOME:
         raise AttributeError(f"module 'clearhead' has no attribute {name!r}")
     home = _HOME[name]

@@ -233,8 +233,8 @@ def test_verify_checks_each_theorem_and_exits_with_zero(here: Path, warm: WarmCo
 def _with_a_theorem_that_fails(here: Path) -> list[str]:
     """Return the command with the theorems of one theory, of which the first fails."""
     (here / "broken.py").write_text(
-        "import dataclasses, clearhead.cli.verify_command as c\n"
-        "from clearhead.theories.kernel_pca.theorems import theorems\n"
+        "import dataclasses, clearhead_lab.cli.verify_command as c\n"
+        "from clearhead_lab.theorems.kernel_pca import theorems\n"
         "whole = theorems()\n"
         "c.all_theorems = lambda progress: [dataclasses.replace(whole[0], residual=1.0), *whole[1:]]\n"
         "from clearhead.cli.main import run\nrun()\n"

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from clearhead.audit.checkpoint import Checkpoint
-from clearhead.cli import audit_command, reproduce_command
+from clearhead.cli import audit_command
 from clearhead.cli.audit_command import AuditRequest, run_audit
 from clearhead.cli.failure import RunInterruptedError, TerminatedError
 from clearhead.cli.options import Baseline, Claims
 from clearhead.report.folder import ReportFolder
+from clearhead_lab.cli import reproduce_command
 
 BAR: Any = SimpleNamespace(update=lambda *_: None, notice=lambda line: None)
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC = [
     "AttentionNotSeenError", "AttentionSpec", "AuditRecord", "ClearheadError", "Comparison", "Finding", "Heads",
-    "InputError", "Robustness", "ShapeError", "Swap", "SwapWarning", "Verdict", "__version__",
-    "attack", "audit", "capture", "check_attention", "check_fidelity", "compare", "ensure_torchvision", "find_swaps",
+    "InputError", "ShapeError", "Swap", "SwapWarning", "Verdict", "__version__",
+    "audit", "capture", "check_attention", "check_fidelity", "compare", "ensure_torchvision", "find_swaps",
     "load_model", "load_swaps", "modules", "operators", "register_huggingface", "save_swaps", "swap", "write_report",
 ]  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_the_readme_shows_code_early_and_its_commands_exist() -> None:
     for name in re.findall(r"\bch\.(\w+)", readme):
         assert name in PUBLIC
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {"hf", "timm", "plots", "tables", "audio", "train", "attacks", "corruptions", "demo", "all"} == set(extras)
+    assert {"hf", "timm", "plots", "tables", "audio", "demo", "all"} == set(extras)
 
 
 def test_torch_is_pinned_by_the_constraints_alone() -> None:
@@ -119,32 +119,49 @@ def test_torch_is_pinned_by_the_constraints_alone() -> None:
     assert "--constraint constraints.txt" in (ROOT / "Makefile").read_text()
 
 
+DOWN = "imports of the instrument point down"
 BREAKS = {
-    "the audit writes no report": ("audit/run.py", "import clearhead.report.folder", "imports point down"),
-    "data knows no training": ("data/text.py", "import clearhead.training.loop", "imports point down"),
-    "corruptions know no training": (
-        "robustness/sweep.py",
-        "import clearhead.training.evaluation",
-        "imports point down",
+    "no audit knows an experiment": (
+        "audit/run.py",
+        "import clearhead_lab.experiments",
+        "the instrument does not import",
     ),
-    "no audit knows an experiment": ("audit/run.py", "import clearhead.experiments.experiment", "imports point down"),
-    "upwards": ("numerics/precision.py", "import clearhead.audit.findings", "imports point down"),
-    "the kernel stands alone": ("kernels/library.py", "import clearhead.numerics.precision", "imports point down"),
+    "no record knows its page": (
+        "report/html.py",
+        "import clearhead_lab.robustness.png",
+        "the instrument does not import",
+    ),
+    "the audit writes no report": ("audit/run.py", "import clearhead.report.folder", DOWN),
+    "upwards": ("numerics/precision.py", "import clearhead.audit.findings", DOWN),
+    "the kernel stands alone": ("kernels/library.py", "import clearhead.numerics.precision", DOWN),
     "theories get no models": ("theories/theory.py", "import clearhead.interfaces", "theories get tensors"),
     "theories apart": ("theories/symmetry/claim.py", "import clearhead.theories.kernel_pca", "theories do not import"),
     "no transformers below": ("interfaces/huggingface.py", "import transformers", "the foundation needs torch"),
+    "data knows no training": (
+        "lab:data/batches.py",
+        "import clearhead_lab.training.loop",
+        "imports of the lab",
+    ),
+    "corruptions know no training": (
+        "lab:robustness/sweep.py",
+        "import clearhead_lab.training.evaluation",
+        "imports of the lab",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BREAKS)
 def test_each_import_contract_can_fail(tmp_path: Path, case: str) -> None:
     file, line, contract = BREAKS[case]
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    folders = {"": tmp_path / "src" / "clearhead", "lab": tmp_path / "lab" / "src" / "clearhead_lab"}
+    for folder in folders.values():
+        shutil.copytree(ROOT / folder.relative_to(tmp_path), folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    broken = tmp_path / "src" / "clearhead" / file
+    distribution, _, name = file.rpartition(":")
+    broken = folders[distribution] / name
     broken.write_text(broken.read_text() + f"\n{line}\n")
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'src')!r})\n"
+        f"import sys; sys.path[:0] = {[str(folder.parent) for folder in folders.values()]!r}\n"
         "from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     )
     done = subprocess.run(
@@ -162,6 +179,6 @@ def test_no_package_has_a_vague_name() -> None:
 
 def test_the_command_names_the_default_model_without_loading_it() -> None:
     from clearhead.cli import main
-    from clearhead.models import loading
+    from clearhead.loading import model as loading
 
     assert main.DEFAULT_MODEL == loading.DEFAULT_MODEL

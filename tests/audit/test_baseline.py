@@ -19,7 +19,7 @@ from clearhead.audit.judging import judge
 from clearhead.audit.run import AuditError, audit
 from clearhead.audit.samples import ClaimSamples, ClaimSummary
 from clearhead.errors import InputError
-from clearhead.models.norms import norm_values
+from clearhead.loading.norms import norm_values
 from clearhead.numerics.moments import Interval, prediction_p_value
 from clearhead.report.json_file import audit_as_json
 from clearhead.theories.theory import Unit

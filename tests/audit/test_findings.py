@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.audit.findings import ControlResult, Finding, Verdict
-from clearhead.theories.theorem import TheoremCheck
+from clearhead_lab.theorems.theorem import TheoremCheck
 from tests.audit.synthetic_findings import CLAIM, LOWER, control, finding
 
 

@@ -21,7 +21,7 @@ from clearhead.audit.model_runs import first_inputs
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
-from clearhead.models.loading import baseline_draw
+from clearhead.loading.model import baseline_draw
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.report.folder import write_report
 from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin

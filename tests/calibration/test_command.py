@@ -18,8 +18,8 @@ from clearhead.cli.calibrate_command import as_page, draw_power, planted_table, 
 from clearhead.cli.console import ProgressBar
 from clearhead.cli.failure import CommandError, RunInterruptedError
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.models.huggingface import baseline_of
-from clearhead.models.loading import LoadedModel
+from clearhead.loading.huggingface import baseline_of
+from clearhead.loading.model import LoadedModel
 from clearhead.report import calibration as cited
 from clearhead.report.html import render_html
 from clearhead.report.terminal import print_audit

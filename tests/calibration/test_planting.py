@@ -10,9 +10,9 @@ from clearhead.calibration.planted_model import Planted, Shape
 from clearhead.calibration.planting import PLANTS, coding_rate, max_margin
 from clearhead.heads import Heads
 from clearhead.numerics.precision import tolerance
-from clearhead.theories.coding_rate.steps import exact_step
 from clearhead.theories.kernel_pca import captured_variance
 from clearhead.theories.max_margin import attention_svm
+from clearhead_lab.theorems.coding_rate.steps import exact_step
 
 SHAPE = Shape(layers=3, heads=4, head_dim=5, width=23, tokens=17, inputs=7)
 ROUNDING = 100 * tolerance(torch.float64, terms=SHAPE.tokens * SHAPE.width)

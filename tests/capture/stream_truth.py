@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.models.crate import Crate, CrateConfig, Form
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.models.crate import Crate, CrateConfig, Form
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from tests.interfaces.zoo import FAMILIES, Family, _size, _t5_inputs, _text, _timm, _timm_images, _transformers
 
 IN, OUT = "in", "out"

@@ -14,10 +14,10 @@ from clearhead.cli.audit_command import AuditRequest, run_audit
 from clearhead.cli.console import progress_bar
 from clearhead.cli.failure import CommandError
 from clearhead.cli.main import Baseline, Claims
-from clearhead.cli.reproduce_command import print_outcome, run_experiment
 from clearhead.data.text import default_passages
-from clearhead.experiments.experiment import Outcome
-from clearhead.models.loading import LoadedModel
+from clearhead.loading.model import LoadedModel
+from clearhead_lab.cli.reproduce_command import print_outcome, run_experiment
+from clearhead_lab.experiments.experiment import Outcome
 
 OPTIONS: dict[str, Any] = {
     "model": "folder", "text": None, "batches": None, "layers": None, "theories": (), "inputs": None,

@@ -12,10 +12,10 @@ from clearhead.audit.run import audit
 from clearhead.cli.audit_command import AuditRequest
 from clearhead.cli.failure import CommandError
 from clearhead.cli.inputs import Inputs, find_source, make_inputs
-from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.native import save_native
-from clearhead.models.objects import LoadError
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.loading.model import LoadedModel, load_model
+from clearhead.loading.objects import LoadError
+from clearhead_lab.models.native import save_native
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from tests.cli.test_commands import OPTIONS
 from tests.data.test_media import RATE, tone, write_wav
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.errors import ClearheadError
-from clearhead.models.loading import load_model
+from clearhead.loading.model import load_model
 from tests.faults.current_folder import make_model_folder
 
 SECONDS, BYTES = 20, 2**30

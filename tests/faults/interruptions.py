@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from clearhead.errors import ClearheadError
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.storage import lock_folder, read_tensors
-from clearhead.training.batches import TensorBatches
-from clearhead.training.loop import read_log, train
-from clearhead.training.recipe import Recipe
-from clearhead.training.tasks import Classification
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.training.batches import TensorBatches
+from clearhead_lab.training.loop import read_log, train
+from clearhead_lab.training.recipe import Recipe
+from clearhead_lab.training.tasks import Classification
 
 CONFIG = VisionTransformerConfig(
     image_size=4, patch_size=2, channels=1, classes=2, width=6, layers=1, heads=2, mlp_width=5

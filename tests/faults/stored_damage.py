@@ -18,17 +18,17 @@ import torch
 from torch import nn
 
 from clearhead.errors import ClearheadError
-from clearhead.models.loading import load_model
-from clearhead.models.native import load_native, save_native
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead.loading.model import load_model
 from clearhead.storage import write_checksums
 from clearhead.stored_json import read_json, write_json
-from clearhead.training.batches import TensorBatches
-from clearhead.training.checkpoint import State, load_checkpoint
-from clearhead.training.loop import Stepper, read_log, train
-from clearhead.training.metrics import METRICS
-from clearhead.training.recipe import Recipe
-from clearhead.training.tasks import Classification
+from clearhead_lab.models.native import load_native, save_native
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.training.batches import TensorBatches
+from clearhead_lab.training.checkpoint import State, load_checkpoint
+from clearhead_lab.training.loop import Stepper, read_log, train
+from clearhead_lab.training.metrics import METRICS
+from clearhead_lab.training.recipe import Recipe
+from clearhead_lab.training.tasks import Classification
 from tests.faults.current_folder import make_model_folder
 from tests.faults.damage import DAMAGES, damage
 

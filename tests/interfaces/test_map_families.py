@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from clearhead._capture import capture
 from clearhead.audit.fidelity import tensors
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead.modules import MultiHeadAttention
 from clearhead.numerics.precision import machine_epsilon
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from tests.interfaces.map_checks import assert_found, assert_scores, score_error
 from tests.interfaces.test_torch_mha import BATCH, RUNS, VARIANTS
 from tests.interfaces.zoo import EITHER_IMPLEMENTATION, FAMILIES, with_large_weights

@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-EVALUATION = ("tests/robustness/test_evaluation.py",)
-SANITY = ("tests/robustness/test_sanity.py",)
-BATCHES = ("tests/robustness/test_batches.py",)
-CONFIDENCE = ("tests/robustness/test_confidence.py",)
+EVALUATION = ("lab/tests/robustness/test_evaluation.py",)
+SANITY = ("lab/tests/robustness/test_sanity.py",)
+BATCHES = ("lab/tests/robustness/test_batches.py",)
+CONFIDENCE = ("lab/tests/robustness/test_confidence.py",)
 
 MUTANTS = (
     Mutant("evaluation: misclassified images are attacked", "evaluation:_attack_batch", "clean == labels", "labels >= 0", EVALUATION),

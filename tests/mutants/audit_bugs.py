@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 ENGINE = ("tests/audit/test_engine.py",)
 JUDGED = ("tests/audit/test_judging.py", "tests/audit/test_one_sided.py", "tests/audit/test_findings.py")
 COMPARED = ("tests/audit/test_baseline.py",)
-NORMS = ("tests/models/test_norms.py",)
+NORMS = ("tests/loading/test_norms.py",)
 MOMENTS = ("tests/numerics/test_moments.py",)
 RUN = "tests/audit/test_run.py"
 EXAMPLES = ("tests/audit/test_examples.py",)

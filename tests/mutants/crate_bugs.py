@@ -5,10 +5,10 @@ from tests.mutants.mutant import Mutant
 STEPS = ("tests/operators/test_subspace.py", "tests/operators/test_sparse_coding.py")
 MODULES = ("tests/modules/test_subspace.py", "tests/modules/test_sparse_coding.py")
 EVERY = ("tests/modules/test_every_module.py",)
-CRATE = ("tests/models/test_crate.py",)
-RELEASED = ("tests/models/test_crate_released.py",)
-LANGUAGE = ("tests/models/test_crate_language.py",)
-MASKED = ("tests/models/test_crate_autoencoder.py",)
+CRATE = ("lab/tests/models/test_crate.py",)
+RELEASED = ("lab/tests/models/test_crate_released.py",)
+LANGUAGE = ("lab/tests/models/test_crate_language.py",)
+MASKED = ("lab/tests/models/test_crate_autoencoder.py",)
 STATISTICS = ("tests/operators/test_token_statistics.py", "tests/modules/test_token_statistics.py")
 
 MUTANTS = (

@@ -3,7 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 CLAIMS = ("tests/theories/kernel_pca/test_claims.py",)
-LINEAR = ("tests/experiments/models/test_linear_map.py",)
+LINEAR = ("lab/tests/experiments/models/test_linear_map.py",)
 RUNS = "tests/calibration/test_runs.py"
 CAPTURED = ("tests/theories/kernel_pca/test_captured.py",)
 SPAN = ("tests/kernels/test_span.py",)
@@ -41,8 +41,8 @@ MUTANTS = (
     Mutant("kernel PCA: four other heads' keys are a control", "controls:Draws", "fewest_keys: int = 5", "fewest_keys: int = 4", CLAIMS),
     Mutant("kernel PCA: many draws of statistics as published", "entry:Entry.samples", "draws[:1]", "draws", CLAIMS),
     Mutant("kernel PCA: queries of equal weight", "loss:explained_fraction", "share.sqrt().unsqueeze(-1)", "share.shape[-1] ** (-0.5)", ("tests/theories/kernel_pca/test_loss.py",)),
-    Mutant("theorems: the inverse is regularised", "remarks:", "VANISHING = 1e-18", "VANISHING = 0.001", ("tests/theorems/test_kernel_pca.py",)),
-    Mutant("theorems: the control is the inverse too", "remarks:_gamma_by_least_squares", "w - w.mean(dim=0)", "w + 100000000000000.0 * w.mean(dim=0)", ("tests/theorems/test_kernel_pca.py",)),
+    Mutant("theorems: the inverse is regularised", "remarks:", "VANISHING = 1e-18", "VANISHING = 0.001", ("lab/tests/theorems/test_kernel_pca.py",)),
+    Mutant("theorems: the control is the inverse too", "remarks:_gamma_by_least_squares", "w - w.mean(dim=0)", "w + 100000000000000.0 * w.mean(dim=0)", ("lab/tests/theorems/test_kernel_pca.py",)),
     Mutant("random levels: over heads of all models", "results:RandomCounts.add", "self.published.setdefault(statistic, []).append(float(f'{np.median(of_heads):.4g}'))", "self.published.setdefault(statistic, []).extend(of_heads)", (f"{RUNS}::test_level_of_random_models_is_the_median_over_heads_and_then_over_models",)),
     Mutant("random levels: of claims that are judged too", "runs:_audit_random", "(f for f in findings if f.claim.role is Role.PUBLISHED)", "findings", (f"{RUNS}::test_statistics_as_published_are_kept_for_every_random_model",)),
     Mutant("random levels: lost for all families", "results:RandomCounts.merge", "[*self.published.get(statistic, []), *values]", "values", (f"{RUNS}::test_level_of_random_models_is_the_median_over_heads_and_then_over_models",)),

@@ -2,13 +2,13 @@
 
 from tests.mutants.mutant import Mutant
 
-BLOCKS = ("tests/models/test_transformer_block.py",)
-STEM = ("tests/models/test_stem.py",)
-VIT = ("tests/models/test_vit.py",)
-TEXT = ("tests/models/test_language.py",)
-LOADED = ("tests/models/test_vit_weights.py",)
-CATALOGUE = ("tests/models/test_catalogue.py",)
-MASKS = ("tests/models/test_segmenter.py",)
+BLOCKS = ("lab/tests/models/test_transformer_block.py",)
+STEM = ("lab/tests/models/test_stem.py",)
+VIT = ("lab/tests/models/test_vit.py",)
+TEXT = ("lab/tests/models/test_language.py",)
+LOADED = ("lab/tests/models/test_vit_weights.py",)
+CATALOGUE = ("lab/tests/models/test_catalogue.py",)
+MASKS = ("lab/tests/models/test_segmenter.py",)
 
 MUTANTS = (
     Mutant("drop path: also in evaluation", "transformer_block:DropPath.forward", "not self.training or self.rate == 0", "self.rate == 0", BLOCKS),

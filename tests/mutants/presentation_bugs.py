@@ -8,7 +8,7 @@ HEADS, RECORD, NOTEBOOK, FIGURE = (
     "tests/report/test_notebook.py",
     "tests/cli/test_figure.py",
 )
-DEMOS = "tests/report/test_demos.py"
+DEMOS = "lab/tests/demos/test_demos.py"
 TABLES, MEDIA, INPUTS = "tests/data/test_tables.py", "tests/data/test_media.py", "tests/cli/test_inputs.py"
 
 MUTANTS = (

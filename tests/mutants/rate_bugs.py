@@ -7,7 +7,7 @@ RATE = ("tests/numerics/test_coding_rate.py",)
 STREAM = ("tests/numerics/test_rate_stream.py",)
 LOSS = ("tests/modules/test_rate_reduction.py",)
 HERE = "tests/theories/coding_rate"
-SIGNS = ("tests/experiments/crate/test_sign_table.py",)
+SIGNS = ("lab/tests/experiments/crate/test_sign_table.py",)
 
 MUTANTS = (
     Mutant("logdet: always the d x d side", "logdet:_solve", "x.shape[-2] < x.shape[-1]", "False", LOGDET),

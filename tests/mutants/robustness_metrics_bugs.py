@@ -2,8 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
-IMAGES = ("tests/robustness/test_imagenet_c.py",)
-METRICS = ("tests/robustness/test_metrics.py",)
+IMAGES = ("lab/tests/robustness/test_imagenet_c.py",)
+METRICS = ("lab/tests/robustness/test_metrics.py",)
 
 MUTANTS = (
     Mutant("imagenet-c: numpy's state is not restored", "imagenet_c:_seeded", "np.random.set_state(state)", "pass", IMAGES),

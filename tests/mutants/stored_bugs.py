@@ -2,11 +2,11 @@
 
 from tests.mutants.mutant import Mutant
 
-STORAGE, LOOP = ("tests/test_storage.py",), "tests/training/test_loop.py"
-RECIPE = ("tests/training/test_recipe.py",)
-ATTACKS = ("tests/robustness/test_attacks.py",)
-LOADING = "tests/models/test_loading.py"
-NATIVE = ("tests/models/test_vit.py::test_damaged_folders_raise_a_one_line_error",)
+STORAGE, LOOP = ("tests/test_storage.py",), "lab/tests/training/test_loop.py"
+RECIPE = ("lab/tests/training/test_recipe.py",)
+ATTACKS = ("lab/tests/robustness/test_attacks.py",)
+LOADING = "tests/loading/test_loading.py"
+NATIVE = ("lab/tests/models/test_vit.py::test_damaged_folders_raise_a_one_line_error",)
 FAILURE, CURRENT = ("tests/as_shipped/test_failure.py",), "tests/as_shipped/test_current_folder.py"
 
 MUTANTS = (

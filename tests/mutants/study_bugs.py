@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-TEXT = ("tests/robustness/test_text.py",)
-LANGUAGE = ("tests/experiments/paper/test_language.py",)
-SEGMENTATION = "tests/experiments/paper/test_segmentation.py"
-MEASURES = ("tests/training/test_measures.py",)
+TEXT = ("lab/tests/robustness/test_text.py",)
+LANGUAGE = ("lab/tests/experiments/kernel_pca/test_language.py",)
+SEGMENTATION = "lab/tests/experiments/kernel_pca/test_segmentation.py"
+MEASURES = ("lab/tests/training/test_measures.py",)
 
 MUTANTS = (
     Mutant("text: ends of lines are swapped", "text:_is_word", "tokens != _end_of_line(vocabulary)", "tokens >= 0", TEXT),

@@ -2,14 +2,14 @@
 
 from tests.mutants.mutant import Mutant
 
-TASKS = ("tests/training/test_tasks.py",)
-MEASURES = ("tests/training/test_measures.py",)
-STOPPING = ("tests/training/test_stopping.py",)
-FILES = ("tests/training/test_recipe_file.py",)
-PROCESSES = ("tests/training/test_distributed.py",)
-COMPILE = ("tests/training/test_compile.py",)
-BFLOAT16 = ("tests/training/test_bfloat16.py",)
-REPEATS = ("tests/data/test_batches.py", "tests/training/test_tasks.py")
+TASKS = ("lab/tests/training/test_tasks.py",)
+MEASURES = ("lab/tests/training/test_measures.py",)
+STOPPING = ("lab/tests/training/test_stopping.py",)
+FILES = ("lab/tests/training/test_recipe_file.py",)
+PROCESSES = ("lab/tests/training/test_distributed.py",)
+COMPILE = ("lab/tests/training/test_compile.py",)
+BFLOAT16 = ("lab/tests/training/test_bfloat16.py",)
+REPEATS = ("lab/tests/data/test_batches.py", "lab/tests/training/test_tasks.py")
 
 MUTANTS = (
     Mutant("task: mixup keeps the labels", "tasks:Classification.losses", "share * losses + (1 - share) * other", "losses", TASKS),
@@ -29,11 +29,11 @@ MUTANTS = (
     Mutant("step: always float32", "loop:Stepper.__call__", "recipe.precision == 'bfloat16'", "False", TASKS),
     Mutant("average: the decay of the other side", "average:WeightAverage.update", "1 - self.decay", "self.decay", TASKS),
     Mutant("average: the weights stay averaged", "average:WeightAverage.applied", "try:\n    yield\nfinally:\n    self._exchange()", "yield", TASKS),
-    Mutant("average: not used at the end", "loop:train", "take_step.average.apply()", "pass", ("tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
-    Mutant("average: not evaluated", "loop:train", "take_step.average.applied() if take_step.average is not None else nullcontext()", "nullcontext()", ("tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
-    Mutant("average: not in the checkpoint", "checkpoint:_tensors", "state.average is not None", "False", ("tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
-    Mutant("dropout: another mask after an interruption", "loop:Stepper.__call__", "torch.manual_seed(_dropout_seed(recipe.seed, step, self.processes))", "", ("tests/training/test_loop.py::test_dropout_is_a_function_of_seed_and_step",)),
-    Mutant("dropout: the same mask at every step", "loop:Stepper.__call__", "_dropout_seed(recipe.seed, step, self.processes)", "_dropout_seed(recipe.seed, 0, self.processes)", ("tests/training/test_loop.py::test_dropout_is_a_function_of_seed_and_step",)),
+    Mutant("average: not used at the end", "loop:train", "take_step.average.apply()", "pass", ("lab/tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
+    Mutant("average: not evaluated", "loop:train", "take_step.average.applied() if take_step.average is not None else nullcontext()", "nullcontext()", ("lab/tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
+    Mutant("average: not in the checkpoint", "checkpoint:_tensors", "state.average is not None", "False", ("lab/tests/training/test_loop.py::test_the_average_is_evaluated_saved_and_returned",)),
+    Mutant("dropout: another mask after an interruption", "loop:Stepper.__call__", "torch.manual_seed(_dropout_seed(recipe.seed, step, self.processes))", "", ("lab/tests/training/test_loop.py::test_dropout_is_a_function_of_seed_and_step",)),
+    Mutant("dropout: the same mask at every step", "loop:Stepper.__call__", "_dropout_seed(recipe.seed, step, self.processes)", "_dropout_seed(recipe.seed, 0, self.processes)", ("lab/tests/training/test_loop.py::test_dropout_is_a_function_of_seed_and_step",)),
     Mutant("signals: the run goes on", "loop:train", "if stopping: stop.deliver()", "", STOPPING),
     Mutant("signals: no checkpoint", "loop:train", "ended or stopping or step % checkpoint_every == 0", "ended or step % checkpoint_every == 0", STOPPING),
     Mutant("signals: the second one waits too", "stopping:StopRequest._handle", "self.deliver()", "pass", STOPPING),

@@ -9,7 +9,7 @@ from selenium import webdriver
 from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
 from clearhead.report import render_html
-from clearhead.theories.theorem import TheoremCheck
+from clearhead_lab.theorems.theorem import TheoremCheck
 from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP, record_of
 
 FLAGS = [

@@ -6,7 +6,7 @@ import pytest
 
 from clearhead.report import audit_as_json, write_json
 from clearhead.report.json_file import audit_as_text
-from clearhead.report.theorem_table import theorems_as_json
+from clearhead_lab.theorems.table import theorems_as_json
 from tests.report.synthetic import DISPUTE
 
 

@@ -8,9 +8,7 @@ from rich.console import Console
 from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import judge, summarise
 from clearhead.audit.record import AuditRecord
-from clearhead.cli.verify_command import print_checks
 from clearhead.report import print_audit, render_html
-from clearhead.report.theorem_table import print_theorems
 from clearhead.report.wording import (
     agreement,
     amount_of_memory,
@@ -21,6 +19,8 @@ from clearhead.report.wording import (
     short,
 )
 from clearhead.theories.reason import Reason, ReasonKind
+from clearhead_lab.cli.verify_command import print_checks
+from clearhead_lab.theorems.table import print_theorems
 from tests.report.synthetic import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of
 
 WIDTHS = [50, 80, 120, 200]

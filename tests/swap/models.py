@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.audit.fidelity import tensors
-from clearhead.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from tests.interfaces.zoo import FAMILIES, Family, with_large_weights
 from tests.noise import weight_tolerance
 

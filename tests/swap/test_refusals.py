@@ -9,8 +9,8 @@ from torch.nn import functional
 
 import clearhead
 from clearhead import AttentionSpec, swap
-from clearhead.models.loading import load_model
-from clearhead.models.objects import LoadError
+from clearhead.loading.model import load_model
+from clearhead.loading.objects import LoadError
 from clearhead.operators.named import Symmetric
 from tests.interfaces.zoo import FAMILIES
 from tests.noise import weight_tolerance

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from clearhead import find_swaps, load_swaps, save_swaps, swap
-from clearhead.models.loading import load_model
-from clearhead.models.native import load_native, save_native
+from clearhead.loading.model import load_model
 from clearhead.operators.named import NAMED_OPERATORS
 from clearhead.storage import DamagedFileError
 from clearhead.stored_json import write_json
+from clearhead_lab.models.native import load_native, save_native
 from tests.faults.damage import DAMAGES, damage
 from tests.once import once
 from tests.swap.models import MODELS, rounding, run, same, trace

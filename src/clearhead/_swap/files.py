@@ -14,7 +14,7 @@ from clearhead._swap.notes import as_json, find_swaps, remove_config_note, store
 from clearhead._swap.swaps import Swap, swap
 from clearhead.errors import InputError
 from clearhead.interfaces import AttentionSpec
-from clearhead.models.objects import SWAP_FILE, SWAP_KEY
+from clearhead.loading.objects import SWAP_FILE, SWAP_KEY
 from clearhead.operators.named import operator_from_dict
 from clearhead.operators.requirements import CHILD_NAME
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors

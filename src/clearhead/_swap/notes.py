@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from clearhead.models.objects import SWAP_KEY
+from clearhead.loading.objects import SWAP_KEY
 from clearhead.operators.named import operator_to_dict
 from clearhead.operators.requirements import requirements_of
 

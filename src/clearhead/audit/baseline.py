@@ -21,9 +21,9 @@ from clearhead.audit.parts import Coverage, Run
 from clearhead.audit.record import DepthCurve
 from clearhead.audit.samples import ClaimSamples
 from clearhead.interfaces.placement import full_weights
-from clearhead.models.loading import baseline_draw
-from clearhead.models.norms import has_norms, norm_values, with_norms
-from clearhead.models.objects import LoadError
+from clearhead.loading.model import baseline_draw
+from clearhead.loading.norms import has_norms, norm_values, with_norms
+from clearhead.loading.objects import LoadError
 from clearhead.numerics.moments import (
     Array,
     Interval,

@@ -17,7 +17,7 @@ from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
 from clearhead.interfaces.placement import input_device, without_compiling
-from clearhead.models.encoding import Decode
+from clearhead.loading.encoding import Decode
 from clearhead.numerics.memory import return_freed_memory
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.theory import Need

@@ -32,7 +32,7 @@ from clearhead.audit.scanned_batches import Scan, require_data, same_batches, sc
 from clearhead.audit.shown_inputs import InputRecorder
 from clearhead.audit.workers import Workers, observe
 from clearhead.interfaces import AttentionSpec
-from clearhead.models.encoding import Decode
+from clearhead.loading.encoding import Decode
 from clearhead.numerics.memory import peak_memory
 from clearhead.numerics.threads import torch_threads
 from clearhead.theories.catalogue import LoadedTheories

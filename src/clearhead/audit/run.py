@@ -17,7 +17,7 @@ from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.workers import usable_workers
 from clearhead.interfaces import AttentionSpec
-from clearhead.models.encoding import Decode
+from clearhead.loading.encoding import Decode
 from clearhead.theories.catalogue import find_theories, load_theories
 from clearhead.theories.theory import Need, Theory
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clearhead.audit.examples import make_examples
 from clearhead.heads import Heads, attention_weights
-from clearhead.models.encoding import Decode
+from clearhead.loading.encoding import Decode
 from clearhead.theories.example import Cache, Example
 from clearhead.theories.theory import Picture, Theory, Windows
 

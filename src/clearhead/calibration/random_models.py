@@ -11,7 +11,7 @@ from torch import nn
 from clearhead.calibration.planted_model import BATCH_SIZE
 from clearhead.errors import InputError
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.models.huggingface import Draw, baseline_of
+from clearhead.loading.huggingface import Draw, baseline_of
 
 __all__ = ["FAMILIES", "RandomModels", "families"]
 

@@ -25,9 +25,9 @@ from clearhead.cli.models import load_named_model
 from clearhead.cli.options import Baseline
 from clearhead.cli.request import AuditRequest
 from clearhead.interfaces import AttentionSpec, read_descriptions
-from clearhead.models.huggingface import tokenizer_files
-from clearhead.models.loading import LoadedModel
-from clearhead.models.objects import load_function
+from clearhead.loading.huggingface import tokenizer_files
+from clearhead.loading.model import LoadedModel
+from clearhead.loading.objects import load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit

@@ -16,10 +16,10 @@ from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
 from clearhead.cli.models import load_named_model
 from clearhead.data.text import default_passages, text_batches
-from clearhead.experiments.figures import as_svg, finish_panel, make_panels, plot_percentage
-from clearhead.experiments.tables import Field, Table, as_columns, as_markdown, percentage
-from clearhead.models.loading import LoadedModel
+from clearhead.loading.model import LoadedModel
 from clearhead.report.columns import first_that_fits, print_columns
+from clearhead.report.plots import as_svg, finish_panel, make_panels, plot_percentage
+from clearhead.report.tables import Field, Table, as_columns, as_markdown, percentage
 from clearhead.report.wording import clean, number
 from clearhead.storage import lock_folder
 from clearhead.stored_json import write_text

@@ -19,14 +19,7 @@ def _expected(name: str, unit: Any) -> str:
     return "" if callable(unit) else "a function"
 
 
-_OWN = {
-    "reproduce": "clearhead.cli.laboratory:reproduce",
-    "train": "clearhead.cli.train:train",
-    "attack": "clearhead.cli.attack:attack",
-    "verify": "clearhead.cli.laboratory:verify",
-    "demo": "clearhead.cli.laboratory:demo",
-}
-COMMANDS = Registry[Callable[..., object]]("clearhead.commands", "command", _expected, _OWN)
+COMMANDS = Registry[Callable[..., object]]("clearhead.commands", "command", _expected)
 
 
 class Commands(TyperGroup):

@@ -18,7 +18,7 @@ import clearhead
 from clearhead.cli.console import printing
 from clearhead.errors import ClearheadError
 from clearhead.kernels.library import status
-from clearhead.models.loading import DEFAULT_MODEL
+from clearhead.loading.model import DEFAULT_MODEL
 from clearhead.report.columns import print_paragraph
 
 __all__ = ["EXTRAS", "OTHER_PACKAGE", "Installation", "doctor_command", "inspect_installation"]

@@ -9,8 +9,8 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.manifest import FINDINGS_FILE
 from clearhead.cli.failure import CommandError
 from clearhead.cli.options import FigureKind
-from clearhead.experiments.figures import COLOURS, finish_panel, make_panels, plot_band, write_figure
 from clearhead.report.json_file import AUDIT_FORMAT
+from clearhead.report.plots import COLOURS, finish_panel, make_panels, plot_band, write_figure
 from clearhead.report.wording import clean
 from clearhead.storage import parse_json, read_bytes
 

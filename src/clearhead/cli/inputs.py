@@ -11,8 +11,8 @@ from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
 from clearhead.data.media import AUDIO_SUFFIXES, IMAGE_SUFFIXES, list_files, media_batches, read_audio, read_image
 from clearhead.data.text import default_passages, read_passages, text_batches
-from clearhead.models.loading import LoadedModel
-from clearhead.models.objects import load_batches
+from clearhead.loading.model import LoadedModel
+from clearhead.loading.objects import load_batches
 from clearhead.storage import sha256_of_file
 
 __all__ = ["Inputs", "Source", "find_source", "make_inputs"]

@@ -4,8 +4,8 @@ from typing import Any
 
 from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
-from clearhead.models.loading import LoadedModel, load_model
-from clearhead.models.objects import is_object_path
+from clearhead.loading.model import LoadedModel, load_model
+from clearhead.loading.objects import is_object_path
 
 __all__ = ["load_named_model"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from clearhead.cli.failure import CommandError
 from clearhead.cli.options import Baseline, Claims
-from clearhead.models.loading import DEMOS
-from clearhead.models.objects import is_object_path
+from clearhead.loading.model import DEMOS
+from clearhead.loading.objects import is_object_path
 
 __all__ = ["AuditRequest"]
 

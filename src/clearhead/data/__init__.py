@@ -1,1 +1,1 @@
-"""Inputs of audits (text, tables, images, sound), and images and text to train on, read from disk."""
+"""Inputs of audits: text, tables, images and sound, read from disk."""

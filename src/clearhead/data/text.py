@@ -7,7 +7,7 @@ from typing import Any
 
 from clearhead.data.tables import is_table, read_column
 from clearhead.errors import InputError
-from clearhead.models.encoding import Encode
+from clearhead.loading.encoding import Encode
 
 __all__ = ["DEFAULT_TEXT", "default_passages", "read_passages", "text_batches"]
 

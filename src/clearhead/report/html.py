@@ -106,22 +106,22 @@ def page_style() -> str:
     return f"\n{page_file('report.css')}{shade_styles()}\n"
 
 
-def page_template(name: str) -> Template:
-    """Return a template of this package, which escapes every string."""
+def page_template(name: str, package: str = "clearhead.report") -> Template:
+    """Return a template of a package, which escapes every string."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FunctionLoader(page_file),
+        loader=FunctionLoader(lambda file: page_file(file, package)),
     )
     environment.filters.update(_FILTERS)
     return environment.get_template(name)
 
 
-def page_file(name: str) -> str:
-    """Return the text of a file of this package."""
-    return (files("clearhead.report") / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+def page_file(name: str, package: str = "clearhead.report") -> str:
+    """Return the text of a file of a package."""
+    return (files(package) / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def page_policy(*, style: str, script: str = "") -> str:

@@ -11,7 +11,6 @@ from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate import make_theory
 from clearhead.theories.coding_rate.block import draw_sources, exchanged_additions
-from clearhead.theories.coding_rate.change import rate_change
 from clearhead.theories.coding_rate.claims import (
     COMPRESSION,
     DENSITY,
@@ -32,6 +31,7 @@ from clearhead.theories.coding_rate.claims import (
     UNSCALED_MAP,
 )
 from clearhead.theories.theory import Claim, Unit
+from clearhead_lab.theorems.coding_rate.change import rate_change
 from tests.theories.coding_rate.synthetic_heads import (
     HEADS,
     INPUTS,

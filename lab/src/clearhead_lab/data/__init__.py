@@ -1,0 +1,1 @@
+"""Images and text to train on, read from disk."""

@@ -1,0 +1,1 @@
+"""Pages that demonstrate a theory: drag points and see what it says."""

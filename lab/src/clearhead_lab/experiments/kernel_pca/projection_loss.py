@@ -1,0 +1,217 @@
+"""Figure 1: the projection loss over training, as published and corrected, for the model's values and random ones."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.heads import Heads
+from clearhead.report.plots import finish_panel, make_panels, plot_range
+from clearhead.report.tables import Field, Table, over_runs, significant
+from clearhead.shapes import Float
+from clearhead.theories.kernel_pca.loss import (
+    Queries,
+    explained_fraction,
+    log_output_square,
+    log_true_loss,
+    queries_in_space,
+)
+from clearhead.theories.kernel_pca.space import KeySpace, key_space
+from clearhead.theories.kernel_pca.spans import span_of
+from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.kernel_pca.captured_heads import capture_layers, random_map_values
+from clearhead_lab.experiments.kernel_pca.study import (
+    SOFTMAX,
+    SYMMETRIC,
+    Study,
+    StudyRun,
+    dry_run,
+    study_images,
+    train_study,
+)  # fmt: skip
+
+__all__ = ["PROJECTION_LOSS", "projection_losses"]
+
+STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants={**SOFTMAX, **SYMMETRIC})
+IMAGES, DRAWS = 32, 4
+"""Test images on which the loss is measured, and random value maps."""
+QUERY = "query_square"
+MEASURES = {
+    "published_loss": "published loss",
+    "output_square": "|h|^2",
+    "true_loss": "corrected loss",
+    "projected_square": "projected",
+    "explained": "explained",
+}
+RANDOM = "random_"
+"""Begins the names of measures for random values."""
+CLAIMED = (
+    "The projection loss of ViT-tiny, the mean over batch, heads and layers, falls over training (Figure 1). That is "
+    "read as evidence that attention learns to project queries on the principal axes of the keys."
+)
+DIFFER = (
+    "The published loss is |phi(q)|^2 - |h|^2, h the output. It is a residual only if the axes of the values are "
+    "orthonormal, which nothing in the training enforces: it is negative where outputs are larger than features, and "
+    "it changes with the scale of the values. The corrected loss is the part of phi(q) outside the span of the axes, "
+    "for any values. It depends on the values through the explained fraction only; |phi(q)|^2 depends on queries and "
+    "keys alone, so that a loss can fall whatever the values are. The same numbers for random value maps show what "
+    "the values contribute. The released code computes another quantity: it leaves the scale out of |phi(q)|^2, uses "
+    "one key for g, and takes the logarithm. A query far from all keys has a very large |phi(q)|^2, and a few of them "
+    "determine the means of softmax attention; with symmetric attention |phi(q)|^2 is at most 1. The model, the images "
+    "and the training here are far smaller than ViT-tiny on ImageNet-1K."
+)
+
+
+def projection_losses(
+    model: nn.Module, images: Float[Tensor, "b c y x"], *, draws: int = DRAWS, seed: int = 0
+) -> dict[str, float]:
+    """Return the losses and their terms: means over images, heads and layers, for the model's values and random ones.
+
+    query_square is |phi(q)|^2 and output_square |h|^2, the terms of the published loss. projected_square is the part of
+    |phi(q)|^2 within the span of the values' axes: the corrected loss is query_square - projected_square. `explained`
+    is its share of query_square, by head.
+    """
+    by_layer = [_of_layer(heads, draws=draws, seed=seed) for heads in capture_layers(model, images)]
+    return {name: float(torch.stack([layer[name] for layer in by_layer]).mean()) for name in by_layer[0]}
+
+
+def _of_layer(heads: Heads, *, draws: int, seed: int) -> dict[str, Tensor]:
+    """Return the means over the heads of one layer."""
+    space = key_space(heads.k, scale=heads.scale)
+    queries = queries_in_space(space, heads.q.unsqueeze(-3))
+    own = _of_values(space, queries, heads.v.double())
+    random = _of_values(space, queries, random_map_values(heads, draws=draws, seed=seed))
+    numbers = {QUERY: queries.log_mean_square.exp(), **own, **{RANDOM + name: x for name, x in random.items()}}
+    return {name: x.mean() for name, x in numbers.items()}
+
+
+def _of_values(space: KeySpace, queries: Queries, v: Float[Tensor, "*t m e"]) -> dict[str, Tensor]:
+    total, output = queries.log_mean_square.exp(), log_output_square(queries, v).exp()
+    explained = explained_fraction(queries, span_of(space, v))
+    true = log_true_loss(queries, explained).exp()
+    return {
+        "published_loss": total - output,
+        "output_square": output,
+        "true_loss": true,
+        "projected_square": total - true,
+        "explained": explained,
+    }
+
+
+def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, list[Mapping[str, float]]]] | None:
+    """Return every run with its losses before training and after every epoch."""
+    if request.dry_run:
+        return None
+    count = request.inputs or IMAGES
+    measure = partial(projection_losses, images=study_images(STUDY, request, count), seed=request.seed)
+    # The log holds the losses, so runs with another number of images are other runs.
+    runs = train_study(STUDY, request, folder=folder / f"{count}-images", after_epoch=measure)
+    return [(run, [measure(run.initial_model()), *run.log]) for run in runs]
+
+
+def _report(results: Sequence[tuple[StudyRun, Sequence[Mapping[str, float]]]] | None, request: Request) -> Report:
+    if results is None:
+        return dry_run(STUDY, request)
+    curves: dict[str, dict[int, Sequence[Mapping[str, float]]]] = {}
+    for run, curve in results:
+        curves.setdefault(run.variant, {})[run.seed] = curve
+    recipe = STUDY.recipe(request, next(iter(STUDY.variants)), request.seed)
+    return Report(
+        headline="; ".join(_headline(variant, list(by_seed.values())) for variant, by_seed in curves.items()),
+        setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs, {len(results)} runs. Losses on the first "
+        f"{request.inputs or IMAGES} test images: means over images, heads and layers, then over seeds with 95% "
+        f"intervals. Random values: {DRAWS} random value maps with the singular values of the layer's own. Bands of "
+        "the figure are ranges over seeds.",
+        sections=[
+            ("Claimed", CLAIMED),
+            ("Measured", _table(curves, "")),
+            ("Measured for random values", _table(curves, RANDOM)),
+            ("Why they differ", DIFFER),
+        ],
+        figures={"projection-loss.svg": lambda: _draw(curves)},
+        facts={
+            "losses": {
+                f"{run.variant}, seed {run.seed}": [{name: point[name] for name in _names()} for point in curve]
+                for run, curve in results
+            }
+        },
+    )
+
+
+def _names() -> list[str]:
+    return [QUERY, *MEASURES, *(RANDOM + name for name in MEASURES)]
+
+
+def _headline(variant: str, curves: Sequence[Sequence[Mapping[str, float]]]) -> str:
+    def mean(name: str, epoch: int) -> float:
+        return sum(curve[epoch][name] for curve in curves) / len(curves)
+
+    loss, random = ((mean(name, 0), mean(name, -1)) for name in ("published_loss", f"{RANDOM}published_loss"))
+    return (
+        f"{variant}: published loss {loss[0]:.2g} to {loss[1]:.2g} (random values {random[0]:.2g} to {random[1]:.2g}), "
+        f"explained {100 * mean('explained', -1):.2g}% (random {100 * mean(f'{RANDOM}explained', -1):.2g}%)"
+    )
+
+
+def _table(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]], start: str) -> Table:
+    rows = [(variant, name, epoch) for variant in curves for name, epoch in (("before", 0), ("after", -1))]
+    titles = {QUERY: "|phi(q)|^2", **{start + name: title for name, title in MEASURES.items()}}
+    return [
+        Field(title="variant", cells=[variant for variant, _, _ in rows], text=True),
+        Field(title="training", cells=[name for _, name, _ in rows], text=True),
+        *(
+            Field(
+                title=title,
+                cells=[
+                    significant(over_runs([curve[epoch][name] for curve in curves[variant].values()]))
+                    for variant, _, epoch in rows
+                ],
+                rank=0 if name.endswith("loss") else 1,
+            )
+            for name, title in titles.items()
+        ),
+    ]
+
+
+def _draw(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]]) -> Any:
+    panels = (
+        ("published_loss", "Published loss, |phi(q)|^2 - |h|^2", "published loss", False),
+        ("output_square", "Second term of the published loss, |h|^2", "|h|^2", True),
+        (QUERY, "First term of both losses, |phi(q)|^2", "|phi(q)|^2", True),
+        ("true_loss", "Corrected loss", "corrected loss", True),
+        ("projected_square", "Second term of the corrected loss", "projected", True),
+        ("explained", "Share of |phi(q)|^2 that the values explain", "explained", False),
+    )
+    figure, axes = make_panels(len(panels), title="The projection loss over training")
+    for panel, (measure, title, label, log) in zip(axes, panels, strict=True):
+        lines = [
+            (variant, start + measure, f"{variant}{', random values' if start else ''}")
+            for variant in curves
+            for start in (("",) if measure == QUERY else ("", RANDOM))
+        ]
+        for variant, name, line in lines:
+            points = list(zip(*curves[variant].values(), strict=True))
+            colour = 2 * list(curves).index(variant) + ("random" in line)
+            plot_range(
+                panel, range(len(points)), [[point[name] for point in seeds] for seeds in points],
+                label=line, colour=colour,
+            )  # fmt: skip
+        finish_panel(panel, title=title, x="epoch", y=label, y_log=log)
+    axes[0].set_yscale("symlog", linthresh=1.0)  # the published loss has both signs
+    return figure
+
+
+PROJECTION_LOSS = Experiment(
+    name="paper/projection-loss",
+    title="The projection loss over training",
+    reproduces="the projection loss over training, published and corrected, for a model's and random values",
+    source="Figure 1",
+    cost="26 min",
+    full_cost="50 GPU hours",
+    measure=_measure,
+    report=_report,
+    options=frozenset({"data", "epochs", "inputs", "seeds", "scale", "dry_run"}),
+)

@@ -1,0 +1,186 @@
+"""The comparison of variants as tables, text and plain values."""
+
+import dataclasses
+from typing import Any
+
+from clearhead.report.tables import Estimate, Field, Table
+from clearhead_lab.experiments.experiment import Report, installed_versions
+from clearhead_lab.experiments.robustness.comparison import CLEAN, NOISE, OTHER, PRIMARY, Comparison
+from clearhead_lab.experiments.training_runs import Plan
+from clearhead_lab.robustness.corruptions import CORRUPTIONS
+
+__all__ = ["as_report"]
+
+SHORT = {CLEAN: "clean", NOISE: "noise", OTHER: "other"}
+
+
+def as_report(comparison: Comparison, plan: Plan) -> Report:
+    """Report accuracy and cost, differences, every corruption, and the meaning of each variant."""
+    names = [variant.name for variant in comparison.variants]
+    kinds = [corruption.name for corruption in CORRUPTIONS]
+    clamped = _clamped_table(comparison)
+    failed = [f"{run.variant}, seed {run.seed}: {run.reason}" for run in comparison.failed]
+    variants = "\n".join(f"- {variant.name}: {variant.meaning}" for variant in comparison.variants)
+    return Report(
+        headline=_headline(comparison),
+        setting=_setting(comparison, plan),
+        sections=[
+            ("Accuracy and cost", _main_table(comparison)),
+            ("Differences between variants, paired by seed", _difference_table(comparison)),
+            (
+                "Each corruption, mean over severities 1 to 5",
+                [
+                    Field(title="variant", cells=names, text=True),
+                    *(
+                        Field(title=kind, cells=[_mean(comparison.estimates[kind][name]) for name in names])
+                        for kind in kinds
+                    ),
+                ],
+            ),
+            *([("Key entries changed by the first clamping, in per cent", clamped)] if clamped else []),
+            ("Variants", variants),
+            *([("Not trained", "\n".join(f"- {line}" for line in failed))] if failed else []),
+        ],
+        terminal=_terminal_table(comparison),
+        remarks=(
+            "Accuracy on clean images, under noise and under other corruptions, ± half of the 95 % Student interval "
+            f"over seeds; weights: number of parameters; step: time of a training step, {names[0]} = 1.",
+            *(_compared_with(comparison, baseline) for baseline in comparison.baselines),
+            *failed,
+        ),
+        facts=_facts(comparison, plan),
+    )
+
+
+def _headline(comparison: Comparison) -> str:
+    clean = [estimate.mean for estimate in comparison.estimates[CLEAN].values() if estimate is not None]
+    accuracy = f"clean {min(clean):.3f} to {max(clean):.3f}" if clean else "none trained"
+    counts = f"{len(comparison.significant)} of {len(comparison.differences)} differences significant"
+    return f"{len(comparison.runs)} runs, {accuracy}; {counts}"
+
+
+def _compared_with(comparison: Comparison, baseline: str) -> str:
+    compared = sum(difference.baseline == baseline for difference in comparison.differences)
+    significant = [
+        f"{d.variant} {d.verdict} ({d.measure}, {_signed(d.estimate)})"
+        for d in comparison.significant
+        if d.baseline == baseline
+    ]
+    rest = f"{compared - len(significant)} of {compared} differences not significant"
+    return f"Compared with {baseline}: " + "; ".join([*significant, rest]) + "."
+
+
+def _terminal_table(comparison: Comparison) -> Table:
+    names = [variant.name for variant in comparison.variants]
+    return [
+        Field(title="variant", cells=names, text=True),
+        *(
+            Field(
+                title=SHORT[measure],
+                cells=[_plus_minus(comparison.estimates[measure][name]) for name in names],
+                narrow=[_mean(comparison.estimates[measure][name]) for name in names],
+                rank=rank,
+            )
+            for rank, measure in enumerate(PRIMARY)
+        ),
+        Field(title="weights", cells=[f"{comparison.parameters(name):,}" for name in names], rank=3),
+        Field(title="step", cells=[f"{comparison.ratio(name).median:.2f}" for name in names], rank=3),
+    ]
+
+
+def _main_table(comparison: Comparison) -> Table:
+    names = [variant.name for variant in comparison.variants]
+    ratios = [comparison.ratio(name) for name in names]
+    return [
+        Field(title="variant", cells=names, text=True),
+        *(
+            Field(title=measure, cells=[_with_interval(comparison.estimates[measure][name]) for name in names])
+            for measure in PRIMARY
+        ),
+        Field(title="parameters", cells=[f"{comparison.parameters(name):,}" for name in names]),
+        Field(title="time of a step", cells=[f"{r.median:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in ratios]),
+    ]
+
+
+def _difference_table(comparison: Comparison) -> Table:
+    each = comparison.differences
+    return [
+        Field(title="variant", cells=[d.variant for d in each], text=True),
+        Field(title="baseline", cells=[d.baseline for d in each], text=True),
+        Field(title="accuracy", cells=[d.measure for d in each], text=True),
+        Field(title="difference [95 % CI]", cells=[_signed(d.estimate) for d in each]),
+        Field(title="adjusted p", cells=[f"{d.adjusted:.2g}" for d in each]),
+        Field(title="verdict", cells=[d.verdict for d in each], text=True),
+    ]
+
+
+def _clamped_table(comparison: Comparison) -> Table:
+    """Tabulate the variants with a bound; empty without one."""
+    by_name = {variant.name: comparison.clamped(variant.name) for variant in comparison.variants}
+    bounded = {name: shares for name, shares in by_name.items() if any(share is not None for share in shares)}
+    if not bounded:
+        return []
+    return [
+        Field(title="variant", cells=list(bounded), text=True),
+        *(
+            Field(title=f"layer {layer}", cells=["-" if share is None else f"{100 * share:.3g}" for share in shares])
+            for layer, shares in enumerate(zip(*bounded.values(), strict=True), 1)
+        ),
+    ]
+
+
+def _setting(comparison: Comparison, plan: Plan) -> str:
+    seeds = sorted({run.seed for run in comparison.runs})
+    images = max((run.images for run in comparison.runs), default=0)
+    return (
+        f"Seeds {seeds[0]} to {seeds[-1]}, {plan.recipe.epochs} epochs over {plan.train_images or 0:,} images. Clean "
+        f"accuracy is on {images:,} test images, the others on the first {plan.corrupted:,}, the same for all. Means "
+        "over seeds with 95 % Student intervals, which reflect the variation of runs and not of test images. p-values "
+        "are from paired t-tests over seeds, adjusted for all differences; a verdict requires 5 %. The time of a step "
+        f"is the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on one "
+        "thread, for untrained models."
+    )
+
+
+def _facts(comparison: Comparison, plan: Plan) -> dict[str, Any]:
+    """Return every number as plain values."""
+    settings = {name: value for name, value in dataclasses.asdict(plan).items() if name != "augment"}
+    return {
+        "format": "clearhead-robustness/2",
+        "versions": installed_versions(),
+        "plan": settings,
+        "corruptions": {corruption.name: corruption.amounts for corruption in CORRUPTIONS},
+        "variants": {variant.name: variant.meaning for variant in comparison.variants},
+        "runs": [dataclasses.asdict(run) for run in comparison.runs],
+        "estimates": {
+            measure: {name: None if mean is None else dataclasses.asdict(mean) for name, mean in by_name.items()}
+            for measure, by_name in comparison.estimates.items()
+        },
+        "differences": [dataclasses.asdict(difference) for difference in comparison.differences],
+        "step_times": {
+            "key": comparison.times.key,
+            "seconds": comparison.times.seconds,
+            "ratios": {v.name: dataclasses.asdict(comparison.ratio(v.name)) for v in comparison.variants},
+        },
+    }
+
+
+def _mean(value: Estimate | None) -> str:
+    return "-" if value is None else f"{value.mean:.3f}"
+
+
+def _plus_minus(value: Estimate | None) -> str:
+    if value is None or value.interval is None:
+        return _mean(value)
+    return f"{value.mean:.3f} ± {(value.interval.high - value.interval.low) / 2:.3f}"
+
+
+def _with_interval(value: Estimate | None) -> str:
+    if value is None or value.interval is None:
+        return _mean(value)
+    return f"{value.mean:.3f} [{value.interval.low:.3f}, {value.interval.high:.3f}]"
+
+
+def _signed(value: Estimate) -> str:
+    assert value.interval is not None, "a difference has at least two seeds"
+    return f"{value.mean:+.3f} [{value.interval.low:+.3f}, {value.interval.high:+.3f}]"

@@ -1,0 +1,97 @@
+"""The vision transformers that are compared: they differ only in the attention of their layers."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
+from clearhead_lab.models.vit import VisionTransformerConfig
+
+__all__ = ["VARIANTS", "Variant", "configs_of"]
+
+SOFTMAX, SYMMETRIC = "softmax", "symmetric"
+STRENGTH = 4.0
+"""Lambda, as for the tiny models of the source; clamped keys use the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One kind of attention.
+
+    name: a valid name of a folder
+    meaning: a description
+    attention: returns the `attention` of a config
+    baselines: the variants that it is compared with, paired by seed
+    """
+
+    name: str
+    meaning: str
+    attention: Callable[[VisionTransformerConfig], Any]
+    baselines: tuple[str, ...] = (SYMMETRIC,)
+
+
+def _first(operator: Any) -> Callable[[VisionTransformerConfig], Any]:
+    """Use the operator in the first layer and symmetric attention in the others, as published."""
+    return lambda config: (operator, *(Symmetric(),) * (config.layers - 1))
+
+
+def _all(operator: Any) -> Callable[[VisionTransformerConfig], Any]:
+    return lambda config: operator
+
+
+VARIANTS = (
+    Variant(name=SOFTMAX, meaning="softmax attention in all layers", attention=_all(Softmax())),
+    Variant(
+        name=SYMMETRIC,
+        meaning="queries equal keys, in all layers; the published baseline",
+        attention=_all(Symmetric()),
+        baselines=(),
+    ),
+    Variant(
+        name="clamped-first",
+        meaning="symmetric, keys clamped in the first layer as in the code of RPC-Attention",
+        attention=_first(ClampedKeys(strength=STRENGTH)),
+    ),
+    Variant(name="clamped", meaning="the same in all layers", attention=_all(ClampedKeys(strength=STRENGTH))),
+    *(
+        Variant(
+            name=f"rpc{iterations}{end}",
+            meaning=f"RPC-Attention, {iterations} iterations in {where}, threshold as in its code",
+            attention=apply(RPC(iterations=iterations, strength=STRENGTH)),
+            baselines=(SYMMETRIC, f"clamped{end}"),
+        )
+        for iterations in (2, 4)
+        for end, where, apply in (("-first", "the first layer, symmetric elsewhere", _first), ("", "all layers", _all))
+    ),
+    Variant(
+        name="rpc4-first-paper",
+        meaning="as rpc4-first, with the paper's threshold, which few keys reach",
+        attention=_first(RPC(pursuit="paper", iterations=4, strength=STRENGTH)),
+        baselines=(SYMMETRIC, "rpc4-first"),
+    ),
+    Variant(
+        name="scaled-matrix",
+        meaning="softmax attention on (I - S) V in all layers, S a learned matrix for each head",
+        attention=lambda config: Scaled(form="matrix", num_tokens=config.tokens, num_heads=config.heads),
+        baselines=(SOFTMAX, SYMMETRIC),
+    ),
+    Variant(
+        name="scaled-symmetric",
+        meaning="the same with S = alpha softmax(K K^T), one learned alpha for each layer",
+        attention=_all(Scaled(form="symmetric")),
+        baselines=(SOFTMAX, SYMMETRIC),
+    ),
+    Variant(
+        name="scaled-asymmetric",
+        meaning="the same with S = alpha softmax(Q K^T)",
+        attention=_all(Scaled(form="asymmetric")),
+        baselines=(SOFTMAX, SYMMETRIC),
+    ),
+)
+"""The variants in the order of the tables; times are relative to the first."""
+
+
+def configs_of(plain: VisionTransformerConfig, variants: Sequence[Variant]) -> dict[str, VisionTransformerConfig]:
+    """Return a config of the same sizes for every variant, by name."""
+    return {variant.name: dataclasses.replace(plain, attention=variant.attention(plain)) for variant in variants}

@@ -1,0 +1,1 @@
+"""Models whose layers can have any operator, and folders of them."""

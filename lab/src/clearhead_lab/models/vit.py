@@ -1,0 +1,202 @@
+"""A plain vision transformer (Dosovitskiy et al. 2021, arXiv 2010.11929), small enough to train on one core.
+
+Blocks are pre-norm as in that paper and use Clearhead's attention modules. There is no dropout; branches can be dropped
+for whole images (`drop_path`), as in DeiT. Pixels are normalised inside the model, so images have values from 0 to 1
+everywhere else.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.errors import InputError
+from clearhead.shapes import Float
+from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
+from clearhead_lab.models.stem import ConvolutionStem, check_stem
+from clearhead_lab.models.transformer_block import (
+    SOFTMAX,
+    TransformerBlock,
+    attention_as_json,
+    attention_from_json,
+    check_rate,
+    drop_path_rates,
+    initialise_maps,
+    per_layer,
+    resolve_attention,
+)
+
+__all__ = [
+    "INITIAL_DEVIATION",
+    "VisionTransformer",
+    "VisionTransformerConfig",
+    "config_as_json",
+    "config_from_json",
+    "read_settings",
+]
+
+INITIAL_DEVIATION = 0.02
+"""Standard deviation of the initial class token and positions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTransformerConfig:
+    """Settings of a vision transformer.
+
+    image_size: height and width of an image; must be a multiple of patch_size
+    channels, classes: number of image channels and of classes
+    width: size of a token; must be a multiple of heads
+    mlp_width: size of the MLP's hidden layer
+    pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
+    attention: an operator of `NAMED_OPERATORS`, or a tuple with one per layer
+    drop_path: probability of dropping a branch of the last layer for an image in training; it increases linearly from 0
+        in the first layer
+    stem: "patch" for a linear map of the patches, "convolution" for a stem of convolutions
+    norm_eps: added to the variance in norms
+    """
+
+    image_size: int
+    patch_size: int
+    channels: int
+    classes: int
+    width: int = 128
+    layers: int = 6
+    heads: int = 8
+    mlp_width: int = 256
+    pixel_mean: tuple[float, ...] = ()
+    pixel_spread: tuple[float, ...] = ()
+    attention: Any = SOFTMAX
+    drop_path: float = 0.0
+    stem: str = "patch"
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        names = ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width")
+        check_sizes(**{name: getattr(self, name) for name in names})
+        for whole, part in (("image_size", "patch_size"), ("width", "heads")):
+            check_divides(whole=whole, part=part, sizes=(getattr(self, whole), getattr(self, part)))
+        for name in ("pixel_mean", "pixel_spread"):
+            object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
+        if min(self.pixel_spread) <= 0:
+            raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+        check_rate("drop_path", self.drop_path)
+        check_stem(self.stem, self.patch_size)
+        if not 0 < self.norm_eps < 1:
+            raise InputError(f"expected norm_eps between 0 and 1; got {self.norm_eps!r}")
+        object.__setattr__(self, "attention", resolve_attention(self.attention, self.layers))
+
+    @property
+    def layer_attention(self) -> tuple[Any, ...]:
+        """Return the operator of every layer."""
+        return per_layer(self.attention, self.layers)
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens of an image: its patches and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+
+def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
+    """Return the settings as plain values, operators by name.
+
+    Left out are softmax attention in all layers, no drop path, the stem "patch", and torch's epsilon of norms.
+    """
+    optional = {"attention": SOFTMAX, "drop_path": 0, "stem": "patch", "norm_eps": 1e-5}
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    plain = {name: value for name, value in settings.items() if name not in optional or value != optional[name]}
+    if "attention" in plain:
+        plain["attention"] = attention_as_json(config.attention)
+    return plain
+
+
+def config_from_json(stored: Mapping[str, Any]) -> VisionTransformerConfig:
+    """Return the settings that `config_as_json` wrote. Raise ValueError or TypeError for anything else."""
+    return VisionTransformerConfig(**read_settings(stored))
+
+
+def read_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that `config_as_json` wrote, with tuples and operators, which JSON does not have."""
+    settings = {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
+    if "attention" in settings:
+        settings["attention"] = attention_from_json(settings["attention"])
+    return settings
+
+
+class VisionTransformer(nn.Module):
+    r"""A classifier of images by attention over their patches.
+
+    .. math::
+        x \leftarrow x + A(\mathrm{LN}(x)), \qquad x \leftarrow x + W_2\, \mathrm{GELU}(W_1 \mathrm{LN}(x))
+
+    over tokens x = [class token; linear maps of the patches] + positions, `layers` times. The logits are a linear map
+    of the normalised class token. Equal generator states give equal initial weights whatever the attention: all
+    parameters that two models have in common are equal.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.pixels = PixelNorm(config.pixel_mean, config.pixel_spread, size=config.image_size)
+        self.patches: nn.Linear | ConvolutionStem
+        if config.stem == "convolution":
+            self.patches = ConvolutionStem(config.channels, config.width, config.patch_size)
+        else:
+            self.patches = nn.Linear(config.channels * config.patch_size**2, config.width)
+        self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
+        self.positions = nn.Parameter(torch.empty(1, config.tokens, config.width))
+        rates = drop_path_rates(config.drop_path, config.layers)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(
+                config.width,
+                config.heads,
+                config.mlp_width,
+                operator=operator,
+                drop_path=rate,
+                norm_eps=config.norm_eps,
+            )
+            for operator, rate in zip(config.layer_attention, rates, strict=True)
+        )
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.head = nn.Linear(config.width, config.classes)
+        self._initialise(generator)
+
+    def forward(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b classes"]:
+        """Return logits (b, classes). images: (b, channels, image_size, image_size), from 0 to 1."""
+        logits: Tensor = self.head(self.norm(self._encode(images)[:, 0]))
+        return logits
+
+    def tokens(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
+        """Return the normalised tokens (b, n, width): the class token, and the patches row by row."""
+        tokens: Tensor = self.norm(self._encode(images))
+        return tokens
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """Return the tokens after the last block."""
+        x = self.pixels(images)
+        if isinstance(self.patches, nn.Linear):
+            x = patches(x, self.config.patch_size).flatten(2)
+        x = self.patches(x)
+        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
+        for block in self.blocks:
+            tokens = block(tokens)
+        return tokens
+
+    def _initialise(self, generator: torch.Generator | None) -> None:
+        """Initialise maps as `initialise_maps`; class token, positions and head are small.
+
+        A stem of convolutions is drawn last, after the map of patches that it replaces.
+        """
+        config, stem = self.config, self.patches
+        if isinstance(stem, ConvolutionStem):
+            replaced = torch.empty(config.width, config.channels * config.patch_size**2)
+            nn.init.xavier_uniform_(replaced, generator=generator)
+        initialise_maps(self, generator)
+        small = partial(nn.init.trunc_normal_, std=INITIAL_DEVIATION, generator=generator)
+        for parameter in (self.class_token, self.positions, self.head.weight):
+            small(parameter)
+        if isinstance(stem, ConvolutionStem):
+            stem.initialise(generator)

@@ -1,0 +1,129 @@
+"""The state of a training run on disk: weights, their average, optimizer state and position, in one safetensors file.
+
+The file has a checksum and is replaced atomically, so a run that is killed while it writes finds the checkpoint before.
+The checkpoint before the last one stays too, for a disk that damages the last. Tensors are whole and named by the
+parameter, so that a run may continue on another number of processes.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clearhead.errors import InputError
+from clearhead.storage import DamagedFileError, read_tensors, write_tensors
+from clearhead_lab.training.average import WeightAverage
+from clearhead_lab.training.distributed import ALONE, Processes, copy_into, whole_tensor
+
+__all__ = ["Progress", "State", "load_checkpoint", "save_checkpoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The position of a run: finished steps and epochs; loss sum and seconds of the current epoch."""
+
+    step: int = 0
+    epoch: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The contents of a checkpoint: model, optimizer and average of the weights, with the processes that share them."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    average: WeightAverage | None = None
+    processes: Processes = ALONE
+
+
+def save_checkpoint(path: Path, state: State, progress: Progress, *, run: dict[str, Any]) -> None:
+    """Write the state, and keep the one before it. All processes call it, and the first writes.
+
+    run: identifies the run; a run with other settings does not continue from this checkpoint
+    """
+    tensors = {name: whole_tensor(tensor) for name, tensor in _tensors(state)}
+    if state.processes.first:
+        metadata = {"progress": json.dumps(asdict(progress)), "run": json.dumps(run, sort_keys=True)}
+        write_tensors(path, tensors, metadata=metadata, previous=_previous(path))
+
+
+def load_checkpoint(path: Path, state: State, *, run: dict[str, Any], notice: Callable[[str], None]) -> Progress | None:
+    """Load the state into model, optimizer and average. Return None, and change none, if there is no checkpoint.
+
+    notice: receives one line if the last checkpoint does not match its checksum and the one before it is used
+
+    Raise DamagedFileError if neither matches its checksum, and InputError if the checkpoint belongs to another run.
+    """
+    if not state.processes.first:
+        state.processes.wait()  # the first may put the checkpoint before into place
+    stored = _read(path, run=run, notice=notice)
+    if state.processes.first:
+        state.processes.wait()
+    if stored is None:
+        return None
+    tensors, metadata = stored
+    _prepare(state, tensors)
+    for name, tensor in _tensors(state):
+        copy_into(tensor, tensors[name])
+    return Progress(**json.loads(metadata["progress"]))
+
+
+def _read(
+    path: Path, *, run: dict[str, Any], notice: Callable[[str], None]
+) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    try:
+        tensors, metadata = read_tensors(path)
+    except FileNotFoundError:
+        return None
+    except DamagedFileError as error:
+        try:
+            tensors, metadata = read_tensors(_previous(path))
+        except (FileNotFoundError, DamagedFileError):
+            raise DamagedFileError(f"cannot continue the training: {error}") from None
+        _previous(path).replace(path)  # or the next checkpoint would keep the damaged one
+        step = json.loads(metadata["progress"])["step"]
+        notice(f"{path} was damaged; continuing from the checkpoint before it, at step {step}")
+    stored, expected = json.loads(metadata["run"]), json.loads(json.dumps(run))
+    if stored != expected:
+        different = sorted(name for name in {*stored, *expected} if stored.get(name) != expected.get(name))
+        raise InputError(
+            f"{path} belongs to a run with other settings ({', '.join(different)}); choose another folder, or delete it"
+        )
+    return tensors, metadata
+
+
+def _tensors(state: State) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of the state with its name in the file, in the same order in all processes."""
+    for name, tensor in state.model.state_dict().items():
+        yield f"model.{name}", tensor
+    for name, parameter in state.model.named_parameters():
+        for key, tensor in sorted(state.optimizer.state.get(parameter, {}).items()):
+            if isinstance(tensor, Tensor):  # SGD has None before the first step
+                yield f"optimizer.{name}.{key}", tensor
+    if state.average is not None:
+        for name, tensor in zip(state.average.names, state.average.values, strict=True):
+            yield f"average.{name}", tensor
+
+
+def _prepare(state: State, tensors: dict[str, Tensor]) -> None:
+    """Give the optimizer the entries that it makes at its first step, for `load_checkpoint` to fill."""
+    for name, parameter in state.model.named_parameters():
+        prefix = f"optimizer.{name}."
+        for key in [key.removeprefix(prefix) for key in tensors if key.startswith(prefix)]:
+            if "." in key:
+                continue  # of a parameter whose name begins with this one
+            like = tensors[prefix + key]
+            state.optimizer.state[parameter][key] = torch.zeros_like(
+                parameter.detach() if like.ndim or parameter.ndim == 0 else like, dtype=like.dtype
+            )
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"previous-{path.name}")

@@ -1,0 +1,82 @@
+"""Estimates over seeds: against the intervals and tests of scipy, and on random runs without a difference."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from clearhead.report.tables import estimate
+from clearhead_lab.experiments.estimates import differences
+
+ROUNDING = 1e-12
+
+
+@given(st.integers(2, 11), st.integers(0, 2**32 - 1))
+def test_the_interval_is_students_t_interval(count: int, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=count)
+    result = estimate(list(values))
+    assert result is not None
+    assert result.interval is not None
+    expected = stats.t.interval(0.95, count - 1, loc=values.mean(), scale=stats.sem(values))
+    assert (result.interval.low, result.interval.high) == pytest.approx(expected, rel=1e-9, abs=ROUNDING)
+    assert (result.mean, result.count) == (pytest.approx(values.mean(), abs=ROUNDING), count)
+
+
+def test_one_seed_has_no_interval_and_no_seeds_have_no_mean() -> None:
+    alone = estimate([0.3])
+    assert alone is not None
+    assert (alone.mean, alone.interval) == (0.3, None)
+    assert estimate([]) is None
+
+
+def _measured(seed: int, *, shift: float, seeds: int = 5) -> dict[str, dict[str, dict[int, float]]]:
+    """A variant and its baseline that share most of their chance."""
+    generator = np.random.default_rng(seed)
+    common = generator.normal(size=seeds)
+    ours, theirs = (common + 0.01 * generator.normal(size=seeds) for _ in range(2))
+    return {"clean": {"new": dict(enumerate(ours + shift)), "old": dict(enumerate(theirs))}}
+
+
+def test_paired_differences_are_significant_despite_spread_over_seeds() -> None:
+    measured = _measured(0, shift=0.1)
+    [result] = differences(measured, [("new", "old")])
+    values = [list(measured["clean"][name].values()) for name in ("new", "old")]
+    assert result.adjusted == pytest.approx(stats.ttest_rel(*values).pvalue, rel=1e-9)
+    assert result.verdict == "higher"
+    assert stats.ttest_ind(*values).pvalue > 0.5
+    [reversed_pair] = differences(measured, [("old", "new")])
+    assert (reversed_pair.verdict, reversed_pair.estimate.mean) == ("lower", -result.estimate.mean)
+
+
+def test_null_differences_are_significant_at_the_nominal_rate() -> None:
+    verdicts = [differences(_measured(seed, shift=0), [("new", "old")])[0].verdict for seed in range(400)]
+    # 20 of 400 are expected; 5 standard deviations above are 42.
+    assert 5 <= sum(verdict != "not distinguishable" for verdict in verdicts) <= 42
+
+
+def test_many_comparisons_share_one_error_rate() -> None:
+    measured = {f"measure {i}": _measured(i, shift=0)["clean"] for i in range(400)}
+    together = differences(measured, [("new", "old")])
+    assert len(together) == 400
+    assert sum(difference.verdict != "not distinguishable" for difference in together) <= 2
+    alone = stats.false_discovery_control([stats.ttest_rel(
+        *(list(measured[d.measure][name].values()) for name in ("new", "old"))).pvalue for d in together])  # fmt: skip
+    assert [difference.adjusted for difference in together] == pytest.approx(list(alone), rel=1e-9)
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    measured = {"clean": {"new": {0: 0.5, 1: 0.7, 3: 0.8}, "old": {1: 0.4, 2: 0.0, 3: 0.6}, "lost": {0: 0.1}}}
+    [result] = differences(measured, [("new", "old"), ("new", "lost"), ("new", "nothing")])
+    assert result.by_seed == pytest.approx((0.3, 0.2))
+    assert differences({}, [("new", "old")]) == []
+
+
+def test_equal_differences_of_few_seeds_are_no_evidence() -> None:
+    """Accuracies on 150 images, where both seeds differ by four images; rounding makes the spread 0 or tiny."""
+    measured = {"a": {"new": {0: 40 / 150, 1: 37 / 150}, "old": {0: 44 / 150, 1: 41 / 150}}}
+    [result] = differences(measured, [("new", "old")])
+    assert (result.adjusted, result.verdict) == (1.0, "not distinguishable")
+    measured["a"]["new"] = {0: 40 / 150, 1: 36.999 / 150}
+    [control] = differences(measured, [("new", "old")])
+    assert control.verdict == "lower"

@@ -1,0 +1,1 @@
+"""Loading of models from folders and Python objects, with their tokenizers and processors."""

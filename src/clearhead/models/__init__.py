@@ -1,1 +1,0 @@
-"""Clearhead's own models, and loading of models from folders and Python objects."""
