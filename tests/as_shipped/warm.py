@@ -15,13 +15,14 @@ import sys
 from pathlib import Path
 
 import clearhead
+import clearhead_lab
 
 SECONDS = 300
 
 
 def environment(columns: int) -> dict[str, str]:
     """The result of a run of the command, forked or not."""
-    source = str(Path(clearhead.__file__).parents[1])
+    source = os.pathsep.join(str(Path(package.__file__).parents[1]) for package in (clearhead, clearhead_lab))
     return os.environ | {"COLUMNS": str(columns), "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
 
@@ -56,8 +57,8 @@ def _import_what_commands_do() -> None:
     from clearhead.interfaces.torchvision_shim import ensure_torchvision
 
     ensure_torchvision()
-    commands = (f"clearhead.cli.{name}_command" for name in ("audit", "reproduce", "verify"))
-    for module in ("sklearn.decomposition", *commands):
+    commands = ("clearhead.cli.audit", "clearhead_lab.cli.reproduce", "clearhead_lab.cli.verify")
+    for module in ("sklearn.decomposition", *(f"{command}_command" for command in commands)):
         importlib.import_module(module)
     from transformers import AutoModel, AutoTokenizer, BertModel  # noqa: F401
 

@@ -37,7 +37,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_pages_that_messages_name_exist() -> None:
-    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    sources = [path.read_text() for folder in ("src", "lab/src") for path in (ROOT / folder).rglob("*.py")]
     named = {match for text in sources for match in re.findall(r"docs/([\w/-]+\.md(?:#[\w-]+)?)", text)}
     assert {"describing-a-model.md", "data.md", "models.md#models-that-do-not-load"} <= named
     for name in named:

@@ -5,6 +5,7 @@ torch is the only optional or large package that is imported for it.
 
 import json as json_format
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -30,11 +31,11 @@ EXTRAS = {
     "plots": ("matplotlib",),
     "tables": ("pandas", "pyarrow"),
     "audio": ("soundfile",),
-    "train": ("tensorboard",),
-    "attacks": ("pyautoattack", "foolbox"),
-    "corruptions": ("imagecorruptions-imaug",),
 }
 """The packages of each extra. A package of several extras is listed at the first."""
+
+LABORATORY = "clearhead-lab"
+"""The distribution of the laboratory, which has extras of its own."""
 
 OTHER_PACKAGE = "scikit-learn"
 """In no extra. It contains the digits data set, and one theorem is checked against it."""
@@ -207,7 +208,26 @@ def _inspect_extras() -> dict[str, Extra]:
         for name, packages in EXTRAS.items()
     }
     other = Extra(packages=(_inspect_package(OTHER_PACKAGE),), install=f"pip install {OTHER_PACKAGE}")
-    return extras | {"other": other}
+    laboratory = Extra(packages=(_inspect_package(LABORATORY),), install=f"pip install {LABORATORY}")
+    return extras | {"laboratory": laboratory} | _inspect_laboratory() | {"other": other}
+
+
+def _inspect_laboratory() -> dict[str, Extra]:
+    """Return the extras of the laboratory, as its metadata has them; none without it."""
+    try:
+        requirements = metadata.requires(LABORATORY) or []
+    except metadata.PackageNotFoundError:
+        return {}
+    listed = {package for packages in EXTRAS.values() for package in packages}
+    extras: dict[str, list[str]] = {}
+    for requirement in requirements:
+        found = re.fullmatch(r"([\w.-]+)[^;\[]*; extra == '([\w-]+)'", requirement)
+        if found is not None and found[2] != "all" and found[1] not in listed:
+            extras.setdefault(found[2], []).append(found[1])
+    return {
+        name: Extra(packages=tuple(map(_inspect_package, packages)), install=f"pip install '{LABORATORY}[{name}]'")
+        for name, packages in extras.items()
+    }
 
 
 def _inspect_package(name: str) -> Package:
