@@ -2,9 +2,9 @@
 
 from tests.mutants.mutant import Mutant
 
-HERE = "tests/data"
-IMAGES, DECODING, CORPUS = (f"{HERE}/test_{name}.py" for name in ("image_sets", "decoding", "corpus"))
-SAMPLES, AUGMENTATION, BATCHES = (f"{HERE}/test_{name}.py" for name in ("samples", "augmentation", "batches"))
+DECODING = "tests/data/test_decoding.py"
+IMAGES, CORPUS = (f"lab/tests/data/test_{name}.py" for name in ("image_sets", "corpus"))
+SAMPLES, AUGMENTATION, BATCHES = (f"lab/tests/data/test_{name}.py" for name in ("samples", "augmentation", "batches"))
 
 MUTANTS = (
     Mutant("images: unlimited expansion", "image_sets:_read_idx", "file.read(size + 1)", "file.read()[:size]", (IMAGES,)),

@@ -2,14 +2,15 @@
 
 from tests.mutants.mutant import Mutant
 
-HERE = "tests/experiments"
+HERE = "lab/tests/experiments"
 MAPS, PETS, LAYERS = (f"{HERE}/crate/test_{name}.py" for name in ("attention_maps", "pets", "training"))
-CACHE, RUNS, EXPERIMENT, ESTIMATES, TABLES = (
-    f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates", "tables")
+CACHE, RUNS, EXPERIMENT, ESTIMATES = (
+    f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates")
 )
-LOSS_FILE, PAPER_LOSS = "experiments/paper/projection_loss.py", f"{HERE}/paper/test_projection_loss.py"
-VECTORS_FILE, VECTORS = "experiments/paper/eigenvectors.py", f"{HERE}/paper/test_eigenvectors.py"
-COST_FILE, PAPER_COST = "experiments/paper/cost.py", f"{HERE}/paper/test_cost.py"
+TABLES = "tests/report/test_tables.py"
+LOSS_FILE, PAPER_LOSS = "experiments/kernel_pca/projection_loss.py", f"{HERE}/kernel_pca/test_projection_loss.py"
+VECTORS_FILE, VECTORS = "experiments/kernel_pca/eigenvectors.py", f"{HERE}/kernel_pca/test_eigenvectors.py"
+COST_FILE, PAPER_COST = "experiments/kernel_pca/cost.py", f"{HERE}/kernel_pca/test_cost.py"
 
 MUTANTS = (
     Mutant("maps: weights of another token", "attention_maps:attention_maps", "heads.q[:, :, token, None, :]", "heads.q[:, :, 0, None, :]", (MAPS,)),

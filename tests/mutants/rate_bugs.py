@@ -6,7 +6,6 @@ LOGDET = ("tests/numerics/test_logdet.py",)
 RATE = ("tests/numerics/test_coding_rate.py",)
 STREAM = ("tests/numerics/test_rate_stream.py",)
 LOSS = ("tests/modules/test_rate_reduction.py",)
-HERE = "tests/theories/coding_rate"
 SIGNS = ("lab/tests/experiments/crate/test_sign_table.py",)
 
 MUTANTS = (
@@ -33,15 +32,15 @@ MUTANTS = (
     Mutant("rate stream: no warning for hidden singular values", "rate_stream:RateAccumulator._warn", "hidden > NOTABLE", "False", STREAM),
     Mutant("MCR2: gamma1 left out", "rate_reduction:RateReductionLoss.rates", "self.eps / math.sqrt(self.gamma1)", "self.eps", LOSS),
     Mutant("MCR2: features not normalised", "rate_reduction:RateReductionLoss.rates", "self.normalise", "False", LOSS),
-    Mutant("change: a zero token becomes NaN", "change:unit_tokens", "length.masked_fill(is_zero, 1)", "length.masked_fill(is_zero, 0)", (f"{HERE}/test_change.py",)),
-    Mutant("change: scale ratio inverted", "change:scale_matched", "size_ratio(after, before)", "size_ratio(before, after)", (f"{HERE}/test_change.py",)),
-    Mutant("change: the raw change alone decides", "change:RateChange.compresses", "(self.unit_norm < 0) & (self.scale_matched < 0)", "self.raw < 0", (f"{HERE}/test_change.py",)),
-    Mutant("optimum: share of the class left out", "optimum:regularised_singular_values", "4 * penalty ** 2 * share", "4 * penalty ** 2", (f"{HERE}/test_optimum.py",)),
-    Mutant("optimum: constant not sharp", "optimum:rank_constant", "share / critical_ratio(share) ** 2", "1.03 * share / critical_ratio(share) ** 2", (f"{HERE}/test_optimum.py",)),
-    Mutant("principles: cosines without squares", "principles:principles", "cosine.square()", "cosine", (f"{HERE}/test_principles.py",)),
-    Mutant("principles: labels not shuffled", "principles:principles_with_nulls", "labels[order]", "labels", (f"{HERE}/test_principles.py",)),
-    Mutant("steps: factor a left out of the first-order step", "steps:neumann_step", "rate * _a(z, bases, eps)", "rate", (f"{HERE}/test_steps.py",)),
-    Mutant("steps: hook does not normalise", "steps:hook_rate", "normalize(normed.unsqueeze(-3) @ bases, dim=-1)", "normed.unsqueeze(-3) @ bases", (f"{HERE}/test_steps.py",)),
-    Mutant("denoising: threshold too low", "denoising:DenoisingLayer.step", "weights > self.threshold", "weights > 0.1", (f"{HERE}/test_denoising.py",)),
+    Mutant("change: a zero token becomes NaN", "change:unit_tokens", "length.masked_fill(is_zero, 1)", "length.masked_fill(is_zero, 0)", ("lab/tests/theorems/test_coding_rate_change.py",)),
+    Mutant("change: scale ratio inverted", "change:scale_matched", "size_ratio(after, before)", "size_ratio(before, after)", ("lab/tests/theorems/test_coding_rate_change.py",)),
+    Mutant("change: the raw change alone decides", "change:RateChange.compresses", "(self.unit_norm < 0) & (self.scale_matched < 0)", "self.raw < 0", ("lab/tests/theorems/test_coding_rate_change.py",)),
+    Mutant("optimum: share of the class left out", "optimum:regularised_singular_values", "4 * penalty ** 2 * share", "4 * penalty ** 2", ("lab/tests/theorems/test_coding_rate_optimum.py",)),
+    Mutant("optimum: constant not sharp", "optimum:rank_constant", "share / critical_ratio(share) ** 2", "1.03 * share / critical_ratio(share) ** 2", ("lab/tests/theorems/test_coding_rate_optimum.py",)),
+    Mutant("principles: cosines without squares", "principles:principles", "cosine.square()", "cosine", ("lab/tests/theorems/test_coding_rate_principles.py",)),
+    Mutant("principles: labels not shuffled", "principles:principles_with_nulls", "labels[order]", "labels", ("lab/tests/theorems/test_coding_rate_principles.py",)),
+    Mutant("steps: factor a left out of the first-order step", "steps:neumann_step", "rate * _a(z, bases, eps)", "rate", ("lab/tests/theorems/test_coding_rate_steps.py",)),
+    Mutant("steps: hook does not normalise", "steps:hook_rate", "normalize(normed.unsqueeze(-3) @ bases, dim=-1)", "normed.unsqueeze(-3) @ bases", ("lab/tests/theorems/test_coding_rate_steps.py",)),
+    Mutant("denoising: threshold too low", "denoising:DenoisingLayer.step", "weights > self.threshold", "weights > 0.1", ("lab/tests/theorems/test_coding_rate_denoising.py",)),
     Mutant("signs: rounding error counted as a change", "sign_table:count_signs", "sign * value > UNCHANGED", "sign * value > 0", SIGNS),
 )  # fmt: skip

@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant("page: p-values are not adjusted in the table", "html:_facts", "finding.adjusted_p_value", "finding.p_value", (HTML,)),
     Mutant("page: p-values are not adjusted in the data", "page_data:_claim", "cell.finding.adjusted_p_value", "cell.finding.p_value", (DATA,)),
     Mutant("page: the interval of the agreement in the data is that of the value", "page_data:_claim", "high(f.agreement_interval)", "high(f.interval)", (DATA,)),
-    Mutant("page: strings are not escaped", "html:page_template", "Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(page_file))", "Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(page_file))", (HTML,)),
+    Mutant("page: strings are not escaped", "html:page_template", "Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(lambda file: page_file(file, package)))", "Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(lambda file: page_file(file, package)))", (HTML,)),
     Mutant("page: the data can end its element", "page_data:page_data", "text.replace('<', '\\\\u003c')", "text", (DATA,)),
     Mutant("chart: the controls have the interval of the median", "value_chart:value_chart", "grid.control_range(name)", "summary.interval", (CHART,)),
     Mutant("counts: supported heads count twice", "grid:beyond_controls", "summary.verdicts.get(Verdict.SUPPORTED, 0)", "2 * summary.verdicts.get(Verdict.SUPPORTED, 0)", (TERMINAL,)),
