@@ -75,6 +75,7 @@ def test_before_and_after_a_swap(command: Run, small: ModuleType, tmp_path: Path
     clearhead.save_swaps(model, tmp_path / "saved")
     models = ("clearhead-comparison/a", "small_models:model", *OPTIONS[:2])
     saved = command("compare", *models, "--swap", "saved", "--json", "--out", "c")
+    assert saved.code == 0, saved.err
     assert json.loads(saved.out)["differences"] == values["differences"]
 
 

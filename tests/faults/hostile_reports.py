@@ -81,8 +81,9 @@ def make_world(root: Path) -> World:
     os.mkfifo(dataset / "pipe")
     write_json(swap / "clearhead-swap.json", {"swaps": [{"operator": {"operator": "scaled"}, "layers": ["x"]}]})
     os.mkfifo(swap / "weights.safetensors")
-    code, _ = _run(world.root, ("audit", str(world.model), "--text", str(world.text), *AUDIT, "--out", "report"))
-    assert code == 0
+    arguments = ("audit", str(world.model), "--text", str(world.text), *AUDIT, "--out", "report")
+    ended = _in_child(lambda: str(_run(world.root, arguments)))
+    assert (world.report / "manifest.json").exists(), ended
     return world
 
 
@@ -262,11 +263,18 @@ def outcome(original: Path, root: Path, seed: int) -> str:
     for pipe in (path.relative_to(original) for path in _walk(original) if path.is_fifo() and not path.is_symlink()):
         os.mkfifo(root / pipe)
     _change(World(root), lambda options: options.update(_moved(options, original, root)))
+    result = _in_child(lambda: _attempt(World(root), seed))
+    shutil.rmtree(root)
+    return result or "the process died"
+
+
+def _in_child(work: Callable[[], str]) -> str:
+    """Return what a function returns in a process of its own, which leaves no module, path or handler here."""
     answer, into = os.pipe()
     child = os.fork()
     if not child:
         try:
-            result = _attempt(World(root), seed)
+            result = work()
         except BaseException as error:
             result = f"{type(error).__name__}: {error}"
         os.write(into, result[:1000].encode())
@@ -275,8 +283,7 @@ def outcome(original: Path, root: Path, seed: int) -> str:
     with os.fdopen(answer, "rb") as stream:
         result = stream.read().decode(errors="replace")
     os.waitpid(child, 0)
-    shutil.rmtree(root)
-    return result or "the process died"
+    return result
 
 
 def _ignore_pipes(folder: str, names: list[str]) -> list[str]:
@@ -301,10 +308,9 @@ def main() -> int:
         for seed in range(arguments.first, arguments.first + arguments.count):
             result = outcome(original, Path(temporary) / "world", seed)
             if result not in ("refused", "repeated"):
-                print(f"fault: --first {seed} --count 1: {result}")
+                print(f"fault: --first {seed} --count 1: {result}", flush=True)
                 result = "faults"
             results[result] += 1
-        os.chdir("/")
     print(
         f"{arguments.count} reports, seeds from {arguments.first}: "
         + ", ".join(f"{number} {name}" for name, number in sorted(results.items()))
