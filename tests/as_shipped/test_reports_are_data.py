@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from clearhead.cli.confirmed import NAMED
+from clearhead.cli.confirmed import NAMED, Typed, confirm
+from clearhead.cli.options import Baseline, Claims
 from clearhead.cli.request import AuditRequest
 from clearhead.data.tables import read_column
 from clearhead.errors import InputError
+from clearhead.models.loading import DEFAULT_MODEL
 from clearhead.stored_json import read_json, write_json
 from tests.as_shipped.conftest import Ended, Run
 
@@ -196,3 +198,13 @@ def test_a_dataset_folder_that_names_a_pipe_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pipe").symlink_to("/dev/null")
     with pytest.raises(InputError, match="pipe: it is not a regular file"):
         read_column(tmp_path, "text")
+
+
+def test_the_default_audit_is_repeated_without_a_flag() -> None:
+    request = AuditRequest(
+        model=DEFAULT_MODEL, text=None, batches=None, layers=None, theories=("symmetry",), claims=Claims.PRIMARY,
+        inputs=None, max_tokens=256, batch_size=12, seed=0, describe=None, allow_unseen=False, baseline=Baseline.AUTO,
+        loss=None, out=Path("clearhead-report"),
+    )  # fmt: skip
+    stored = AuditRequest.from_dict(request.to_dict())
+    assert confirm(stored, Path("x"), Typed(command=[], values={}, trust_paths=False)) == stored

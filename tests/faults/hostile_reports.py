@@ -238,7 +238,7 @@ def _attempt(world: World, seed: int) -> str:
             words = shlex.split(err.partition("type clearhead ")[2].partition(", or confirm")[0])
             faults += _faults(*_run(current, tuple(words)))
     except _HangError:
-        return "hang"
+        faults = ["hang"]
     finally:
         signal.alarm(0)
     if world.log.exists():
