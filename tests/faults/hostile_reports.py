@@ -111,6 +111,11 @@ def _name_function(rng: random.Random, world: World) -> None:
     _name(rng, world, rng.choice(["model", "batches", "loss", "describe"]), rng.choice(FUNCTIONS))
 
 
+def name_planted_batches(rng: random.Random, world: World) -> None:
+    """Name a function that is in the current folder."""
+    _change(world, lambda options: options.update({"text": None, "batches": "evil:load"}))
+
+
 def _name_path(rng: random.Random, world: World) -> None:
     option = rng.choice(["model", "text", "images", "audio", "describe", "swap"])
     if option in ("images", "audio"):
