@@ -15,6 +15,8 @@ from tests.faults.degenerate_numbers import GOOD, KINDS, cases
 from tests.faults.degenerate_numbers import outcome as outcome_of_numbers
 from tests.faults.degenerate_subjects import SUBJECTS, public_names
 from tests.faults.hostile_folders import outcome
+from tests.faults.hostile_reports import make_world, name_planted_batches
+from tests.faults.hostile_reports import outcome as outcome_of_report
 from tests.faults.interruptions import KINDS as INTERRUPTIONS
 from tests.faults.interruptions import (
     REFUSED,
@@ -37,6 +39,27 @@ def test_hostile_folders_are_loaded_or_refused(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "original", tmp_path / "folder")
         assert outcome(tmp_path / "folder", seed) in ("loaded", "refused")
         shutil.rmtree(tmp_path / "folder")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_hostile_reports_run_nothing_and_are_refused_or_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_world(tmp_path / "original")
+    results = [outcome_of_report(tmp_path / "original", tmp_path / "world", seed) for seed in range(1000, 1016)]
+    assert set(results) == {"refused", "repeated"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_control_a_command_that_believes_the_report_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_world(tmp_path / "original")
+    monkeypatch.setattr("clearhead.cli.rerun_command.confirm", lambda stored, report, typed: stored)
+    monkeypatch.setattr("clearhead.cli.compare_command.confirm", lambda stored, report, typed: stored)
+    monkeypatch.setattr("tests.faults.hostile_reports.ATTACKS", (name_planted_batches,) * 2)
+    results = (outcome_of_report(tmp_path / "original", tmp_path / "world", seed) for seed in range(8))
+    assert any(result.startswith("executed") for result in results)
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -205,7 +205,7 @@ def _load(request: AuditRequest) -> LoadedModel:
     if request.swap is not None:
         loaded = _swapped(loaded, request.swap)
     if objects := [path for path in (request.batches, request.loss) if path is not None]:
-        allow_current_folder(request.model, objects)
+        allow_current_folder(objects)
     return loaded
 
 
