@@ -14,6 +14,7 @@ from clearhead.cli.request import AuditRequest
 from clearhead.report.comparison import comparison_as_json
 from clearhead.report.comparison_terminal import print_comparison
 from clearhead.report.folder import WrittenComparison, report_folder
+from clearhead.storage import lock_folder
 
 __all__ = ["ComparedResult", "print_compared", "run_comparison"]
 
@@ -44,7 +45,7 @@ def run_comparison(a: str, b: str | None, request: AuditRequest, bar: ProgressBa
             _options(like.manifest, a if first else str(b)), swap=request.swap, out=request.out
         )
     model = request.model if first is not None else a
-    with report_folder(request.out) as folder:
+    with report_folder(request.out) as folder, lock_folder(request.out):
         before: Audited = first or _audit(request, model=a, swap=None, name="a", bar=bar)
         after: Audited = second or _audit(request, model=b or model, swap=request.swap, name="b", bar=bar)
         comparison = compare(before, after)
