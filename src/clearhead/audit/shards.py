@@ -82,7 +82,7 @@ def _require_all(parts: Sequence[Part]) -> None:
     missing = sorted(set(range(1, counts[0] + 1)) - set(numbers))
     if missing:
         names = ", ".join(Shard(number, counts[0]).file_name for number in missing)
-        raise InputError(f"the shards lack {names}; run {_commands(missing, counts[0])}")
+        raise InputError(f"the audit lacks {names}; run {_commands(missing, counts[0])}")
 
 
 def _require_one_audit(parts: Sequence[Part]) -> None:
