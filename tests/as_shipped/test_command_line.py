@@ -620,7 +620,7 @@ def test_an_experiment_is_run_listed_and_continued(here: Path, warm: WarmCommand
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"vit/digits: test accuracy 0\.\d{4} \[0\.\d{4}, 0\.\d{4}\], 360 images\n", done.stdout)
     assert files(here) == {"small.py", "runs", *(f"runs/vit-digits{name}" for name in (
-        "", "/.lock", "/checkpoint.safetensors", "/previous-checkpoint.safetensors", "/log.jsonl", "/metrics.jsonl",
+        "", "/checkpoint.safetensors", "/previous-checkpoint.safetensors", "/log.jsonl", "/metrics.jsonl",
             "/result.json",
         "/model", "/model/config.json", "/model/model.safetensors"))}  # fmt: skip
     assert warm(*command, here=here).stdout == done.stdout

@@ -26,6 +26,9 @@ from tests.faults.interruptions import (
     run_training,
     start_training,
 )
+from tests.faults.shards import GOOD as MERGED_OR_REFUSED
+from tests.faults.shards import merged, write_audits
+from tests.faults.shards import outcome as outcome_of_shards
 from tests.faults.stored_damage import STATES, outcomes
 from tests.once import once
 
@@ -92,6 +95,13 @@ def test_control_a_function_that_loses_nan_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setitem(SUBJECTS, name, losing)
     results = {outcome_of_numbers(name, kind, operands) for _, operands in cases(name, kind, 0)}
     assert results == {"a number where the definition is not finite"}
+
+
+def test_folders_of_shards_are_merged_as_the_audit_is_or_refused(tmp_path: Path) -> None:
+    write_audits(tmp_path)
+    expected = merged(tmp_path / "audit")
+    results = [outcome_of_shards(seed, tmp_path, expected) for seed in range(1000, 1008)]
+    assert [case for case in results if case[1] not in MERGED_OR_REFUSED] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")

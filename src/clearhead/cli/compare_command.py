@@ -15,6 +15,7 @@ from clearhead.cli.request import AuditRequest
 from clearhead.report.comparison import comparison_as_json
 from clearhead.report.comparison_terminal import print_comparison
 from clearhead.report.folder import WrittenComparison, report_folder
+from clearhead.storage import lock_folder
 
 __all__ = ["ComparedResult", "print_compared", "run_comparison"]
 
@@ -49,7 +50,7 @@ def run_comparison(a: str, b: str | None, request: AuditRequest, typed: Typed, b
     for path in (path for path, audit in ((a, first), (b, second)) if path is not None and audit is not None):
         require_other_folder(request.out, report_folder_of(Path(path)) or Path(path))
     model = request.model if first is not None else a
-    with report_folder(request.out) as folder:
+    with report_folder(request.out) as folder, lock_folder(request.out):
         before: Audited = first or _audit(request, model=a, swap=None, name="a", bar=bar)
         after: Audited = second or _audit(request, model=b or model, swap=request.swap, name="b", bar=bar)
         comparison = compare(before, after)
