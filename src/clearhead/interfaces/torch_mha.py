@@ -123,7 +123,9 @@ class _TorchAttachment(Attachment):
         if arguments["query"].is_nested:
             assert operands.key_padding_mask is not None
             output = nested_rows(output, operands.key_padding_mask)
-        return output, results[0][1] if results else None
+        if results:
+            return output, results[0][1]
+        return output, operands.weights_for_call(call.weights[0]) if call.weights else None
 
 
 class _Encoder:
