@@ -107,6 +107,22 @@ def test_a_compiled_model_keeps_its_model_under_the_name() -> None:
     assert not hasattr(model, private_names.COMPILED_MODEL)
 
 
+def test_transformers_collecting_attention_weights_is_noticed() -> None:
+    import transformers
+
+    config = transformers.BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=5)
+    model = transformers.BertModel(config)
+    noticed = []
+    hook = model.encoder.layer[0].register_forward_hook(
+        lambda *_: noticed.append(private_names.hf_collects_attentions())
+    )
+    for options in ({}, {"output_attentions": True}, {"output_hidden_states": True}):
+        model(torch.ones(1, 3, dtype=torch.long), **options)
+    hook.remove()
+    assert noticed == [False, True, False]
+    assert not private_names.hf_collects_attentions()
+
+
 def test_a_config_of_transformers_has_its_implementation_under_the_name() -> None:
     import transformers
 

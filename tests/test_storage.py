@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from clearhead.storage import (
     DamagedFileError,
     WriteError,
     check_checksums,
+    lock_file,
     lock_folder,
     parse_json,
     read_bytes,
@@ -144,6 +146,38 @@ def test_only_regular_files_of_a_limited_size_are_read(tmp_path: Path) -> None:
 def test_invalid_json_raises_an_error(text: bytes, reason: str) -> None:
     with pytest.raises(InputError, match=f"cannot read config.json: it.*{reason}"):
         parse_json(text, Path("config.json"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_a_lock_can_be_shared_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    with lock_folder(folder, shared=True):
+        with lock_folder(folder, shared=True), pytest.raises(InputError), lock_folder(folder):
+            pass
+        with pytest.raises(InputError), lock_folder(folder):
+            pass
+        with lock_file(folder / "one"), lock_file(folder / "two"), pytest.raises(InputError), lock_file(folder / "one"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_a_forked_process_does_not_keep_the_lock_of_one_that_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys, time; from clearhead.storage import lock_folder\n"
+        "with lock_folder(pathlib.Path(sys.argv[1])):\n"
+        "    child = os.fork()\n    if child: print(child, flush=True)\n    time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    child = int(other.stdout.readline())
+    try:
+        other.kill()
+        other.wait()
+        with lock_folder(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")

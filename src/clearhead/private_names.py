@@ -3,6 +3,7 @@
 Each has a test in tests/test_private_names.py, so that a new version that renames one is noticed.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "forward_mode_active",
     "function_modes",
     "functorch_active",
+    "hf_collects_attentions",
     "is_batched_gradient",
     "jit_tracing",
     "lapack_capsules",
@@ -36,8 +38,18 @@ COMPILED_MODEL = "_orig_mod"
 HF_IMPLEMENTATION = "_attn_implementation"
 """The attribute of a transformers config with the name of its attention implementation; it has no public getter."""
 
+_HF_COLLECTOR = "_active_collector"
+"""The variable of transformers.utils.output_capturing with what it collects from layers in a forward pass."""
+
 DispatchMode = TorchDispatchMode
 """torch has no public module for dispatch modes; the residual stream needs one."""
+
+
+def hf_collects_attentions() -> bool:
+    """Return True in a forward pass in which transformers collects attention weights, and drops those that are None."""
+    collector = getattr(sys.modules.get("transformers.utils.output_capturing"), _HF_COLLECTOR, None)
+    collected = None if collector is None else collector.get()
+    return collected is not None and any("attentions" in kind for kind in collected)
 
 
 def current_dispatch_mode() -> Any:

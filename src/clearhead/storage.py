@@ -14,12 +14,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from clearhead.errors import ClearheadError, InputError
 
 __all__ = [
-    "CHECKSUMS_FILE", "LOCK_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_folder",
+    "CHECKSUMS_FILE", "LOCK_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_file",
+    "lock_folder",
     "parse_json", "read_bytes", "read_lines", "read_tensors", "remove_unfinished", "sha256_of_file",
     "tensor_fingerprint", "write_bytes", "write_checksums", "write_lines", "write_tensors",
 ]  # fmt: skip
@@ -185,30 +186,89 @@ def check_checksums(folder: Path) -> bool:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold the folder's lock, so that no second process writes there. Raise InputError if another holds it.
 
-    The operating system releases the lock when the process ends, however it ends. Where it has no such lock (Windows),
-    nothing is locked.
+    The operating system releases the lock when the process ends, however it ends; the file of the lock is removed, and
+    one that a killed process left is used again. Where it has no such lock (Windows, some network disks), nothing is
+    locked.
+
+    shared: let other processes hold it that also share it: those that write other files
     """
+    with _locked(folder / LOCK_FILE, folder, shared=shared):
+        yield
+
+
+@contextmanager
+def lock_file(path: Path) -> Iterator[None]:
+    """Hold the lock of one file of a folder, as `lock_folder` does. The file need not exist."""
+    with _locked(path.with_name(f".{path.name}{LOCK_FILE}"), path):
+        yield
+
+
+_HELD: set[IO[bytes]] = set()
+"""The open files of the locks that this process holds."""
+
+
+def _close_in_child() -> None:
+    """Close the locks' files in a forked process. It would keep the lock if this process is killed."""
+    for file in _HELD:
+        file.close()
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
+
+
+@contextmanager
+def _locked(path: Path, subject: Path, *, shared: bool = False) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:
         yield
         return
+    created = [folder for folder in path.parents if not folder.exists()]
+    file = _open_lock(path, subject, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    _HELD.add(file)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK_FILE).open("a")
-    except OSError as error:
-        raise WriteError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder} is in use by another run; wait until it ends, or choose another folder"
-            ) from None
         yield
+    finally:
+        if file in _HELD:
+            _HELD.remove(file)
+            with file, suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it fails while others share the lock
+                path.unlink()
+            for folder in created:
+                with suppress(OSError):
+                    folder.rmdir()  # if it is empty
+
+
+def _open_lock(path: Path, subject: Path, kind: int) -> IO[bytes]:
+    """Return the open file of a lock that is held. The file may be removed, by who held it, until it is locked."""
+    import fcntl
+
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("ab")
+        except FileNotFoundError:
+            continue  # who held the lock removed the folder, which was empty
+        except OSError as error:
+            raise WriteError(f"cannot write {subject}: {error.strerror or error}; choose another folder") from None
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise InputError(
+                f"{subject} is in use by another run; wait until it ends, or choose another folder"
+            ) from None
+        except OSError:  # a disk without locks
+            return file
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return file
+        file.close()
 
 
 def tensor_fingerprint(tensors: Iterable[Any], *, source: str = "") -> str:

@@ -572,6 +572,8 @@ def test_the_options_are_pinned(here: Path) -> None:
     assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}
     options = set(re.findall(r"--[a-z-]+", clearhead("figure", "--help", here=here, columns=200).stdout))
     assert options == {"--head", "--help", "--kind", "--layer", "--out", "--theory"}
+    options = set(re.findall(r"--[a-z-]+", clearhead("rerun", "--help", here=here, columns=200).stdout))
+    assert options >= {"--batches", "--describe", "--loss", "--model", "--out", "--swap", "--text", "--trust-paths"}
     options = set(re.findall(r"--[a-z-]+", clearhead("demo", "--help", here=here, columns=200).stdout))
     assert options == {"--help", "--out"}
     assert clearhead("--version", here=here).stdout == "clearhead 0.1.0\n"
@@ -592,10 +594,10 @@ def test_images_are_audited_and_repeated_from_another_folder(here: Path, warm: W
     assert (done.returncode, done.stderr) == (0, "")
     assert "3 inputs, 51 tokens; 8 heads" in done.stdout
     (here / "images").rename(here / "moved")
-    again = warm("rerun", "clearhead-report", "--text", "moved", here=here)
+    again = warm("rerun", "clearhead-report", "--model", "vit", "--text", "moved", here=here)
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, "bit-identical: 8 findings")
     (here / "moved" / "0.png").write_bytes((here / "moved" / "1.png").read_bytes())
-    other = warm("rerun", "clearhead-report", "--text", "moved", here=here)
+    other = warm("rerun", "clearhead-report", "--model", "vit", "--text", "moved", here=here)
     assert other.returncode == 1
     assert "differs   text" in other.stdout
 
@@ -619,7 +621,7 @@ def test_an_experiment_is_run_listed_and_continued(here: Path, warm: WarmCommand
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"vit/digits: test accuracy 0\.\d{4} \[0\.\d{4}, 0\.\d{4}\], 360 images\n", done.stdout)
     assert files(here) == {"small.py", "runs", *(f"runs/vit-digits{name}" for name in (
-        "", "/.lock", "/checkpoint.safetensors", "/previous-checkpoint.safetensors", "/log.jsonl", "/metrics.jsonl",
+        "", "/checkpoint.safetensors", "/previous-checkpoint.safetensors", "/log.jsonl", "/metrics.jsonl",
             "/result.json",
         "/model", "/model/config.json", "/model/model.safetensors"))}  # fmt: skip
     assert warm(*command, here=here).stdout == done.stdout

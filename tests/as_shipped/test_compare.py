@@ -49,7 +49,7 @@ def test_two_models_are_audited_on_the_same_inputs(command: Run, small: ModuleTy
     stored = json.loads((folder / "comparison.json").read_text())
     again = command("compare", "clearhead-comparison/a", "clearhead-comparison/b/findings.json", "--json", "--out", "c")
     assert json.loads(again.out) == stored
-    like = command("compare", "clearhead-comparison/a", "small_models:changed", "--json", "--out", "d")
+    like = command("compare", "clearhead-comparison/a", "small_models:changed", *OPTIONS[:2], "--json", "--out", "d")
     assert json.loads(like.out) == stored
     assert {d["theory"] for d in stored["differences"]} == {"attention sinks"}
 
@@ -73,7 +73,9 @@ def test_before_and_after_a_swap(command: Run, small: ModuleType, tmp_path: Path
         warnings.simplefilter("ignore", clearhead.SwapWarning)
         clearhead.swap(model, "symmetric", layers=[0])
     clearhead.save_swaps(model, tmp_path / "saved")
-    saved = command("compare", "clearhead-comparison/a", "--swap", "saved", "--json", "--out", "c")
+    models = ("clearhead-comparison/a", "small_models:model", *OPTIONS[:2])
+    saved = command("compare", *models, "--swap", "saved", "--json", "--out", "c")
+    assert saved.code == 0, saved.err
     assert json.loads(saved.out)["differences"] == values["differences"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clearhead.cli.import_path import allow_current_folder, remove_from_import_path
+from clearhead.cli.import_path import allow_current_folder, never_import_from, remove_from_import_path
 from clearhead.errors import InputError
 from tests.faults.current_folder import NAMES, imported_names, make_model_folder, poison
 
@@ -71,13 +71,17 @@ def test_the_current_folder_comes_last_and_never_if_it_is_the_model(
     before = list(sys.path)
     for current in ("model", "model/inside"):
         monkeypatch.chdir(tmp_path / current)
-        model = os.path.relpath(tmp_path / "model")
+        never_import_from(os.path.relpath(tmp_path / "model"))
         with pytest.raises(
             InputError, match=r"cannot import own.code:batches: the current folder belongs to the model"
         ):
-            allow_current_folder(model, ["json:loads", "own.code:batches"])
-        allow_current_folder(model, ["json:loads"])
+            allow_current_folder(["json:loads", "own.code:batches"])
+        allow_current_folder(["json:loads"])
         assert sys.path == before
     monkeypatch.chdir(tmp_path)
-    allow_current_folder("model", ["own.code:batches"])
+    (tmp_path / "model" / "code.py").touch()
+    with pytest.raises(InputError, match=r"cannot import model.code:batches: it is in the folder of the model"):
+        allow_current_folder(["model.code:batches"])
+    sys.path[:] = before
+    allow_current_folder(["own.code:batches"])
     assert sys.path == [*before, str(tmp_path)]

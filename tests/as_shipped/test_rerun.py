@@ -13,6 +13,7 @@ from clearhead.report.folder import write_report
 from clearhead.stored_json import read_json, write_json
 from tests.as_shipped.conftest import Attending, Run, batches
 
+FUNCTIONS = ("--model", "small_models:model", "--batches", "small_models:batches")
 AUDIT = ("audit", "small_models:model", "--batches", "small_models:batches", "--theory", "symmetry", "--layers", "1")
 
 
@@ -23,7 +24,7 @@ def test_an_audit_is_repeated_to_the_last_bit_twice(command: Run, tmp_path: Path
     options = read_json(tmp_path / "clearhead-report" / "manifest.json")["command"]["options"]
     assert (options["theories"], options["layers"], options["seed"]) == (["symmetry"], "1", 0)
     for manifest in ("clearhead-report/manifest.json", "clearhead-report"):
-        done = command("rerun", manifest)
+        done = command("rerun", manifest, *FUNCTIONS)
         assert (done.code, done.err) == (0, "")
         assert done.out == "bit-identical: 3 findings\nreport    clearhead-rerun/index.html\n"
 
@@ -31,7 +32,7 @@ def test_an_audit_is_repeated_to_the_last_bit_twice(command: Run, tmp_path: Path
 def test_what_differs_has_a_line_each_and_the_exit_code_is_one(command: Run, small: ModuleType) -> None:
     command(*AUDIT)
     small.model, small.batches = lambda: Attending(1), lambda: batches(5)
-    done = command("rerun", "clearhead-report", "--out", "again")
+    done = command("rerun", "clearhead-report", "--out", "again", *FUNCTIONS)
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[0] == "differs   weights: 2 of 2 tensors differ: maps.0.weight, maps.1.weight"
@@ -78,16 +79,16 @@ def test_the_device_of_the_arithmetic_is_part_of_the_command(command: Run, tmp_p
     folder = tmp_path / "clearhead-report"
     stored = read_json(folder / "manifest.json")
     assert stored["command"]["options"]["device"] == "cpu:0"
-    assert command("rerun", "clearhead-report").code == 0
+    assert command("rerun", "clearhead-report", *FUNCTIONS).code == 0
     assert read_json(tmp_path / "clearhead-rerun" / "manifest.json")["command"]["options"]["device"] == "cpu:0"
     stored["command"]["options"]["device"] = "meta"
     write_json(folder / "manifest.json", stored)
-    done = command("rerun", "clearhead-report")
+    done = command("rerun", "clearhead-report", *FUNCTIONS)
     assert (done.code, done.out) == (2, "")
     assert "theories cannot compute on the device 'meta'" in done.err
     del stored["command"]["options"]["device"]  # as in manifests of audits without the option
     write_json(folder / "manifest.json", stored)
-    assert command("rerun", "clearhead-report").code == 0
+    assert command("rerun", "clearhead-report", *FUNCTIONS).code == 0
 
 
 def test_theories_compute_on_the_device(command: Run, monkeypatch: pytest.MonkeyPatch) -> None:

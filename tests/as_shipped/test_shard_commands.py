@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clearhead.storage import lock_folder
 from tests.as_shipped.conftest import Run
 from tests.as_shipped.test_command_line import SMALL
 from tests.as_shipped.warm import SECONDS, WarmCommand, environment
@@ -46,6 +47,24 @@ def assert_same(report: list[dict[str, Any]], expected: list[dict[str, Any]]) ->
         assert finding["value"] == pytest.approx(other["value"], rel=ROUNDING, abs=ROUNDING)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_a_folder_has_one_writer_unless_they_are_shards(command: Run, tmp_path: Path) -> None:
+    out, refused = tmp_path / "out", "out is in use by another run; wait until it ends, or choose another folder\n"
+    shards = [(*AUDIT, "--out", "out", "--shard", f"{number}/2") for number in (1, 2)]
+    with lock_folder(out):
+        for words in ((*AUDIT, "--out", "out", "--seed", "5"), shards[0], ("merge", "parts", "--out", "out")):
+            done = command(*words)
+            assert (done.code, done.err.splitlines(keepends=True)[-1:]) == (2, [f"clearhead: {refused}"])
+    assert not out.exists()
+    with lock_folder(out, shared=True):
+        assert [command(*words).code for words in shards] == [0, 0]
+        assert command("merge", "out").err == f"clearhead: {refused}"
+    assert command("merge", "out").code == 0
+    with lock_folder(tmp_path / "compared"):
+        assert command("compare", "out", "out", "--out", "compared").code == 2
+    assert {path.name for path in out.iterdir()} == {*REPORT, "shard-1-of-2.safetensors", "shard-2-of-2.safetensors"}
+
+
 def test_shards_are_written_and_merged(command: Run, tmp_path: Path) -> None:
     assert command(*AUDIT, "--out", "plain").code == 0
     done = command(*AUDIT, "--out", "parts", "--shard", "2/2")
@@ -57,14 +76,16 @@ def test_shards_are_written_and_merged(command: Run, tmp_path: Path) -> None:
     ]
     missing = command("merge", "parts")
     assert missing.code == 2
-    assert missing.err == ("clearhead: parts lacks shard-1-of-2.safetensors; run clearhead audit with --shard 1/2\n")
+    assert missing.err == (
+        "clearhead: the audit lacks shard-1-of-2.safetensors; run clearhead audit with --shard 1/2\n"
+    )
     assert command(*AUDIT, "--out", "parts", "--shard", "1/2").code == 0
     merged = command("merge", "parts", "--out", "merged")
     assert merged.code == 0
     assert "report    merged/index.html" in merged.out
     assert {path.name for path in (tmp_path / "merged").iterdir()} == REPORT
     assert_same(findings(tmp_path / "merged"), findings(tmp_path / "plain"))
-    again = command("rerun", "plain", "--out", "again")
+    again = command("rerun", "plain", "--out", "again", "--model", AUDIT[1], *AUDIT[2:4])
     assert "bit-identical" in again.out
     assert command("merge", "parts").code == 0
     assert (tmp_path / "parts" / "index.html").exists()

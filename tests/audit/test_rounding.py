@@ -61,6 +61,7 @@ def test_a_head_equal_to_its_control_has_no_evidence(control: Control, size: flo
     """The differences have one sign, which a test would call significant."""
     finding = found(sums(np.abs(noise(INPUTS, size=size)), control=control, spread=VALUES))
     assert (finding.p_value, finding.verdict, finding.no_evidence) == (1.0, Verdict.NO_EVIDENCE, NoEvidence.EQUAL)
+    assert [tied.p_value for tied in finding.controls] == [1.0]
     assert not finding.borderline
     assert "equal to a control within rounding" in evidence(summarise([finding])[0])
 
@@ -94,7 +95,7 @@ def test_a_tie_is_never_undecided() -> None:
     assert math.isnan(tied.controls[1].p_value)
     assert tied.reasons
     [finding] = judge([tied])
-    assert finding.verdict is Verdict.NO_EVIDENCE
+    assert (finding.verdict, finding.p_value) == (Verdict.NO_EVIDENCE, 1.0)
 
 
 def test_a_constant_difference_that_is_resolved_has_no_test() -> None:
@@ -165,6 +166,8 @@ def test_a_head_is_borderline_if_the_rounding_of_others_decides() -> None:
     first, second = with_p(0.05 * (1 - 1e-7)), with_p(0.02, head=1)
     assert [f.borderline for f in judge([first, second])] == [True, False]
     assert [f.borderline for f in judge([first, with_p(0.9, head=1)])] == [False, False]
+    near = with_p(0.05 * (1 - 1e-7), head=1)
+    assert [f.borderline for f in judge([with_p(0.03), near])] == [True, True]  # .06, or what the other has
 
 
 @pytest.mark.parametrize("low", [0.9 - 1e-8, 0.9 + 1e-8, 0.8])

@@ -1,7 +1,11 @@
 """Audits in shards, merged, interrupted and continued, equal the plain audit."""
 
 import copy
+import dataclasses
 import math
+import re
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +17,13 @@ from torch import nn
 
 from clearhead.audit import checkpoint as checkpoints
 from clearhead.audit.finishing import finish_audit
-from clearhead.audit.parts import Shard, span_of
+from clearhead.audit.parts import Coverage, Shard, span_of
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit, measure_audit
-from clearhead.audit.shards import audit_shard, merge_shards, shard_from_environment
+from clearhead.audit.shards import audit_shard, merge_parts, merge_shards, read_shards, shard_from_environment
 from clearhead.errors import InputError
 from clearhead.report.json_file import audit_as_json
+from clearhead.storage import lock_file
 from clearhead.theories.catalogue import find_theories
 from tests.once import once
 
@@ -229,6 +234,57 @@ def test_shards_that_are_missing_unfinished_or_of_another_audit_are_named(model:
     audit_shard(model, batches_of(), shard="1/2", folder=tmp_path, **SHORT)
     with pytest.raises(InputError, match="of 2 and of 3"):
         merge_shards(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["shard-1-of-2-of-2", "shard-01-of-2", "shard-1-of-02", "shard-3-of-3"])
+def test_a_shard_that_was_copied_or_renamed_is_refused_by_name(name: str, model: nn.Module, tmp_path: Path) -> None:
+    write_shards(tmp_path, model, 2, **SHORT)
+    file = tmp_path / "shard-1-of-2.safetensors"
+    copied = tmp_path / f"{name}.safetensors"
+    shutil.copy(file, copied)
+    with pytest.raises(InputError, match=f"{re.escape(str(copied))} .*shard-1-of-2.safetensors"):
+        merge_shards(tmp_path)
+    file.unlink()
+    with pytest.raises(InputError, match=re.escape(str(copied))):
+        merge_shards(tmp_path)
+
+
+def test_a_shard_that_is_given_twice_is_refused_by_name(model: nn.Module, tmp_path: Path) -> None:
+    write_shards(tmp_path, model, 2, **SHORT)
+    parts = read_shards(tmp_path)
+    with pytest.raises(InputError, match=r"shard-2-of-2\.safetensors is there twice"):
+        merge_parts([*parts, read_shards(tmp_path)[1]])
+
+
+@pytest.mark.parametrize("change", ["the inputs of another shard", "more inputs", "other batches"])
+def test_a_shard_that_does_not_cover_the_inputs_of_its_number_is_refused(
+    change: str, model: nn.Module, tmp_path: Path
+) -> None:
+    inputs = 12  # every shard has as many
+    for number in (1, 2):
+        audit_shard(model, batches_of(inputs), shard=f"{number}/2", folder=tmp_path, **SHORT)
+    first, second = read_shards(tmp_path)
+    [run] = second.runs
+    if change == "the inputs of another shard":
+        second = dataclasses.replace(first, shard=second.shard)
+    elif change == "more inputs":
+        run.covered = Coverage(run.covered.inputs + 1, run.covered.tokens)
+    else:
+        second.sizes = [size + 1 for size in second.sizes]
+    with pytest.raises(InputError, match=r"shard-2-of-2\.safetensors .*inputs 7 to 12 of 12.*--shard 2/2"):
+        merge_parts([read_shards(tmp_path)[0], second])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_a_checkpoint_has_one_writer_and_shards_one_each(model: nn.Module, tmp_path: Path) -> None:
+    file, second = tmp_path / "sums", tmp_path / "shard-2-of-2.safetensors"
+    with lock_file(file), pytest.raises(InputError, match=f"{re.escape(str(file))} is in use"):
+        audit(model, batches_of(), checkpoint=file, **SHORT)
+    with lock_file(second):
+        with pytest.raises(InputError, match=f"{re.escape(str(second))} is in use"):
+            audit_shard(model, batches_of(), shard="2/2", folder=tmp_path, **SHORT)
+        audit_shard(model, batches_of(), shard="1/2", folder=tmp_path, **SHORT)
+    assert [path.name for path in tmp_path.iterdir()] == ["shard-1-of-2.safetensors"]
 
 
 @pytest.mark.parametrize("change", ["weights", "data", "theories"])

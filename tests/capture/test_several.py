@@ -148,21 +148,84 @@ def test_two_threads_capture_two_models_at_the_same_time(name: str) -> None:
         assert _equal(heads[-calls:], alone.heads)
 
 
+def _run_in_a_thread(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
+    """Run the model in another thread. Its last bits may be others: torch's number of threads is that of a thread."""
+    results: list[list[Tensor]] = []
+    _together(lambda: results.append(run(model, inputs)))
+    return results[0]
+
+
 @pytest.mark.parametrize("name", ["bert", "timm eva", "torch encoder", "own vision transformer", "mpnet"])
 def test_calls_that_another_thread_makes_on_the_same_model_are_not_recorded(name: str) -> None:
     model, inputs = IDENTITY[name].make(), IDENTITY[name].inputs()
-    alone = run(model, inputs)
-    other: list[list[Tensor]] = []
+    alone = _run_in_a_thread(model, inputs)
     with torch.no_grad(), capture(model) as captured:
-        _together(lambda: other.append(run(model, inputs)))
+        other = _run_in_a_thread(model, inputs)
         assert captured.heads == []
         assert captured.passes == 0
         run(model, inputs)
     assert len(captured.heads) == IDENTITY[name].calls
-    assert same(other[0], alone)
+    assert same(other, alone)
     with torch.no_grad(), capture(model) as captured:
         _together(lambda: run(model, inputs))
     assert (captured.heads, captured.passes, captured.unseen) == ([], 0, ())
+
+
+def test_calls_of_a_thread_with_the_number_of_the_captures_own_are_not_recorded() -> None:
+    model = layers(2)
+    opened = capture(model)
+    number: list[int] = []
+    captured: list[Any] = []
+
+    def enter() -> None:
+        captured.append(opened.__enter__())
+        number.append(threading.get_ident())
+
+    _together(enter)
+    again: list[bool] = []
+
+    def call() -> None:
+        again.append(threading.get_ident() == number[0])
+        with torch.no_grad():
+            model(tokens())
+
+    for _ in range(200):  # the system gives the number of a thread that has ended to a new one
+        _together(call)
+        if again[-1]:
+            break
+    opened.__exit__(None, None, None)
+    assert any(again)
+    assert (captured[0].heads, captured[0].passes) == ([], 0)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_thread_that_runs_the_model_while_a_call_is_recorded_stays_on_torchs_fused_path(padded: bool) -> None:
+    from tests.swap.models import encoder_inputs
+
+    model, inputs = MODELS["torch encoder"].make(), encoder_inputs(padded=padded)
+    alone, elsewhere = run(model, inputs), _run_in_a_thread(model, inputs)
+    fused = torch._transformer_encoder_layer_fwd
+    threads: list[int] = []
+    others: list[list[Tensor]] = []
+
+    def count(*args: Any, **kwargs: Any) -> Tensor:
+        threads.append(threading.get_ident())
+        return fused(*args, **kwargs)
+
+    def look(_: Heads) -> None:
+        others.append(_run_in_a_thread(model, inputs))
+
+    torch._transformer_encoder_layer_fwd = count
+    try:
+        with torch.no_grad(), capture(model, keep=look) as captured:
+            mine = run(model, inputs)
+    finally:
+        torch._transformer_encoder_layer_fwd = fused
+    assert captured.passes == 1
+    assert len(captured.layers) == len(others) == 3
+    assert sum(thread != threading.get_ident() for thread in threads) == 3 * 3
+    assert same(mine, alone)
+    assert all(same(output, elsewhere) for output in others)
 
 
 @pytest.mark.parametrize("name", INTERFACES)

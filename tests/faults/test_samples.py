@@ -15,6 +15,8 @@ from tests.faults.degenerate_numbers import GOOD, KINDS, cases
 from tests.faults.degenerate_numbers import outcome as outcome_of_numbers
 from tests.faults.degenerate_subjects import SUBJECTS, public_names
 from tests.faults.hostile_folders import outcome
+from tests.faults.hostile_reports import make_world, name_planted_batches
+from tests.faults.hostile_reports import outcome as outcome_of_report
 from tests.faults.interruptions import KINDS as INTERRUPTIONS
 from tests.faults.interruptions import (
     REFUSED,
@@ -24,6 +26,9 @@ from tests.faults.interruptions import (
     run_training,
     start_training,
 )
+from tests.faults.shards import GOOD as MERGED_OR_REFUSED
+from tests.faults.shards import merged, write_audits
+from tests.faults.shards import outcome as outcome_of_shards
 from tests.faults.stored_damage import STATES, outcomes
 from tests.once import once
 
@@ -37,6 +42,27 @@ def test_hostile_folders_are_loaded_or_refused(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "original", tmp_path / "folder")
         assert outcome(tmp_path / "folder", seed) in ("loaded", "refused")
         shutil.rmtree(tmp_path / "folder")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_hostile_reports_run_nothing_and_are_refused_or_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_world(tmp_path / "original")
+    results = [outcome_of_report(tmp_path / "original", tmp_path / "world", seed) for seed in range(1000, 1016)]
+    assert set(results) == {"refused", "repeated"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_control_a_command_that_believes_the_report_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_world(tmp_path / "original")
+    monkeypatch.setattr("clearhead.cli.rerun_command.confirm", lambda stored, report, typed: stored)
+    monkeypatch.setattr("clearhead.cli.compare_command.confirm", lambda stored, report, typed: stored)
+    monkeypatch.setattr("tests.faults.hostile_reports.ATTACKS", (name_planted_batches,) * 2)
+    results = (outcome_of_report(tmp_path / "original", tmp_path / "world", seed) for seed in range(8))
+    assert any(result.startswith("executed") for result in results)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -69,6 +95,13 @@ def test_control_a_function_that_loses_nan_is_noticed(monkeypatch: pytest.Monkey
     monkeypatch.setitem(SUBJECTS, name, losing)
     results = {outcome_of_numbers(name, kind, operands) for _, operands in cases(name, kind, 0)}
     assert results == {"a number where the definition is not finite"}
+
+
+def test_folders_of_shards_are_merged_as_the_audit_is_or_refused(tmp_path: Path) -> None:
+    write_audits(tmp_path)
+    expected = merged(tmp_path / "audit")
+    results = [outcome_of_shards(seed, tmp_path, expected) for seed in range(1000, 1008)]
+    assert [case for case in results if case[1] not in MERGED_OR_REFUSED] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")

@@ -198,4 +198,6 @@ except MemoryError as error:
     print(error)
 assert attend(kernel(), small, small, visible=None, scale=1.0).out.isclose(small).all()
 """
-    assert in_a_process(text) == "attention over 300007 tokens ran out of memory; pass fewer tokens at once"
+    message = in_a_process(text)
+    assert message.startswith("attention over 300007 tokens ran out of memory. ")
+    assert message.endswith("; pass fewer tokens at once")

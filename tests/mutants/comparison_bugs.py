@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant("manifest: edited findings are accepted", "stored:check_file", "not fits", "False", (RERUN,)),
     Mutant("rerun: verdicts alone are compared", "repetition:compare_findings", "old.get(key) != new.get(key)", "old.get(key, {}).get('verdict') != new.get(key, {}).get('verdict')", (REPETITION,)),
     Mutant("rerun: differences end with exit code 0", "rerun_command:print_rerun", "return repetition.identical", "return True", (RERUN,)),
-    Mutant("rerun: the report is overwritten", "rerun_command:run_again", "out.resolve() == folder.resolve()", "False", (RERUN,)),
+    Mutant("rerun: the report is overwritten", "confirmed:require_other_folder", "out.resolve() == inside", "False", (RERUN,)),
     Mutant("compare: inputs are not paired", "comparison:_differences", "b.values - a.values", "b.values[::-1] - a.values", (COMPARISON,)),
     Mutant("compare: differences have the wrong sign", "comparison:_differences", "b.values - a.values", "a.values - b.values", (COMPARISON,)),
     Mutant("compare: p-values are not adjusted", "comparison:_adjusted", "false_discovery_rate(np.array(p_values, dtype=np.float64))", "np.array(p_values, dtype=np.float64)", (COMPARISON,)),

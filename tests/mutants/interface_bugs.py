@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant("swap: plain functions get rows without keys", "operator:_run", "mask = mask | ~has_keys", "pass", CALLS),
     Mutant("swap: heads in the batch stay there", "operator:apply_operator", "call.folded is not None and call.q.ndim > 2", "False", SWAP),
     Mutant("swap: windows taken for heads", "operator:apply_operator", "1 < heads == call.q.shape[1]", "False", SWAP),
-    Mutant("swap: earlier queries are the last ones", "operator:_run_with_cache", "_run(operator, needs, whole)[..., first:, :]", "_run(operator, needs, whole)[..., :stop - first, :]", CACHES),
+    Mutant("swap: earlier queries are the last ones", "operator:_run_last", "out[..., first:, :]", "out[..., :stop - first, :]", CACHES),
     Mutant("swap: rows of an overwritten cache", "past_rows:PastRows.extend", "k.clone()", "k", ROWS),
     Mutant("swap: rows of other values", "past_rows:_Stored.equal_length", "[(self.k[..., :length, :], k[..., :length, :]), (self.v[..., :length, :], v[..., :length, :])]", "[(self.k[..., :length, :], k[..., :length, :])]", ROWS),
     Mutant("swap: rows under another mask", "past_rows:_Stored.equal_length", "bool(same_keys) and all((torch.equal(a, b) for a, b in pairs))", "all((torch.equal(a, b) for a, b in pairs))", ROWS),

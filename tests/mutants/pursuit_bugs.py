@@ -23,7 +23,7 @@ MUTANTS = (
     Mutant("PAP: sign of the dual ignored", "pursuit:iterate", "1 - pursuit.dual_sign", "2", RPC),
     Mutant("PAP: L first, old dual added", "pursuit:iterate", "dual = clamped", "dual = dual + clamped", RPC),
     Mutant("PAP: L first, sign ignored", "pursuit:iterate", "1 + pursuit.dual_sign", "2", RPC),
-    Mutant("PAP: separate queries used in the first iteration only", "pursuit:AttentionStep.attend", "keys if self.queries is None else self.queries", "keys if True else self.queries", RPC),
+    Mutant("PAP: separate queries used in the first iteration only", "pursuit:AttentionStep.queries_for", "keys if self.queries is None else self.queries", "keys if True else self.queries", RPC),
     Mutant("PAP: padded queries included in the mean", "pursuit:_mean", "torch.where(visible, q, 0)", "q", RPC),
     Mutant("PAP: dropout in every iteration", "pursuit:iterate", "last and pursuit.dropout is DropoutIterations.LAST", "pursuit.dropout is DropoutIterations.LAST", RPC),
     Mutant("PAP: a chunk gets another chunk's mask", "pursuit:AttentionStep.slice", "mask[start:end]", "mask[:end - start]", RPC),

@@ -5,9 +5,9 @@ from tests.mutants.mutant import Mutant
 SCALED = ("tests/operators/test_scaled.py", "tests/modules/test_scaled.py")
 
 MUTANTS = (
-    Mutant("scaled: added instead of subtracted", "scaled:scaled_attention", "v - subtracted", "v + subtracted", SCALED),
-    Mutant("scaled: mask left out of the symmetric form", "scaled:scaled_attention", "symmetric_attention(k, v, mask=key_mask, scale=scale)", "symmetric_attention(k, v, scale=scale)", SCALED),
-    Mutant("scaled: asymmetric form computes the symmetric one", "scaled:scaled_attention", "softmax_attention(q, k, v, mask=key_mask, scale=scale)", "softmax_attention(k, k, v, mask=key_mask, scale=scale)", SCALED),
+    Mutant("scaled: added instead of subtracted", "scaled:scaled_values", "v - subtracted", "v + subtracted", SCALED),
+    Mutant("scaled: mask left out of the symmetric form", "scaled:scaled_values", "symmetric_attention(k, v, mask=key_mask, scale=scale)", "symmetric_attention(k, v, scale=scale)", SCALED),
+    Mutant("scaled: asymmetric form computes the symmetric one", "scaled:scaled_values", "softmax_attention(q, k, v, mask=key_mask, scale=scale)", "softmax_attention(k, k, v, mask=key_mask, scale=scale)", SCALED),
     Mutant("scaled: mask left out of the matrix form", "scaled:_masked_product", "torch.where(mask, matrix, 0)", "torch.where(mask | True, matrix, 0)", SCALED),
     Mutant("scaled: padded tokens kept in the matrix form", "scaled:_product", "torch.where(visible, v, 0)", "v", SCALED),
     Mutant("scaled: matrix transposed", "scaled:matrix_for_keys", "matrix.to(v.dtype)", "matrix.to(v.dtype).mT", ("tests/modules/test_scaled.py", "tests/operators/test_scaled.py")),

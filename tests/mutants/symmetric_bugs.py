@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant("decoding: the first rows instead of the last", "named:Symmetric.attend_last", "k[..., k.shape[-2] - q.shape[-2]:, :]", "k[..., :q.shape[-2], :]", CACHES),
     Mutant("decoding: queries are not clamped", "clamped_keys:last_clamped_key_attention", "clamped[..., k.shape[-2] - tokens:, :]", "k.to(wide)[..., k.shape[-2] - tokens:, :]", CACHES),
     Mutant("decoding: earlier keys have the bound of the last", "clamped_keys:last_clamped_key_attention", "bound.compute(k, keys, is_causal=True)", "bound.compute(k, keys)", CACHES),
-    Mutant("decoding: all rows are computed", "operator:_run_with_cache", "hasattr(operator, 'attend_last')", "False", CACHES),
+    Mutant("decoding: all rows are computed", "operator:_run_last", "hasattr(operator, 'attend_last')", "False", CACHES),
     Mutant("causal: the flag is lost without the kernel", "symmetric:symmetric_attention", "softmax_attention(k, k, v, mask=mask, is_causal=is_causal, scale=scale)", "softmax_attention(k, k, v, mask=mask, scale=scale)", CAUSAL),
     Mutant("kernel: equal keys have different outputs", "forward.h", "if (*repeated)\n", "if (false)\n", REPEATS),
     Mutant("kernel: keys of one length count as equal", "repeats.h", "if (!(k[a][d] == k[b][d])) return false;", "if (!(k[a][0] == k[b][0])) return false;", REPEATS),

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from clearhead import operators as ops
+from clearhead._capture.gradients import capture_gradients
 from clearhead.errors import ClearheadError, NotEnoughMemoryError
 from clearhead.numerics import memory
 from clearhead.numerics.memory import free_memory, run_within_memory
+from tests.interfaces.zoo import FAMILIES
 
 CPU = torch.device("cpu")
 N, HEADS, WIDTH = 11, 2, 3
@@ -26,7 +28,7 @@ def _run(compute: Callable[[], object], needed: int = 0) -> object:
 def test_more_than_the_free_memory_is_refused_before_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda: 3 * 10**9)
     assert _run(lambda: "fits", needed=3 * 10**9) == "fits"
-    words = r"^a test needs at least 3\.1 GB of memory, and 3\.0 GB are free; use less$"
+    words = r"^a test would run out of memory\. It needs at least 3\.1 GB of memory, and 3\.0 GB are free; use less$"
     with pytest.raises(NotEnoughMemoryError, match=words) as caught:
         _run(lambda: pytest.fail("it was computed"), needed=3_100_000_000)
     assert isinstance(caught.value, MemoryError)
@@ -36,8 +38,11 @@ def test_more_than_the_free_memory_is_refused_before_it_is_computed(monkeypatch:
 @pytest.mark.parametrize(
     ("compute", "words"),
     [
-        (lambda: torch.empty(2**50, dtype=torch.int8), r"\(it tried to allocate 1125899\.9 GB\); use less$"),
-        (lambda: [0] * 2**60, "ran out of memory; use less$"),
+        (
+            lambda: torch.empty(2**50, dtype=torch.int8),
+            r"It tried to allocate 1125899\.9 GB \(DefaultCPUAllocator: can.t allocate memory\); use less$",
+        ),
+        (lambda: [0] * 2**60, "ran out of memory. It tried to allocate more; use less$"),
     ],
     ids=["torch", "Python"],
 )
@@ -46,6 +51,55 @@ def test_the_allocators_error_becomes_ours(compute: Callable[[], object], words:
         _run(compute)
     assert caught.match(words)
     assert "\n" not in str(caught.value)
+
+
+def _cuda() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB.")
+
+
+def _refused() -> None:
+    _run(lambda: None, needed=2**62)
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind"),
+    [(_cuda, torch.OutOfMemoryError), (lambda: torch.empty(2**50), RuntimeError), (_refused, MemoryError)],
+    ids=["CUDA", "CPU", "refused"],
+)
+def test_loops_that_try_smaller_batches_recognise_the_error(compute: Callable[[], object], kind: type) -> None:
+    """accelerate's batch-size finder looks for a RuntimeError with one argument and the allocator's words."""
+    from accelerate.utils.memory import find_executable_batch_size
+
+    tried = []
+
+    @find_executable_batch_size(starting_batch_size=8)
+    def train(batch_size: int) -> int:
+        tried.append(batch_size)
+        if batch_size > 2:
+            _run(compute)
+        return batch_size
+
+    assert train() == 2
+    assert tried[0] == 8
+    with pytest.raises(kind) as caught:
+        _run(compute)
+    assert isinstance(caught.value, NotEnoughMemoryError)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_full_gpu_in_the_backward_pass_is_no_loss_that_cannot_be_differentiated() -> None:
+    class Full(torch.autograd.Function):
+        @staticmethod
+        def forward(context: object, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(context: object, *gradients: Tensor) -> None:
+            _cuda()
+
+    model = FAMILIES["bert"].make()
+    with capture_gradients(model) as captured, pytest.raises(torch.OutOfMemoryError):
+        captured.differentiate(Full.apply(model(**FAMILIES["bert"].inputs())[0]).sum())
 
 
 def test_other_errors_stay_as_they_are() -> None:

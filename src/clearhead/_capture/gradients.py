@@ -19,6 +19,7 @@ from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, Call, Original
 from clearhead.interfaces.layouts import Layout
 from clearhead.interfaces.passes import Passes
+from clearhead.numerics.memory import is_allocation_error
 from clearhead.private_names import tensor_version
 
 __all__ = ["GradientCapture", "capture_gradients"]
@@ -80,6 +81,8 @@ class GradientCapture(Capture):
         try:
             gradients = torch.autograd.grad(loss, [call.probe for call in waiting], allow_unused=True)
         except RuntimeError as error:
+            if is_allocation_error(error):
+                raise
             if "use_reentrant=True" in str(error):
                 raise InputError(_REENTRANT) from error
             line = str(error).partition("\n")[0]

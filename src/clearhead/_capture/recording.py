@@ -165,11 +165,13 @@ def capture(
     allow_unseen: bool = False,
     residual_stream: bool = False,
 ) -> Iterator[Capture]:
-    """Record `Heads` of every attention call while the model runs inside the block.
+    """Record `Heads` of every attention call while the model runs inside the block, in the thread that entered it.
 
     The model's outputs keep every bit, and afterwards the model is as it was, also when it raises. Nothing of torch or
-    transformers is changed: captures may be nested, other threads may capture other models, and calls that another
-    thread makes on this model are not recorded.
+    transformers is changed: captures may be nested, and other threads may capture other models. Calls in other threads
+    do not belong to the capture: those that another thread makes on this model, at the same time or after the
+    capture's thread has ended, those of threads that the model's forward starts, and those that autograd repeats in
+    its own threads. `torch.nn.DataParallel` runs replicas in threads: capture its `module`.
 
     keep: receives each call instead of the list `heads`, so that memory need not grow
     allow_unseen: list modules that look like attention and ran unseen in `unseen` instead of raising

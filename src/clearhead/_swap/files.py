@@ -123,7 +123,7 @@ def _load_tensors(model: nn.Module, applied: Sequence[Swap], folder: Path | None
         tensors, _ = read_tensors(folder / TENSORS_FILE)
         loaded = {name: tensor for name, tensor in tensors.items() if name in names}
     else:
-        for file in sorted(folder.glob("*.safetensors")):
+        for file in sorted(file for file in folder.glob("*.safetensors") if file.is_file()):
             try:
                 with safe_open(file, framework="pt") as weights:
                     loaded |= {name: weights.get_tensor(name) for name in names & set(weights.keys())}

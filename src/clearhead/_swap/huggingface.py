@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from clearhead._swap.operator import apply_operator
 from clearhead.errors import InputError
 from clearhead.interfaces.cross import is_cross_attention
-from clearhead.interfaces.huggingface import read_call
+from clearhead.interfaces.huggingface import read_call, wants_weights
 from clearhead.operators.named import NAMED_OPERATORS
 from clearhead.operators.requirements import requirements_of
 
@@ -56,11 +57,14 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None = None,
     **options: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     name = type(module).__name__
     # BART has one class for all: an attention in a decoder that is not causal attends to the encoder.
     in_decoder = bool(getattr(module, "is_decoder", False)) and not getattr(module, "is_causal", True)
     arguments = {"query": query, "key": key, "value": value, "attention_mask": attention_mask, **options}
     cross = in_decoder or is_cross_attention(module, name)
     call = read_call(module, arguments, name=name, cross=cross, rebuilds_causality=True)
-    return apply_operator(operator, requirements_of(operator), call).transpose(1, 2).contiguous(), None
+    if wants_weights(arguments):
+        call = replace(call, weights=[])
+    out = apply_operator(operator, requirements_of(operator), call)
+    return out.transpose(1, 2).contiguous(), call.weights[0] if call.weights else None

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from clearhead._swap.past_rows import PastRows
 from clearhead.errors import InputError
 from clearhead.interfaces import Call, Original, sdpa
 from clearhead.interfaces.layouts import head_count
+from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.requirements import CHILD_NAME, Requirements
 from clearhead.shapes import ShapeError
 
@@ -47,16 +49,8 @@ class OperatorHandler:
 
     def __call__(self, call: Call, original: Original) -> Tensor:
         self.reached = True
-        compiling = torch.compiler.is_compiling()
-        if not compiling:
+        if not torch.compiler.is_compiling():
             self.calls += 1
-        if call.need_weights and not compiling:
-            warnings.warn(
-                f"{self.name} was called for attention weights; {self.needs.name} has none, so they are None "
-                "(pass need_weights=False)",
-                SwapWarning,
-                stacklevel=2,
-            )
         operator: Any = self.module._modules[CHILD_NAME] if self.operator is None else self.operator
         return apply_operator(operator, self.needs, call, self.past)
 
@@ -65,6 +59,9 @@ def apply_operator(
     operator: Callable[..., Tensor], needs: Requirements, call: Call, past: PastRows | None = None
 ) -> Tensor:
     """Return the operator's output for a call, (..., n, e), with zeros for queries without a visible key.
+
+    If the caller wants attention weights, they are added to `call.weights`: NaN for an operator that has none, because
+    None would have no place in the list of a model that collects them. The output is the same to the bit.
 
     past: rows of earlier steps with a cache, which are used where they hold, and replaced
 
@@ -90,6 +87,9 @@ def _apply(operator: Callable[..., Tensor], needs: Requirements, call: Call, pas
             SwapWarning,
             stacklevel=2,
         )
+    if call.weights is not None and not hasattr(operator, "weights_and_values"):
+        call.weights.append(_no_weights(call, needs))
+        call = replace(call, weights=None)
     if not needs.square:
         return _run(operator, needs, call)
     n, m = call.q.shape[-2], call.k.shape[-2]
@@ -128,7 +128,19 @@ def _windows_first(call: Call) -> Call:
     return replace(call, q=q, k=k, v=v, mask=swap_axes(call.mask), bias=swap_axes(call.bias))
 
 
-def _run(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Tensor:
+def _no_weights(call: Call, needs: Requirements) -> Tensor:
+    """Return NaN for each weight: one number in memory."""
+    if not torch.compiler.is_compiling():
+        warnings.warn(
+            f"{call.name} was called for attention weights; {needs.name} has none, so they are NaN",
+            SwapWarning,
+            stacklevel=2,
+        )
+    return call.v.new_full((), torch.nan).expand(*call.q.shape[:-1], call.k.shape[-2])
+
+
+def _run(operator: Any, needs: Requirements, call: Call, attend: Callable[..., Tensor] | None = None) -> Tensor:
+    """Return the operator's output, by its function `attend` if it is not the operator itself."""
     options = {option: getattr(call, option) for option in _OPTIONS if getattr(call, option) is not None}
     if "dropout" in needs.takes and call.dropout:
         options["dropout"] = call.dropout
@@ -137,14 +149,35 @@ def _run(operator: Callable[..., Tensor], needs: Requirements, call: Call) -> Te
         has_keys = mask.any(dim=-1, keepdim=True)
         mask = mask | ~has_keys
     try:
-        out = operator(call.q, call.k, call.v, mask=mask, scale=call.scale, **options)
+        out = (attend or operator)(call.q, call.k, call.v, mask=mask, scale=call.scale, **options)
     except ShapeError as error:
         raise ShapeError(f"{call.name}: {needs.name} refuses the layer's tensors: {error}") from error
     expected = (*call.q.shape[:-1], call.v.shape[-1])
     if tuple(out.shape) != expected:
         raise ShapeError(f"{call.name}: expected {expected} from {needs.name}; got {tuple(out.shape)}")
     out = out.to(call.v.dtype)
-    return out if has_keys is None else torch.where(has_keys, out, 0)
+    out = out if has_keys is None else torch.where(has_keys, out, 0)
+    if call.weights is None:
+        return out
+    weights, out = run_within_memory(
+        partial(_with_weights, partial(operator.weights_and_values, scale=call.scale, **options), call, out),
+        task=f"{call.name}: attention weights of {needs.name}",
+        remedy="do not ask for weights (output_attentions, need_weights), or pass fewer tokens at once",
+        device=call.q.device,
+        needed=bytes_of_matrices((*call.q.shape[:-1], call.k.shape[-2]), call.v.dtype),
+    )
+    call.weights.append(weights)
+    return out
+
+
+def _with_weights(compute: Callable[..., Any], call: Call, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weights, and the output with gradients through them, as those of eager attention have."""
+    weights, values = compute(call.q, call.k, call.v, mask=call.mask)
+    weights = weights.to(call.v.dtype)
+    if values is None or not torch.is_grad_enabled() or not out.requires_grad:
+        return weights, out
+    mean = weights @ values.to(weights.dtype)
+    return weights, out.detach() + (mean - mean.detach())
 
 
 def _run_with_cache(operator: Any, needs: Requirements, call: Call, past: PastRows) -> Tensor:
@@ -177,16 +210,30 @@ def _run_with_cache(operator: Any, needs: Requirements, call: Call, past: PastRo
         )
     k, v = call.k[..., :stop, :], call.v[..., :stop, :]
     last = replace(call, k=k, v=v, mask=None if call.mask is None else call.mask[..., :stop])
+    if call.weights is not None:
+        last = replace(last, weights=[])
+    out = _run_last(operator, needs, last, keys, first, past)
+    if call.weights is not None and last.weights:
+        call.weights.append(pad(last.weights[0], (0, m - stop)))  # a cache of fixed size has rows to spare
+    return out
+
+
+def _run_last(operator: Any, needs: Requirements, call: Call, keys: Tensor, first: int, past: PastRows) -> Tensor:
+    """Return the last rows of the operator's output, from `first` on, and their weights."""
+    k, v, stop = call.k, call.v, call.k.shape[-2]
     if needs.has_key_rows:
         rows_from = partial(_key_rows, operator, k, v, keys, call.scale)
         rows = past.extend(rows_from, k, v, keys, scale=call.scale)
-        return _run(partial(operator.attend_with_rows, rows=rows), needs, last)
+        return _run(operator, needs, call, partial(operator.attend_with_rows, rows=rows))
     if hasattr(operator, "attend_last"):
-        return _run(operator.attend_last, needs, last)
-    mask = torch.ones(stop, stop, dtype=torch.bool, device=visible.device).tril() & keys
+        return _run(operator, needs, call, operator.attend_last)
+    mask = torch.ones(stop, stop, dtype=torch.bool, device=k.device).tril() & keys
     q = torch.cat([call.q.new_zeros(*call.q.shape[:-2], first, call.q.shape[-1]), call.q], dim=-2)
-    whole = replace(call, q=q if needs.uses_queries else k, k=k, v=v, mask=mask)
-    return _run(operator, needs, whole)[..., first:, :]
+    whole = replace(call, q=q if needs.uses_queries else k, mask=mask, weights=None if call.weights is None else [])
+    out = _run(operator, needs, whole)
+    if call.weights is not None and whole.weights:
+        call.weights.append(whole.weights[0][..., first:, :])
+    return out[..., first:, :]
 
 
 def _key_rows(operator: Any, k: Tensor, v: Tensor, keys: Tensor, scale: float, start: int) -> Tensor:

@@ -1,8 +1,8 @@
 """Saving a part of an audit while it runs, and continuing it."""
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clearhead.audit.finishing import finish_audit
@@ -10,7 +10,7 @@ from clearhead.audit.parts import Part, saved_types
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.state_file import read_state, write_state
 from clearhead.errors import InputError
-from clearhead.storage import remove_unfinished
+from clearhead.storage import lock_file, remove_unfinished
 from clearhead.theories.catalogue import find_theories
 
 __all__ = ["Checkpoint", "read_part"]
@@ -31,8 +31,16 @@ class Checkpoint:
         self._path = path
         self._next = 0.0
         self._created: list[Path] = []
-        if path is not None:
-            remove_unfinished(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only writer of the file. Raise InputError if another process writes it."""
+        if self._path is None:
+            yield
+            return
+        with lock_file(self._path):
+            remove_unfinished(self._path)
+            yield
 
     def read(self, notice: Callable[[str], None]) -> Part | None:
         """Return the part that the file holds; None without a file. A damaged file is reported and counts as none."""

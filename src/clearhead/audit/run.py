@@ -84,33 +84,34 @@ def audit(
         threads. Processes are forked, which needs Linux
     progress: called with a phase ("check", "measure" or "baseline") and the number of inputs done
     checkpoint: a file that holds the sums while the audit runs. If the audit is interrupted or killed, the same call
-        continues it and finds the same. The file is removed at the end
+        continues it and finds the same. The file is removed at the end. Raise InputError if another process writes it
     """
     file = Checkpoint(None if checkpoint is None else Path(checkpoint))
-    part = measure_audit(
-        model,
-        batches,
-        theories=theories,
-        claims=claims,
-        layers=layers,
-        seed=seed,
-        describe=describe,
-        allow_unseen=allow_unseen,
-        allow_swapped=allow_swapped,
-        baseline=baseline,
-        baseline_for=baseline_for,
-        loss=loss,
-        decode=decode,
-        device=device,
-        control_inputs=control_inputs,
-        workers=workers,
-        name=name,
-        data=data,
-        progress=progress,
-        checkpoint=file,
-    )
-    record = file.finish(part)
-    file.remove()
+    with file.locked():
+        part = measure_audit(
+            model,
+            batches,
+            theories=theories,
+            claims=claims,
+            layers=layers,
+            seed=seed,
+            describe=describe,
+            allow_unseen=allow_unseen,
+            allow_swapped=allow_swapped,
+            baseline=baseline,
+            baseline_for=baseline_for,
+            loss=loss,
+            decode=decode,
+            device=device,
+            control_inputs=control_inputs,
+            workers=workers,
+            name=name,
+            data=data,
+            progress=progress,
+            checkpoint=file,
+        )
+        record = file.finish(part)
+        file.remove()
     return record
 
 

@@ -32,7 +32,9 @@ def audit_shard(model: nn.Module, batches: Iterable[Any], *, shard: str, folder:
     """
     wanted = Shard.parse(shard)
     path = Path(folder) / wanted.file_name
-    measure_audit(model, batches, shard=wanted, checkpoint=Checkpoint(path), **options)
+    checkpoint = Checkpoint(path)
+    with checkpoint.locked():
+        measure_audit(model, batches, shard=wanted, checkpoint=checkpoint, **options)
     return path
 
 
@@ -45,27 +47,42 @@ def merge_shards(folder: str | Path) -> AuditRecord:
 
 
 def merge_parts(parts: Sequence[Part]) -> AuditRecord:
-    """Return the record of an audit from all its shards."""
+    """Return the record of an audit from all its shards. Raise InputError unless each input is in one of them."""
+    _require_all(parts)
     _require_one_audit(parts)
+    _require_each_input_once(parts)
     return finish_audit(sorted(parts, key=lambda part: part.shard.number))
 
 
 def read_shards(folder: Path) -> list[Part]:
-    """Return the shards of a folder. Raise InputError if one is missing."""
-    files = sorted(folder.glob("shard-*-of-*.safetensors"))
+    """Return the shards of a folder. Raise InputError if a file has not exactly the name of the shard that it holds."""
+    files = sorted(folder.glob("shard-*.safetensors"))
     if not files:
         raise InputError(f"there are no shards in {folder}; clearhead audit --shard i/n --out {folder} writes them")
     parts = [read_part(file) for file in files]
+    for file, part in zip(files, parts, strict=True):
+        if file.name != part.shard.file_name:
+            raise InputError(
+                f"{file} holds {part.shard.file_name}, copied or renamed; remove it, or give it that name back"
+            )
+    return parts
+
+
+def _require_all(parts: Sequence[Part]) -> None:
+    """Raise InputError if the shards are of several numbers of shards, or one is missing or there twice."""
     counts = sorted({part.shard.count for part in parts})
     if len(counts) > 1:
         raise InputError(
-            f"{folder} has shards of {' and of '.join(map(str, counts))}: of two audits; give each its own folder"
+            f"there are shards of {' and of '.join(map(str, counts))}: of two audits; give each its own folder"
         )
-    missing = sorted(set(range(1, counts[0] + 1)) - {part.shard.number for part in parts})
+    numbers = [part.shard.number for part in parts]
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    if twice:
+        raise InputError(f"{Shard(twice[0], counts[0]).file_name} is there twice; merge each shard once")
+    missing = sorted(set(range(1, counts[0] + 1)) - set(numbers))
     if missing:
         names = ", ".join(Shard(number, counts[0]).file_name for number in missing)
-        raise InputError(f"{folder} lacks {names}; run {_commands(missing, counts[0])}")
-    return parts
+        raise InputError(f"the audit lacks {names}; run {_commands(missing, counts[0])}")
 
 
 def _require_one_audit(parts: Sequence[Part]) -> None:
@@ -82,6 +99,23 @@ def _require_one_audit(parts: Sequence[Part]) -> None:
             raise InputError(
                 f"{part.shard.file_name} is of another audit than {first.shard.file_name}: {'; '.join(different[:3])}; "
                 "run it again with the same model, inputs, options and versions"
+            )
+
+
+def _require_each_input_once(parts: Sequence[Part]) -> None:
+    """Raise InputError if a shard covers other inputs than those of its number."""
+    sizes = parts[0].sizes
+    for part in parts:
+        batches = part.shard.batches(len(sizes))
+        inputs = sum(sizes[batches.start : batches.stop])
+        own = [run for run in part.runs if run.baseline is None]
+        covered = [run.covered.inputs for run in own]
+        last = [run.batches for run in own]
+        if part.sizes != sizes or covered != [inputs] or (inputs and last != [batches.stop]):
+            first = sum(sizes[: batches.start]) + 1
+            raise InputError(
+                f"{part.shard.file_name} does not cover the inputs {first:,} to {first + inputs - 1:,} of "
+                f"{sum(sizes):,}, those of its number; run {_commands([part.shard.number], part.shard.count)} again"
             )
 
 

@@ -33,7 +33,7 @@ from clearhead.report.json_file import audit_as_text
 from clearhead.report.terminal import print_audit
 from clearhead.report.terminal_summary import print_summary
 from clearhead.report.wording import amount_of_memory, duration
-from clearhead.storage import sha256_of_file
+from clearhead.storage import lock_folder, sha256_of_file
 from clearhead.theories.catalogue import find_theories
 
 __all__ = [
@@ -86,10 +86,11 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
         with report_folder(request.out):
             pass  # a report can be written there
         checkpoint = Checkpoint(file)
-        record = checkpoint.finish(measure_request(checked, bar, Shard(), checkpoint))
-        with report_folder(request.out) as folder:
-            report = folder.write(record)
-        checkpoint.remove()
+        with lock_folder(request.out), checkpoint.locked():
+            record = checkpoint.finish(measure_request(checked, bar, Shard(), checkpoint))
+            with report_folder(request.out) as folder:
+                report = folder.write(record)
+            checkpoint.remove()
         return AuditResult(record=record, report=report)
     except (KeyboardInterrupt, TerminatedError) as signal:
         if folder is not None and folder.complete:
@@ -205,7 +206,7 @@ def _load(request: AuditRequest) -> LoadedModel:
     if request.swap is not None:
         loaded = _swapped(loaded, request.swap)
     if objects := [path for path in (request.batches, request.loss) if path is not None]:
-        allow_current_folder(request.model, objects)
+        allow_current_folder(objects)
     return loaded
 
 

@@ -8,12 +8,14 @@ from clearhead.audit.comparison import Audited, Comparison, compare
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.stored import StoredAudit, read_audit, report_folder_of
 from clearhead.cli.audit_command import run_audit
+from clearhead.cli.confirmed import Typed, confirm, require_other_folder
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
 from clearhead.report.comparison import comparison_as_json
 from clearhead.report.comparison_terminal import print_comparison
 from clearhead.report.folder import WrittenComparison, report_folder
+from clearhead.storage import lock_folder
 
 __all__ = ["ComparedResult", "print_compared", "run_comparison"]
 
@@ -26,11 +28,11 @@ class ComparedResult:
     report: WrittenComparison
 
 
-def run_comparison(a: str, b: str | None, request: AuditRequest, bar: ProgressBar) -> ComparedResult:
+def run_comparison(a: str, b: str | None, request: AuditRequest, typed: Typed, bar: ProgressBar) -> ComparedResult:
     """Compare A and B, each the report of an audit or a model that is audited now.
 
-    `request` has the options for models; a model is audited like a report that it is compared with. `request.swap` is
-    for B, which is A if it is None.
+    `request` has the options for models; a model is audited like a report that it is compared with, with what the user
+    typed in place of what the report names. `request.swap` is for B, which is A if it is None.
     """
     if b is None and request.swap is None:
         raise CommandError("give two reports or models to compare, or one model and --swap")
@@ -40,11 +42,15 @@ def run_comparison(a: str, b: str | None, request: AuditRequest, bar: ProgressBa
         raise CommandError(f"--swap needs a model, and {b} is a report; give the model")
     like = first or second
     if like is not None and (first is None or second is None):
-        request = dataclasses.replace(
-            _options(like.manifest, a if first else str(b)), swap=request.swap, out=request.out
-        )
+        report, model = (a, b) if first is not None else (str(b), a)
+        stored = dataclasses.replace(_options(like.manifest, report), swap=None)
+        typed = dataclasses.replace(typed, values={**typed.values, "model": model}, options={"model": ""})
+        confirmed = confirm(stored, Path(report), typed)
+        request = dataclasses.replace(confirmed, swap=request.swap, out=request.out)
+    for path in (path for path, audit in ((a, first), (b, second)) if path is not None and audit is not None):
+        require_other_folder(request.out, report_folder_of(Path(path)) or Path(path))
     model = request.model if first is not None else a
-    with report_folder(request.out) as folder:
+    with report_folder(request.out) as folder, lock_folder(request.out):
         before: Audited = first or _audit(request, model=a, swap=None, name="a", bar=bar)
         after: Audited = second or _audit(request, model=b or model, swap=request.swap, name="b", bar=bar)
         comparison = compare(before, after)
@@ -73,7 +79,7 @@ def _options(manifest: Manifest, name: str) -> AuditRequest:
         raise CommandError(
             f"{name} is of an audit from Python, so its inputs are not known here; compare with clearhead.compare"
         )
-    return AuditRequest.from_dict(manifest.command.get("options", {}))
+    return AuditRequest.from_dict(manifest.command.get("options"))
 
 
 def _audit(request: AuditRequest, *, model: str, swap: str | None, name: str, bar: ProgressBar) -> Audited:

@@ -45,7 +45,9 @@ class ProgressBar:
 
     def notice(self, line: str) -> None:
         """Print a line above the bar."""
-        self._bar.console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        from clearhead.report.wording import clean
+
+        self._bar.console.print(clean(line), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import typer
 
 from clearhead.cli import options
 from clearhead.cli.failure import CommandError
+from clearhead.cli.import_path import never_import_from
 from clearhead.cli.options import Baseline, Claims
 
 __all__ = ["compare", "rerun"]
@@ -14,22 +15,35 @@ __all__ = ["compare", "rerun"]
 DEFAULT_COMPARISON = "clearhead-comparison"
 DEFAULT_RERUN = "clearhead-rerun"
 
+TrustPaths = Annotated[
+    bool,
+    typer.Option("--trust-paths", help="Open the files and folders that the manifest names. Functions never run."),
+]
+
 
 def rerun(
     manifest: Annotated[
         Path, typer.Argument(help="The manifest.json of an audit, or the folder of its report.", show_default=False)
     ],
     model: Annotated[
-        str | None, typer.Option(help="The model, if it is in another folder now. Default: as in the manifest.")
+        str | None, typer.Option(help="The model: its folder now, or again the function that the manifest names.")
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(help="The text, images or sound, if they are at another path now. Default: as in the manifest."),
+        typer.Option(help="The text, images or sound, where they are now."),
     ] = None,
+    batches: options.Batches = None,
+    loss: options.Loss = None,
+    describe: options.Describe = None,
+    swap: Annotated[
+        str | None, typer.Option(metavar="OPERATOR", help="The folder of the swap, where it is now.")
+    ] = None,
+    trust_paths: TrustPaths = False,
     out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the new report.")] = DEFAULT_RERUN,
 ) -> None:
     """Repeat an audit and compare all findings to the last bit.
 
+    Functions and paths that the manifest names are used only if they are typed again; --trust-paths confirms paths.
     Says what differs: weights, config, tokenizer, data, versions, processor, threads, seeds, theories. The exit code is
     0 if all findings are identical, 1 if some differ, and 2 if the audit cannot be repeated.
 
@@ -37,12 +51,21 @@ def rerun(
     """
     if not out:
         raise CommandError("--out is empty; name a folder for the report, or . for the current folder")
+    never_import_from(str(manifest))
     from clearhead.cli.console import progress_bar
 
     with progress_bar("loading libraries") as bar:
+        from clearhead.cli.confirmed import Typed
         from clearhead.cli.rerun_command import print_rerun, run_again
 
-        result = run_again(manifest, out=Path(out), model=model, text=text, bar=bar)
+        typed = Typed(
+            command=["clearhead", "rerun", str(manifest), *(["--out", out] if out != DEFAULT_RERUN else [])],
+            values={
+                "model": model, "text": text, "batches": batches, "loss": loss, "describe": describe, "swap": swap,
+            },
+            trust_paths=trust_paths,
+        )  # fmt: skip
+        result = run_again(manifest, out=Path(out), typed=typed, bar=bar)
     if not print_rerun(result):
         raise typer.Exit(1)
 
@@ -74,7 +97,9 @@ def compare(
     batch_size: options.BatchSize = 12,
     seed: options.Seed = 0,
     describe: options.Describe = None,
+    loss: options.Loss = None,
     allow_unseen: options.AllowUnseen = False,
+    trust_paths: TrustPaths = False,
     out: Annotated[
         str, typer.Option(metavar="PATH", help="Folder for the comparison: index.html, comparison.json.")
     ] = DEFAULT_COMPARISON,
@@ -84,17 +109,21 @@ def compare(
 
     Values are paired by input; differences come with 95% intervals and a false discovery rate of 5%. Reports are read.
     Models are audited on the same inputs first, with the options below; a model that is compared with a report is
-    audited with the options of that report.
+    audited with the options of that report. Functions and paths that the report names are typed again, or its paths
+    confirmed with --trust-paths.
 
     Examples: clearhead compare report-before report-after; clearhead compare ./checkpoint-1 ./checkpoint-2 --text
     reviews.txt; clearhead compare all-MiniLM-L6-v2 --swap symmetric:3
     """
     if not out:
         raise CommandError("--out is empty; name a folder for the comparison, or . for the current folder")
+    for name in (a, b or a):
+        never_import_from(name)
     from clearhead.cli.console import progress_bar
 
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.compare_command import print_compared, run_comparison
+        from clearhead.cli.confirmed import Typed
         from clearhead.cli.request import AuditRequest
 
         request = AuditRequest(
@@ -114,9 +143,19 @@ def compare(
             describe=describe,
             allow_unseen=allow_unseen,
             baseline=Baseline.NONE,
-            loss=None,
+            loss=loss,
             out=Path(out),
             swap=swap,
         )
-        result = run_comparison(a, b, request, bar)
+        typed = Typed(
+            command=[
+                "clearhead", "compare", a, *([b] if b else []), *(["--swap", swap] if swap else []),
+                *(["--out", out] if out != DEFAULT_COMPARISON else []), *(["--json"] if json else []),
+            ],
+            values={
+                "text": text, "images": images, "audio": audio, "batches": batches, "loss": loss, "describe": describe,
+            },
+            trust_paths=trust_paths,
+        )  # fmt: skip
+        result = run_comparison(a, b, request, typed, bar)
     print_compared(result, as_json=json)

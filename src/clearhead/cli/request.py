@@ -14,9 +14,12 @@ from clearhead.loading.objects import is_object_path
 __all__ = ["AuditRequest"]
 
 
+CHOICES = {"claims": Claims, "baseline": Baseline}
 PATHS = ("text", "images", "audio", "describe", "out")
 ADDED = {"column": None, "images": None, "audio": None, "device": "cpu", "workers": None}
 """Options that manifests of earlier audits do not have, with the values that hold for them."""
+LIMITS = {"inputs": 2**63, "max_tokens": 2**63, "batch_size": 2**63, "seed": 2**63, "workers": 256}
+"""Numbers in a manifest are less than these, from 0 for the seed and from 1 for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +63,26 @@ class AuditRequest:
         return {**values, "theories": list(self.theories), **names, **absolute}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "AuditRequest":
-        """Return the request of plain values. Raise CommandError if an option is missing or has another type."""
+    def from_dict(cls, values: Any) -> "AuditRequest":
+        """Return the request of plain values. Raise CommandError if an option is missing or cannot be used."""
         types: dict[str, Any] = {
             "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
             "claims": str, "baseline": str, "out": str, "inputs": int | None, "device": str,
             "workers": int | None,
         }  # fmt: skip
-        values = {**ADDED, **values}
-        for field in dataclasses.fields(cls):
-            if field.name not in values or not isinstance(values[field.name], types.get(field.name, str | None)):
-                raise CommandError(f"the manifest has no usable option {field.name}; audit the model again")
+        values = {**ADDED, **(values if isinstance(values, Mapping) else {})}
+        for name in (field.name for field in dataclasses.fields(cls)):
+            value, kind = values.get(name), types.get(name, str | None)
+            least = 0 if name == "seed" else 1
+            if (
+                name not in values
+                or not isinstance(value, kind)
+                or (isinstance(value, bool) and kind is not bool)
+                or (isinstance(value, int) and name in LIMITS and not least <= value < LIMITS[name])
+                or (isinstance(value, list) and not all(isinstance(entry, str) for entry in value))
+                or (name in CHOICES and value not in list(CHOICES[name]))
+            ):
+                raise CommandError(f"the manifest has no usable option {name}; audit the model again")
         paths = {name: Path(values[name]) for name in PATHS if values.get(name) is not None}
         options = {field.name: values[field.name] for field in dataclasses.fields(cls)}
         names = {"claims": Claims(values["claims"]), "baseline": Baseline(values["baseline"])}

@@ -2,11 +2,11 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from clearhead.audit.manifest import MANIFEST_FILE
 from clearhead.audit.stored import read_findings, read_manifest
 from clearhead.cli.audit_command import run_audit
+from clearhead.cli.confirmed import Typed, confirm, require_other_folder
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
@@ -27,8 +27,8 @@ class Rerun:
     report: WrittenReport
 
 
-def run_again(path: Path, *, out: Path, model: str | None, text: Path | None, bar: ProgressBar) -> Rerun:
-    """Repeat the audit of a manifest. `model` and `text` replace the paths in it, for another machine."""
+def run_again(path: Path, *, out: Path, typed: Typed, bar: ProgressBar) -> Rerun:
+    """Repeat the audit of a manifest. What the user typed replaces what it names; --text also images or sound."""
     folder = path.parent if path.name == MANIFEST_FILE else path
     before, files = read_manifest(folder)
     if before.command is None:
@@ -37,15 +37,13 @@ def run_again(path: Path, *, out: Path, model: str | None, text: Path | None, ba
             "model and batches, and print manifest.differences(record.manifest)"
         )
     findings = read_findings(folder, files)["findings"]
-    request = AuditRequest.from_dict(before.command.get("options", {}))
-    request = dataclasses.replace(request, out=out, model=model or request.model)
-    if text is not None:
-        given = next((name for name in ("images", "audio") if getattr(request, name) is not None), "text")
-        moved: dict[str, Any] = {given: text}
-        request = dataclasses.replace(request, **moved)
-    if out.resolve() == folder.resolve():
-        raise CommandError(f"--out {out} is the report to compare with; it would be overwritten: choose another folder")
-    result = run_audit(request, bar)
+    stored = AuditRequest.from_dict(before.command.get("options"))
+    kind = next((name for name in ("images", "audio") if getattr(stored, name) is not None), "text")
+    typed = dataclasses.replace(
+        typed, values={**typed.values, "text": None, kind: typed.values["text"]}, options={kind: "--text"}
+    )
+    require_other_folder(out, folder)
+    result = run_audit(dataclasses.replace(confirm(stored, path, typed), out=out), bar)
     after = result.record.manifest
     assert after is not None
     return Rerun(

@@ -1,6 +1,7 @@
 """`clearhead audit --shard`, an audit under torchrun, and `clearhead merge`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from clearhead.cli.failure import RunInterruptedError, TerminatedError
 from clearhead.cli.ranks import collect_parts, process_group
 from clearhead.cli.request import AuditRequest
 from clearhead.report.folder import report_folder
+from clearhead.storage import lock_folder
 
 __all__ = ["merge_folder", "parse_shard", "print_shard", "run_ranks", "run_shard"]
 
@@ -24,13 +26,27 @@ def parse_shard(text: str) -> Shard:
 
 
 def run_shard(request: AuditRequest, shard: Shard, bar: ProgressBar) -> Part:
-    """Measure one shard of the audit and write its file to the folder of the report."""
+    """Measure one shard of the audit and write its file to the folder of the report.
+
+    Other shards may be written there at the same time, but no report, and this shard once.
+    """
+    with _only_writer(request, shard) as checkpoint:
+        return _measure_shard(request, shard, checkpoint, bar)
+
+
+@contextmanager
+def _only_writer(request: AuditRequest, shard: Shard) -> Iterator[Checkpoint]:
+    checkpoint = Checkpoint(request.out / shard.file_name)
+    with report_folder(request.out):
+        pass  # files can be written there
+    with lock_folder(request.out, shared=True), checkpoint.locked():
+        yield checkpoint
+
+
+def _measure_shard(request: AuditRequest, shard: Shard, checkpoint: Checkpoint, bar: ProgressBar) -> Part:
     file = request.out / shard.file_name
     try:
-        checked = check_request(request)
-        with report_folder(request.out):
-            pass  # files can be written there
-        return measure_request(checked, bar, shard, Checkpoint(file))
+        return measure_request(check_request(request), bar, shard, checkpoint)
     except (KeyboardInterrupt, TerminatedError) as signal:
         outcome = "the same command continues it" if file.exists() else "nothing was written"
         raise RunInterruptedError(outcome, signal) from None
@@ -40,18 +56,20 @@ def run_ranks(request: AuditRequest, bar: ProgressBar) -> AuditResult | None:
     """Measure the shard of this process of torchrun. The first process merges all and returns the result."""
     with process_group():
         shard = Shard(dist.get_rank() + 1, dist.get_world_size())
-        run_shard(request, shard, bar)
-        file = request.out / shard.file_name
-        parts = collect_parts(file)
-        result = None if parts is None else _write(parts, request.out)
-        dist.barrier()  # shards are removed when the report is written
-        file.unlink()
+        with _only_writer(request, shard) as checkpoint:
+            _measure_shard(request, shard, checkpoint, bar)
+            file = request.out / shard.file_name
+            parts = collect_parts(file)
+            result = None if parts is None else _write(parts, request.out)
+            dist.barrier()  # shards are removed when the report is written
+            file.unlink()
     return result
 
 
 def merge_folder(folder: Path, out: Path) -> AuditResult:
     """Merge the shards of a folder and write the report."""
-    return _write(read_shards(folder), out)
+    with lock_folder(out):
+        return _write(read_shards(folder), out)
 
 
 def _write(parts: Sequence[Part], out: Path) -> AuditResult:

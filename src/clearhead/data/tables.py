@@ -97,6 +97,8 @@ def _dataset(folder: Path) -> tuple[list[str], Read]:
         files = [folder / Path(str(entry["filename"])).name for entry in state["_data_files"]]
     except (KeyError, TypeError):
         raise InputError(f"{folder / 'state.json'} does not list the files of a dataset; save it again") from None
+    if special := next((file for file in files if file.exists() and not file.is_file()), None):
+        raise InputError(f"cannot read {special}: it is not a regular file")
     ipc = import_pyarrow("ipc")
 
     def read(column: str) -> Iterator[Any]:

@@ -27,7 +27,8 @@ class Call:
     causal: whether query i is at the position of a key and attends to the keys up to it
     cross: whether keys and values come from another sequence than the queries
     window: largest number of keys a query attends to, where the layer has a sliding window
-    need_weights: whether the caller wants the attention weights too
+    weights: None unless the caller wants the attention weights too; a handler that replaces the layer's own attention
+        then adds them, (..., n, m)
     projection: weight of the output projection, if the model shows the attention's output only after it
     folded: number of heads within the last axis before n (1 if no axis holds heads); None if that axis holds the heads
     """
@@ -49,7 +50,7 @@ class Call:
     cross: bool = False
     window: int | None = None
     folded: int | None = None
-    need_weights: bool = False
+    weights: list[Tensor] | None = None
     projection: Float[Tensor, "c he"] | None = None
 
 

@@ -8,6 +8,7 @@ of implementation stay untouched, so padding and causality arrive exactly as the
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -19,8 +20,9 @@ from clearhead.interfaces.call import AttentionNotSeenError, Call
 from clearhead.interfaces.cross import is_cross_attention
 from clearhead.interfaces.forward import named_arguments, own_forward, unwrap_forward, wrap_forward
 from clearhead.interfaces.masks import causal_mask, split_mask
+from clearhead.private_names import hf_collects_attentions
 
-__all__ = ["NAME", "attach", "find", "read_call"]
+__all__ = ["NAME", "attach", "find", "read_call", "wants_weights"]
 
 NAME = "Hugging Face attention interface"
 
@@ -86,7 +88,7 @@ class _Proxy:
     def get_interface(self, implementation: str | None, default: Callable[..., Any]) -> Callable[..., Any]:
         """Return the interface's function with the handlers around it."""
         function = self.interface.get_interface(implementation, default)
-        return partial(_attend, function, function is not default)
+        return partial(_attend, function, function is not default, implementation != "sdpa")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.interface, name)
@@ -127,7 +129,12 @@ def _cell(cell: CellType, visited: set[int]) -> CellType:
 
 
 def _attend(
-    function: Callable[..., Any], rebuilds_causality: bool, module: nn.Module, *args: Any, **kwargs: Any
+    function: Callable[..., Any],
+    rebuilds_causality: bool,
+    gives_weights: bool,
+    module: nn.Module,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     attachment = attachment_of(module)
     if not isinstance(attachment, _HuggingFaceAttachment):
@@ -143,13 +150,20 @@ def _attend(
     call = read_call(
         module, arguments, name=attachment.name, cross=attachment.cross, rebuilds_causality=rebuilds_causality
     )
+    if gives_weights and wants_weights(arguments):
+        call = replace(call, weights=[])
     out, own = attachment.run(call, compute)
     if not results:
-        return out.transpose(1, 2).contiguous(), None
+        return out.transpose(1, 2).contiguous(), call.weights[0] if call.weights else None
     first, *rest = results[0]
     if out is own.output:
         return results[0]
     return out.to(first.dtype).transpose(1, 2).contiguous().view(first.shape), *rest
+
+
+def wants_weights(arguments: dict[str, Any]) -> bool:
+    """Return whether the caller of an attention function wants weights: what it is told, or what transformers does."""
+    return bool(arguments.get("output_attentions")) or hf_collects_attentions()
 
 
 def _arguments(

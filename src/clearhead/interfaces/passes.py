@@ -23,7 +23,10 @@ _OPEN = _Open()
 
 
 class Passes:
-    """A wrapper of a model's forward that counts its passes in the thread that made it.
+    """A wrapper of a model's forward that counts its passes in the thread that entered `counted`.
+
+    Not the thread's number, which the system gives to another thread after its end, but storage of the thread's own
+    says which thread that is.
 
     count: number of passes so far
     running: whether one is running
@@ -41,13 +44,12 @@ class Passes:
         self.paths: dict[int, str] = {}
         self.around: list[Callable[[], AbstractContextManager[None]]] = []
         self.pauses: list[Callable[[], AbstractContextManager[None]]] = []
-        self._thread = threading.get_ident()
         self._paused = False
 
     @property
     def listening(self) -> bool:
-        """True in the thread that made it, unless a recorded call is being looked at."""
-        return self._thread == threading.get_ident() and not self._paused
+        """True in the thread that entered `counted`, unless a recorded call is being looked at."""
+        return not self._paused and any(passes is self for passes in _OPEN.passes)
 
     def __call__(self, module: nn.Module, proceed: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward as one pass. A pass inside a pass is part of it."""

@@ -2,8 +2,8 @@
 
 In evaluation without gradients torch computes a whole encoder layer in one kernel that calls no module. Handlers that
 only record leave it there: the model gets the kernel's own output, to the bit, and the layer runs a second time on its
-open path, where the attention is called. A handler that replaces the output keeps the layer off the fused path with a
-hook on its attention; other layers stay on it.
+open path, where the attention is called. A function mode, which is local to its thread, takes it there. A handler that
+replaces the output keeps the layer off the fused path with a hook on its attention; other layers stay on it.
 """
 
 import threading
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clearhead.interfaces.attachment import Attachment, Detach, Handler, Layer, attach_to
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
-from clearhead.interfaces.modes import with_suspended_modes, without_modes
+from clearhead.interfaces.modes import CallMode, with_suspended_modes, without_modes
 from clearhead.interfaces.torch_mha_call import TorchCall, nested_rows, padded
 
 __all__ = ["NAME", "attach", "find", "has_own_forward"]
@@ -123,7 +123,9 @@ class _TorchAttachment(Attachment):
         if arguments["query"].is_nested:
             assert operands.key_padding_mask is not None
             output = nested_rows(output, operands.key_padding_mask)
-        return output, results[0][1] if results else None
+        if results:
+            return output, results[0][1]
+        return output, operands.weights_for_call(call.weights[0]) if call.weights else None
 
 
 class _Encoder:
@@ -155,12 +157,16 @@ class _EncoderLayer(_Encoder):
             calls = _CALLS.count
             output = proceed(src, *args, **kwargs)
             if _CALLS.count == calls:
-                hook = module.register_forward_pre_hook(_no_op)
-                try:
+                with _OpenPath():
                     _without_nesting(proceed, src, *args, **kwargs)
-                finally:
-                    hook.remove()
         return output
+
+
+class _OpenPath(CallMode):
+    """Keeps torch's encoder layers off their fused path in this thread. A hook would do so in every thread."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def _no_op(*_: Any) -> None:

@@ -38,6 +38,7 @@ class TorchCall:
     key_padding_mask: Tensor | None
     attn_mask: Tensor | None
     need_weights: bool
+    average_weights: bool
     dropout: float
     batched: bool
     cross: bool
@@ -65,6 +66,7 @@ class TorchCall:
             key_padding_mask=padding,
             attn_mask=arguments.get("attn_mask"),
             need_weights=arguments.get("need_weights", True),
+            average_weights=arguments.get("average_attn_weights", True),
             dropout=module.dropout if module.training else 0.0,
             batched=batched,
             cross=cross,
@@ -75,6 +77,11 @@ class TorchCall:
         if not self.batched:
             return output.squeeze(0)
         return output if self.module.batch_first else output.transpose(0, 1)
+
+    def weights_for_call(self, weights: Tensor) -> Tensor:
+        """Return the weights of all heads as the caller wants them: their mean over the heads, or all."""
+        weights = weights.mean(dim=1) if self.average_weights else weights
+        return weights if self.batched else weights.squeeze(0)
 
     def call(self, name: str, interface: str) -> Call:
         """Return the attention call that the module makes."""
@@ -92,7 +99,7 @@ class TorchCall:
             bias=bias,
             dropout=self.dropout,
             cross=self.cross,
-            need_weights=self.need_weights,
+            weights=[] if self.need_weights else None,
             projection=self.module.out_proj.weight,
         )
 

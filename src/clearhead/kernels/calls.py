@@ -255,5 +255,8 @@ def _threads() -> int:
 def _run(kernel: Kernel, name: str, call: ctypes.Structure, *, tokens: int) -> None:
     outcome = getattr(kernel.handle, name)(ctypes.byref(call), INSTRUCTIONS[kernel.instructions])
     if outcome == 2:
-        raise NotEnoughMemoryError(f"attention over {tokens} tokens ran out of memory; pass fewer tokens at once")
+        raise NotEnoughMemoryError(
+            f"attention over {tokens} tokens ran out of memory. The kernel could not allocate more; pass fewer tokens "
+            "at once"
+        )
     assert outcome == 0, f"the kernel has no variant for {kernel.instructions}"

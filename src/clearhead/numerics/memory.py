@@ -21,9 +21,11 @@ from clearhead.errors import NotEnoughMemoryError
 from clearhead.private_names import jit_tracing
 
 __all__ = [
+    "OutOfDeviceMemoryError",
     "bytes_of_matrices",
     "format_bytes",
     "free_memory",
+    "is_allocation_error",
     "peak_memory",
     "return_freed_memory",
     "run_within_memory",
@@ -39,6 +41,7 @@ MOST_KEPT = 2**26
 SMALL_PROCESS = 3 * 2**28
 """Bytes, in use and freed, up to which a process keeps all: short calls need them again soon."""
 _TRIED = re.compile(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", re.IGNORECASE)
+_SAID = re.compile(r"DefaultCPUAllocator: can't allocate memory|\w+( backend)? out of memory")
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _CGROUPS = (
     (Path("/sys/fs/cgroup"), "memory.max", "anon"),  # version 2
@@ -48,7 +51,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def run_within_memory(compute: Callable[[], T], *, task: str, remedy: str, device: torch.device, needed: int = 0) -> T:
-    """Return `compute()`. Raise `NotEnoughMemoryError` if its matrices do not fit into memory.
+    """Return `compute()`. Raise `NotEnoughMemoryError`, of torch's type too, if its matrices do not fit into memory.
 
     task: the subject of the error, such as "attention with a soft cap"
     remedy: what to do, such as "pass fewer tokens at once"
@@ -60,18 +63,29 @@ def run_within_memory(compute: Callable[[], T], *, task: str, remedy: str, devic
         free = free_memory()
         if free is not None and needed > free:
             raise NotEnoughMemoryError(
-                f"{task} needs at least {format_bytes(needed)} of memory, and {format_bytes(free)} are free; {remedy}"
+                f"{task} would run out of memory. It needs at least {format_bytes(needed)} of memory, and "
+                f"{format_bytes(free)} are free; {remedy}"
             )
     try:
         return compute()
     except NotEnoughMemoryError:
         raise
     except (RuntimeError, MemoryError) as error:
-        if not _is_allocation_error(error):
+        if not is_allocation_error(error):
             raise
         tried = _tried_bytes(error) or needed
-        size = f" (it tried to allocate {format_bytes(tried)})" if tried else ""
-        raise NotEnoughMemoryError(f"{task} ran out of memory{size}; {remedy}") from None
+        said = _SAID.search(str(error))
+        message = (
+            f"{task} ran out of memory. It tried to allocate {format_bytes(tried) if tried else 'more'}"
+            f"{f' ({said[0]})' if said else ''}; {remedy}"
+        )
+        if isinstance(error, torch.OutOfMemoryError):
+            raise OutOfDeviceMemoryError(message) from None
+        raise NotEnoughMemoryError(message) from None
+
+
+class OutOfDeviceMemoryError(NotEnoughMemoryError, torch.OutOfMemoryError):
+    """A computation that does not fit into the memory of a GPU, where torch raises its `OutOfMemoryError`."""
 
 
 def bytes_of_matrices(shape: Sequence[int], dtype: torch.dtype, *, count: int = 2) -> int:
@@ -148,7 +162,8 @@ def _free_in_cgroups() -> list[int]:
     return free
 
 
-def _is_allocation_error(error: BaseException) -> bool:
+def is_allocation_error(error: BaseException) -> bool:
+    """Return whether an error of torch or Python says that memory ran out."""
     kinds = (MemoryError, torch.OutOfMemoryError)
     return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error) or "out of memory" in str(error)
 

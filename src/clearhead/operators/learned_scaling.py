@@ -19,10 +19,12 @@ from clearhead.operators.scaled import (
     SMatrix,
     expand_alpha,
     scaled_attention,
+    scaled_values,
 )
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import no_autocast
+from clearhead.operators.weights import softmax_attention_weights
 from clearhead.shapes import Bool, Float
 
 __all__ = ["Form", "LearnedScaling", "Scaled"]
@@ -113,14 +115,27 @@ class LearnedScaling(nn.Module):
         scale: float | None = None,
     ) -> Float[Tensor, "*b n e"]:
         """Return `scaled_attention` with the current S."""
-        s: Scaling
+        return scaled_attention(q, k, v, s=self._scaling(), mask=mask, scale=scale)
+
+    def _scaling(self) -> Scaling:
         if self.settings.form == "matrix":
-            s = SMatrix(self.s, resize=self.settings.resize, num_prefix_tokens=self.settings.num_prefix_tokens)
-        elif self.settings.form == "symmetric":
-            s = AlphaSymmetric(self.s)
-        else:
-            s = AlphaAsymmetric(self.s)
-        return scaled_attention(q, k, v, s=s, mask=mask, scale=scale)
+            return SMatrix(self.s, resize=self.settings.resize, num_prefix_tokens=self.settings.num_prefix_tokens)
+        return AlphaSymmetric(self.s) if self.settings.form == "symmetric" else AlphaAsymmetric(self.s)
+
+    def weights_and_values(
+        self,
+        q: Float[Tensor, "*b n d"],
+        k: Float[Tensor, "*b m d"],
+        v: Float[Tensor, "*b m e"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+    ) -> tuple[Float[Tensor, "*b n m"], Float[Tensor, "*b m e"] | None]:
+        """Return softmax(Q K^T s), and (I - S) v; None for the latter with fewer queries than keys."""
+        values = None
+        if q.shape[-2] == k.shape[-2]:
+            values = scaled_values(q, k, v, s=self._scaling(), mask=mask, scale=scale)
+        return softmax_attention_weights(q, k, mask=mask, scale=scale), values
 
     def key_rows(
         self,

@@ -18,6 +18,7 @@ from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
+from clearhead.operators.weights import clamped_key_weights, rpc_weights, softmax_attention_weights
 from clearhead.shapes import Bool, Float
 
 __all__ = [
@@ -52,6 +53,10 @@ class NamedOperator(Protocol):
     `has_key_rows` it has `attend_with_rows(..., rows)` instead, with `rows` of all m tokens: `key_rows(k, v, *, mask,
     scale)` returns the last of them, one for each row of the mask. A row may depend on the visible keys and values up
     to its token only, because a later step uses it again where these are equal.
+
+    An operator may have `weights_and_values(q, k, v, *, mask, scale)`, which takes the further arguments too and is
+    called only if attention weights are asked for. It returns the weights, (..., n, m), and the values whose means they
+    make the output, or None for these if the output is not such a mean. q may be the last n of m queries, as above.
 
     An operator with parameters has `build()` instead of a call: every layer gets a module, which is called.
     """
@@ -94,6 +99,10 @@ class Softmax:
     ) -> Float[Tensor, "*b n e"]:
         return softmax_attention(q, k, v, mask=mask, scale=scale, **options)
 
+    def weights_and_values(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        """Return the weights, and v."""
+        return softmax_attention_weights(q, k, **options), v
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symmetric:
@@ -121,6 +130,10 @@ class Symmetric:
     ) -> Tensor:
         """Return the outputs of the last tokens, as many as q has."""
         return softmax_attention(k[..., k.shape[-2] - q.shape[-2] :, :], k, v, mask=mask, scale=scale)
+
+    def weights_and_values(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        """Return the weights, and v."""
+        return softmax_attention_weights(k[..., k.shape[-2] - q.shape[-2] :, :], k, **options), v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +183,11 @@ class ClampedKeys:
         queries, tokens = q if self.uses_queries else None, q.shape[-2]
         return last_clamped_key_attention(queries, k, v, tokens=tokens, bound=self.limit, mask=mask, scale=scale)
 
+    def weights_and_values(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        """Return the weights, and v."""
+        queries = q if self.uses_queries else None
+        return clamped_key_weights(queries, k, tokens=q.shape[-2], bound=self.limit, **options), v
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RPC:
@@ -218,6 +236,13 @@ class RPC:
     ) -> Float[Tensor, "*b n d"]:
         queries = q if self.uses_queries else None
         return rpc_attention(queries, k, v, pursuit=self.options, mask=mask, scale=scale, dropout=dropout)
+
+    def weights_and_values(
+        self, q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the weights of the last iteration without dropout, and v; with dropout None for the latter."""
+        queries = q if self.uses_queries else None
+        return rpc_weights(queries, k, v, pursuit=self.options, **options), None if dropout else v
 
 
 def _check_queries(queries: str) -> None:

@@ -172,14 +172,17 @@ class AttentionStep:
         """Return attention over the keys; `centred` queries have their mean subtracted, `drops` applies dropout."""
         if self.queries is None and not centred and not drops:
             return symmetric_attention(keys, values, mask=self.mask, is_causal=self.is_causal, scale=self.scale)
-        q = keys if self.queries is None else self.queries
-        if centred:
-            q = q - _mean(q, self.mask)
+        q = self.queries_for(keys, centred=centred)
         if not drops:
             return softmax_attention(q, keys, values, mask=self.mask, is_causal=self.is_causal, scale=self.scale)
         attend = partial(fused_attention, q, keys, values, dropout=self.dropout, scale=self.scale)
         mask = add_causal_mask(self.mask, keys) if self.is_causal else self.mask
         return attend(mask=None) if mask is None else attend_with_keys(attend, mask)
+
+    def queries_for(self, keys: Tensor, *, centred: bool) -> Tensor:
+        """Return the queries that attend to these keys."""
+        q = keys if self.queries is None else self.queries
+        return q - _mean(q, self.mask) if centred else q
 
     def slice(self, start: int, end: int) -> "AttentionStep":
         """Return the step of entries start to end of the first of four axes."""

@@ -31,6 +31,7 @@ __all__ = [
     "expand_alpha",
     "matrix_for_keys",
     "scaled_attention",
+    "scaled_values",
 ]
 
 
@@ -89,6 +90,19 @@ def scaled_attention(
     Both products run on the kernels of `softmax_attention` and `symmetric_attention`, which store no n x m matrix. A
     matrix S takes one product for the whole batch, unless a mask differs both between inputs and between queries.
     """
+    return softmax_attention(q, k, scaled_values(q, k, v, s=s, mask=mask, scale=scale), mask=mask, scale=scale)
+
+
+def scaled_values(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    v: Float[Tensor, "*b m e"],
+    *,
+    s: Scaling,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b m e"]:
+    """Return (I - S) v, the values that `scaled_attention` averages."""
     key_mask = check_scaling(q, k, v, s, mask)
     if isinstance(s, SMatrix):
         subtracted = _product(matrix_for_keys(s, q, k, v), v, key_mask)
@@ -96,7 +110,7 @@ def scaled_attention(
         subtracted = expand_alpha(s.alpha, v) * symmetric_attention(k, v, mask=key_mask, scale=scale)
     else:
         subtracted = expand_alpha(s.alpha, v) * softmax_attention(q, k, v, mask=key_mask, scale=scale)
-    return softmax_attention(q, k, (v - subtracted).to(v.dtype), mask=mask, scale=scale)
+    return (v - subtracted).to(v.dtype)
 
 
 def _format(q: Tensor, k: Tensor, v: Tensor, **others: Tensor | None) -> str:

@@ -166,6 +166,8 @@ def variants(folder: Path) -> list[Variant]:
     """Return the variants that `fetch_variants` wrote, the default first."""
     described = json.loads((folder / "variants.json").read_text(encoding="utf-8"))
     names = sorted(described, key=lambda name: (name != "SCEPTR", name.lower()))
+    if outside := next((name for name in names if Path(name).name != name), None):
+        raise LoadError(f"{folder / 'variants.json'} names {outside!r}, which is no variant; fetch the models again")
     return [
         Variant(name=name, loops=_LOOPS[described[name]["tokeniser"]], data=described[name]["data"]) for name in names
     ]
