@@ -1,4 +1,4 @@
-"""Peak memory of `clearhead.attack` by number of images and batch size.
+"""Peak memory of `clearhead_lab.attack` by number of images and batch size.
 
     python benchmarks/attack_memory.py [--images 200 800] [--batch-size 25 100] [--suite fast]
 

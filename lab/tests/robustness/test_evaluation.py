@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import clearhead as ch
+import clearhead_lab
 from clearhead.errors import InputError
 from clearhead.numerics.moments import wilson_interval
 from clearhead.operators.named import RPC, Symmetric
@@ -338,8 +338,8 @@ def test_suites_grow(undefended: nn.Module) -> None:
 
 
 def test_the_public_function_is_this_one() -> None:
-    assert ch.attack is attack
-    assert ch.Robustness is Robustness
+    assert clearhead_lab.attack is attack
+    assert clearhead_lab.Robustness is Robustness
 
 
 def test_records_convert(record: Robustness) -> None:

@@ -214,7 +214,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: 
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     message = _refusal(lambda: _corrupt("fog", _images(1)))
     assert "need imagecorruptions" in message
-    assert message.endswith("pip install 'clearhead[corruptions]'")
+    assert message.endswith("pip install 'clearhead-lab[corruptions]'")
 
 
 def test_the_package_is_imported_only_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

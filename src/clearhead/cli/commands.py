@@ -28,9 +28,14 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands that can be imported. Say on standard error which cannot."""
         loaded = COMMANDS.all()
-        for failure in loaded.failures:
-            typer.echo(f"clearhead: {failure}", err=True)
         own = super().list_commands(ctx)
+        taken = [
+            f"the command {name} of {COMMANDS.source(name).package} is not used: clearhead has one of that name"
+            for name in loaded.units
+            if name in own
+        ]
+        for failure in (*loaded.failures, *taken):
+            typer.echo(f"clearhead: {failure}", err=True)
         return [*own, *(name for name in loaded.units if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

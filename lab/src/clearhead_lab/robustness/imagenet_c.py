@@ -78,7 +78,7 @@ def _functions() -> dict[str, Any]:
         package: Any = importlib.import_module("imagecorruptions")
     except ImportError as error:
         raise InputError(
-            f"ImageNet-C corruptions need imagecorruptions ({error}); pip install 'clearhead[corruptions]'"
+            f"ImageNet-C corruptions need imagecorruptions ({error}); pip install 'clearhead-lab[corruptions]'"
         ) from None
     functions: dict[str, Any] = package.corruption_dict
     return functions

@@ -136,7 +136,7 @@ def _library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise InputError(f"this attack needs {name}; install it with: pip install 'clearhead[attacks]'") from None
+        raise InputError(f"this attack needs {name}; install it with: pip install 'clearhead-lab[attacks]'") from None
 
 
 @contextmanager

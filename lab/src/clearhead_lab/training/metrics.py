@@ -74,5 +74,5 @@ def _tensorboard(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise InputError("TensorBoard is not installed; pip install 'clearhead[train]'") from None
+        raise InputError("TensorBoard is not installed; pip install 'clearhead-lab[train]'") from None
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
