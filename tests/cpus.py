@@ -28,7 +28,7 @@ FACTORS = {
     "CLEARHEAD_KERNEL": "kernel",
     "CLEARHEAD_TEST_THREADS": "threads",
 }
-"""Environment variables and the heads of their columns. tests/conftest.py gives torch the number of threads."""
+"""Environment variables and the heads of their columns. conftest.py gives torch the number of threads."""
 CELLS = (
     ("default", "Haswell", "AVX2", "avx2", "2"),
     ("default", "Prescott", "COMPATIBLE", "generic", "1"),
@@ -43,8 +43,10 @@ CELLS = (
 """Every level of every factor, and every pair of levels of torch's loops, MKL and the kernel."""
 NEEDS = {"SkylakeX": "avx512", "Zen": "avx2", "Haswell": "avx2", "AVX512": "avx512", "AVX2": "avx2"}
 """The instructions that a level needs."""
-TESTS = tuple(f"tests/{name}" for name in ("theories", "numerics", "operators", "calibration", "audit", "capture",
-                                           "modules"))  # fmt: skip
+TESTS = (
+    "tests/theories", "tests/numerics", "tests/operators", "tests/calibration", "tests/audit", "tests/capture",
+    "tests/modules", "lab/tests/theorems",
+)  # fmt: skip
 """The folders whose tests compare numbers; files, pages and commands do not round."""
 
 

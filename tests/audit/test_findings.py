@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.audit.findings import ControlResult, Finding, Verdict
-from clearhead_lab.theorems.theorem import TheoremCheck
 from tests.audit.synthetic_findings import CLAIM, LOWER, control, finding
 
 
@@ -127,35 +126,6 @@ def test_an_untestable_control_gives_no_p_value_and_one_without_a_value_is_ignor
     assert math.isnan(finding(0.9, controls=(LOW, control(0.3, math.nan))).p_value)
     assert finding(0.9, controls=(LOW, GONE)).p_value == pytest.approx(0.01)
     assert math.isnan(finding(0.9, controls=(GONE,)).p_value)
-
-
-THEOREM = TheoremCheck(
-    source="someone",
-    statement="left equals right",
-    residual=1e-15,
-    residual_single=1e-7,
-    tolerance=1e-13,
-    tolerance_single=1e-5,
-    control="left with a wrong index",
-    control_residual=0.1,
-    citation="section 1",
-)
-
-
-@pytest.mark.parametrize(
-    ("change", "holds"),
-    [
-        ({}, True),
-        ({"residual": 1e-12}, False),
-        ({"residual_single": 1e-4}, False),
-        ({"control_residual": 1e-4}, False),
-        ({"residual": math.nan}, False),
-        ({"control_residual": math.nan}, False),
-    ],
-    ids=str,
-)
-def test_a_theorem_holds_if_its_residuals_are_small_and_its_control_is_not(change: dict, holds: bool) -> None:
-    assert dataclasses.replace(THEOREM, **change).holds is holds
 
 
 def test_the_deciding_control_is_the_hardest_to_exceed_towards_the_theory() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from clearhead.report import audit_as_json, write_json
 from clearhead.report.json_file import audit_as_text
-from clearhead_lab.theorems.table import theorems_as_json
 from tests.report.synthetic import DISPUTE
 
 
@@ -18,8 +17,8 @@ def only_json(value):
     return value is None or (type(value) in (bool, int, str)) or (type(value) is float and math.isfinite(value))
 
 
-def test_values_are_plain_and_finite(record, two_claims, theorems):
-    for made in (audit_as_json(record), audit_as_json(two_claims), theorems_as_json(theorems)):
+def test_values_are_plain_and_finite(record, two_claims):
+    for made in (audit_as_json(record), audit_as_json(two_claims)):
         assert only_json(made)
         assert json.loads(json.dumps(made, allow_nan=False)) == made
 
@@ -110,18 +109,3 @@ def test_the_file_reads_back(record, tmp_path):
 def test_a_file_without_findings_reads_back(record):
     empty = dataclasses.replace(record, findings=())
     assert json.loads(audit_as_text(empty)) == audit_as_json(empty)
-
-
-def test_theorems_are_counted(theorems):
-    made = theorems_as_json(theorems)
-    assert (made["hold"], made["do_not_hold"]) == (7, 1)
-    assert [t["holds"] for t in made["theorems"]] == [True] * 7 + [False]
-    assert made["not_checked"] == 0
-
-
-def test_a_theorem_that_was_not_checked_neither_holds_nor_fails(unchecked):
-    made = theorems_as_json(unchecked)
-    assert (made["hold"], made["do_not_hold"], made["not_checked"]) == (7, 1, 1)
-    assert made["theorems"][-1]["holds"] is None
-    assert made["theorems"][-1]["missing"] == "scikit-learn"
-    assert made["theorems"][-1]["residual"] is None

@@ -19,8 +19,6 @@ from clearhead.report.wording import (
     short,
 )
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead_lab.cli.verify_command import print_checks
-from clearhead_lab.theorems.table import print_theorems
 from tests.report.synthetic import DISPUTE, KERNEL_PCA, LOSS, NAMES, OVERLAP, record_of
 
 WIDTHS = [50, 80, 120, 200]
@@ -58,27 +56,24 @@ def heads_in(text, title):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_is_wider_than_the_terminal(record, two_claims, disputed, unchecked, width):
+def test_no_line_is_wider_than_the_terminal(record, two_claims, disputed, width):
     for show in (
         lambda c: print_audit(record, c),
         lambda c: print_audit(two_claims, c),
         lambda c: print_audit(disputed, c),
         lambda c: print_audit(record_of([64] * 3, KERNEL_PCA), c),
-        lambda c: print_theorems(unchecked, c),
     ):
         assert max(map(len, printed(show, width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("width", [20, *WIDTHS])
-def test_long_names_do_not_widen_a_line(width, theorems):
+def test_long_names_do_not_widen_a_line(width):
     long = "encoder.layers." * 20
     claim = dataclasses.replace(KERNEL_PCA, theory=long + "theory")
     made = record_of([12] * 2, claim, model=long, name=long + "{}")
     text = printed(lambda c: print_audit(made, c), width)
     assert max(map(len, text.splitlines())) <= width
     assert "".join(text.split()).count(long + "theory") >= 3, "in the table, over the head table, with its time"
-    stated = [dataclasses.replace(t, source=long) for t in theorems]
-    assert max(map(len, printed(lambda c: print_theorems(stated, c), width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -201,37 +196,6 @@ def test_a_claim_that_is_true_by_construction_is_marked(record):
     assert "= true by construction" in text
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_theorems_show_everything_at_every_width(theorems, width):
-    text = printed(lambda c: print_theorems(theorems, c), width)
-    words = " ".join(text.split())
-    assert words.count("values drawn at random") == len(theorems)
-    assert words.count("Attention outputs are projections of the queries onto the principal axes of the keys") == 8
-    assert words.count("3e-15 (1e-12)") == 7
-    assert words.count("2e-6 (1e-4)") == 8
-    assert words.count(".83") == 8
-    assert len(re.findall(r"\bNO\b", text)) == 1
-    assert len(re.findall(r"\byes\b", text)) == 7
-    assert text.splitlines()[-1] == "7 hold, 1 do not hold"
-
-
-@pytest.mark.parametrize("width", [*WIDTHS, 400])
-def test_what_was_not_checked_is_not_a_failure(unchecked, width):
-    text = printed(lambda c: print_theorems(unchecked, c), width)
-    assert " ".join(text.split()).count("not checked: needs scikit-learn") == 1
-    assert len(re.findall(r"\bNO\b", text)) == 1
-    assert text.splitlines()[-1] == "7 hold, 1 do not hold, 1 not checked"
-
-
-def test_verify_fails_for_what_does_not_hold_and_not_for_what_was_not_checked(unchecked, capsys):
-    *sound, wrong, missing = unchecked
-    for theorems, passed in (([*sound, missing], True), ([*sound, wrong], False), ([*sound, wrong, missing], False)):
-        assert print_checks(theorems, as_json=False) is passed
-        assert print_checks(theorems, as_json=True) is passed
-    assert "not checked" in capsys.readouterr().out
-    assert not missing.holds
-
-
 def rows_under(text, title):
     """A block's header and rows, split at two spaces or more."""
     block = text.split(f"\n{title}")[1].split("\n\n")[0]
@@ -301,10 +265,6 @@ def test_a_control_with_unequal_draws_shows_the_range(record):
     assert control_draws([fewer, *rest]) == ["random values, 999 draws", "values of other heads, 1 to 5 draws"]
     assert control_draws([fewer]) == ["random values, 999 draws", "values of other heads, 1 draw"]
     assert control_draws([]) == []
-
-
-def test_no_theorems_are_counted_as_zero():
-    assert printed(lambda c: print_theorems([], c), 80) == "0 hold, 0 do not hold\n"
 
 
 @pytest.mark.parametrize(
