@@ -61,7 +61,7 @@ def test_check_that_needs_a_missing_package_names_it(monkeypatch: pytest.MonkeyP
         return distribution(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", without_scikit_learn)
-    missing = [check for check in theorems() if check.missing]
+    missing = [check for check in theorems.theorems() if check.missing]
     assert [(check.id, check.missing) for check in missing] == [("K8", "scikit-learn")]
     assert math.isnan(missing[0].residual)
     assert not missing[0].holds

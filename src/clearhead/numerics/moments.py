@@ -98,7 +98,7 @@ class RunningMoments:
 def difference_p_value(
     difference: Array | float,
     error: Array | float,
-    freedom: NDArray[np.int64] | float,
+    freedom: NDArray[np.int64] | int | float,
     resolution: Array | float = 0.0,
 ) -> Array:
     """Return the two-sided p-value of Student's test that a difference with this standard error is zero.
@@ -115,18 +115,20 @@ def difference_p_value(
     return np.where((np.asarray(freedom) >= 1) & ~np.isnan(error), p, np.nan)
 
 
-def no_spread(error: Array | float, freedom: NDArray[np.int64] | float, resolution: Array | float) -> NDArray[np.bool_]:
+def no_spread(
+    error: Array | float, freedom: NDArray[np.int64] | int | float, resolution: Array | float
+) -> NDArray[np.bool_]:
     """Return whether samples with this standard error of their mean spread by no more than the resolution."""
     return np.asarray(error <= resolution / np.sqrt(np.maximum(freedom, 0) + 1.0))
 
 
-def student_tail(t: Array | float, freedom: NDArray[np.int64] | int) -> Array | float:
+def student_tail(t: Array | float, freedom: NDArray[np.int64] | int | float) -> Array | float:
     """Return how often Student's distribution exceeds t: scipy.stats takes forty times as long for one number."""
     tail: Array | float = special.stdtr(freedom, -t)
     return tail
 
 
-def student_quantile(p: float, freedom: NDArray[np.int64] | int) -> Array | float:
+def student_quantile(p: float, freedom: NDArray[np.int64] | int | float) -> Array | float:
     """Return what Student's distribution stays below with probability p."""
     quantile: Array | float = special.stdtrit(freedom, p)
     return quantile
