@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+Freedom = Array | NDArray[np.int64] | np.int64 | int | float
+"""Degrees of freedom: of one number or of each number of an array, whole or estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class RunningMoments:
 def difference_p_value(
     difference: Array | float,
     error: Array | float,
-    freedom: NDArray[np.int64] | int | float,
+    freedom: Freedom,
     resolution: Array | float = 0.0,
 ) -> Array:
     """Return the two-sided p-value of Student's test that a difference with this standard error is zero.
@@ -115,20 +117,18 @@ def difference_p_value(
     return np.where((np.asarray(freedom) >= 1) & ~np.isnan(error), p, np.nan)
 
 
-def no_spread(
-    error: Array | float, freedom: NDArray[np.int64] | int | float, resolution: Array | float
-) -> NDArray[np.bool_]:
+def no_spread(error: Array | float, freedom: Freedom, resolution: Array | float) -> NDArray[np.bool_]:
     """Return whether samples with this standard error of their mean spread by no more than the resolution."""
     return np.asarray(error <= resolution / np.sqrt(np.maximum(freedom, 0) + 1.0))
 
 
-def student_tail(t: Array | float, freedom: NDArray[np.int64] | int | float) -> Array | float:
+def student_tail(t: Array | float, freedom: Freedom) -> Array | float:
     """Return how often Student's distribution exceeds t: scipy.stats takes forty times as long for one number."""
     tail: Array | float = special.stdtr(freedom, -t)
     return tail
 
 
-def student_quantile(p: float, freedom: NDArray[np.int64] | int | float) -> Array | float:
+def student_quantile(p: float, freedom: Freedom) -> Array | float:
     """Return what Student's distribution stays below with probability p."""
     quantile: Array | float = special.stdtrit(freedom, p)
     return quantile
