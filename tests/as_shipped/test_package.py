@@ -178,7 +178,7 @@ def test_no_package_has_a_vague_name() -> None:
 
 
 def test_the_command_names_the_default_model_without_loading_it() -> None:
-    from clearhead.cli import main
+    from clearhead.cli import request
     from clearhead.loading import model as loading
 
-    assert main.DEFAULT_MODEL == loading.DEFAULT_MODEL
+    assert request.DEFAULT_MODEL == loading.DEFAULT_MODEL
