@@ -16,8 +16,7 @@ from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.operators import reference
-from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.softmax import slow_softmax_attention, softmax_attention
 from clearhead.shapes import ShapeError
 from clearhead.theories import few_heads
 from clearhead.theories.example import Cache, Random
@@ -309,7 +308,7 @@ def test_the_value_is_the_mean_over_permutations() -> None:
     call = _call(**three, mask=mask, bias=bias, softcap=1.5, sinks=sinks)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return reference.softmax_attention(q, k, v, mask=mask, bias=bias, scale=SCALE, softcap=1.5, sinks=sinks)
+        return slow_softmax_attention(q, k, v, mask=mask, bias=bias, scale=SCALE, softcap=1.5, sinks=sinks)
 
     plain = attend(call.q, call.k, call.v)
     errors = []
