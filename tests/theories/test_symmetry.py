@@ -18,7 +18,6 @@ from clearhead.audit.judging import judge
 from clearhead.heads import Heads
 from clearhead.operators.softmax import slow_softmax_attention, softmax_attention
 from clearhead.shapes import ShapeError
-from clearhead.theories import few_heads
 from clearhead.theories.example import Cache, Random
 from clearhead.theories.symmetry import (
     GRID,
@@ -343,7 +342,7 @@ def test_samples_are_those_of_attention_on_permuted_tokens(
     call = _call(**BY_DEFINITION[case])
     theory = make_theory()
     for at_once in (2 * TOKENS**2, 2**18):
-        monkeypatch.setattr(few_heads, "AT_ONCE", at_once)
+        monkeypatch.setattr("clearhead.theories.example.AT_ONCE", at_once)
         [[(example, rng)], *_] = make_examples(
             call, theory.windows, first=0, seed=0, controls=controls, per_audit=Cache()
         )
