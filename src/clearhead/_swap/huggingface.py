@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clearhead._swap.operator import apply_operator
 from clearhead.errors import InputError
-from clearhead.interfaces.cross import is_cross_attention
+from clearhead.interfaces.call import is_cross_attention
 from clearhead.interfaces.huggingface import read_call, wants_weights
 from clearhead.operators.named import NAMED_OPERATORS
 from clearhead.operators.requirements import requirements_of

@@ -16,8 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from clearhead.interfaces.attachment import Attachment, Detach, Handler, Layer, attach_to, attachment_of
-from clearhead.interfaces.call import AttentionNotSeenError, Call
-from clearhead.interfaces.cross import is_cross_attention
+from clearhead.interfaces.call import AttentionNotSeenError, Call, is_cross_attention
 from clearhead.interfaces.forward import named_arguments, own_forward, unwrap_forward, wrap_forward
 from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.private_names import hf_collects_attentions

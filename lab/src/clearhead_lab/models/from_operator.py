@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from clearhead.modules import SymmetricAttention
 from clearhead.modules.multi_head import MultiHeadAttention
-from clearhead.modules.symmetric import SymmetricAttention
 from clearhead.shapes import Bool, Float
 
 __all__ = ["KeysAsQueries", "attention_module"]
