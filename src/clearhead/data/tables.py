@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.data.parquet import import_pyarrow
+from clearhead.data.readers import Reader
 from clearhead.errors import InputError
 from clearhead.storage import parse_json, read_bytes
 
-__all__ = ["is_table", "read_column"]
+__all__ = ["READER", "read_column"]
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 MAX_FIELD = 2**31 - 1
 """Characters of a CSV field; Python's own limit of 131,072 is too low for documents."""
-
-
-def is_table(path: Path) -> bool:
-    """Return whether a path is read as a table: by its ending, or because it is a folder."""
-    return path.is_dir() or path.suffix.lower() in SUFFIXES
 
 
 def read_column(path: Path, column: str | None) -> list[str]:
@@ -44,6 +39,8 @@ def read_column(path: Path, column: str | None) -> list[str]:
             )
     return [text for value in values if (text := " ".join((value or "").split()))]
 
+
+READER = Reader(kind="text", endings=(".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"), read=read_column, columns=True)
 
 Read = Callable[[str], Iterable[Any]]
 
