@@ -31,7 +31,7 @@ class KeysAsQueries:
 
 
 def attention_module(operator: Any, *, embed_dim: int, num_heads: int) -> nn.Module:
-    """Return self-attention by an operator of `clearhead.operators.named.NAMED_OPERATORS`.
+    """Return self-attention by an operator of `clearhead.operators.OPERATORS`.
 
     If the operator ignores queries there is no W_Q, as symmetric attention was published. All other projections have
     the names, shapes and biases of `MultiHeadAttention`. Parameters of an operator become parameters of the module.

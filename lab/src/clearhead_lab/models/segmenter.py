@@ -42,7 +42,7 @@ class SegmenterConfig(VisionTransformerConfig):
     """Settings of a Segmenter: those of its encoder, with `classes` the number of mask classes, and of its decoder.
 
     decoder_layers: number of blocks of the decoder
-    decoder_attention: an operator of `NAMED_OPERATORS`, or a tuple with one per decoder layer
+    decoder_attention: an operator of `OPERATORS`, or a tuple with one per decoder layer
     """
 
     decoder_layers: int = 2
