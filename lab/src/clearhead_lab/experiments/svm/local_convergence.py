@@ -14,7 +14,7 @@ from clearhead_lab.experiments.svm.descent.dynamics import train
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored, Parameterisation
 from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import globally_optimal, locally_optimal, saturated
+from clearhead_lab.theorems.max_margin.convergence import globally_optimal, locally_optimal, saturated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

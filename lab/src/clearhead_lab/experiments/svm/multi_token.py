@@ -17,8 +17,8 @@ from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask
 from clearhead_lab.experiments.svm.descent.dynamics import train
 from clearhead_lab.experiments.svm.descent.solutions import PACKAGES
 from clearhead_lab.experiments.svm.descent.tasks import draw_relu_tasks, draw_start
+from clearhead_lab.theorems.max_margin.convergence import correlation
 from clearhead_lab.theorems.max_margin.multi_token import likely_tokens, multi_token_svm
-from clearhead_lab.theorems.max_margin.optimality import correlation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

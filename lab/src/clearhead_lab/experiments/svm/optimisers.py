@@ -23,7 +23,7 @@ from clearhead_lab.experiments.svm.descent.rules import (
 )
 from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, cosines, solve_all
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import saturated
+from clearhead_lab.theorems.max_margin.convergence import saturated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from torch import Tensor
 from clearhead.theories.max_margin import attention_svm
 from clearhead_lab.experiments.svm.descent.attention_task import CORRELATION, LOGISTIC, AttentionTask, LinearHead, Loss
 from clearhead_lab.experiments.svm.descent.dynamics import train, train_jointly
-from clearhead_lab.theorems.max_margin.optimality import correlation, globally_optimal
+from clearhead_lab.theorems.max_margin.convergence import correlation, globally_optimal
 
 __all__ = ["JOINT", "PROMPTS", "STEPS", "measure"]
 

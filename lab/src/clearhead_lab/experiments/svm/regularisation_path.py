@@ -13,7 +13,7 @@ from clearhead_lab.experiments.svm.descent.path import regularisation_path
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored
 from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import globally_optimal
+from clearhead_lab.theorems.max_margin.convergence import globally_optimal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

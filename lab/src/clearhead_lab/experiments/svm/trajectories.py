@@ -17,7 +17,7 @@ from clearhead_lab.experiments.svm.descent.dynamics import train
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored
 from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
 from clearhead_lab.experiments.svm.descent.tasks import draw_small_start
-from clearhead_lab.theorems.max_margin.optimality import globally_optimal
+from clearhead_lab.theorems.max_margin.convergence import globally_optimal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
-from clearhead_lab.theorems.max_margin.optimality import correlation
+from clearhead_lab.theorems.max_margin.convergence import correlation
 
 __all__ = ["PACKAGES", "PREDICTED", "cosines", "solve_all"]
 
