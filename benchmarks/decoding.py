@@ -14,8 +14,7 @@ import torch
 from timing import normal, timed
 from torch import Tensor, nn
 
-from clearhead._swap.operator import apply_operator
-from clearhead._swap.past_rows import PastRows
+from clearhead._swap.operator import PastRows, apply_operator
 from clearhead.interfaces import Call
 from clearhead.operators import OPERATORS
 from clearhead.operators.requirements import instantiate, requirements_of

@@ -15,7 +15,7 @@ from clearhead.heads import Heads
 from clearhead.theories.example import Cache, Example
 from clearhead.theories.kernel_pca import captured_variance
 from clearhead.theories.kernel_pca.measurement import spectrum
-from clearhead.theories.max_margin.on_heads.picture import MOST_QUERIES, margins
+from clearhead.theories.max_margin.on_heads.measurement import MOST_QUERIES, margins
 from clearhead.theories.theory import Windows
 
 HEADS, LENGTH = 3, 11

@@ -11,10 +11,9 @@ import torch
 from clearhead.audit.baseline import BASELINE_DRAWS
 from clearhead.audit.findings import Verdict
 from clearhead.calibration import runs
-from clearhead.calibration.model_shape import shape_of
 from clearhead.calibration.planted_model import PlantedModel, Shape
 from clearhead.calibration.planting import PLANTS
-from clearhead.calibration.random_models import FAMILIES, RandomModels, families
+from clearhead.calibration.random_models import FAMILIES, RandomModels, families, shape_of
 from clearhead.calibration.results import Calibration, Count, PlantedCounts, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.calibrate_command import planted_table

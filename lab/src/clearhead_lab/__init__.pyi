@@ -8,7 +8,7 @@ from clearhead_lab.robustness.imagenet_c import IMAGENET_C as IMAGENET_C
 from clearhead_lab.robustness.metrics import mean_corruption_error as mean_corruption_error
 from clearhead_lab.robustness.record import Robustness as Robustness
 from clearhead_lab.robustness.suites import Attack as Attack
-from clearhead_lab.robustness.sweep import sweep as sweep
+from clearhead_lab.robustness.corruptions import sweep as sweep
 from clearhead_lab.training.loop import train as train
 
 __version__: str

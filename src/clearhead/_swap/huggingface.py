@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clearhead._swap.operator import apply_operator
 from clearhead.errors import InputError
-from clearhead.interfaces.cross import is_cross_attention
+from clearhead.interfaces.call import is_cross_attention
 from clearhead.interfaces.huggingface import read_call, wants_weights
 from clearhead.operators.named import OPERATORS, operator_from_dict
 from clearhead.operators.requirements import requirements_of

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.audit.findings import Verdict
-from clearhead.calibration.model_shape import shape_of
 from clearhead.calibration.planted_model import Shape
-from clearhead.calibration.random_models import RandomModels, families
+from clearhead.calibration.random_models import RandomModels, families, shape_of
 from clearhead.calibration.results import Calibration, Count, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.console import ProgressBar, printing

@@ -1,5 +1,6 @@
 """One attention call: what a layer passes to its attention, and the layer's own output."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.shapes import Bool, Float
 
-__all__ = ["AttentionNotSeenError", "Call", "Original"]
+__all__ = ["AttentionNotSeenError", "Call", "Original", "is_cross_attention"]
 
 
 class AttentionNotSeenError(InputError):
@@ -73,3 +74,11 @@ class Original:
         if self.output is None:
             self.output, self.model_output = self._compute()
         return self.output
+
+
+_CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
+
+
+def is_cross_attention(module: nn.Module, *names: str) -> bool:
+    """Return whether the module, or one of its names, says that its keys come from another sequence."""
+    return getattr(module, "is_cross_attention", False) is True or any(_CROSS.search(name) for name in names)

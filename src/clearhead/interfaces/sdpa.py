@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.interfaces.attachment import ATTRIBUTES, Attachment, Detach, Handler, Interface, Layer, attach_to
-from clearhead.interfaces.call import AttentionNotSeenError, Call
-from clearhead.interfaces.cross import is_cross_attention
+from clearhead.interfaces.call import AttentionNotSeenError, Call, is_cross_attention
 from clearhead.interfaces.expected import looks_like_attention
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.layouts import head_count

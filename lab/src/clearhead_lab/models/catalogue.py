@@ -73,7 +73,7 @@ CIFAR = {
     "image_size": 32, "patch_size": 4, "channels": 3, "classes": 10, "width": 128, "layers": 6, "heads": 4,
     "mlp_width": 256, "stem": "convolution", "pixel_mean": (0.491, 0.482, 0.447), "pixel_spread": (0.247, 0.243, 0.262),
 }  # fmt: skip
-ADE20K = {**DEIT["tiny"], "image_size": 512, "classes": 150, "decoder_layers": 2}
+ADE20K = {**DEIT["tiny"], "image_size": 512, "classes": 150, "decoder_layers": 2, "mask_head": "layer-norm"}
 PETS = {
     **CIFAR, "image_size": 64, "patch_size": 8, "classes": 3, "decoder_layers": 1,
     "pixel_mean": (0.485, 0.456, 0.406), "pixel_spread": (0.229, 0.224, 0.225),

@@ -1,6 +1,9 @@
-"""The pre-norm transformer block of Clearhead's own models, its operator in each layer, and its initial weights."""
+"""The pre-norm transformer block of Clearhead's own models, its operator in each layer, and its initial weights.
 
-from collections.abc import Sequence
+An operator that uses queries has a projection of them, the others have none.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -8,22 +11,55 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.modules import SymmetricAttention
+from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.operators.named import OPERATORS, Softmax, is_named, operator_from_dict, operator_to_dict
-from clearhead.shapes import Float
-from clearhead_lab.models.from_operator import attention_module
+from clearhead.shapes import Bool, Float
 
 __all__ = [
     "SOFTMAX",
     "DropPath",
+    "KeysAsQueries",
     "TransformerBlock",
     "attention_as_json",
     "attention_from_json",
+    "attention_module",
     "check_rate",
     "drop_path_rates",
     "initialise_maps",
     "per_layer",
     "resolve_attention",
 ]
+
+
+class KeysAsQueries:
+    """An operator (q, k, v, *, mask, scale) with keys as queries, (k, v, *, mask, scale)."""
+
+    def __init__(self, operator: Callable[..., Tensor]) -> None:
+        self.operator = operator
+
+    def __call__(
+        self,
+        k: Float[Tensor, "*b n d"],
+        v: Float[Tensor, "*b n e"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+    ) -> Float[Tensor, "*b n e"]:
+        """Return the output, (..., n, e)."""
+        return self.operator(k, k, v, mask=mask, scale=scale)
+
+
+def attention_module(operator: Any, *, embed_dim: int, num_heads: int) -> nn.Module:
+    """Return self-attention by an operator of `clearhead.operators.OPERATORS`.
+
+    If the operator ignores queries there is no W_Q, as symmetric attention was published. All other projections have
+    the names, shapes and biases of `MultiHeadAttention`. Parameters of an operator become parameters of the module.
+    """
+    if not operator.uses_queries:
+        return SymmetricAttention(embed_dim, num_heads, operator=KeysAsQueries(operator))
+    operator = operator.build() if hasattr(operator, "build") else operator
+    return MultiHeadAttention(embed_dim, num_heads, operator=operator)
+
 
 SOFTMAX = Softmax()
 

@@ -21,12 +21,19 @@ from clearhead.errors import InputError
 from clearhead.shapes import Float, Int
 from clearhead.storage import tensor_fingerprint
 from clearhead_lab.robustness.classifier import PixelClassifier, evaluated, optimises_in_forward, pixel_classifier
-from clearhead_lab.robustness.confidence import check_other_images, clean_predictions, detect_other_images
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import AttackResult, SanityLine, budget_text
 from clearhead_lab.robustness.sanity import CHECKS, Evidence
 from clearhead_lab.robustness.suites import SUITES, Attack, Protocol, SuiteName, select_attacks
-from clearhead_lab.robustness.task import CORRUPTED_AT_ONCE, Task, corrupted_accuracies, make_examples
+from clearhead_lab.robustness.task import (
+    CORRUPTED_AT_ONCE,
+    Task,
+    check_other_images,
+    clean_predictions,
+    corrupted_accuracies,
+    detect_other_images,
+    make_examples,
+)
 
 __all__ = ["attack"]
 

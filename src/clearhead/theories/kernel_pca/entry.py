@@ -11,13 +11,6 @@ from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.kernel_pca.cka import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
-from clearhead.theories.kernel_pca.conditions import (
-    axes_not_orthogonal,
-    eigenvector_residual,
-    matched_cosine,
-    mean_of_weighted_values,
-    participation,
-)
 from clearhead.theories.kernel_pca.controls import (
     OTHER_HEADS,
     OTHER_KEYS,
@@ -27,7 +20,12 @@ from clearhead.theories.kernel_pca.controls import (
 )
 from clearhead.theories.kernel_pca.loss import Queries, explained_fraction, log_output_square, log_true_loss
 from clearhead.theories.kernel_pca.published import (
+    axes_not_orthogonal,
+    eigenvector_residual,
     gammas,
+    matched_cosine,
+    mean_of_weighted_values,
+    participation,
     published_values,
     standardised,
     token_cosine,
