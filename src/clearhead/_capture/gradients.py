@@ -128,7 +128,7 @@ class _Waiting:
         return dataclasses.replace(
             self.heads,
             out_gradient=self.layout.four_axes(gradient) if gradient is not None and depends else None,
-            **({} if self.block_call is None else self.block_call.around),
+            **({} if self.block_call is None else self.block_call.block_fields),
         )
 
 
