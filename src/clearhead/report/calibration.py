@@ -23,7 +23,7 @@ def calibration_summary(record: AuditRecord) -> str:
     calibration = _shipped()
     counts = {} if calibration is None else {s.title: calibration.counts(s.key) for s in record.theories}
     known = [f"{title} {', '.join(map(str, of_theory))}" for title, of_theory in counts.items() if of_theory]
-    return f"planted heads detected, at half strength, random models called: {'; '.join(known)}" if known else ""
+    return f"planted heads detected, those of half strength, random models flagged: {'; '.join(known)}" if known else ""
 
 
 def levels_of_random_models(record: AuditRecord) -> dict[str, Mapping[str, RandomLevel]]:

@@ -100,7 +100,7 @@ def comparison_headline(comparison: Comparison) -> str:
 
 
 def evidence_lines(comparison: Comparison) -> list[str]:
-    """Return sentences on where the differences begin, which layers are equal, and which heads were not called."""
+    """Return sentences on where the differences begin, which layers are equal, and which heads were not flagged."""
     lines = [_origin(comparison)] if comparison.origin is not None else []
     streams = sum(
         outcome is Outcome.CHANGED and comparison.heads.get(head) is not Outcome.CHANGED
