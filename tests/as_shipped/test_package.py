@@ -128,7 +128,7 @@ BREAKS = {
     ),
     "no record knows its page": (
         "report/html.py",
-        "import clearhead_lab.robustness.png",
+        "import clearhead_lab.robustness.attack_page",
         "the instrument does not import",
     ),
     "the audit writes no report": ("audit/run.py", "import clearhead.report.folder", DOWN),
@@ -143,7 +143,7 @@ BREAKS = {
         "imports of the lab",
     ),
     "corruptions know no training": (
-        "lab:robustness/sweep.py",
+        "lab:robustness/corruptions.py",
         "import clearhead_lab.training.evaluation",
         "imports of the lab",
     ),

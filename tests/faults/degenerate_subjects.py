@@ -52,7 +52,7 @@ class Subject:
 def public_names() -> set[str]:
     """Return the public functions of operators and the public modules, by name."""
     functions = {name for name in ops.__all__ if inspect.isfunction(getattr(ops, name))}
-    return (functions | set(ops.NAMED_OPERATORS) | set(mods.__all__)) - NO_NUMBERS - {"PaddedSets"}
+    return (functions | set(ops.OPERATORS.names()) | set(mods.__all__)) - NO_NUMBERS - {"PaddedSets"}
 
 
 def _drawn(*names: str) -> Callable[[int, torch.Generator], Operands]:
@@ -84,7 +84,7 @@ def _general(similarity: Callable[..., Any], draw: Any = None) -> Subject:
 
 
 def _operator(name: str) -> Subject:
-    operator: Any = ops.NAMED_OPERATORS[name]()
+    operator: Any = ops.OPERATORS.get(name)()
     if hasattr(operator, "build"):
         torch.manual_seed(0)
         return _module(operator.build(), QKV, mask="pairs")
@@ -200,7 +200,7 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "spatial_attention": _pair("spatial_attention", _images, narrow=True),
     "unfold": Subject(compute=ops.unfold, draw=_image),
-    **{name: _operator(name) for name in ops.NAMED_OPERATORS},
+    **{name: _operator(name) for name in ops.OPERATORS.names()},
     "pad_sets": Subject(compute=lambda x: mods.pad_sets(list(x) if x.ndim else [x]).tokens, draw=_tokens()),
     "SelfAttention": _module(mods.SelfAttention(6), _tokens(), mask="keys"),
     "LearnedQueryAttention": _module(mods.LearnedQueryAttention(6, num_queries=3), _tokens(), mask="keys"),

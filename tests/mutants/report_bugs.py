@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant("chart: the controls have the interval of the median", "charts:value_chart", "grid.control_range(name)", "summary.interval", (CHART,)),
     Mutant("counts: supported heads count twice", "grid:beyond_controls", "summary.verdicts.get(Verdict.SUPPORTED, 0)", "2 * summary.verdicts.get(Verdict.SUPPORTED, 0)", (TERMINAL,)),
     Mutant("counts: partly supported heads are not beyond the controls", "grid:beyond_controls", "summary.verdicts.get(Verdict.PARTLY_SUPPORTED, 0)", "0", (TERMINAL,)),
-    Mutant("counts: theorems that were not checked fail", "theorems.table:_count", "len(theorems) - hold - unchecked", "len(theorems) - hold", ("lab/tests/theorems/test_table.py",)),
+    Mutant("counts: theorems that were not checked fail", "theorems.table:theorems_as_json", "len(theorems) - hold - not_checked", "len(theorems) - hold", ("lab/tests/theorems/test_table.py",)),
     Mutant("headline: a share of all heads", "wording:_where", "summary.measured", "summary.heads", (HEADLINES,)),
     Mutant("headline: shares instead of percentages", "wording:in_prose", "100 * value", "value", (HEADLINES,)),
     Mutant("units: megabytes of 2^20 bytes", "memory:format_bytes", "size / 1000000.0", "size / 2 ** 20", (TERMINAL,)),

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.run import audit
@@ -20,6 +19,7 @@ from clearhead.theories.attention_sinks import MASS, OTHERS, RATE, THEORY, UNIFO
 from clearhead.theories.example import Random
 from clearhead.theories.theory import Role
 from tests.interfaces.zoo import FAMILIES
+from tests.measured import Measured
 
 INPUTS, HEADS, TOKENS, WIDTH = 7, 3, 23, 5
 
@@ -43,9 +43,9 @@ def _call(*, sink: int | None = None, causal: bool = True, padding: int = 0, **c
 
 
 def _found(*calls: Heads) -> dict[str, list[Finding]]:
-    measurement = Measurement(THEORY)
+    measurement = Measured(THEORY)
     for call in calls:
-        measurement.observe(call)
+        measurement.feed(call)
     by_statistic: dict[str, list[Finding]] = {}
     for finding in judge(measurement.findings()):
         by_statistic.setdefault(finding.claim.statistic, []).append(finding)
@@ -170,8 +170,8 @@ def test_a_long_input_is_measured_on_a_sample_of_its_queries() -> None:
     q, k, v = (_normal(1, 2, n, WIDTH, seed=seed) for seed in (1, 2, 3))
     mask = torch.ones(1, 1, n, n, dtype=torch.bool).tril()
     call = Heads(layer=0, name="a", q=q, k=k, v=v, out=v, scale=1.0, mask=mask)
-    measurement = Measurement(THEORY)
-    measurement.observe(call)
+    measurement = Measured(THEORY)
+    measurement.feed(call)
     rows = torch.randperm(n, generator=Random(0, 0, 1, 0).torch)[:256]
     weights = (q @ k.mT).masked_fill(~mask, -torch.inf).softmax(dim=-1)[0]
     rows = rows[rows > 0]

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
@@ -37,6 +36,7 @@ from clearhead.theories.symmetry import (
     translations,
     transpositions,
 )
+from tests.measured import Measured
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 11, 5, 2
 SCALE = WIDTH**-0.5
@@ -249,9 +249,9 @@ def _call(*, seed: int = 0, **changed: Any) -> Heads:
 
 
 def _found(*calls: Heads, seed: int = 0, draws: int = 3) -> list[Finding]:
-    measurement = Measurement(make_theory(draws=draws), seed=seed)
+    measurement = Measured(make_theory(draws=draws), seed=seed)
     for call in calls:
-        measurement.observe(call)
+        measurement.feed(call)
     return judge(measurement.findings())
 
 

@@ -13,10 +13,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from clearhead_lab.robustness.evaluation import attack as attack
     from clearhead_lab.robustness.record import Robustness as Robustness
+    from clearhead_lab.robustness.suites import Attack as Attack
     from clearhead_lab.training.loop import train as train
 
 # The module of each public name, imported at first use, as in `clearhead`.
 _HOME = {
+    "Attack": "clearhead_lab.robustness.suites",
     "Robustness": "clearhead_lab.robustness.record",
     "attack": "clearhead_lab.robustness.evaluation",
     "train": "clearhead_lab.training.loop",

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from clearhead.errors import InputError
-from clearhead.interfaces import Call, Original, sdpa
-from clearhead.interfaces.layouts import head_count
+from clearhead.interfaces import Call, Original
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.requirements import CHILD_NAME, Requirements
 from clearhead.shapes import Bool, Float, ShapeError
@@ -137,8 +136,7 @@ def apply_operator(
     """
     if call.folded is not None and call.q.ndim > 2:
         return apply_operator(operator, needs, _unfolded(call, call.folded), past).flatten(-4, -3)
-    heads = head_count(call.module)
-    if call.interface == sdpa.NAME and call.q.ndim == 5 and 1 < heads == call.q.shape[1]:  # (b, heads, windows, n, d)
+    if call.windows_last:
         return _apply(operator, needs, _windows_first(call), past).transpose(1, 2)
     return _apply(operator, needs, call, past)
 
@@ -192,7 +190,8 @@ def _windows_first(call: Call) -> Call:
         return x.reshape((1,) * (5 - x.ndim) + x.shape).transpose(1, 2)
 
     q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
-    return replace(call, q=q, k=k, v=v, mask=swap_axes(call.mask), bias=swap_axes(call.bias))
+    mask, bias = swap_axes(call.mask), swap_axes(call.bias)
+    return replace(call, q=q, k=k, v=v, mask=mask, bias=bias, windows_last=False)
 
 
 def _no_weights(call: Call, needs: Requirements) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Any
 from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
 from clearhead.loading.model import DEMOS
-from clearhead.operators.named import NAMED_OPERATORS
+from clearhead.operators.named import OPERATORS
 
 __all__ = ["NAMED", "Typed", "confirm", "require_other_folder"]
 
@@ -90,7 +90,7 @@ def _is_harmless(name: str, value: Any) -> bool:
     if value is None:
         return True
     if name == "swap":  # a folder of this name would be read instead of the operator
-        return value.partition(":")[0] in NAMED_OPERATORS and not Path(value).exists()
+        return value.partition(":")[0] in OPERATORS and not Path(value).exists()
     return name == "model" and value in DEMOS
 
 

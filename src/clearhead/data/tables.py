@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from clearhead.data.readers import Reader
 from clearhead.errors import InputError
 from clearhead.storage import parse_json, read_bytes
 
-__all__ = ["is_table", "open_parquet", "read_column", "readable_parquet"]
+__all__ = ["READER", "open_parquet", "read_column", "readable_parquet"]
 
 
 def import_pyarrow(module: str) -> Any:
@@ -49,14 +50,8 @@ def readable_parquet(path: Path) -> Iterator[None]:
         raise InputError(f"{path} is damaged or half copied ({reason}); copy it again") from None
 
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 MAX_FIELD = 2**31 - 1
 """Characters of a CSV field; Python's own limit of 131,072 is too low for documents."""
-
-
-def is_table(path: Path) -> bool:
-    """Return whether a path is read as a table: by its ending, or because it is a folder."""
-    return path.is_dir() or path.suffix.lower() in SUFFIXES
 
 
 def read_column(path: Path, column: str | None) -> list[str]:
@@ -80,6 +75,8 @@ def read_column(path: Path, column: str | None) -> list[str]:
             )
     return [text for value in values if (text := " ".join((value or "").split()))]
 
+
+READER = Reader(kind="text", endings=(".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"), read=read_column, columns=True)
 
 Read = Callable[[str], Iterable[Any]]
 

@@ -32,6 +32,7 @@ class Call:
         then adds them, (..., n, m)
     projection: weight of the output projection, if the model shows the attention's output only after it
     folded: number of heads within the last axis before n (1 if no axis holds heads); None if that axis holds the heads
+    windows_last: whether windows are between the heads and n, (b, heads, windows, n, d)
     """
 
     name: str
@@ -51,6 +52,7 @@ class Call:
     cross: bool = False
     window: int | None = None
     folded: int | None = None
+    windows_last: bool = False
     weights: list[Tensor] | None = None
     projection: Float[Tensor, "c he"] | None = None
 

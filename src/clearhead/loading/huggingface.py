@@ -171,7 +171,7 @@ def _cause(error: BaseException) -> str:
     chain: BaseException | None = error
     while chain is not None:
         if "torchvision::" in str(chain):
-            return "torchvision does not fit this torch; uninstall it, or call clearhead.ensure_torchvision() first"
+            return "torchvision does not fit this torch; uninstall it, or install the one that does"
         if type(chain).__name__ == "OfflineModeIsEnabled":
             return "it needs more than the folder holds, and nothing is downloaded; does config.json name a backbone?"
         chain = chain.__cause__ or chain.__context__

@@ -25,7 +25,7 @@ from clearhead.operators.kernel_pca import (
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
 from clearhead.operators.learned_scaling import LearnedScaling, Scaled
 from clearhead.operators.named import (
-    NAMED_OPERATORS,
+    OPERATORS,
     RPC,
     ClampedKeys,
     NamedOperator,
@@ -66,7 +66,7 @@ from clearhead.operators.token_statistics import (
 )
 
 __all__ = [
-    "NAMED_OPERATORS",
+    "OPERATORS",
     "PRESETS",
     "RPC",
     "AlphaAsymmetric",

@@ -1,18 +1,25 @@
 """Estimates over seeds: means with intervals, and paired differences between variants that share their seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from clearhead.numerics.moments import false_discovery_rate
-from clearhead.report.tables import Estimate, estimate, moments_of
+from clearhead.report.tables import Estimate, Field, estimate, mean_of, moments_of, over_runs, plus_minus
 
-__all__ = ["Difference", "Verdict", "differences"]
+__all__ = ["Difference", "Verdict", "differences", "mean_field"]
 
 Verdict = Literal["higher", "lower", "not distinguishable"]
 LEVEL = 0.05
+
+
+def mean_field(title: str, rows: Iterable[Sequence[float | int | None]], *, short: str = "", rank: int = 0) -> Field:
+    """Return a column of means over runs, a row of runs for each cell, with intervals where there is space."""
+    means = [over_runs(runs) for runs in rows]
+    cells, narrow = [plus_minus(mean) for mean in means], [mean_of(mean) for mean in means]
+    return Field(title=title, short=short, cells=cells, narrow=narrow, rank=rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,9 +29,9 @@ from clearhead_lab.experiments.kernel_pca.study import (
     train_study,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
+from clearhead_lab.robustness.corruptions import sweep
 from clearhead_lab.robustness.evaluation import attack
 from clearhead_lab.robustness.results import SanityLine, budget_text
-from clearhead_lab.robustness.sweep import sweep
 from clearhead_lab.training.evaluation import as_pixels, measure_accuracy
 from clearhead_lab.training.run import MODEL_FOLDER
 
