@@ -10,8 +10,6 @@ from clearhead._capture.dataflow import storage_of
 from clearhead._capture.output_maps import OutputMap
 from clearhead.heads import Heads, LayerNorm, LinearMap, ResidualStream
 
-__all__ = ["Axes", "Block", "BlockCall"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:

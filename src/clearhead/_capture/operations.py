@@ -15,8 +15,6 @@ from clearhead._capture.residual import Residuals
 from clearhead.heads import Heads
 from clearhead.private_names import DispatchMode, current_dispatch_mode, pop_dispatch_mode
 
-__all__ = ["StreamTrace"]
-
 _JOINS = "aten::cat"
 _LAYER_NORMS = {"aten::layer_norm", "aten::native_layer_norm"}
 

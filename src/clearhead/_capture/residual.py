@@ -31,8 +31,6 @@ from clearhead._capture.dataflow import Dataflow, storage_of
 from clearhead._capture.output_maps import OutputMap
 from clearhead.heads import Heads, LayerNorm
 
-__all__ = ["Residuals", "Sum"]
-
 ATTENTION = "attention"
 PATHS = 4
 """The number of remembered paths from a first sum to the next block: models have few kinds of blocks."""

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from clearhead.numerics.moments import Array
 
-__all__ = ["GramRows", "UnitRows"]
-
 
 @runtime_checkable
 class UnitRows(Protocol):

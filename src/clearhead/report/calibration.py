@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from clearhead.audit.record import AuditRecord
 from clearhead.calibration.results import Calibration, RandomLevel, shipped_calibration
 
-__all__ = ["calibration_sentences", "calibration_summary", "levels_of_random_models"]
-
 
 def calibration_sentences(record: AuditRecord) -> dict[str, str]:
     """Return power and false positives in words, by the title of each theory of the record that was calibrated."""

@@ -9,9 +9,6 @@ from clearhead.numerics.moments import Interval
 from clearhead.report.grid import ClaimGrid
 from clearhead.report.wording import clean, deciding_control, in_prose, number, short
 
-__all__ = ["ChartLine", "DepthChart", "Tick", "depth_chart", "depth_in_words", "value_chart"]
-
-
 WIDTH, HEIGHT = 360.0, 230.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 10.0, 10.0, 36.0
 """Margins around the lines, for the labels of the axes."""

@@ -19,23 +19,6 @@ from clearhead.report.json_file import plain
 from clearhead.report.wording import clean, number, short
 from clearhead.theories.theory import Role, Unit
 
-__all__ = [
-    "COMPARISON_FORMAT",
-    "ClaimRow",
-    "changed_verdict",
-    "claim_rows",
-    "compared",
-    "comparison_as_json",
-    "comparison_fragment",
-    "comparison_headline",
-    "comparison_text",
-    "evidence_lines",
-    "largest_changes",
-    "location",
-    "print_comparison",
-]
-
-
 COMPARISON_FORMAT = "clearhead-comparison/1"
 
 

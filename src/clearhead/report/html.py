@@ -39,8 +39,6 @@ from clearhead.report.wording import (
 )
 from clearhead.theories.theory import Dispute, Position, Role
 
-__all__ = ["page_file", "page_policy", "page_style", "page_template", "render_html", "view_dispute"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryTable:

@@ -27,9 +27,6 @@ from clearhead.report.rules import MARKS, RULES
 from clearhead.report.wording import capitalised, clean, evidence, headline, number, skip_reason
 from clearhead.theories.theory import Picture
 
-__all__ = ["page_data", "visible_text"]
-
-
 VERDICTS, KINDS = tuple(Verdict), tuple(NoEvidence)
 
 

@@ -31,8 +31,6 @@ from clearhead.report.wording import (
 )
 from clearhead.theories.theory import Role, WholeModelErrors
 
-__all__ = ["MOST_LINES", "print_audit", "print_summary"]
-
 
 def print_audit(record: AuditRecord, console: Console) -> None:
     """Print what was audited, the verdicts, the evidence that the capture is faithful, and the numbers of every head.
