@@ -236,13 +236,13 @@ def test_sentence_has_power_and_false_positives_of_the_primary_claim():
     }
     calibration = made({"0": 1, "0.5": 13, "1": 20}, random)
     assert calibration.sentence("t") == (
-        "a head that follows the theory exactly is detected 20/20; half strength 13/20; random models called 1/200"
+        "a head that follows the theory exactly is detected 20/20; half strength 13/20; random models flagged 1/200"
     )
     assert made({"1": 19}).sentence("t") == "a head that follows the theory exactly is detected 19/20"
     partly = made({"1": 19})
     partly.planted["t"]["1"].verdicts["value"] = {"supported": 4, "partly supported": 15, "no evidence": 1}
     assert partly.sentence("t") == "a head that follows the theory exactly is detected 19/20 (supported 4/20)"
-    assert made({}, random).sentence("t") == "random models called 1/200"
+    assert made({}, random).sentence("t") == "random models flagged 1/200"
     assert made({}).sentence("t") == ""
 
 

@@ -33,7 +33,7 @@ from clearhead.numerics.moments import RunningMoments, false_discovery_rate, pre
 from clearhead.numerics.nonnegative_qp import nonnegative_qp
 from clearhead.numerics.partial import all_eigenvalues, leading_eigenpairs
 from clearhead.numerics.spectrum import captured_fraction, features_from_log_kernel, orthonormal_basis
-from clearhead.numerics.unit_rows import StoredRows
+from tests.numerics.stored_rows import StoredRows
 
 BAD = [math.nan, math.inf, -math.inf]
 

@@ -14,8 +14,6 @@ from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.private_names import tensor_version
 from clearhead.shapes import Float
 
-__all__ = ["Columns", "LinearCall", "Sampled", "holds", "is_plain"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCall:

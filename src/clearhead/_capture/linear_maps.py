@@ -21,8 +21,6 @@ from clearhead.heads import Heads, LinearMap
 from clearhead.interfaces.modes import CallMode
 from clearhead.shapes import Float
 
-__all__ = ["MapTrace"]
-
 _LINEAR, _ADDMM = torch.nn.functional.linear, torch.addmm
 
 NOTED = 8

@@ -21,8 +21,6 @@ from clearhead.interfaces.placement import frees_weights, refuse_divided_heads, 
 from clearhead.interfaces.whole_model import attached
 from clearhead.private_names import COMPILED_MODEL
 
-__all__ = ["Capture", "capture", "recorded"]
-
 
 class Capture:
     """The recorded attention calls of a model, and the handler that records them.

@@ -16,8 +16,6 @@ from clearhead.interfaces.huggingface import read_call, wants_weights
 from clearhead.operators.named import OPERATORS, operator_from_dict
 from clearhead.operators.requirements import requirements_of
 
-__all__ = ["register_huggingface"]
-
 PREFIX = "clearhead-"
 """The start of the names of our attention functions. A file that contains one is trusted no more than any other."""
 

@@ -13,8 +13,6 @@ from clearhead.errors import InputError
 from clearhead.interfaces import AttentionNotSeenError, Layer, sdpa
 from clearhead.interfaces.forward import unwrap_forward, wrap_forward
 
-__all__ = ["FirstPass", "Layers", "Selected", "select_layers"]
-
 Layers = str | int | Sequence[int | str]
 """Which layers: "all", or numbers in forward-pass order and paths, as `Swap.layers` has them."""
 

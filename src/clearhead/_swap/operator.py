@@ -22,8 +22,6 @@ from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.requirements import CHILD_NAME, Requirements
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = ["OperatorHandler", "PastRows", "SwapWarning", "apply_operator"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:

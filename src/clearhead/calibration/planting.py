@@ -28,8 +28,6 @@ from clearhead.calibration.planted_model import (
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from clearhead.theories.max_margin import attention_svm
 
-__all__ = ["EPS", "PLANTS", "SATURATED", "VARIANTS", "Plant", "plant_max_margin"]
-
 Plant = Callable[[Shape, float, int, torch.Generator], Planted]
 """Plants one head of a strength from 0 to 1 in each of the first layers, as many as the third argument says."""
 

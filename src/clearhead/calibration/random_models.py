@@ -20,9 +20,6 @@ from clearhead.heads import Heads
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.loading.huggingface import Draw, baseline_of
 
-__all__ = ["FAMILIES", "RandomModels", "families", "shape_of"]
-
-
 FAMILIES = ("BERT", "GPT-2", "Llama", "ViT")
 LAYERS, HEADS, WIDTH, TOKENS, VOCABULARY, IMAGE, PATCH = 2, 4, 32, 24, 101, 20, 4
 INPUTS = 18

@@ -26,8 +26,7 @@ from clearhead.loading.huggingface import tokenizer_files
 from clearhead.loading.model import LoadedModel
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
-from clearhead.report.terminal import print_audit
-from clearhead.report.terminal_summary import print_summary
+from clearhead.report.terminal import print_audit, print_summary
 from clearhead.report.wording import amount_of_memory, duration
 from clearhead.storage import lock_folder, sha256_of_file
 

@@ -1,4 +1,4 @@
-"""`clearhead calibrate`: measure how often the audit detects planted heads and calls heads of random models."""
+"""`clearhead calibrate`: measure how often the audit detects planted heads and flags heads of random models."""
 
 import functools
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ def planted_table(calibration: Calibration) -> Table:
         ),
         Field(title="supported", cells=[str(count) for count in supported], rank=1),
         Field(
-            title="other heads called",
+            title="other heads flagged",
             cells=[str(Count(count.other_called, count.other_heads)) for count in counts],
             rank=1,
         ),
@@ -110,13 +110,13 @@ def random_table(calibration: Calibration) -> Table:
     return [
         Field(title="theory", cells=[theory for theory, _ in rows] if calibration.random else [], text=True),
         Field(title="random models", cells=[family or "all" for _, family in rows], text=True),
-        Field(title="models called", cells=[str(count) for count in models]),
+        Field(title="models flagged", cells=[str(count) for count in models]),
         Field(
             title="false positives, % [95% interval]",
             short="false positives, %",
             cells=[percentage(_flags(count)) for count in models],
         ),
-        Field(title="heads called", cells=[str(Count(count.called_heads, count.heads)) for count in counts], rank=1),
+        Field(title="heads flagged", cells=[str(Count(count.called_heads, count.heads)) for count in counts], rank=1),
     ]
 
 
@@ -181,8 +181,8 @@ def draw_power(calibration: Calibration) -> str:
         plot_percentage(panel, strengths, [_flags(count) for count in detected], label="planted heads", colour=0)
         random = calibration.random_counts(theory)
         if random.models:
-            called = [_flags(Count(random.called_models, random.models))] * 2
-            plot_percentage(panel, [0.0, 1.0], called, label="random models", colour=1)
+            flagged = [_flags(Count(random.called_models, random.models))] * 2
+            plot_percentage(panel, [0.0, 1.0], flagged, label="random models", colour=1)
         finish_panel(panel, title=theory, x="planted strength", y="detected, %", y_range=(-3.0, 103.0))
     return as_svg(figure)
 

@@ -12,8 +12,7 @@ from clearhead.cli.confirmed import Typed, confirm, require_other_folder
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
-from clearhead.report.comparison import comparison_as_json
-from clearhead.report.comparison_terminal import print_comparison
+from clearhead.report.comparison import comparison_as_json, print_comparison
 from clearhead.report.folder import WrittenComparison, report_folder
 from clearhead.storage import lock_folder
 

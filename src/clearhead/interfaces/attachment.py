@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from clearhead.interfaces.call import Call, Original
 
-__all__ = ["ATTRIBUTES", "Attachment", "Detach", "Handler", "Interface", "Layer", "attach_to", "attachment_of"]
-
 ATTRIBUTES = ("_clearhead_attention", "_clearhead_model_attention")
 """The attributes of a module that hold attachments: to its own calls, and to those of all modules inside it."""
 

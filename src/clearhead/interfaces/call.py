@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.shapes import Bool, Float
 
-__all__ = ["AttentionNotSeenError", "Call", "Original", "is_cross_attention"]
-
 
 class AttentionNotSeenError(InputError):
     """Attention that could not be seen. The message lists what was tried and what to do."""

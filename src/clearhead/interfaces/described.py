@@ -19,8 +19,6 @@ from clearhead.interfaces.descriptions import SHIPPED, AttentionSpec
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.masks import causal_mask, split_mask
 
-__all__ = ["INTERFACE", "NAME", "attach", "find"]
-
 NAME = "description"
 
 

@@ -13,8 +13,6 @@ from clearhead.interfaces.attachment import Detach, Handler, Interface, Layer
 from clearhead.interfaces.descriptions import AttentionSpec
 from clearhead.registry import Registry
 
-__all__ = ["INTERFACES", "attach", "find", "forward_order"]
-
 
 def _expected(name: str, unit: Any) -> str:
     return "" if isinstance(unit, Interface) and unit.name == name else f"an Interface with the name {name}"

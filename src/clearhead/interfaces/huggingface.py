@@ -22,8 +22,6 @@ from clearhead.interfaces.forward import named_arguments, own_forward, unwrap_fo
 from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.private_names import HF_IMPLEMENTATION, hf_collects_attentions
 
-__all__ = ["INTERFACE", "NAME", "attach", "find", "read_call", "wants_weights"]
-
 NAME = "Hugging Face attention interface"
 
 

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to
 from clearhead.interfaces.call import Call
 
-__all__ = ["INTERFACE", "NAME", "attach", "find"]
-
 NAME = "Clearhead's own modules"
 _ONE_HEAD = ("SelfAttention", "LearnedQueryAttention")
 _CLASSES = ("MultiHeadAttention", "TokenAttention", "SubspaceAttention", *_ONE_HEAD)

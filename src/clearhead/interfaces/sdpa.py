@@ -23,8 +23,6 @@ from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.interfaces.modes import CallMode
 from clearhead.private_names import function_modes
 
-__all__ = ["INTERFACE", "NAME", "attach", "attach_to_model", "find", "read_call"]
-
 NAME = "torch fused attention"
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 

@@ -13,8 +13,6 @@ from clearhead.interfaces import described, sdpa
 from clearhead.interfaces.attachment import Detach, Handler, Interface, Layer
 from clearhead.interfaces.descriptions import AttentionSpec
 
-__all__ = ["INTERFACE", "NAME", "attach", "find"]
-
 NAME = "timm class"
 
 

@@ -20,8 +20,6 @@ from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_f
 from clearhead.interfaces.modes import CallMode, with_suspended_modes, without_modes
 from clearhead.interfaces.torch_mha_call import TorchCall, nested_rows, padded
 
-__all__ = ["INTERFACE", "NAME", "attach", "find"]
-
 NAME = "torch.nn.MultiheadAttention"
 _AROUND = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 

@@ -13,8 +13,6 @@ from clearhead.interfaces.finding import attach, find
 from clearhead.interfaces.forward import unwrap_forward, wrap_forward
 from clearhead.interfaces.passes import Passes
 
-__all__ = ["attached", "is_captured"]
-
 
 @contextmanager
 def attached(

@@ -16,21 +16,6 @@ from clearhead.errors import NotEnoughMemoryError
 from clearhead.kernels.library import INSTRUCTIONS, Kernel
 from clearhead.shapes import Bool, Float
 
-__all__ = [
-    "Attended",
-    "Pursued",
-    "Schedule",
-    "allocate_attention",
-    "allocate_pursuit",
-    "attend",
-    "attend_backward",
-    "attended_output",
-    "empty_by_token",
-    "pursue",
-    "pursue_backward",
-    "span_energies",
-]
-
 
 class View(ctypes.Structure):
     """A tensor by its address and the steps of its first three axes; the last is contiguous."""

@@ -21,11 +21,6 @@ from clearhead.loading.folder_checks import check_folder, check_size, check_toke
 from clearhead.loading.objects import LoadError, first_line
 from clearhead.storage import check_checksums
 
-__all__ = [
-    "OPTIONS", "PROCESSOR_FILES", "TOKENIZER_FILES", "Draw", "baseline_of", "folder_encoder", "load_huggingface",
-    "offline", "quiet", "tokenizer_files",
-]  # fmt: skip
-
 Draw = Callable[[int], nn.Module]
 """Returns a model with fresh random weights, drawn from a seed."""
 

@@ -10,18 +10,6 @@ from torch.nn.utils.rnn import pad_sequence
 from clearhead.errors import InputError
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts
 
-__all__ = [
-    "PaddedSets",
-    "check_sizes",
-    "check_tokens",
-    "combine_masks",
-    "join_heads",
-    "pad_sets",
-    "present",
-    "resolve_head_dim",
-    "split_heads",
-]
-
 
 def check_sizes(**sizes: int) -> None:
     """Raise ValueError unless every size is one or more."""

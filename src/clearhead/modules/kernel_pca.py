@@ -12,8 +12,6 @@ from clearhead.operators.kernel_pca import AxisNorm
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
 from clearhead.shapes import Bool, Float
 
-__all__ = ["KernelPCAAttention"]
-
 
 class KernelPCAAttention(nn.Module):
     r"""Multi-head projection of queries onto the principal axes of their keys.

@@ -25,8 +25,6 @@ from clearhead.modules.inputs import (
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = ["MultiHeadAttention", "convert_state_dict"]
-
 SEPARATE = {"q_proj_weight": "query.weight", "k_proj_weight": "key.weight", "v_proj_weight": "value.weight"}
 OUT = {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}
 APPENDED = ("bias_k", "bias_v")

@@ -18,8 +18,6 @@ from clearhead.operators.named import Queries
 from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
 
-__all__ = ["RPCAttention"]
-
 
 class RPCAttention(SymmetricAttention):
     r"""Multi-head RPC-Attention.

@@ -16,8 +16,6 @@ from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.spatial import unfold
 from clearhead.shapes import Bool, Float
 
-__all__ = ["LearnedQueryAttention", "SelfAttention"]
-
 
 class SelfAttention(nn.Module):
     r"""Attention of one head within one set, without an output projection.

@@ -10,8 +10,6 @@ from clearhead.modules.inputs import check_tokens, combine_masks, join_heads, pr
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float
 
-__all__ = ["SubspaceAttention"]
-
 
 class SubspaceAttention(nn.Module):
     r"""Attention in several subspaces, where a projected token is query, key and value.

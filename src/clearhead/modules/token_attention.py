@@ -27,8 +27,6 @@ from clearhead.operators.resizing import Layout
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float
 
-__all__ = ["ScaledAttention", "SymmetricAttention", "TokenAttention"]
-
 
 class TokenAttention(nn.Module):
     """Multi-head attention within one sequence. A subclass defines `attend`.

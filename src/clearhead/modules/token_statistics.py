@@ -13,8 +13,6 @@ from clearhead.modules.inputs import check_sizes, check_tokens, join_heads, reso
 from clearhead.operators.token_statistics import causal_token_statistics_attention, token_statistics_attention
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = ["CausalTokenStatisticsAttention", "TokenStatisticsAttention"]
-
 
 class TokenStatisticsAttention(nn.Module):
     """`token_statistics_attention` between an input and an output projection: the layer of the released vision code.

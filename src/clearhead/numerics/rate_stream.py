@@ -15,8 +15,6 @@ from clearhead.numerics.logdet import log_det_of_gram
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float, Int, ShapeError
 
-__all__ = ["RateAccumulator"]
-
 
 class RateAccumulator:
     """Running sums over tokens of width `dim`, by class if there are classes, that give their coding rate.

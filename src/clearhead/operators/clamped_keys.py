@@ -27,18 +27,6 @@ from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = [
-    "RELEASED_BOUND",
-    "KeyBound",
-    "KeyMu",
-    "Scope",
-    "Threshold",
-    "Width",
-    "clamped_key_attention",
-    "last_clamped_key_attention",
-    "slow_clamped_key_attention",
-]
-
 # The mean size of keys is at least this in mu: the square of its inverse still fits single precision.
 _LEAST_MEAN = 1e-18
 

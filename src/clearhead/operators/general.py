@@ -21,19 +21,6 @@ from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = [
-    "Map",
-    "Similarity",
-    "apply_maps",
-    "concatenation",
-    "dot_product",
-    "embedded_gaussian",
-    "gaussian",
-    "gaussian_distance",
-    "general_attention",
-    "slow_general_attention",
-]
-
 Map = Callable[[Tensor], Tensor]
 
 

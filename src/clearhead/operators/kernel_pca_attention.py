@@ -23,8 +23,6 @@ from clearhead.operators.kernel_pca_solvers import Axes
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, check_attention_operands
 
-__all__ = ["check_axes", "kernel_pca_attention", "slow_kernel_pca_attention"]
-
 
 def kernel_pca_attention(
     q: Float[Tensor, "*b n d"],

@@ -45,18 +45,6 @@ from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
-__all__ = [
-    "AttentionStep",
-    "Observer",
-    "check_pursuit",
-    "iterate",
-    "iterate_in_chunks",
-    "principal_attention_pursuit",
-    "pursue_published",
-    "slow_principal_attention_pursuit",
-    "threshold_by_head",
-]
-
 # The number of entries of keys per chunk and thread on the CPU: the tensors of an iteration stay in its caches, and
 # each operation is long compared with the time that threads wait for each other at its end.
 _CHUNK = 1 << 18

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.operators.named import OPERATORS, PROPERTIES, operator_from_dict
 
-__all__ = ["CHILD_NAME", "Buildable", "Requirements", "instantiate", "requirements_of", "resolve_operator"]
-
 CHILD_NAME = "clearhead_operator"
 """The name under which a layer holds an operator with parameters."""
 

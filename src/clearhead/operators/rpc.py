@@ -21,8 +21,6 @@ from clearhead.operators.symmetric import resolve_scale
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = ["PursuitStep", "PursuitTrace", "check_rpc", "rpc_attention", "slow_rpc_attention", "trace_pursuit"]
-
 _RELEASED = PRESETS["code-2024-10"]
 
 

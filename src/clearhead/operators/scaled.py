@@ -22,19 +22,6 @@ from clearhead.operators.softmax import slow_softmax_attention, softmax_attentio
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
 
-__all__ = [
-    "AlphaAsymmetric",
-    "AlphaSymmetric",
-    "SMatrix",
-    "Scaling",
-    "check_scaling",
-    "expand_alpha",
-    "matrix_for_keys",
-    "scaled_attention",
-    "scaled_values",
-    "slow_scaled_attention",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SMatrix:

@@ -17,18 +17,6 @@ from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.private_names import functorch_active, jit_tracing
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = [
-    "add_causal_mask",
-    "as_rows",
-    "attend_with_keys",
-    "check_causal",
-    "check_sinks",
-    "fused_attention",
-    "slow_softmax_attention",
-    "softmax_attention",
-    "split_causal",
-]
-
 # Rows of a mask that are compared at once, so that they stay in the cache.
 _BLOCK_ROWS = 64
 _FEWER = "pass fewer tokens or heads at once, or a mask (..., 1, m) that is the same for all queries"

@@ -19,18 +19,6 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError, check_finite
 
-__all__ = [
-    "StepSizeWarning",
-    "check_dictionaries",
-    "check_dictionary",
-    "ista_step",
-    "largest_step",
-    "overcomplete_step",
-    "slow_ista_step",
-    "slow_overcomplete_step",
-    "warn_of_step",
-]
-
 
 class StepSizeWarning(UserWarning):
     """A step size above 1/|D|^2, which may not lower the objective."""

@@ -19,8 +19,6 @@ from torch import Tensor
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = ["fold", "slow_spatial_attention", "spatial_attention", "spatial_size", "unfold"]
-
 
 def spatial_size(x: Float[Tensor, "b ..."], channel_axis: int = 1) -> tuple[int, ...]:
     """Return the sizes of all axes but batch and channels: (height, width) of an image, (time, ...) of a video."""

@@ -18,15 +18,6 @@ from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.symmetric import slow_symmetric_attention, symmetric_attention
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = [
-    "check_bases",
-    "projected",
-    "slow_subspace_attention",
-    "slow_subspace_step",
-    "subspace_attention",
-    "subspace_step",
-]
-
 
 def subspace_attention(
     v: Float[Tensor, "*b n p"], *, mask: Bool[Tensor, "..."] | None = None, scale: float | None = None

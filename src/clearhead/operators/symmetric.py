@@ -15,15 +15,6 @@ from clearhead.operators.symmetric_kernel import kernel_supports, no_autocast, s
 from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, check_attention_operands
 
-__all__ = [
-    "four_axes",
-    "key_mask_of",
-    "prefers_kernel",
-    "resolve_scale",
-    "slow_symmetric_attention",
-    "symmetric_attention",
-]
-
 # Below this number of multiply-adds a call of the kernel costs more than the symmetry saves.
 _MIN_KERNEL_OPERATIONS = 1 << 24
 # The same over all iterations of a pursuit, each of which is several calls without the kernel.

@@ -21,19 +21,6 @@ from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.subspace import check_bases, projected
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = [
-    "ADDED",
-    "LEAST_ENERGY",
-    "causal_token_statistics_attention",
-    "check_heads",
-    "slow_causal_token_statistics_attention",
-    "slow_token_statistics_attention",
-    "slow_token_statistics_step",
-    "token_statistics_attention",
-    "token_statistics_step",
-    "variational_rate",
-]
-
 # As released: the constants that keep divisions from zero.
 _LEAST_NORM, LEAST_ENERGY, ADDED = 1e-12, 1e-12, 1e-8
 

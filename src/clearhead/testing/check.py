@@ -22,9 +22,6 @@ from clearhead.testing.operator_checks import MASK_CHECKS, OPERATOR_CHECKS, REFE
 from clearhead.testing.operators import OperatorSubject, one_input_at_a_time
 from clearhead.testing.subject import BATCH, first_tensor
 
-__all__ = ["Check", "ContractResult", "NotChecked", "check_attention", "not_applicable"]
-
-
 _DETAIL_WIDTH = 100
 
 

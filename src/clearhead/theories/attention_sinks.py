@@ -16,8 +16,6 @@ from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
 from clearhead.theories.theory import Claim, Control, Direction, Need, PlainWords, Role, Sample, Samples, Theory
 
-__all__ = ["MASS", "RATE", "THEORY", "VALUE"]
-
 TITLE = "attention sinks"
 GU = "Gu et al. 2024 (arXiv 2410.10781)"
 EPSILON = 0.3

@@ -13,7 +13,7 @@ from torch import Tensor
 from clearhead.heads import LinearMap, ResidualStream, attention_weights
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Cache", "Example", "Group", "ModelOutput", "Random", "between", "first_weights", "head_slices", "of_heads"]
+__all__ = ["Cache", "Example", "Group", "ModelOutput", "Random"]
 
 
 Value = TypeVar("Value")

@@ -25,8 +25,6 @@ from clearhead.theories.coding_rate.claims import (
 from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.theory import Claim, Control, Sample
 
-__all__ = ["density", "gaussian_density", "nonzero_fraction", "rates_by_layer", "sparsity_by_layer"]
-
 
 def gaussian_density(c: int) -> float:
     r"""Return the expected density of c independent Gaussian features, :math:`(1 + (c - 1)\, 2/\pi) / c`.

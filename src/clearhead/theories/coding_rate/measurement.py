@@ -36,8 +36,6 @@ from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, repeat
 from clearhead.theories.theory import Claim, Sample, Samples
 
-__all__ = ["CodingRate"]
-
 OTHER_WIDTH = Reason(ReasonKind.NOT_COVERED, "the value map reads vectors of another width than the residual stream's")
 NO_MAP = Reason(
     ReasonKind.NOT_FOUND, "values are not a linear map of what the layer reads, so the head has no subspace"

@@ -35,8 +35,6 @@ from clearhead.theories.kernel_pca.space import KeySpace, Principal
 from clearhead.theories.kernel_pca.spans import span_of, subspace_overlap
 from clearhead.theories.theory import Claim, Control, Role, Sample
 
-__all__ = ["Entry", "make_sample"]
-
 Statistics = Mapping[Claim, Tensor]
 """A statistic's numbers by draw and key head, or by draw, key head and query head among those that share keys."""
 LOG_10 = math.log(10)

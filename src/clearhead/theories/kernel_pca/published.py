@@ -21,24 +21,6 @@ from clearhead.errors import InputError
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space, product
 
-__all__ = [
-    "Gammas",
-    "axes_not_orthogonal",
-    "axis_coefficients",
-    "best_assignment",
-    "constant_share",
-    "eigenvector_residual",
-    "gammas",
-    "matched_cosine",
-    "mean_of_weighted_values",
-    "participation",
-    "published_values",
-    "recovered_vectors",
-    "standardised",
-    "token_cosine",
-    "top_eigenvalues",
-]
-
 
 def axis_coefficients(space: KeySpace, v: Float[Tensor, "*t m e"]) -> Float[Tensor, "*t m e"]:
     """Return G^-1 V, the coefficients of the axes on the tokens, up to one factor per head."""

@@ -32,8 +32,6 @@ from clearhead.theories.symmetry.groups import random_permutations
 from clearhead.theories.symmetry.measure import relative_error
 from clearhead.theories.theory import Claim, Control, Sample, Samples
 
-__all__ = ["CLAIM", "PermutationSymmetry", "obstacle"]
-
 CLAIM = Claim(
     theory="symmetry",
     statistic="permutation error",

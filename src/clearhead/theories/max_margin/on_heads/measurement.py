@@ -31,10 +31,11 @@ from clearhead.theories.theory import Claim, Picture, Sample
 __all__ = ["MaxMarginOnHeads", "margins"]
 
 
-MOST_KEPT = 2**23
-"""Most numbers of a layer's untrained heads that are kept for the audit: 32 MB. More are drawn again for each batch."""
-MOST_KEPT_BY_LARGE_BATCHES = 2**20
-"""The same for batches of at least `LARGE_BATCH` inputs, for which drawing again takes little of the time: 4 MB."""
+MAX_KEPT = 2**23
+"""Limit on the numbers of a layer's untrained heads that are kept for the audit: 32 MB. Larger heads are drawn again
+for each batch."""
+MAX_KEPT_BY_LARGE_BATCHES = 2**20
+"""The limit for batches of at least `LARGE_BATCH` inputs, for which drawing again takes little of the time: 4 MB."""
 LARGE_BATCH = 6
 HEAD_SEED = 2**31
 """Separates the seed of random heads, which are the same on every input, from the seeds of the numbered inputs."""
@@ -104,7 +105,7 @@ class MaxMarginOnHeads:
     def _untrained_heads(self, example: Example, *, inputs: int = 1) -> UntrainedHeads:
         """Return the untrained heads of the layer, drawn once in an audit unless they take much memory.
 
-        inputs: how many are prepared with them; the heads of a group are those of its last batch
+        inputs: the number of inputs that are prepared together; the heads of a group are those of its last batch
         """
         sampling, space = self._sampling(example), _space(example)
         seed = np.random.SeedSequence([example.seed, example.layer, HEAD_SEED])
@@ -115,9 +116,9 @@ class MaxMarginOnHeads:
 
         width = example.k.shape[-1] if example.keys_from is None else example.keys_from.x.shape[-1]
         entries = 2 * (sampling.random + sampling.rotated) * width * example.k.shape[-1]
-        most = MOST_KEPT_BY_LARGE_BATCHES if inputs >= LARGE_BATCH else MOST_KEPT
+        limit = MAX_KEPT_BY_LARGE_BATCHES if inputs >= LARGE_BATCH else MAX_KEPT
         key = ("untrained heads", example.layer, example.controls)
-        return example.per_call.get(key, lambda: example.per_audit.get(key, draw) if entries <= most else draw())
+        return example.per_call.get(key, lambda: example.per_audit.get(key, draw) if entries <= limit else draw())
 
     def _sampling(self, example: Example) -> Sampling:
         if example.controls:
@@ -138,7 +139,7 @@ def _space(example: Example) -> Space:
     return example.per_call.get("space", lambda: space_of(example))
 
 
-MOST_QUERIES = 48
+MAX_QUERIES = 48
 
 
 def margins(example: Example) -> Picture | None:
@@ -175,4 +176,4 @@ def _queries(example: Example) -> Int[Tensor, "n"]:
         usable = usable & (example.mask.sum(dim=-1) > 1).all(dim=0)
     if n == m:
         usable = usable & example.visible.all(dim=0)
-    return usable.nonzero().flatten()[:MOST_QUERIES]
+    return usable.nonzero().flatten()[:MAX_QUERIES]

@@ -14,17 +14,6 @@ from clearhead.numerics.moments import Array, Interval
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.solution import Conflict, MaxMargin, Norm, Status
 
-__all__ = [
-    "bracket",
-    "certified_solution",
-    "dual_norm",
-    "infeasible_solution",
-    "norm_of",
-    "trivial_solution",
-    "unfound_solution",
-]
-
-
 EQUALITY_TOLERANCE = 1e-10
 """Largest violation of an equality, for a constraint and a W of length one."""
 

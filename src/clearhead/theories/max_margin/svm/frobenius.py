@@ -22,8 +22,6 @@ from clearhead.numerics.nonnegative_qp import NonnegativeQP
 from clearhead.theories.max_margin.svm.constraints import Constraints, Indices, UnitConstraints
 from clearhead.theories.max_margin.svm.solution import Conflict
 
-__all__ = ["LeastNorm", "Projection", "decide", "least_frobenius", "zero_constraint_conflict"]
-
 
 @dataclass(frozen=True, slots=True)
 class LeastNorm:

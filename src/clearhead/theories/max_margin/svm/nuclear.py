@@ -19,8 +19,6 @@ from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm, Projection
 from clearhead.theories.max_margin.svm.solution import Norm
 
-__all__ = ["least_nuclear"]
-
 STEPS, CHECK_EVERY = 6000, 3
 RELAXATION = 1.65
 """omega. Values from 1.5 to 1.7 need the fewest steps on random problems."""

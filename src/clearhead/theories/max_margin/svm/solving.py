@@ -42,9 +42,6 @@ from clearhead.theories.max_margin.svm.nuclear import least_nuclear
 from clearhead.theories.max_margin.svm.selection import selection_constraints
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm
 
-__all__ = ["attention_svm", "separate", "solve_constraints", "truncated"]
-
-
 RANDOM_STARTS = 2
 PASSES, STEPS, MEMORY = 20, 150, 20
 PENALTY_GROWTH, PROGRESS, FEASIBILITY = 4.0, 0.25, 1e-6
