@@ -163,9 +163,13 @@ def installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
 
 
+_WARNED: dict[Any, Any] = {}
+"""What Python has shown of these warnings: each is shown once, wherever the unit is asked for."""
+
+
 def _warn(lines: Iterable[str]) -> None:
     for line in lines:
-        warnings.warn(line, PackageWarning, stacklevel=3)
+        warnings.warn_explicit(line, PackageWarning, "<clearhead>", 1, registry=_WARNED)
 
 
 def _package(entry: EntryPoint) -> str:

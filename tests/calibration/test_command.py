@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from clearhead.audit.options import AuditOptions
 from clearhead.calibration.planted_model import Shape
 from clearhead.calibration.planting import PLANTS
 from clearhead.calibration.results import Calibration, PlantedCounts, RandomCounts, shipped_calibration
@@ -63,7 +64,8 @@ def calibration() -> Calibration:
 
 
 def run(out: Path, *, model: str | None = None, repeats: int = 2, bar: Bar | None = None):
-    return run_calibration(model, theories=("symmetry",), repeats=repeats, models=0, seed=0, out=out, bar=bar or Bar())
+    options = AuditOptions(theories=("symmetry",))
+    return run_calibration(model, options, repeats=repeats, models=0, out=out, bar=bar or Bar())
 
 
 def test_command_writes_counts_table_and_plot_and_does_not_measure_twice(small, tmp_path):

@@ -10,6 +10,7 @@ import torch
 
 from clearhead.audit.baseline import BASELINE_DRAWS
 from clearhead.audit.findings import Verdict
+from clearhead.audit.options import AuditOptions
 from clearhead.calibration import runs
 from clearhead.calibration.planted_model import PlantedModel, Shape
 from clearhead.calibration.planting import PLANTS
@@ -30,7 +31,9 @@ PUBLISHED = Claim(
 
 
 def request(*theories: str, **options) -> CalibrationRequest:
-    return CalibrationRequest(**{"theories": theories, "repeats": 2, "models": 0, "shape": SMALL} | options)
+    return CalibrationRequest(
+        **{"options": AuditOptions(theories=theories), "repeats": 2, "models": 0, "shape": SMALL} | options
+    )
 
 
 @once
@@ -116,7 +119,7 @@ def test_other_settings_are_refused_and_more_repeats_are_added(tmp_path):
     more = calibrate(dataclasses.replace(wanted, repeats=3), [], path=path)
     assert more.detected("symmetry", 1.0) == Count(3, 3)
     for changed in (
-        dataclasses.replace(wanted, seed=1),
+        dataclasses.replace(wanted, options=wanted.options.changed({"seed": 1})),
         dataclasses.replace(wanted, model="another"),
         dataclasses.replace(wanted, shape=dataclasses.replace(SMALL, tokens=13)),
     ):
@@ -187,11 +190,12 @@ def test_calibration_without_statistics_as_published_is_read(tmp_path):
 
 def test_theory_that_is_added_later_gets_the_same_random_models(tmp_path, random_models):
     wanted = request("symmetry", strengths=(), models=2)
-    both = calibrate(dataclasses.replace(wanted, theories=("symmetry", "attention-sinks")), random_models)
+    further = dataclasses.replace(wanted, options=AuditOptions(theories=("symmetry", "attention-sinks")))
+    both = calibrate(further, random_models)
     path = tmp_path / "calibration.json"
     calibrate(wanted, random_models, path=path)
     # The theory of the first run is named again, and not measured again.
-    added = calibrate(dataclasses.replace(wanted, theories=("symmetry", "attention-sinks")), random_models, path=path)
+    added = calibrate(further, random_models, path=path)
     assert added == both
 
 

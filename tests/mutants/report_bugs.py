@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant("command: exit code 0 for bad input", "failure:exit_code_of", "_print_line(str(error)); return 2", "_print_line(str(error)); return 0", (FAILURE,)),
     Mutant("command: exit code 0 for a defect", "failure:_report_defect", "return 1", "return 0", (FAILURE,)),
     Mutant("command: exit code 0 if a theorem does not hold", "commands:verify", "typer.Exit(1)", "typer.Exit(0)", (f"{SHIPPED}::test_verify_exits_with_one_if_a_theorem_fails",)),
-    Mutant("command: a range of layers is its two ends", "audit_command:_layer_numbers", "range(first, last + 1)", "(first, last)", (COMMANDS,)),
+    Mutant("command: a range of layers is its two ends", "options:layer_numbers", "range(first, last + 1)", "(first, last)", (COMMANDS,)),
     Mutant("command: all passages are read", "inputs:_of_text", "(default_passages() if source.passages is None else source.passages)[:request.inputs]", "default_passages() if source.passages is None else source.passages", (COMMANDS,)),
     Mutant("command: control characters of an experiment", "reproduce_command:print_outcome", "clean(remark)", "remark", (COMMANDS,)),
     Mutant("command: options that the experiment does not take", "reproduce_command:run_experiment", "if unknown: ...", "if False: ...", (COMMANDS,)),

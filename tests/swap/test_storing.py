@@ -230,7 +230,8 @@ def test_a_pickled_swapped_model_works_in_a_new_process(tmp_path: Path) -> None:
     torch.save((model, inputs, run(model, inputs)), tmp_path / "whole.pt")
     close = rounding(model, inputs)
     code = (
-        "import clearhead, torch; clearhead.ensure_torchvision(); "
+        "import clearhead, torch; from clearhead.interfaces.torchvision_shim import ensure_torchvision; "
+        "ensure_torchvision(); "
         f"model, inputs, expected = torch.load({str(tmp_path / 'whole.pt')!r}, weights_only=False); "
         "difference = (model(**inputs)[0] - expected[0]).abs().max() / expected[0].abs().max(); "
         "print(float(difference), len(clearhead.find_swaps(model)))"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.audit.findings import Verdict
+from clearhead.audit.options import AuditOptions
 from clearhead.calibration.planted_model import Shape
 from clearhead.calibration.random_models import RandomModels, families, shape_of
 from clearhead.calibration.results import Calibration, Count, RandomCounts
@@ -45,7 +46,7 @@ class CalibrationFiles:
 
 
 def run_calibration(
-    model: str | None, *, theories: tuple[str, ...], repeats: int, models: int, seed: int, out: Path, bar: ProgressBar
+    model: str | None, options: AuditOptions, *, repeats: int, models: int, out: Path, bar: ProgressBar
 ) -> CalibrationFiles:
     """Run the calibration and write its counts, table and plot. Counts that `out` holds are not measured again."""
     bar.update("preparing", 0, None)
@@ -53,7 +54,7 @@ def run_calibration(
         with lock_folder(out):
             shape, random_models = (Shape(), families()) if model is None else _like(model)
             request = CalibrationRequest(
-                theories=theories, repeats=repeats, models=models, seed=seed, shape=shape, model=model or ""
+                options=options, repeats=repeats, models=models, shape=shape, model=model or ""
             )
             calibration = calibrate(request, random_models, path=out / COUNTS_FILE, progress=bar.update)
             write_text(out / TABLE_FILE, as_page(calibration))
