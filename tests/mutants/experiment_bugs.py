@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant("cost: one operator for all variants", "cost:_model_settings", "settings['attention']", "'softmax'", (PAPER_COST,)),
     Mutant("run: no measure after epochs", "run:run_recipe", "{**evaluate(model), **after_epoch(model)}", "evaluate(model)", ("lab/tests/training/test_recipe_file.py",)),
     Mutant("run: training images as held out", "run:held_out_images", "read_images(data).test_images", "read_images(data).train_images", ("lab/tests/training/test_recipe_file.py",)),
-    Mutant("cache: key ignored", "stored_json:load_cached", "'result' in stored and stored.get('key') == _plain(key)", "'result' in stored", (CACHE,)),
+    Mutant("cache: key ignored", "stored_json:load_cached", "'result' not in stored or stored.get('key') != _plain(key)", "'result' not in stored", (CACHE,)),
     Mutant("cache: code ignored", "cache:cached", "code_fingerprint(package)", "0", (CACHE,)),
     Mutant("cache: damage without a notice", "stored_json:load_cached", "notice(f'{path} is damaged or has no checksum; measuring again')", "pass", (CACHE,)),
     Mutant("cache: fingerprint without dtype", "storage:tensor_fingerprint", "(tuple(tensor.shape), tensor.dtype)", "tuple(tensor.shape)", (CACHE,)),

@@ -380,7 +380,7 @@ def test_records_convert(record: Robustness) -> None:
         record.to_dict()
     )
     assert all(difference.estimate.value == 0 for difference in again.differences(record))
-    with pytest.raises(InputError, match="not the record of an attack"):
+    with pytest.raises(InputError, match="the record of an attack cannot be read"):
         Robustness.from_dict({"budgets": []})
 
 

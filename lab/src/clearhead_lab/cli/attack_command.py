@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,8 @@ def print_record(
 def parse_budget(text: str) -> float:
     """Return the budget of a text such as 8/255 or 0.03. Raise CommandError for anything else."""
     try:
-        value = float(Fraction(text.replace(" ", "")))
+        top, slash, bottom = text.partition("/")
+        value = float(top) / (float(bottom) if slash else 1.0)
     except (ValueError, ZeroDivisionError):
         raise CommandError(f"--eps is {clean(text)!r}; give a number such as 8/255 or 0.03") from None
     if not (math.isfinite(value) and 0 <= value <= 1):

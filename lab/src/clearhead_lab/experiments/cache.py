@@ -9,7 +9,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
@@ -44,7 +44,9 @@ def cached(
         "file": hashlib.sha256(inspect.getsource(module).encode()).hexdigest(),
         "torch": torch.__version__,
     }
-    stored = load_cached(path, key, notice=notice)
+    # The annotation of the result says what may be in the file.
+    kind = get_type_hints(measure).get("return", Any)
+    stored = load_cached(path, key, notice=notice, kind=kind)
     return stored["result"] if stored is not None else store(path, key, measure(**settings))
 
 

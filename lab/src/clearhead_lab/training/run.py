@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.loading.objects import first_line
 from clearhead.operators.named import operator_to_dict
 from clearhead_lab.data.augmentation import image_transform
 from clearhead_lab.data.batches import Batches, SampleBatches, all_samples
@@ -20,6 +21,7 @@ from clearhead_lab.data.corpus import read_corpus
 from clearhead_lab.data.image_sets import pixel_moments, read_images
 from clearhead_lab.data.samples import Samples, open_samples
 from clearhead_lab.models.catalogue import build, config_of
+from clearhead_lab.models.image_sizes import check_sizes
 from clearhead_lab.models.native import KINDS, save_native
 from clearhead_lab.training.batches import TensorBatches, TokenBatches, random_changes
 from clearhead_lab.training.distributed import ALONE, Processes, whole_tensor
@@ -157,6 +159,7 @@ def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
     for attention, layers in (("attention", "layers"), ("decoder_attention", "decoder_layers")):
         if attention in settings:
             count = settings.get(layers) or (1 if name is None else getattr(config_of(name), layers))
+            check_sizes(layers=count)
             operators = layer_operators(settings[attention], layers=count)
             settings[attention] = [operator_to_dict(operator) for operator in operators]
     generator = torch.Generator().manual_seed(file.recipe.seed)
@@ -164,8 +167,10 @@ def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
         if name is not None:
             return build(name, generator=generator, **settings)
         model: nn.Module = KINDS[kind].model(KINDS[kind].from_json(settings), generator=generator)
-    except TypeError as error:
-        raise InputError(f"{file.name} has a bad section [model]: {error}") from None
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"{file.name} has a bad section [model]: {first_line(error)}") from None
     return model
 
 

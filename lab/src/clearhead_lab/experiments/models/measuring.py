@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from clearhead import __version__
 from clearhead.audit.baseline import baseline_seeds
+from clearhead.audit.findings_record import FindingsRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.loading.huggingface import Draw
@@ -145,7 +146,7 @@ def measure_all(subjects: Iterable[Subject], request: Request, folder: Path, *, 
                 "torch": torch.__version__,
                 "transformers": installed_version("transformers"),
             }
-            stored = load_cached(path, key, notice=request.notice)
+            stored = load_cached(path, key, notice=request.notice, kind=FindingsRecord)
             if stored is None:
                 record = audit(
                     ready.model,

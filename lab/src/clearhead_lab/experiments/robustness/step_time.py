@@ -107,7 +107,7 @@ def load_step_times(
 ) -> StepTimes | None:
     """Return the times that the folder holds for these models on such a machine, or None."""
     key = _key(configs, recipe, rounds)
-    stored = load_cached(folder / TIMES, key, notice=request.notice)
+    stored = load_cached(folder / TIMES, key, notice=request.notice, kind=dict[str, list[float]])
     if stored is None:
         return None
     return StepTimes(key=key, seconds={name: tuple(seconds) for name, seconds in stored["result"].items()})
