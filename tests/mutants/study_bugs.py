@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant("study of segmentation: one severity", "segmentation:corrupted_overlap", "corruption(images, severity=severity, generator=generators[name])", "corruption(images, severity=1, generator=generators[name])", (f"{SEGMENTATION}::test_every_corruption_is_measured_on_all_batches_with_the_masks_unchanged",)),
     Mutant("study of segmentation: the same noise whatever the seed", "segmentation:corrupted_overlap", "seed + number", "number", (f"{SEGMENTATION}::test_noise_differs_between_batches_and_is_the_same_for_equal_seeds",)),
     Mutant("study of segmentation: the first images", "segmentation:evaluated_batches", "(pixels[::step], masks[::step])", "(pixels[:len(pixels) // step], masks[:len(pixels) // step])", (f"{SEGMENTATION}::test_images_are_evenly_spaced_in_the_held_out_set",)),
-    Mutant("study of segmentation: the decoder stays softmax", "segmentation:_both", "f'model.decoder_attention={operators}'", '\'model.decoder_attention="softmax"\'', (f"{SEGMENTATION}::test_the_robust_variants_are_in_the_first_blocks",)),
+    Mutant("study of segmentation: the decoder stays softmax", "segmentation:_both", "('attention', 'decoder_attention')", "('attention',)", (f"{SEGMENTATION}::test_the_robust_variants_are_in_the_first_blocks",)),
     Mutant("study of segmentation: all severities at each", "segmentation:corrupted_mean", "severity is None or grade == severity", "True", (f"{SEGMENTATION}::test_the_mean_is_over_corruptions_of_one_severity_or_of_all",)),
     Mutant("study of segmentation: the lowest IoU is the best", "segmentation:_report", "max(means, key=lambda variant: means[variant])", "min(means, key=lambda variant: means[variant])", (f"{SEGMENTATION}::test_a_study_is_reported_and_resumed",)),
 )  # fmt: skip

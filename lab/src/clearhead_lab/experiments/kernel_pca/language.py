@@ -16,6 +16,8 @@ from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead_lab.data.corpus import Corpus, read_corpus
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
 from clearhead_lab.experiments.kernel_pca.study import (
+    CLAMPED_KEYS,
+    RPC,
     SOFTMAX,
     SYMMETRIC,
     Study,
@@ -53,8 +55,8 @@ DIFFER = (
 
 def _robust(layers: int) -> Variants:
     return {
-        "clamped keys": first_layers('operator = "clamped", strength = 4.0', layers),
-        "RPC": first_layers('operator = "rpc", iterations = 4, strength = 4.0', layers),
+        "clamped keys": {"attention": first_layers(CLAMPED_KEYS, layers)},
+        "RPC": {"attention": first_layers(RPC, layers)},
     }
 
 

@@ -23,8 +23,8 @@ from clearhead_lab.experiments.models.inputs import make_inputs
 from clearhead_lab.experiments.models.preparing import prepare
 from clearhead_lab.experiments.models.published import PUBLISHED, PublishedModel
 from clearhead_lab.experiments.models.vision import FASHION_MNIST, fashion_mnist
-from clearhead_lab.experiments.training_runs import MODEL_FOLDER
 from clearhead_lab.training.evaluation import as_pixels
+from clearhead_lab.training.run import MODEL_FOLDER
 
 __all__ = ["Measured", "Ready", "Subject", "measure_all", "subjects"]
 
