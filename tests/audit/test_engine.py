@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from clearhead.audit.engine import Measurement, first_of_groups
+from clearhead.audit.engine import first_of_groups
 from clearhead.audit.findings import Finding
 from clearhead.audit.state_file import read_state, write_state
 from clearhead.errors import InputError
@@ -22,6 +22,7 @@ from clearhead.theories.example import Example, Group, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import measure_by_head
 from clearhead.theories.theory import Claim, Control, Grouping, Sample, Samples, Theory
+from tests.measured import Measured
 
 FIRST, SECOND = (
     Claim(
@@ -59,11 +60,11 @@ def _call(ids: Sequence[int], *, windows: int = 1, layer: int = 0) -> Heads:
 
 def _measured(
     values: Array, per_input: Array, fixed: Array, *, batch: int = 1, windows: int = 1, inputs: range | None = None
-) -> Measurement:
-    measurement = Measurement(_theory(values, per_input, fixed))
+) -> Measured:
+    measurement = Measured(_theory(values, per_input, fixed))
     ids = list(inputs or range(len(values)))
     for first in range(0, len(ids), batch):
-        measurement.observe(_call(ids[first : first + batch], windows=windows))
+        measurement.feed(_call(ids[first : first + batch], windows=windows))
     return measurement
 
 
@@ -117,9 +118,9 @@ def test_controls_are_measured_on_the_first_inputs_however_they_are_batched(batc
         return {c: dataclasses.replace(x, controls=x.controls if example.controls else {}) for c, x in samples.items()}
 
     options = {} if limit is None else {"control_inputs": limit}
-    measurement = Measurement(dataclasses.replace(theory, measure=measure), **options)
+    measurement = Measured(dataclasses.replace(theory, measure=measure), **options)
     for first in range(0, 30, batch):
-        measurement.observe(_call(range(first, min(first + batch, 30))))
+        measurement.feed(_call(range(first, min(first + batch, 30))))
     count = 24 if limit is None else limit
     assert sorted(asked) == [(number, number <= count) for number in range(1, 31)]
     alone = _stream(values[:count], draws[:count], draws[:count])[:HEADS]
@@ -248,9 +249,9 @@ def test_merged_halves_equal_the_whole() -> None:
 def test_samples_are_the_values_input_by_input_and_empty_where_nothing_was_measured() -> None:
     parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
     parts[0][2, 1] = np.nan
-    measurement = Measurement(_theory(*parts))
-    measurement.observe(_call([0, -1, 2]))
-    measurement.observe(_call([3]))
+    measurement = Measured(_theory(*parts))
+    measurement.feed(_call([0, -1, 2]))
+    measurement.feed(_call([3]))
     expected = np.stack([parts[0][0], np.full(HEADS, np.nan), parts[0][2], parts[0][3]])
     [sample] = [s for s in measurement.samples() if s.claim.statistic == FIRST.statistic]
     np.testing.assert_array_equal(sample.values, expected)
@@ -261,13 +262,13 @@ def test_sums_are_saved_and_restored_exactly(tmp_path: Path) -> None:
     parts = _normal(7, HEADS), _normal(7, DRAWS, HEADS, seed=1), _normal(7, DRAWS, HEADS, seed=2)
     parts[0][2, 1] = np.nan
     measurement = _measured(*parts)
-    measurement.observe(_call([-1]))
+    measurement.feed(_call([-1]))
     write_state(tmp_path / "sums", measurement.state())
-    restored = Measurement.from_state(read_state(tmp_path / "sums"), _theory(*parts))
+    restored = Measured.from_state(read_state(tmp_path / "sums"), _theory(*parts))
     assert repr(restored.findings()) == repr(measurement.findings())
     np.testing.assert_equal(restored.state(), measurement.state())
     for each in (restored, measurement):
-        each.observe(_call([3, 4]))
+        each.feed(_call([3, 4]))
     assert repr(restored.findings()) == repr(measurement.findings())
 
 
@@ -278,13 +279,13 @@ def test_halves_of_a_real_theory_merge_if_the_second_has_the_previous_group() ->
         return Heads(layer=1, name="a", q=q, k=k, v=v, out=v, scale=0.5)
 
     whole, first, second = (
-        Measurement(kernel_pca.THEORY, seed=5),
-        Measurement(kernel_pca.THEORY, seed=5),
-        Measurement(kernel_pca.THEORY, seed=5, first=6),
+        Measured(kernel_pca.THEORY, seed=5),
+        Measured(kernel_pca.THEORY, seed=5),
+        Measured(kernel_pca.THEORY, seed=5, first=6),
     )
     for number in range(4):
-        whole.observe(call(number))
-        (first if number < 2 else second).observe(call(number))
+        whole.feed(call(number))
+        (first if number < 2 else second).feed(call(number))
     first.merge(second)
     for a, b in zip(first.findings(), whole.findings(), strict=True):
         assert (a.inputs, a.skipped) == (b.inputs, b.skipped)
@@ -296,21 +297,21 @@ def test_parts_of_different_audits_do_not_merge() -> None:
     parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
     first, theory = _measured(*parts), _theory(*parts)
     with pytest.raises(InputError, match="one audit"):
-        first.merge(Measurement(theory, seed=1))
+        first.merge(Measured(theory, seed=1))
     with pytest.raises(InputError, match="one audit"):
-        first.merge(Measurement(theory, controls=False))
-    other = Measurement(theory)
-    other.observe(dataclasses.replace(_call([1]), name="b"))
+        first.merge(Measured(theory, controls=False))
+    other = Measured(theory)
+    other.feed(dataclasses.replace(_call([1]), name="b"))
     with pytest.raises(InputError, match=r"layer 0 is a .*b with 3"):
         first.merge(other)
     with pytest.raises(InputError, match="of t, not of symmetry"):
-        Measurement.from_state(first.state(), symmetry.THEORY)
+        Measured.from_state(first.state(), symmetry.THEORY)
 
 
 def test_inputs_to_which_the_theory_does_not_apply_are_skipped_with_their_reason() -> None:
     parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
-    measurement = Measurement(_theory(*parts))
-    measurement.observe(_call([0, -1, 2]))
+    measurement = Measured(_theory(*parts))
+    measurement.feed(_call([0, -1, 2]))
     for finding in measurement.findings():
         assert (finding.inputs, finding.skipped) == (2, 1)
         assert finding.reasons == (Reason(ReasonKind.TOO_SHORT, "negative"),)
@@ -324,28 +325,28 @@ def test_random_numbers_depend_only_on_seed_layer_number_and_window() -> None:
         return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
 
     theory = Theory(key="t", title="t", claims=(FIRST,), measure=measure)
-    Measurement(theory).observe(_call([0, 1, 2, 3]))
+    Measured(theory).feed(_call([0, 1, 2, 3]))
     together = dict(drawn)
-    apart = Measurement(theory)
+    apart = Measured(theory)
     for i in range(4):
-        apart.observe(_call([i]))
+        apart.feed(_call([i]))
     assert drawn == together
     assert len(set(drawn.values())) == 4
     expected = torch.Generator().manual_seed(int(np.random.SeedSequence([0, 0, 3, 0]).generate_state(1)[0]))
     assert drawn[0, 2] == float(torch.rand((), generator=expected))
-    Measurement(theory).observe(_call([0], layer=1))
+    Measured(theory).feed(_call([0], layer=1))
     assert drawn[1, 0] != drawn[0, 0]
-    Measurement(theory, seed=1).observe(_call([0]))
+    Measured(theory, seed=1).feed(_call([0]))
     assert drawn[0, 0] != together[0, 0]
-    Measurement(theory).observe(_call([0, 1], windows=2))
+    Measured(theory).feed(_call([0, 1], windows=2))
     assert drawn[0, 1] not in (together[0, 1], drawn[0, 0])
     assert drawn[0, 0] == together[0, 0]
 
 
 def test_an_input_with_one_usable_window_is_measured_and_needs_no_reason() -> None:
     parts = _normal(4, HEADS), _normal(4, DRAWS, HEADS, seed=1), _normal(4, DRAWS, HEADS, seed=2)
-    measurement = Measurement(_theory(*parts))
-    measurement.observe(_call([3, -1], windows=2))
+    measurement = Measured(_theory(*parts))
+    measurement.feed(_call([3, -1], windows=2))
     for finding in measurement.findings():
         assert (finding.inputs, finding.skipped, finding.reasons) == (1, 0, ())
         assert finding.value == pytest.approx(parts[0][3, finding.head])
@@ -372,9 +373,9 @@ def test_every_group_of_every_layer_has_random_numbers_of_its_own() -> None:
     grouping = Grouping(size=2, prepare=lambda examples, generators: list(examples))
     theory = Theory(key="t", title="t", claims=(FIRST,), measure=measure, grouping=grouping)
     for seed in (0, 1):
-        measurement = Measurement(theory, seed=seed)
+        measurement = Measured(theory, seed=seed)
         for layer in (0, 1):
-            measurement.observe(_call(range(6), layer=layer))
+            measurement.feed(_call(range(6), layer=layer))
     assert len(set(drawn)) == len(drawn) == 12
 
 
@@ -385,8 +386,8 @@ def test_a_head_is_covered_if_it_is_on_every_input() -> None:
         i = int(example.q[0, 0, 0])
         return {FIRST: Sample(value=np.full(HEADS, 0.1 * i), controls={}, covered=covered[i])}
 
-    measurement = Measurement(Theory(key="t", title="t", claims=(FIRST,), measure=measure))
-    measurement.observe(_call(range(3)))
+    measurement = Measured(Theory(key="t", title="t", claims=(FIRST,), measure=measure))
+    measurement.feed(_call(range(3)))
     assert [finding.applies for finding in measurement.findings()] == [True, False, False]
 
 
@@ -398,9 +399,9 @@ def test_claims_that_are_not_wanted_are_neither_measured_nor_found() -> None:
         return {claim: Sample(value=np.zeros(1), controls={}) for claim in (FIRST, SECOND)}
 
     theory = Theory(key="t", title="t", claims=(FIRST, SECOND), measure=measure)
-    some, everything = Measurement(theory, claims=[FIRST]), Measurement(theory)
+    some, everything = Measured(theory, claims=[FIRST]), Measured(theory)
     for measurement in (some, everything):
-        measurement.observe(_call([0, 1]))
+        measurement.feed(_call([0, 1]))
     assert asked == [[FIRST]] * 2 + [[FIRST, SECOND]] * 2
     assert {f.claim for f in some.findings()} == {FIRST}
     assert {f.claim for f in everything.findings()} == {FIRST, SECOND}
@@ -410,9 +411,9 @@ def test_inputs_beyond_the_most_are_ignored_however_they_are_batched() -> None:
     parts = _normal(5, 3), _normal(5, 2, 3), _normal(5, 2, 3)
     found = []
     for batches in ([[0, 1, 2, 3, 4]], [[0, 1], [2, 3], [4]]):
-        measurement = Measurement(_theory(*parts), most=3)
+        measurement = Measured(_theory(*parts), limit=3)
         for ids in batches:
-            measurement.observe(_call(ids))
+            measurement.feed(_call(ids))
         found.append(measurement.findings())
     assert repr(found[0]) == repr(found[1])
     assert {f.inputs for f in found[0]} == {3}
@@ -435,8 +436,8 @@ def test_theories_compute_on_one_thread(grouped: bool) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        measurement = Measurement(Theory(key="t", title="t", claims=(FIRST,), measure=measure, grouping=grouping))
-        measurement.observe(_call([0, 1, 2]))
+        measurement = Measured(Theory(key="t", title="t", claims=(FIRST,), measure=measure, grouping=grouping))
+        measurement.feed(_call([0, 1, 2]))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -460,9 +461,9 @@ def _grouped(size: int, measured: list[tuple[int, list[int], list[int], float]])
 
 def test_a_group_with_an_input_that_cannot_be_used_is_left_out() -> None:
     measured: list[tuple[int, list[int], list[int], float]] = []
-    measurement = Measurement(_grouped(3, measured))
+    measurement = Measured(_grouped(3, measured))
     for start in range(0, 14, 2):
-        measurement.observe(_call(range(start, start + 2)))
+        measurement.feed(_call(range(start, start + 2)))
     assert [entry[:3] for entry in measured] == [(0, [0, 1, 2], []), (1, [3, 4, 5], [0, 1, 2]), (3, [9, 10, 11], [])]
     [finding, *_] = measurement.findings()
     assert finding.inputs == 3
@@ -472,20 +473,20 @@ def test_a_group_with_an_input_that_cannot_be_used_is_left_out() -> None:
 def test_parts_with_the_inputs_before_them_make_the_groups_of_the_whole(start: int, tmp_path: Path) -> None:
     """Also if the first part is saved and goes on, and where an input cannot be used."""
     whole: list[tuple[int, list[int], list[int], float]] = []
-    Measurement(_grouped(3, whole)).observe(_call(range(20)))
+    Measured(_grouped(3, whole)).feed(_call(range(20)))
     first: list[tuple[int, list[int], list[int], float]] = []
-    part = Measurement(_grouped(3, first))
-    part.observe(_call(range(start)), inputs=start)
+    part = Measured(_grouped(3, first))
+    part.feed(_call(range(start)), inputs=start)
     lead = start - first_of_groups(start, 3)
     rest = _call(range(start - lead, 20))
     second: list[tuple[int, list[int], list[int], float]] = []
-    other = Measurement(_grouped(3, second), first=start, lead=lead)
-    other.observe(rest)
+    other = Measured(_grouped(3, second), first=start, lead=lead)
+    other.feed(rest)
     assert first + second == whole
     write_state(tmp_path / "sums", part.state())
     again: list[tuple[int, list[int], list[int], float]] = []
-    restored = Measurement.from_state(read_state(tmp_path / "sums"), _grouped(3, again), first=start, lead=lead)
-    restored.observe(rest)
+    restored = Measured.from_state(read_state(tmp_path / "sums"), _grouped(3, again), first=start, lead=lead)
+    restored.feed(rest)
     assert first + again == whole
     part.merge(other)
     for merged, continued in zip(part.findings(), restored.findings(), strict=True):
@@ -502,24 +503,24 @@ def test_a_layer_with_two_inputs_for_each_of_the_audit_is_numbered_alike_in_part
         return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
 
     theory = Theory(key="t", title="t", claims=(FIRST,), measure=measure)
-    Measurement(theory).observe(_call(range(8)), inputs=4)
+    Measured(theory).feed(_call(range(8)), inputs=4)
     whole, drawn[:] = list(drawn), []
-    Measurement(theory, first=3).observe(_call(range(6, 8)), inputs=1)
+    Measured(theory, first=3).feed(_call(range(6, 8)), inputs=1)
     assert drawn == whole[6:]
     with pytest.raises(InputError, match="a has another number of inputs"):
-        Measurement(_grouped(3, []), first=9, lead=3).observe(_call(range(3)), inputs=6)
+        Measured(_grouped(3, []), first=9, lead=3).feed(_call(range(3)), inputs=6)
 
 
 def test_an_input_takes_ten_bytes_per_claim_and_head() -> None:
     """A number of 8 bytes, in a table that grows by a quarter; no object for each input."""
     inputs = 4000
-    measurement = Measurement(Theory(key="t", title="t", claims=(FIRST,), measure=_zeros))
-    measurement.observe(_call(range(500)))
+    measurement = Measured(Theory(key="t", title="t", claims=(FIRST,), measure=_zeros))
+    measurement.feed(_call(range(500)))
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for start in range(0, inputs, 500):
-            measurement.observe(_call(range(start, start + 500)))
+            measurement.feed(_call(range(start, start + 500)))
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

@@ -32,6 +32,7 @@ from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason
 from clearhead.theories.theory import Role, Sample, Samples, Theory, Unit
 from tests.audit.small_models import HEADS, LAYER, MODELS, WIDTH, Subject, subject
+from tests.measured import Measured
 from tests.noise import noisy_heads
 from tests.once import once
 
@@ -98,9 +99,9 @@ def test_noise_in_the_last_bit_changes_no_verdict(
 
 def differences(theory: Theory, calls: Sequence[Heads], generator: torch.Generator | None = None) -> list[Finding]:
     """Return the findings of the primary claims on captured calls, with noise if there is a generator."""
-    measurement = engine.Measurement(theory, claims=theory.deciding_claims)
+    measurement = Measured(theory, claims=theory.deciding_claims)
     for heads in calls:
-        measurement.observe(heads if generator is None else noisy_heads(heads, generator))
+        measurement.feed(heads if generator is None else noisy_heads(heads, generator))
     return [finding for finding in measurement.findings() if finding.claim.role is Role.PRIMARY and finding.applies]
 
 

@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant("ISTA: dtype mismatch under autocast", "sparse_coding:_Dictionary.cast", "x.dtype is not torch.float64", "False", MODULES),
     Mutant("MSSA: tied map transposed", "subspace:SubspaceAttention.forward", "self.subspaces.weight.mT", "self.subspaces.weight.reshape(-1, self.subspaces.out_features)", MODULES),
     Mutant("MSSA: scale left out", "subspace:SubspaceAttention.forward", "self.scale", "None", MODULES),
-    Mutant("MSSA: empty batch fails", "subspace:SubspaceAttention.forward", "self.subspaces(x).unflatten(-1, (self.num_heads, -1))", "self.subspaces(x).reshape(*x.shape[:-1], self.num_heads, -1)", EVERY),
+    Mutant("MSSA: empty batch fails", "inputs:split_heads", "x.shape[-1] // num_heads", "-1", EVERY),
     Mutant("CRATE: residual connection around the sparse step", "crate:CrateBlock.forward", "x + codes if self.overcomplete else codes", "x + codes", CRATE),
     Mutant("CRATE: overcomplete block without residual", "crate:CrateBlock.forward", "x + codes if self.overcomplete else codes", "codes", CRATE),
     Mutant("CRATE: negated form not negated", "crate:CrateBlock.forward", "x - attended", "x + attended", CRATE),

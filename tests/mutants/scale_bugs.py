@@ -12,7 +12,7 @@ WORKERS = ("tests/audit/test_workers.py",)
 TRANSFER = ("tests/audit/test_transfer.py",)
 
 MUTANTS = (
-    Mutant("shards: inputs are numbered from zero in each", "part_runs:_Runs._measure", "Measurement(theory, seed=setup.seed, controls=own, claims=theory.claims if setup.claims == 'all' else theory.deciding_claims, first=span.first, lead=span.lead_inputs, most=most, control_inputs=setup.control_inputs)", "Measurement(theory, seed=setup.seed, controls=own, claims=theory.claims if setup.claims == 'all' else theory.deciding_claims, lead=span.lead_inputs, most=most, control_inputs=setup.control_inputs)", MERGED),
+    Mutant("shards: inputs are numbered from zero in each", "part_runs:_Runs._measure", "Measurement(theory, seed=options.seed, controls=own, claims=theory.claims if options.claims is Claims.ALL else theory.deciding_claims, first=span.first, lead=span.lead_inputs, most=most, control_inputs=options.control_inputs)", "Measurement(theory, seed=options.seed, controls=own, claims=theory.claims if options.claims is Claims.ALL else theory.deciding_claims, lead=span.lead_inputs, most=most, control_inputs=options.control_inputs)", MERGED),
     Mutant("shards: no batches before the first group", "parts:span_of", "before > needed", "False", (SHARDS,)),
     Mutant("shards: the group before is not needed", "engine:first_of_groups", "max(start // size - 1, 0)", "start // size", ENGINE),
     Mutant("shards: groups of another shard are measured again", "engine:Measurement._end_group", "complete and last.number > layer.start", "complete", ENGINE),
@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant("shards: baselines are not merged", "finishing:_merged", "mine.merge(run)", "mine.merge(run) if run.baseline is None else None", MERGED),
     Mutant("shards: the whole model in the last shard", "part_runs:_Runs.measure_model", "part.shard.number == 1", "part.shard.number == part.shard.count", MERGED),
     Mutant("shards: other audits are merged", "shards:_require_one_audit", "if different: ...", "if False: ...", (SHARDS,)),
-    Mutant("shards: other settings are merged", "parts:Part.differences", "self.settings.get(key) != other.settings.get(key)", "False", (SHARDS,)),
+    Mutant("shards: other settings are merged", "parts:Part.differences", "name != 'workers' and self.options.get(name) != other.options.get(name)", "False", (SHARDS,)),
     Mutant("shards: other data are merged", "parts:Part.differences", "not self.manifest.data or not other.manifest.data", "True", (SHARDS,)),
     Mutant("shards: unfinished ones are merged", "shards:_require_one_audit", "not part.complete", "False", REFUSED),
     Mutant("shards: missing ones are not named", "shards:read_shards", "if missing: ...", "if False: ...", REFUSED),
@@ -30,11 +30,11 @@ MUTANTS = (
     Mutant("shards: Slurm arrays start at one", "shards:shard_from_environment", "1 - least", "0", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),
     Mutant("shards: ranks start at one", "shards:shard_from_environment", "number += 1", "", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),
     Mutant("checkpoint: the first batch is measured again", "part_runs:_Runs._measure", "max(run.batches, of_shard.start)", "of_shard.start", RESUMED),
-    Mutant("checkpoint: the audit always starts again", "part_runs:measure_part", "_same_audit(checkpoint.read(setup.notice), part, setup.notice)", "_same_audit(checkpoint.read(setup.notice), part, setup.notice) and part", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
+    Mutant("checkpoint: the audit always starts again", "part_runs:measure_part", "_same_audit(checkpoint.read(notice), part, notice)", "_same_audit(checkpoint.read(notice), part, notice) and part", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
     Mutant("checkpoint: another audit goes on", "part_runs:_same_audit", "saved.differences(part)", "[]", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
     Mutant("checkpoint: other inputs go on", "scanned_batches:same_batches", "number == count and checksum.hexdigest() != expected", "False", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
     Mutant("checkpoint: other inputs after the last batch", "scanned_batches:require_data", "part.shard.count == 1 and scan(batches).checksum != part.manifest.data", "False", (f"{SHARDS}::test_a_checkpoint_of_another_audit_is_reported_and_not_used",)),
-    Mutant("checkpoint: the file stays", "run:audit", "file.remove()", "", RESUMED),
+    Mutant("checkpoint: the file stays", "run:audit_with", "file.remove()", "", RESUMED),
     Mutant("checkpoint: SIGTERM is an interrupt", "failure:TerminatedError.__init__", "128 + number", "130", ("tests/as_shipped/test_failure.py",)),
     Mutant("checkpoint: the line does not say what caused it", "failure:RunInterruptedError.__init__", "f'ended by {cause}' if terminated else 'interrupted'", "'interrupted'", ("tests/as_shipped/test_interrupts.py",)),
     Mutant("workers: a layer's calls go to several", "workers:Workers._owner", "layer % len(self._workers)", "id(object()) // 16 % len(self._workers)", WORKERS),

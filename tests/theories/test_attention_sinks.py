@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.run import audit
 from clearhead.heads import Heads
-from clearhead.theories import attention_sinks, few_heads
+from clearhead.theories import attention_sinks
 from clearhead.theories.attention_sinks import MASS, OTHERS, RATE, THEORY, UNIFORM, VALUE
 from clearhead.theories.example import Random
 from clearhead.theories.theory import Role
 from tests.interfaces.zoo import FAMILIES
+from tests.measured import Measured
 
 INPUTS, HEADS, TOKENS, WIDTH = 7, 3, 23, 5
 
@@ -43,9 +43,9 @@ def _call(*, sink: int | None = None, causal: bool = True, padding: int = 0, **c
 
 
 def _found(*calls: Heads) -> dict[str, list[Finding]]:
-    measurement = Measurement(THEORY)
+    measurement = Measured(THEORY)
     for call in calls:
-        measurement.observe(call)
+        measurement.feed(call)
     by_statistic: dict[str, list[Finding]] = {}
     for finding in judge(measurement.findings()):
         by_statistic.setdefault(finding.claim.statistic, []).append(finding)
@@ -84,7 +84,7 @@ def test_heads_do_not_depend_on_how_many_are_measured_at_once(monkeypatch: pytes
     biased = {"bias": _normal(1, HEADS, TOKENS, TOKENS, seed=5), "sinks": torch.tensor([0.0, 2.0, -1.0])}
     for changes in ({}, biased):
         together = _found(_call(sink=1, **changes))
-        monkeypatch.setattr(few_heads, "AT_ONCE", 2 * TOKENS**2)
+        monkeypatch.setattr("clearhead.theories.example.AT_ONCE", 2 * TOKENS**2)
         apart = _found(_call(sink=1, **changes))
         monkeypatch.undo()
         for one, other in zip(together[MASS.statistic], apart[MASS.statistic], strict=True):
@@ -170,8 +170,8 @@ def test_a_long_input_is_measured_on_a_sample_of_its_queries() -> None:
     q, k, v = (_normal(1, 2, n, WIDTH, seed=seed) for seed in (1, 2, 3))
     mask = torch.ones(1, 1, n, n, dtype=torch.bool).tril()
     call = Heads(layer=0, name="a", q=q, k=k, v=v, out=v, scale=1.0, mask=mask)
-    measurement = Measurement(THEORY)
-    measurement.observe(call)
+    measurement = Measured(THEORY)
+    measurement.feed(call)
     rows = torch.randperm(n, generator=Random(0, 0, 1, 0).torch)[:256]
     weights = (q @ k.mT).masked_fill(~mask, -torch.inf).softmax(dim=-1)[0]
     rows = rows[rows > 0]

@@ -3,19 +3,19 @@ import math
 import pytest
 import torch
 
-from clearhead.audit.engine import Measurement
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.theories.coding_rate import THEORY
-from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
+from clearhead.theories.coding_rate.depth import density, gaussian_density, nonzero_fraction
+from tests.measured import Measured
 from tests.theories.coding_rate.synthetic_heads import INPUTS, bases, compressed, heads_of, tokens
 
 Z = tokens()
 
 
-def measured(*calls, controls: bool = True) -> Measurement:
-    measurement = Measurement(THEORY, controls=controls)
+def measured(*calls, controls: bool = True) -> Measured:
+    measurement = Measured(THEORY, controls=controls)
     for heads in calls:
-        measurement.observe(heads)
+        measurement.feed(heads)
     return measurement
 
 

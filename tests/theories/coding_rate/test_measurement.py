@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.numerics.coding_rate import subspace_rates
@@ -32,6 +31,7 @@ from clearhead.theories.coding_rate.claims import (
 )
 from clearhead.theories.theory import Claim, Unit
 from clearhead_lab.theorems.coding_rate.change import rate_change
+from tests.measured import Measured
 from tests.theories.coding_rate.synthetic_heads import (
     HEADS,
     INPUTS,
@@ -51,9 +51,9 @@ TOLERANCE = tolerance(torch.float64, terms=TOKENS * STREAM)
 
 def found(*calls, seed: int = 0, **options) -> dict[Claim, list[Finding]]:
     controls = options.pop("controls", True)
-    measurement = Measurement(make_theory(**options), seed=seed, controls=controls)
+    measurement = Measured(make_theory(**options), seed=seed, controls=controls)
     for heads in calls:
-        measurement.observe(heads)
+        measurement.feed(heads)
     by_claim: dict[Claim, list[Finding]] = {}
     for finding in judge(measurement.findings()):
         by_claim.setdefault(finding.claim, []).append(finding)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
@@ -20,6 +19,7 @@ from clearhead.theories.example import Random
 from clearhead.theories.kernel_pca import CAPTURED, Draws, captured_variance, make_theory
 from clearhead.theories.kernel_pca import captured as captured_module
 from clearhead.theories.kernel_pca.captured import captured_by_head
+from tests.measured import Measured
 from tests.noise import rounding_tolerance
 
 BATCH, HEADS, TOKENS, WIDTH, VALUES = 7, 3, 23, 11, 5
@@ -44,9 +44,9 @@ def _shortened(call: Heads, tokens: slice) -> Heads:
 
 def _found(*calls: Heads, seed: int = 0, draws: int = 20) -> list[Finding]:
     random_only = Draws(random_values=draws, random_map=0, permuted=0, other_heads=0)
-    measurement = Measurement(make_theory(claims=[CAPTURED], draws=random_only), seed=seed)
+    measurement = Measured(make_theory(claims=[CAPTURED], draws=random_only), seed=seed)
     for call in calls:
-        measurement.observe(call)
+        measurement.feed(call)
     return [finding for finding in judge(measurement.findings()) if finding.claim is CAPTURED]
 
 
@@ -385,8 +385,8 @@ def test_a_long_input_is_measured_on_a_sample_of_its_tokens() -> None:
     k, v = _normal(2, 1, n, WIDTH, seed=1), _normal(2, 1, n, width, seed=2)
     call = Heads(layer=0, name="layer", q=k, k=k, v=v, out=v, scale=SCALE)
     no_draws = Draws(random_values=0, random_map=0, permuted=0, other_heads=0)
-    measurement = Measurement(make_theory(claims=[CAPTURED], draws=no_draws))
-    measurement.observe(call)
+    measurement = Measured(make_theory(claims=[CAPTURED], draws=no_draws))
+    measurement.feed(call)
     [finding] = measurement.findings()
     drawn = []
     for number in (1, 2):
@@ -395,6 +395,6 @@ def test_a_long_input_is_measured_on_a_sample_of_its_tokens() -> None:
     assert finding.value == pytest.approx(np.mean(drawn), rel=1e-8)
     [note] = measurement.notes()
     assert note.startswith("kernel PCA: 256 tokens were drawn from inputs of more than 512 in 2 inputs")
-    short = Measurement(make_theory(claims=[CAPTURED], draws=no_draws))
-    short.observe(_shortened(call, slice(512)))
+    short = Measured(make_theory(claims=[CAPTURED], draws=no_draws))
+    short.feed(_shortened(call, slice(512)))
     assert short.notes() == []

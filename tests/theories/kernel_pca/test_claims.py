@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads, LinearMap
@@ -27,6 +26,7 @@ from clearhead.theories.kernel_pca.controls import (
 )
 from clearhead.theories.kernel_pca.space import key_space, principal_axes
 from clearhead.theories.theory import Role
+from tests.measured import Measured
 from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, normal
 
 BATCH, HEADS, INPUT = 5, 7, 13
@@ -43,9 +43,9 @@ def _mapped(seed: int = 0, *, bias: bool = True, batch: int = BATCH, heads: int 
 
 def _found(*calls: Heads, seed: int = 0, **options: object) -> dict[str, list[Finding]]:
     controls = bool(options.pop("controls", True))
-    measurement = Measurement(make_theory(**options), seed=seed, controls=controls)  # type: ignore[arg-type]
+    measurement = Measured(make_theory(**options), seed=seed, controls=controls)  # type: ignore[arg-type]
     for one in calls:
-        measurement.observe(one)
+        measurement.feed(one)
     by_statistic: dict[str, list[Finding]] = {}
     for finding in judge(measurement.findings()):
         by_statistic.setdefault(finding.claim.statistic, []).append(finding)
@@ -199,8 +199,8 @@ def test_random_maps_differ_by_seed_and_layer_only_and_random_values_by_input_to
     theory = make_theory(claims=[CAPTURED])
 
     def draws(number: int = 1, layer_number: int = 0, seed: int = 0) -> dict[str, list[float]]:
-        measurement = Measurement(theory, seed=seed, first=number)
-        measurement.observe(dataclasses.replace(layer, layer=layer_number))
+        measurement = Measured(theory, seed=seed, first=number)
+        measurement.feed(dataclasses.replace(layer, layer=layer_number))
         return {control.name: [control.value] for control in measurement.findings()[0].controls}
 
     first, second, elsewhere, other_seed = draws(), draws(number=2), draws(layer_number=1), draws(seed=1)

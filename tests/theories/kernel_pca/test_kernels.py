@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import judge
 from clearhead.theories.kernel_pca import CAPTURED, make_theory
 from clearhead.theories.kernel_pca.kernels import KERNEL, distance_from_a_kernel
+from tests.measured import Measured
 from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, normal
 
 BATCH, HEADS = 5, 3
@@ -48,8 +48,8 @@ def test_measured_only_with_a_bias_or_a_cap() -> None:
         ({"bias": places @ places.mT, "mask": mask}, Verdict.SUPPORTED),
         ({"softcap": 0.5}, Verdict.PARTLY_SUPPORTED),
     ):
-        measurement = Measurement(make_theory(claims=[CAPTURED]))
-        measurement.observe(call(v, k, **changed))
+        measurement = Measured(make_theory(claims=[CAPTURED]))
+        measurement.feed(call(v, k, **changed))
         result = judge(measurement.findings())
         kernels = [f for f in result if f.claim is KERNEL]
         others = {f.verdict for f in result if f.claim is not KERNEL}
@@ -66,8 +66,8 @@ def test_measured_only_with_a_bias_or_a_cap() -> None:
 
 def test_not_in_cross_attention() -> None:
     k, v = normal(BATCH, HEADS, TOKENS, WIDTH, seed=0), normal(BATCH, HEADS, TOKENS, VALUES, seed=1)
-    measurement = Measurement(make_theory(claims=[CAPTURED]))
+    measurement = Measured(make_theory(claims=[CAPTURED]))
     q = normal(BATCH, HEADS, 7, WIDTH, seed=2)
-    measurement.observe(call(v, k, q=q, out=v[:, :, :7], bias=normal(1, HEADS, 7, TOKENS, seed=3)))
+    measurement.feed(call(v, k, q=q, out=v[:, :, :7], bias=normal(1, HEADS, 7, TOKENS, seed=3)))
     result = [f for f in measurement.findings() if f.claim is KERNEL]
     assert {f.reason for f in result} == {"in cross-attention the bias is not defined for pairs of keys"}

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding
 from clearhead.heads import Heads
 from clearhead.theories.max_margin import attention_svm, make_theory
@@ -17,6 +16,7 @@ from clearhead.theories.max_margin.on_heads.evidence import Replacement, draw_re
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
+from tests.measured import Measured
 from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, matrix, normal, untrained_heads
 
 INPUTS, TOKENS, HEADS = 3, 5, 3
@@ -141,9 +141,9 @@ def test_held_out_selection_is_tested_on_the_previous_group() -> None:
 
 
 def findings(heads: list[Heads], claim: Claim) -> list[Finding]:
-    measurement = Measurement(make_theory(sampling=SAMPLING))
+    measurement = Measured(make_theory(sampling=SAMPLING))
     for given in heads:
-        measurement.observe(given)
+        measurement.feed(given)
     return [finding for finding in measurement.findings() if finding.claim.statistic == claim.statistic]
 
 

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from clearhead.audit.engine import Measurement
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin import make_theory
 from clearhead.theories.max_margin.on_heads import measurement as on_heads
 from clearhead.theories.max_margin.on_heads.choices import choices_of
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
+from tests.measured import Measured
 from tests.theories.max_margin.synthetic_heads import examples_of, untrained_heads
 from tests.theories.max_margin.test_predictions import (
     CONTROLS,
@@ -32,7 +32,7 @@ def test_kept_choices_share_no_memory_with_a_batch() -> None:
     untrained = untrained_heads(heads, sampling)
     for choices in choices_of(examples_of(heads), space_of(heads), generators, sampling, untrained=untrained):
         assert all(choice.pull.base is None and choice.pull.size for choice in choices.measured)
-        for kept in (*(choice.of_model() for choice in choices.measured), *choices.further):
+        for kept in (*(choice.model_only() for choice in choices.measured), *choices.further):
             assert kept.pull.base is None
             assert not kept.pull.size
             assert not kept.scores
@@ -41,10 +41,10 @@ def test_kept_choices_share_no_memory_with_a_batch() -> None:
 @pytest.mark.parametrize("held_out", [False, True])
 def test_a_measured_group_stays_only_if_rules_are_tested_on_it(held_out: bool) -> None:
     claims = {c.RATIO, c.SATURATION} | ({c.HELD_OUT} if held_out else set())
-    measurement = Measurement(make_theory(sampling=SAMPLING, everywhere=True), claims=claims)
+    measurement = Measured(make_theory(sampling=SAMPLING, everywhere=True), claims=claims)
     for heads in heads_of(svm(tokens())):
-        measurement.observe(heads)
-    [layer] = measurement._layers.values()
+        measurement.feed(heads)
+    [layer] = measurement.layers.values()
     assert [len(choices.measured) for choices in layer.before] == [3 if held_out else 0] * INPUTS
     assert len(layer.kept) == GROUPS
     assert all(len(kept.measured) == 3 * INPUTS and len(kept.further) == 2 * INPUTS for kept in layer.kept.values())
@@ -73,13 +73,13 @@ def test_further_queries_are_drawn_only_for_the_groups_that_are_kept() -> None:
 def test_large_batches_draw_the_same_untrained_heads_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = dataclasses.replace(SAMPLING, **CONTROLS)
     results = []
-    for most in (on_heads.MOST_KEPT, 0):
+    for limit in (on_heads.MAX_KEPT, 0):
         monkeypatch.setattr(on_heads, "LARGE_BATCH", INPUTS)
-        monkeypatch.setattr(on_heads, "MOST_KEPT_BY_LARGE_BATCHES", most)
-        measurement = Measurement(make_theory(sampling=sampling, everywhere=True), claims=(c.RATIO, c.SATURATION))
+        monkeypatch.setattr(on_heads, "MAX_KEPT_BY_LARGE_BATCHES", limit)
+        measurement = Measured(make_theory(sampling=sampling, everywhere=True), claims=(c.RATIO, c.SATURATION))
         for heads in heads_of(svm(tokens())):
-            measurement.observe(heads)
-        assert any("untrained heads" in key for key in measurement._cache._values) == (most > 0)
+            measurement.feed(heads)
+        assert any("untrained heads" in key for key in measurement.cache) == (limit > 0)
         results.append(
             [[finding.value, *(x.value for x in finding.controls)] for finding in findings_of(measurement, c.RATIO)]
         )

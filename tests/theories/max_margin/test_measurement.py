@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
@@ -20,6 +19,7 @@ from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.problems import Group, _inverse_form
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
+from tests.measured import Measured
 from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, matrix, normal, untrained_heads
 
 INPUTS, TOKENS, HEADS, GROUPS = 3, 5, 2, 3
@@ -50,9 +50,9 @@ def measured(
     head: Heads, *, groups: int = GROUPS, sampling: Sampling = EVERYTHING, everywhere: bool = False
 ) -> dict[str, list[Finding]]:
     """Measure groups of the same inputs, with all of their queries and tokens."""
-    measurement = Measurement(make_theory(sampling=sampling, everywhere=everywhere))
+    measurement = Measured(make_theory(sampling=sampling, everywhere=everywhere))
     for _ in range(groups):
-        measurement.observe(head)
+        measurement.feed(head)
     result: dict[str, list[Finding]] = {}
     for finding in judge(measurement.findings()):
         result.setdefault(finding.claim.statistic, []).append(finding)
@@ -91,8 +91,8 @@ def test_a_head_of_each_norm_has_the_largest_cosine_with_its_own_svm(norm: Norm,
 def test_other_norms_are_measured_in_saturated_heads_or_everywhere() -> None:
     quiet = max_margin_head(1.0)
     assert np.isnan(measured(quiet)[c.COSINE_NUCLEAR.statistic][0].value)
-    measurement = Measurement(make_theory(sampling=EVERYTHING, everywhere=True))
-    measurement.observe(quiet)
+    measurement = Measured(make_theory(sampling=EVERYTHING, everywhere=True))
+    measurement.feed(quiet)
     [first, _] = [f for f in measurement.findings() if f.claim == c.COSINE_NUCLEAR]
     assert 0 < first.value < 1
 
@@ -104,12 +104,10 @@ def test_untrained_heads_are_measured_on_the_first_groups_alone(known: bool, bat
     x = normal(8, 5, WIDTH, seed=3)
     left, right = normal(HEADS, WIDTH, WIDTH, seed=9), 30 * normal(HEADS, WIDTH, WIDTH, seed=11)
     layers = [call(rows, left, right, known=known) for rows in x.split(batch)]
-    some, every = (
-        Measurement(make_theory(sampling=sampling, everywhere=True), control_inputs=count) for count in (4, 8)
-    )
+    some, every = (Measured(make_theory(sampling=sampling, everywhere=True), control_inputs=count) for count in (4, 8))
     for measurement in (some, every):
         for layer in layers:
-            measurement.observe(layer)
+            measurement.feed(layer)
     for first, second in zip(some.findings(), every.findings(), strict=True):
         assert first.value == pytest.approx(second.value, nan_ok=True)
         assert first.predicted == pytest.approx(second.predicted, nan_ok=True)
@@ -179,9 +177,9 @@ def test_an_unsaturated_head_is_solved_only_everywhere_and_never_judged(everywhe
 
 def test_a_group_with_few_saturated_queries_is_left_out_and_the_head_judged_by_the_others() -> None:
     loud, quiet = max_margin_head(30.0), max_margin_head(1.0)
-    measurement = Measurement(make_theory(sampling=EVERYTHING))
+    measurement = Measured(make_theory(sampling=EVERYTHING))
     for head in (loud, loud, loud, quiet):
-        measurement.observe(head)
+        measurement.feed(head)
     [first, _] = [f for f in judge(measurement.findings()) if f.claim == c.RATIO]
     assert (first.inputs, first.skipped) == (3, 1)
     assert first.applies
@@ -331,9 +329,9 @@ def test_findings_do_not_depend_on_how_inputs_were_batched() -> None:
     sampling = Sampling(inputs=3, queries=2, tokens=4, random=3, rotated=3, replacements=1)
 
     def values(sizes: list[int]) -> list[float]:
-        measurement = Measurement(make_theory(sampling=sampling))
+        measurement = Measured(make_theory(sampling=sampling))
         for part in torch.split(x, sizes):
-            measurement.observe(call(part, *maps))
+            measurement.feed(call(part, *maps))
         result = [f for f in measurement.findings() if f.inputs]
         return [number for f in result for number in (f.value, *(control.value for control in f.controls))]
 
@@ -359,11 +357,11 @@ def test_reasons_why_the_theory_does_not_apply(change: dict[str, Tensor], reason
 def test_a_call_without_maps_is_left_out_if_others_have_maps() -> None:
     head = call(tokens(), normal(HEADS, WIDTH, 3, seed=9), normal(HEADS, WIDTH, 3, seed=11))
     blind = dataclasses.replace(head, keys_from=None)
-    mixed, alone = Measurement(make_theory(sampling=EVERYTHING)), Measurement(make_theory(sampling=EVERYTHING))
+    mixed, alone = Measured(make_theory(sampling=EVERYTHING)), Measured(make_theory(sampling=EVERYTHING))
     for given in (head, blind, head):
-        mixed.observe(given)
+        mixed.feed(given)
     for given in (head, head):
-        alone.observe(given)
+        alone.feed(given)
     for left_out, expected in zip(mixed.findings(), alone.findings(), strict=True):
         held_out = expected.claim.statistic == c.HELD_OUT.statistic
         # The last group is tested on the one before, which is left out.
@@ -372,15 +370,15 @@ def test_a_call_without_maps_is_left_out_if_others_have_maps() -> None:
 
 
 def test_too_few_inputs_are_named() -> None:
-    measurement = Measurement(make_theory())
-    measurement.observe(call(tokens(), identity(), identity()))
+    measurement = Measured(make_theory())
+    measurement.feed(call(tokens(), identity(), identity()))
     assert {f.reason for f in measurement.findings()} == {"fewer than 6 inputs, which make one group"}
 
 
 def test_controls_can_be_left_out() -> None:
     head = max_margin_head(30.0)
-    measurement = Measurement(make_theory(sampling=EVERYTHING), controls=False)
-    measurement.observe(head)
+    measurement = Measured(make_theory(sampling=EVERYTHING), controls=False)
+    measurement.feed(head)
     result = measurement.findings()
     assert all(not f.controls for f in result)
     assert next(f.value for f in result if f.claim == c.RATIO) == pytest.approx(1, abs=1e-7)

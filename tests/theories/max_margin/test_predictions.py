@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.parts import saved_types
@@ -26,6 +25,7 @@ from clearhead.theories.max_margin.svm import solving
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm, least_frobenius
 from clearhead.theories.theory import Claim
+from tests.measured import Measured
 from tests.theories.max_margin.synthetic_heads import WIDTH, call, examples_of, normal, untrained_heads
 
 INPUTS, TOKENS, GROUPS = 3, 5, 5
@@ -62,24 +62,24 @@ def heads_of(W: Tensor, *, size: float = 60.0, known: bool = True, x: Tensor | N
     return [call(part, left, right, known=known) for part in torch.split(x, INPUTS)]
 
 
-def measure(calls: list[Heads], *, sampling: Sampling = SAMPLING, first: int = 0, lead: int = 0) -> Measurement:
-    measurement = Measurement(make_theory(sampling=sampling), first=first, lead=lead)
+def measure(calls: list[Heads], *, sampling: Sampling = SAMPLING, first: int = 0, lead: int = 0) -> Measured:
+    measurement = Measured(make_theory(sampling=sampling), first=first, lead=lead)
     for heads in calls:
-        measurement.observe(heads)
+        measurement.feed(heads)
     return measurement
 
 
-def findings_of(measurement: Measurement, claim: Claim = c.RATIO) -> list[Finding]:
+def findings_of(measurement: Measured, claim: Claim = c.RATIO) -> list[Finding]:
     return [f for f in judge(measurement.findings()) if f.claim.statistic == claim.statistic]
 
 
 @pytest.fixture(scope="module")
-def whole() -> Measurement:
+def whole() -> Measured:
     return measure(heads_of(svm(tokens())), sampling=dataclasses.replace(SAMPLING, **CONTROLS))
 
 
 @pytest.mark.parametrize("claim", FROBENIUS)
-def test_svm_of_all_inputs_has_the_predicted_value_on_every_group(whole: Measurement, claim: Claim) -> None:
+def test_svm_of_all_inputs_has_the_predicted_value_on_every_group(whole: Measured, claim: Claim) -> None:
     exact, random = findings_of(whole, claim)
     assert exact.deviation is not None
     assert max(abs(exact.deviation.low), abs(exact.deviation.high)) < ROUNDING
@@ -90,7 +90,7 @@ def test_svm_of_all_inputs_has_the_predicted_value_on_every_group(whole: Measure
     assert random.deviation.low < -0.05
 
 
-def test_svm_of_all_inputs_is_supported_and_a_random_head_is_not_called(whole: Measurement) -> None:
+def test_svm_of_all_inputs_is_supported_and_a_random_head_is_not_called(whole: Measured) -> None:
     exact, random = findings_of(whole)
     assert exact.verdict is Verdict.SUPPORTED
     assert exact.agreement == pytest.approx(1, abs=1e-6)
@@ -121,7 +121,7 @@ def test_predictions_are_the_statistics_of_the_svm_of_all_queries() -> None:
     assert finding.predicted == pytest.approx(np.mean(ratios), rel=1e-6)
 
 
-def test_svm_that_needs_a_second_attempt_is_solved(monkeypatch: pytest.MonkeyPatch, whole: Measurement) -> None:
+def test_svm_that_needs_a_second_attempt_is_solved(monkeypatch: pytest.MonkeyPatch, whole: Measured) -> None:
     def without_convergence(rows: Constraints, *, start: Array | None = None) -> LeastNorm:
         return dataclasses.replace(least_frobenius(rows, start=start), converged=start is not None)
 
@@ -177,13 +177,13 @@ def test_merged_parts_predict_as_the_whole_does(groups: int) -> None:
     assert sum(merged.deviation is not None for merged, _ in pairs) >= 2 * len(FROBENIUS)
 
 
-def test_restored_sums_predict_as_the_whole_does(whole: Measurement, tmp_path: Path) -> None:
+def test_restored_sums_predict_as_the_whole_does(whole: Measured, tmp_path: Path) -> None:
     theory = make_theory(sampling=dataclasses.replace(SAMPLING, **CONTROLS))
     whole.predict()
     write_state(tmp_path / "sums", whole.state())
     state = read_state(tmp_path / "sums", saved_types([theory]))
     without = {**state, "layers": [{**entry, "predictions": None} for entry in state["layers"]]}
-    for restored in (Measurement.from_state(saved, theory) for saved in (state, without)):
+    for restored in (Measured.from_state(saved, theory) for saved in (state, without)):
         assert repr(restored.findings()) == repr(whole.findings())
         assert np.isfinite(findings_of(restored)[EXACT].predicted)
 
@@ -201,11 +201,11 @@ def test_predictions_are_computed_once_and_again_after_a_further_group(monkeypat
     measurement = measure(first)
     for _ in range(2):
         measurement.predict()
-    restored = Measurement.from_state(measurement.state(), measurement.theory)
+    restored = Measured.from_state(measurement.state(), measurement.theory)
     assert repr(restored.findings()) == repr(measurement.findings())
     assert set(calls) == {GROUPS - 1}
     assert len(calls) == len(set(findings_of(measurement)))
-    measurement.observe(last)
+    measurement.feed(last)
     assert findings_of(measurement)[EXACT].predicted == findings_of(measure([*first, last]))[EXACT].predicted
     assert calls.count(GROUPS) == 2 * calls.count(GROUPS - 1)
 
@@ -233,9 +233,9 @@ def test_heads_that_the_theory_does_not_cover_get_no_prediction(monkeypatch: pyt
 
 def test_without_controls_nothing_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_heads.KeptGroup, "of", lambda inputs: pytest.fail("a group was kept"))
-    measurement = Measurement(make_theory(sampling=SAMPLING), controls=False)
+    measurement = Measured(make_theory(sampling=SAMPLING), controls=False)
     for heads in heads_of(svm(tokens())):
-        measurement.observe(heads)
+        measurement.feed(heads)
     assert np.isnan([f.predicted for f in measurement.findings() if f.claim == c.RATIO]).all()
 
 
@@ -266,7 +266,7 @@ def test_kept_choices_are_exact_and_of_the_layers_own_heads_alone() -> None:
         for choices in choices_of(examples_of(heads), space_of(heads), generators, sampling, untrained=untrained):
             assert (len(choices.measured), len(choices.further)) == (3, 2)
             for choice in (*choices.measured, *choices.further):
-                kept = choice.of_model()
+                kept = choice.model_only()
                 assert kept.x.dtype == dtype
                 assert kept.selected.keys() == {MODEL}
                 np.testing.assert_array_equal(kept.x[:, : kept.sample_size], choice.x[:, : choice.sample_size])

@@ -18,8 +18,6 @@ from clearhead.data.decoding import decode_pixels
 from clearhead.data.media import IMAGE_SUFFIXES
 from clearhead.errors import InputError
 
-__all__ = ["ImageFolder", "class_folders", "read_class_list"]
-
 
 class ImageFolder:
     """Images FOLDER/CLASS/**/*.jpg (or another ending of images) with the number of their class as label.

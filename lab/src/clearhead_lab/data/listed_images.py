@@ -23,8 +23,6 @@ from clearhead.data.decoding import CorruptImageError, decode_mask, decode_pixel
 from clearhead.errors import InputError
 from clearhead_lab.data.masks import ADE20K, PETS, PETS_WITH_BORDER, MaskCoding
 
-__all__ = ["ListedImages", "Pet", "open_ade20k", "open_pets", "read_pet_list"]
-
 BREEDS, SPECIES = 37, 2
 
 

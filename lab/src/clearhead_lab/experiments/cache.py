@@ -14,11 +14,8 @@ from typing import Any
 import torch
 
 import clearhead
-from clearhead.storage import tensor_fingerprint
 from clearhead.stored_json import load_cached, store
 from clearhead_lab.experiments.experiment import Request
-
-__all__ = ["cached", "code_fingerprint", "load_cached", "measure_cells", "store", "tensor_fingerprint"]
 
 Notice = Callable[[str], None]
 
@@ -44,8 +41,13 @@ def cached(
         "file": hashlib.sha256(inspect.getsource(module).encode()).hexdigest(),
         "torch": torch.__version__,
     }
+    return remembered(path, key, lambda: measure(**settings), notice=notice)
+
+
+def remembered(path: Path, key: Mapping[str, Any], measure: Callable[[], Any], *, notice: Notice) -> Any:
+    """Return the cached result of `measure()`; compute and cache it if there is none for this key."""
     stored = load_cached(path, key, notice=notice)
-    return stored["result"] if stored is not None else store(path, key, measure(**settings))
+    return stored["result"] if stored is not None else store(path, key, measure())
 
 
 def measure_cells(

@@ -10,8 +10,6 @@ from torch.nn.functional import interpolate
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError
 
-__all__ = ["PixelNorm", "check_divides", "check_sizes", "interpolate_positions", "patches", "per_channel"]
-
 
 def check_sizes(**sizes: object) -> None:
     """Raise InputError unless every size is an integer of at least 1."""

@@ -33,17 +33,6 @@ from clearhead_lab.models.transformer_block import (
     resolve_attention,
 )
 
-__all__ = [
-    "INITIAL_DEVIATION",
-    "ConvolutionStem",
-    "VisionTransformer",
-    "VisionTransformerConfig",
-    "check_stem",
-    "config_as_json",
-    "config_from_json",
-    "read_settings",
-]
-
 
 def check_stem(stem: object, patch_size: int) -> None:
     """Raise InputError unless the stem is known and fits the patch size."""
@@ -104,7 +93,7 @@ class VisionTransformerConfig:
     width: size of a token; must be a multiple of heads
     mlp_width: size of the MLP's hidden layer
     pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
-    attention: an operator of `NAMED_OPERATORS`, or a tuple with one per layer
+    attention: an operator of `OPERATORS`, or a tuple with one per layer
     drop_path: probability of dropping a branch of the last layer for an image in training; it increases linearly from 0
         in the first layer
     stem: "patch" for a linear map of the patches, "convolution" for a stem of convolutions

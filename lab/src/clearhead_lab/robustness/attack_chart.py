@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clearhead.numerics.moments import Interval
-from clearhead.report.depth import Tick
+from clearhead.report.charts import Tick
 from clearhead_lab.robustness.attack_words import AccuracyRow, accuracy_rows, budget_unit, percent
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import budget_text
-
-__all__ = ["AttackChart", "AttackCurve", "attack_chart"]
 
 WIDTH, HEIGHT = 360.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 50.0, 14.0, 10.0, 42.0

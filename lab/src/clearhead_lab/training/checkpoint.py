@@ -22,8 +22,6 @@ from clearhead.errors import InputError
 from clearhead.storage import DamagedFileError, read_tensors, write_tensors
 from clearhead_lab.training.distributed import ALONE, Processes, copy_into, whole_tensor
 
-__all__ = ["Progress", "State", "WeightAverage", "load_checkpoint", "save_checkpoint"]
-
 
 class WeightAverage:
     """The average of the weights over steps, with weight decay^k for the weights k steps ago.

@@ -28,18 +28,6 @@ from clearhead_lab.training.loop import train
 from clearhead_lab.training.recipe_file import RecipeFile, layer_operators
 from clearhead_lab.training.tasks import Classification, Evaluate, Language, Segmentation, Task
 
-__all__ = [
-    "MODEL_FOLDER",
-    "Loading",
-    "Run",
-    "TrainedModel",
-    "build_model",
-    "held_out_images",
-    "open_held_out",
-    "prepare_run",
-    "run_recipe",
-]
-
 MODEL_FOLDER = "model"
 EVALUATED_AT_ONCE = 250
 """Images in a batch of an evaluation."""

@@ -3,8 +3,6 @@
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.theory import Dispute, Position
 
-__all__ = ["DISPUTE"]
-
 DISPUTE = Dispute(
     theory="kernel PCA",
     question="Do trained heads project their queries on the principal axes of their keys?",

@@ -6,8 +6,7 @@ Frobenius norm if W itself is trained, the nuclear norm if its factors are. `att
 
 from clearhead.theories.max_margin.claims import CLAIMS, HEAD_SPACE_CLAIMS
 from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, obstacle
-from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
-from clearhead.theories.max_margin.on_heads.picture import margins
+from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads, margins
 from clearhead.theories.max_margin.on_heads.predictions import KeptGroup
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm

@@ -17,8 +17,6 @@ from clearhead.theories.example import ModelOutput
 from clearhead.theories.symmetry.groups import Element, random_permutations
 from clearhead.theories.theory import WholeModelErrors
 
-__all__ = ["permutation_errors"]
-
 FEWEST_TOKENS = 3
 DRAWS = 2
 MOST_INPUTS = 4

@@ -35,8 +35,6 @@ from clearhead_lab.training.evaluation import as_pixels
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import DataSettings
 
-__all__ = ["SEGMENTATION"]
-
 SIZE, PATCH, MASS, IMAGES, BATCH = 64, 8, 0.6, 1000, 100
 STUDY = Study(
     small=in_memory(

@@ -5,6 +5,7 @@ both fall with depth. Here both are also measured for the same models before tra
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from clearhead.audit.judging import Summary, summarise
 from clearhead.audit.run import audit
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, plus_minus
+from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet, digits
-from clearhead_lab.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
+from clearhead_lab.experiments.cache import code_fingerprint, remembered
 from clearhead_lab.experiments.estimates import differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, Variants, in_memory, train_study
@@ -28,8 +30,6 @@ from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import DataSettings
-
-__all__ = ["CRATE_DIGITS", "CRATE_FASHION", "VIT", "measure", "report", "variants"]
 
 VIT = "ViT"
 
@@ -85,9 +85,8 @@ def measure(images: ImageSet, study: Study, request: Request, folder: Path) -> R
         # An audit uses most of the package, so its result depends on all code.
         key = {"code": code_fingerprint(), "tensors": tensor_fingerprint(tensors), "torch": torch.__version__}
         path = run.folder / "layers.json"
-        stored = load_cached(path, key, notice=request.notice)
-        result = stored["result"] if stored is not None else store(path, key, audit_layers(run, images, inputs=inputs))
-        layers.setdefault(run.variant, []).append(result)
+        audit_run = functools.partial(audit_layers, run, images, inputs=inputs)
+        layers.setdefault(run.variant, []).append(remembered(path, key, audit_run, notice=request.notice))
     return Results(images=images, study=study, runs=runs, layers=layers, inputs=inputs)
 
 

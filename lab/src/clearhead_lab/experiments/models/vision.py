@@ -12,8 +12,6 @@ from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import DataSettings
 from clearhead_lab.training.run import MODEL_FOLDER
 
-__all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "DIGITS_STUDY", "FASHION_MNIST", "fashion_mnist"]
-
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 """The folder of Debian's package dataset-fashion-mnist."""
 

@@ -23,8 +23,6 @@ from clearhead_lab.models.vit import VisionTransformerConfig
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import DataSettings
 
-__all__ = ["DIGITS_ROBUSTNESS", "ROBUSTNESS", "STEP_TIME", "measure"]
-
 FASHION_DESIGN = Design(
     file=in_memory(
         Recipe(epochs=5, batch_size=64, learning_rate=2e-3, warmup=1.0), data=DataSettings(take=12_000),

@@ -12,8 +12,6 @@ from clearhead_lab.experiments.robustness.step_time import Ratio, StepTimes
 from clearhead_lab.experiments.robustness.variants import Variant
 from clearhead_lab.robustness.corruptions import CORRUPTIONS, NOISES
 
-__all__ = ["CLEAN", "NOISE", "OTHER", "PRIMARY", "Comparison", "compare"]
-
 CLEAN, NOISE, OTHER = "clean", "noise", "other corruptions"
 PRIMARY = (CLEAN, NOISE, OTHER)
 """The accuracies that are compared; the last two are means over corruptions and severities."""
@@ -37,7 +35,7 @@ class Comparison:
     @property
     def significant(self) -> list[Difference]:
         """The differences with an adjusted p-value of at most 5 %."""
-        return [difference for difference in self.differences if difference.verdict != "not distinguishable"]
+        return [difference for difference in self.differences if difference.found]
 
     @property
     def failed(self) -> list[Run]:

@@ -9,8 +9,6 @@ from clearhead_lab.experiments.robustness.comparison import CLEAN, NOISE, OTHER,
 from clearhead_lab.experiments.robustness.variants import Design
 from clearhead_lab.robustness.corruptions import CORRUPTIONS
 
-__all__ = ["as_report"]
-
 SHORT = {CLEAN: "clean", NOISE: "noise", OTHER: "other"}
 
 
@@ -109,7 +107,7 @@ def _difference_table(comparison: Comparison) -> Table:
         Field(title="baseline", cells=[d.baseline for d in each], text=True),
         Field(title="accuracy", cells=[d.measure for d in each], text=True),
         Field(title="difference [95 % CI]", cells=[_signed(d.estimate) for d in each]),
-        Field(title="adjusted p", cells=[f"{d.adjusted:.2g}" for d in each]),
+        Field(title="adjusted p", cells=["-" if d.adjusted is None else f"{d.adjusted:.2g}" for d in each]),
         Field(title="verdict", cells=[d.verdict for d in each], text=True),
     ]
 

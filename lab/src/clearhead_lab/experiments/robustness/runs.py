@@ -13,15 +13,14 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.operators.clamped_keys import KeyBound
 from clearhead.operators.named import RPC, ClampedKeys
+from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet
-from clearhead_lab.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
+from clearhead_lab.experiments.cache import code_fingerprint, remembered
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, train_all
 from clearhead_lab.models.vit import VisionTransformer
 from clearhead_lab.robustness.corruptions import sweep
 from clearhead_lab.training.evaluation import as_pixels, measure_accuracy
-
-__all__ = ["Run", "clamped_shares", "measure_runs"]
 
 
 def clamped_shares(model: VisionTransformer, pixels: Tensor) -> list[float | None]:
@@ -121,21 +120,21 @@ def _measure(
         "code": code_fingerprint("robustness"),
         "torch": torch.__version__,
     }
-    stored = load_cached(path, key, notice=request.notice)
-    if stored is not None:
-        return dict(stored["result"])
-    clean = measure_accuracy(model, images.test_images, images.test_labels)
-    swept = sweep(
-        subset.test_images,
-        lambda corrupted: measure_accuracy(model, corrupted, subset.test_labels).right,
-        seed=request.seed,
-        progress=progress,
-    )
-    counts = {
-        "clean": clean.right,
-        "images": clean.images,
-        "corrupted": len(subset.test_images),
-        "clamped": clamped_shares(model, as_pixels(subset.test_images)),
-        "by_corruption": {each.corruption: [int(right) for right in each.values] for each in swept},
-    }
-    return dict(store(path, key, counts))
+
+    def count() -> dict[str, Any]:
+        clean = measure_accuracy(model, images.test_images, images.test_labels)
+        swept = sweep(
+            subset.test_images,
+            lambda corrupted: measure_accuracy(model, corrupted, subset.test_labels).right,
+            seed=request.seed,
+            progress=progress,
+        )
+        return {
+            "clean": clean.right,
+            "images": clean.images,
+            "corrupted": len(subset.test_images),
+            "clamped": clamped_shares(model, as_pixels(subset.test_images)),
+            "by_corruption": {each.corruption: [int(right) for right in each.values] for each in swept},
+        }
+
+    return dict(remembered(path, key, count, notice=request.notice))

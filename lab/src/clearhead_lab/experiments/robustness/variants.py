@@ -11,8 +11,6 @@ from clearhead_lab.models.transformer_block import attention_as_json
 from clearhead_lab.models.vit import VisionTransformerConfig
 from clearhead_lab.training.recipe_file import RecipeFile
 
-__all__ = ["VARIANTS", "Design", "Variant", "configs_of"]
-
 SOFTMAX, SYMMETRIC = "softmax", "symmetric"
 STRENGTH = 4.0
 """Lambda, as for the tiny models of the source; clamped keys use the same."""

@@ -32,8 +32,6 @@ from clearhead_lab.experiments.models.vision import DIGITS_STUDY
 from clearhead_lab.training.evaluation import as_pixels
 from clearhead_lab.training.loop import read_log
 
-__all__ = ["TRAINING"]
-
 DECAYS = {"decay .05": 0.05, "no decay": 0.0}
 SHOWN = (1, 5, 12, 25, 60)
 MEASURED = (1, 2, 3, 5, 8, 12, 18, 25, 35, 45, 60)

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.svm.norms import bracket, dual_norm, norm_of
+from clearhead.theories.max_margin.svm.certificate import bracket, dual_norm, norm_of
 from clearhead.theories.max_margin.svm.selection import selection_constraints
 from clearhead.theories.max_margin.svm.solution import MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead_lab.theorems.theorem import Theorem
-
-__all__ = ["PAPER", "SOLVER_TOLERANCE", "SVM_THEOREMS", "random_problem"]
 
 PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
 SOLVER_TOLERANCE = 1e-10
