@@ -30,8 +30,6 @@ from clearhead_lab.robustness.results import Difference
 from clearhead_lab.robustness.suites import Protocol, SuiteName
 from clearhead_lab.training.run import open_held_out
 
-__all__ = ["AttackRequest", "parse_budget", "print_record", "run_attack"]
-
 PAGE, RESULT = "index.html", "attack.json"
 PROCESSOR_FILE, MAX_PROCESSOR = "preprocessor_config.json", 2**20
 

@@ -14,8 +14,6 @@ from clearhead.data.decoding import CorruptImageError, open_image
 from clearhead.errors import InputError
 from clearhead.storage import MAX_INPUT_BYTES, MAX_JSON_BYTES, parse_json, read_bytes
 
-__all__ = ["LAYOUT", "is_cifar", "read_cifar"]
-
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST = "test_batch"
 LABEL_FILES = {"train": "train_lables.json", "test": "test_lables.json"}  # as the package spells them

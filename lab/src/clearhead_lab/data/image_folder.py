@@ -19,8 +19,6 @@ from clearhead.data.media import IMAGE_SUFFIXES
 from clearhead.errors import InputError
 from clearhead.storage import MAX_JSON_BYTES, read_text
 
-__all__ = ["ImageFolder", "class_folders", "read_class_list"]
-
 
 class ImageFolder:
     """Images FOLDER/CLASS/**/*.jpg (or another ending of images) with the number of their class as label.

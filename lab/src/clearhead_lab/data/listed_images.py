@@ -24,8 +24,6 @@ from clearhead.errors import InputError
 from clearhead.storage import MAX_JSON_BYTES, read_text
 from clearhead_lab.data.masks import ADE20K, PETS, PETS_WITH_BORDER, MaskCoding
 
-__all__ = ["ListedImages", "Pet", "open_ade20k", "open_pets", "read_pet_list"]
-
 BREEDS, SPECIES = 37, 2
 
 

@@ -10,8 +10,6 @@ from torch.nn.functional import interpolate
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError
 
-__all__ = ["PixelNorm", "check_divides", "check_sizes", "interpolate_positions", "patches", "per_channel"]
-
 MAX_LAYERS = 10_000
 """More than any model has. Millions of layers would take hours to build."""
 

@@ -23,8 +23,6 @@ from clearhead.records import read_record
 from clearhead.storage import DamagedFileError, parse_json, read_tensors, write_tensors
 from clearhead_lab.training.distributed import ALONE, Processes, copy_into, whole_tensor
 
-__all__ = ["Progress", "State", "WeightAverage", "load_checkpoint", "save_checkpoint"]
-
 
 class WeightAverage:
     """The average of the weights over steps, with weight decay^k for the weights k steps ago.

@@ -30,8 +30,6 @@ from clearhead_lab.training.metrics import Metrics
 from clearhead_lab.training.recipe import Recipe, learning_rate
 from clearhead_lab.training.tasks import Task
 
-__all__ = ["DivergedError", "Stepper", "StopRequest", "read_log", "stop_at_signals", "train"]
-
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 

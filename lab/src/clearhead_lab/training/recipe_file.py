@@ -19,8 +19,6 @@ from clearhead.storage import parse_toml, read_bytes
 from clearhead_lab.data.augmentation import Augmentation
 from clearhead_lab.training.recipe import Recipe
 
-__all__ = ["DataSettings", "RecipeFile", "layer_operators", "read_recipe_file", "shipped_recipes"]
-
 TASKS = ("classification", "language", "segmentation")
 MAX_BYTES = 2**20
 

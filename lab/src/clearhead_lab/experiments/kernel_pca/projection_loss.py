@@ -33,8 +33,6 @@ from clearhead_lab.experiments.kernel_pca.study import (
     train_study,
 )  # fmt: skip
 
-__all__ = ["PROJECTION_LOSS", "projection_losses"]
-
 STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants={**SOFTMAX, **SYMMETRIC})
 IMAGES, DRAWS = 32, 4
 """Test images on which the loss is measured, and random value maps."""

@@ -20,8 +20,6 @@ from clearhead_lab.experiments.svm.descent.solutions import svm_experiment
 from clearhead_lab.experiments.svm.plane import plot_plane
 from clearhead_lab.theorems.max_margin.convergence import correlation, globally_optimal
 
-__all__ = ["JOINT", "PROMPT", "PROMPTS", "STEPS", "measure"]
-
 STEPS = 1000
 RECORDED = sorted({0, *range(1, 10), *(int(step) for step in np.geomspace(10, STEPS, 50))})
 STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)

@@ -19,8 +19,6 @@ from clearhead_lab.experiments.svm.descent.tasks import draw_small_start
 from clearhead_lab.experiments.svm.plane import plot_plane
 from clearhead_lab.theorems.max_margin.convergence import globally_optimal
 
-__all__ = ["TRAJECTORIES"]
-
 N, D, STEPS = 2, 2, 2000
 RECORDED = sorted({0, *range(1, 10), *(int(step) for step in np.geomspace(10, STEPS, 60))})
 FILES = {"W": "picture-W.svg", "K, Q": "picture-KQ.svg"}

@@ -14,8 +14,6 @@ from clearhead.operators.rpc import rpc_attention, trace_pursuit
 from clearhead_lab.theorems.kernel_pca.component_pursuit import principal_component_pursuit
 from clearhead_lab.theorems.kernel_pca.example import KEYS, Example, kernel_pca_theorem, largest_relative_error
 
-__all__ = ["PURSUIT_THEOREMS"]
-
 BOUND = KeyBound(strength=0.3)
 """Clamps four of ten entries of the example's keys."""
 
