@@ -35,6 +35,8 @@ MUTANTS = (
     Mutant("projection loss: queries are keys", "projection_loss:_of_layer", "heads.q", "heads.k", (PAPER_LOSS,)),
     Mutant("projection loss: not measured before training", "projection_loss:_measure", "run.initial_model", "run.model", (PAPER_LOSS,)),
     Mutant("captured heads: one head's map for all", "captured_heads:random_map_values", "x.of_head(head)", "x.of_head(0)", (PAPER_LOSS,)),
+    Mutant("projection loss: medians of means", "projection_loss:projection_losses", "layer[name].flatten()", "layer[name].mean()[None]", (PAPER_LOSS,)),
+    Mutant("projection loss: one seed alone", "projection_loss:_range", "{min(values), max(values)}", "{max(values)}", (PAPER_LOSS,)),
     Mutant("study: another model before training", "study:StudyRun.initial_model", "self.seed", "0", (PAPER_LOSS,)),
     Mutant("eigenvectors: least squares as the printed inverse", "published:recovered_vectors", "inverse.double() @ w", "w - w.mean(dim=-2, keepdim=True)", (VECTORS,)),
     Mutant("eigenvectors: exactly singular accepted", "published:recovered_vectors", "bool(failed)", "False", (VECTORS,)),
