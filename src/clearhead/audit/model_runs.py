@@ -42,8 +42,8 @@ CPU = torch.device("cpu")
 class Observe(Protocol):
     """A function that measures attention calls."""
 
-    def __call__(self, heads: Heads, *, inputs: int | None, lead: bool) -> None:
-        """Measure one call of a batch of `inputs` inputs; with `lead`, only for groups that other inputs complete."""
+    def __call__(self, heads: Heads, *, inputs: int | None, ahead: int) -> None:
+        """Measure one call of a batch of `inputs` inputs that begins `ahead` inputs before those that count."""
 
 
 class AuditError(InputError):
@@ -79,7 +79,7 @@ def measure(
     decode: turns token ids into text; the run keeps the beginning of every input
     record: called with the attention calls of the first batch too
     """
-    first = span.first - run.covered.inputs
+    first, ahead = span.first - run.covered.inputs, span.lead_inputs
     observer = _Observer(observe, layers, checked, device)
     stream = any(Need.RESIDUAL_STREAM in theory.needs for theory in run.theories)
     open_capture = capture if loss is None else capture_gradients
@@ -92,14 +92,16 @@ def measure(
             if index < span.lead:
                 continue
             progress(run.covered.inputs)
-            observer.lead, observer.inputs = index < span.start, count_inputs(batch)
-            observer.record = record if index == 0 and not observer.lead else None
+            observer.ahead, observer.inputs = ahead, count_inputs(batch)
+            ahead = max(ahead - observer.inputs, 0)
+            history = index < span.start
+            observer.record = record if index == 0 and not history else None
             which = f"the batch after {first + run.covered.inputs} inputs"
             output = call_model(model, batch, which, observer)
             if loss is not None:
                 _differentiate(captured, loss, output, batch, which)
             del output  # logits of many words, which would stay in memory while the next are made
-            if not observer.lead:
+            if not history:
                 tokens = _count_tokens(batch)
                 run.covered += Coverage(observer.inputs, observer.attended if tokens is None else tokens)
                 run.texts += [] if decode is None else input_texts(batch, observer.inputs, decode)
@@ -158,8 +160,8 @@ class _Observer:
         """Number of inputs of the batch."""
         self.record: Callable[[Heads], None] | None = None
         """Gets every call too."""
-        self.lead = False
-        """Whether the batch is measured by another part, and only its groups of inputs are made here."""
+        self.ahead = 0
+        """How many inputs the batch begins before those that count here; 0 if it counts."""
         self._checked = checked
         self._observe = observe
         self._layers = layers
@@ -179,7 +181,7 @@ class _Observer:
             if self.record is not None:
                 self.record(heads)
             start = time.perf_counter()
-            self._observe(heads.to(self._device), inputs=self.inputs or None, lead=self.lead)
+            self._observe(heads.to(self._device), inputs=self.inputs or None, ahead=self.ahead)
             self.seconds += time.perf_counter() - start
             return_freed_memory()
         except Exception as error:

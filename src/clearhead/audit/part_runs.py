@@ -15,7 +15,7 @@ from clearhead._swap.notes import swapped_operators
 from clearhead.audit.baseline import BASELINE_INPUTS, measure_baseline
 from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import BatchChecksum
-from clearhead.audit.engine import Measurement
+from clearhead.audit.engine import feed
 from clearhead.audit.fidelity import check_fidelity
 from clearhead.audit.manifest import Manifest, make_manifest
 from clearhead.audit.model_runs import (
@@ -30,7 +30,7 @@ from clearhead.audit.parts import Part, Run, Shard, span_of
 from clearhead.audit.record import Fidelity
 from clearhead.audit.scanned_batches import Scan, require_data, same_batches, scan
 from clearhead.audit.shown_inputs import InputRecorder
-from clearhead.audit.workers import Workers, observe
+from clearhead.audit.workers import Workers
 from clearhead.interfaces import AttentionSpec
 from clearhead.loading.encoding import Decode
 from clearhead.numerics.memory import peak_memory
@@ -191,7 +191,7 @@ class _Runs:
     def measure_model(self, model: nn.Module, first: Any, remaining: Iterator[Any], batches: Iterable[Any]) -> None:
         """Measure the audited model, or the rest of its batches, and the model as a whole."""
         part, setup, checksum = self._part, self._setup, self._checksum
-        run = _run_of(part, setup.loaded.theories)
+        run = _run_of(part, setup, setup.loaded.theories)
         if run.complete:
             require_data(part, batches)
             return
@@ -202,7 +202,7 @@ class _Runs:
         elif run.batches and checksum.hexdigest() != self._scanned.checksums[run.batches - 1]:
             raise AuditError("the batches changed while they were read; give the same batches in every iteration")
         if self._workers is not None and part.shard.count == 1:
-            self._workers.predict()
+            self._workers.finish()
         if part.shard.number == 1:  # while workers still measure
             part.whole_model = tuple(_run_whole_model(model, first, setup, part))
         run.complete = True
@@ -212,7 +212,7 @@ class _Runs:
         self, model: nn.Module, theories: Sequence[Theory], number: int, norms: bool, *, batches: Iterable[Any]
     ) -> None:
         """Measure a baseline model, unless that is done."""
-        run = _run_of(self._part, theories, number, norms)
+        run = _run_of(self._part, self._setup, theories, number, norms)
         if not run.complete:
             with evaluation_mode(model), torch.no_grad():
                 self._measure(model, run, iter(batches), "baseline")
@@ -221,26 +221,12 @@ class _Runs:
     def _measure(self, model: nn.Module, run: Run, batches: Iterable[Any], phase: str) -> None:
         """Measure one model, or the rest of its batches."""
         part, setup, own = self._part, self._setup, run.baseline is None
-        most = None if own else BASELINE_INPUTS
         of_shard = part.shard.batches(len(self._scanned.sizes))
         end = of_shard.stop if part.shard.count > 1 else None
-        span = span_of(part.sizes, max(run.batches, of_shard.start), end, run.theories)
-        if not run.measurements:
-            run.measurements = [
-                Measurement(
-                    theory,
-                    seed=setup.seed,
-                    controls=own,
-                    claims=theory.claims if setup.claims == "all" else theory.deciding_claims,
-                    first=span.first,
-                    lead=span.lead_inputs,
-                    most=most,
-                    control_inputs=setup.control_inputs,
-                )
-                for theory in run.theories
-            ]
+        span = span_of(part.sizes, max(run.batches, of_shard.start), end)
+        run.first = span.first
         if self._workers is not None:
-            self._workers.begin(run, span)
+            self._workers.begin(run)
         threads = torch.get_num_threads()
         if self._workers is not None and own:
             threads = max(1, threads // 2)
@@ -260,9 +246,7 @@ class _Runs:
                 batches,
                 run,
                 span,
-                functools.partial(observe, run.measurements, seconds=part.seconds)
-                if self._workers is None
-                else self._workers.observe,
+                functools.partial(feed, run, seconds=part.seconds) if self._workers is None else self._workers.feed,
                 lambda done: setup.progress(phase, done),
                 measured,
                 layers=self._layers,
@@ -271,7 +255,7 @@ class _Runs:
                 allow_unseen=setup.allow_unseen,
                 loss=setup.loss,
                 device=setup.device,
-                most=most,
+                most=run.limit,
                 decode=setup.decode if own else None,
                 record=self._recorder if own else None,
             )
@@ -290,12 +274,28 @@ def _same_audit(saved: Part | None, part: Part, notice: Callable[[str], None]) -
     return saved
 
 
-def _run_of(part: Part, theories: Sequence[Theory], baseline: int | None = None, norms: bool = False) -> Run:
+def _run_of(
+    part: Part, setup: Setup, theories: Sequence[Theory], baseline: int | None = None, norms: bool = False
+) -> Run:
     """Return the part's run of a model; a new one if there is none."""
     for run in part.runs:
         if (run.baseline, run.norms) == (baseline, norms):
             return run
-    part.runs.append(Run(theories=theories, measurements=[], baseline=baseline, norms=norms))
+    own = baseline is None
+    part.runs.append(
+        Run(
+            theories=theories,
+            seed=setup.seed,
+            controls=own,
+            claims=None
+            if setup.claims == "all"
+            else frozenset(claim for theory in theories for claim in theory.deciding_claims),
+            limit=None if own else BASELINE_INPUTS,
+            control_inputs=setup.control_inputs,
+            baseline=baseline,
+            norms=norms,
+        )
+    )
     return part.runs[-1]
 
 

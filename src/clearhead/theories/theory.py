@@ -1,11 +1,11 @@
 """A theory of attention as one object: its claims, how they are measured, what it needs and what is disputed.
 
-A theory defines what to compute on one example. The engine (`clearhead.audit.engine`) does the rest: batches, windows,
-masks, seeds, skipping, sums over examples, timing.
+A theory defines what to compute on one example. The engine (`clearhead.audit.engine`) and the theory's accumulators do
+the rest: batches, windows, masks, seeds, skipping, sums over examples, timing.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
-from clearhead.theories.example import Example, Group, ModelOutput, Random
+from clearhead.theories.example import Example, ModelOutput, Random
 from clearhead.theories.reason import Reason
 
 __all__ = [
-    "Claim", "Control", "Direction", "Dispute", "GroupPredictions", "Grouping", "Need", "Picture", "PlainWords",
+    "Claim", "Control", "Direction", "Dispute", "Need", "Picture", "PlainWords",
     "Position", "Requirement", "Role", "Sample", "Samples", "Theory", "Unit", "WholeModelErrors",
     "Windows",
 ]  # fmt: skip
@@ -88,8 +88,8 @@ class Claim:
     """One measurable prediction of a theory.
 
     theory: the theory's title
-    predicted: the statistic if the theory held exactly; None where it depends on the input, and samples or
-        `GroupPredictions` have it, and where the theory predicts only a `direction`
+    predicted: the statistic if the theory held exactly; None where it depends on the input, and samples
+        have it, and where the theory predicts only a `direction`
     note: what to know before trusting the number
     percent: whether the statistic is a share of a whole, shown as a percentage
     size: least magnitude that rounding errors of the statistic are relative to: that of the numbers that it is a
@@ -144,7 +144,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A claim's statistic on one example or group; NaN where it is undefined.
+    """A claim's statistic on one example; NaN where it is undefined.
 
     value: by head, of size 1 for claims on layers; controls: by draw and head
     predicted: by head, the value if the theory held exactly, where the claim does not say
@@ -165,34 +165,6 @@ class Sample:
 
 Samples = Mapping[Claim, Sample | Reason]
 """A sample for each claim of an example, or the reason why the claim was not measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPredictions:
-    """Predicted values that depend on all groups of a layer, computed when these are known.
-
-    groups: how many are used, the first ones; keep: reduces a `Group` to what `predict` needs
-    kept_types: the dataclasses that `keep` returns and that these contain, which are saved with the sums
-    predict: given the kept groups, the heads that the theory covers and the claims, the predicted values by claim,
-        (groups, heads)
-    """
-
-    groups: int
-    keep: Callable[[Group], Any]
-    predict: Callable[[Sequence[Any], Sequence[int], Collection["Claim"]], Mapping["Claim", Array]]
-    kept_types: tuple[type, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouping:
-    """Samples over groups of inputs: `prepare` reduces examples to what a group needs, so no tensors wait for it.
-
-    `Theory.measure` then gets a `Group` of `size` prepared examples.
-    """
-
-    size: int
-    prepare: Callable[[Sequence[Example], Sequence[Random]], Sequence[Any]]
-    predictions: GroupPredictions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +223,12 @@ class Theory:
 
     key: name on the command line and in `record[key]`; title: name for display
     claims: all claims, in the order of the report
-    measure: a sample for every claim of one example, or of one `Group` where the theory has a grouping. A claim that
-        cannot be measured there has a reason instead
+    measure: a sample for every claim of one example, or of what the theory's own accumulator makes of several. A claim
+        that cannot be measured there has a reason instead
     applies: why nothing can be measured on the example, if so
     claims_of: the claims that the example's layer has; all by default. Claims left out get no finding
+    accumulator: makes what the theory keeps of a layer, called as `clearhead.theories.accumulator.Accumulator` is; that
+        class by default, which sums over single inputs. One whose samples are made of several inputs has its own
     needs: what the theory needs beyond q, k, v and the mask
     whole_model: compares runs of the whole model on transformed inputs, given a function that runs it, a batch and
         the seed
@@ -269,12 +243,17 @@ class Theory:
     applies: Callable[[Example], Reason | None] = _applies
     claims_of: Callable[[Example], tuple[Claim, ...]] | None = None
     windows: Windows = Windows.EACH
-    grouping: Grouping | None = None
+    accumulator: Callable[..., Any] | None = None
     needs: frozenset[Need] = frozenset()
     whole_model: Callable[[Callable[[Any], ModelOutput], Any, int], WholeModelErrors] | None = None
     dispute: "Dispute | None" = None
     words: PlainWords | None = None
     picture: Callable[[Example], Picture | None] | None = None
+
+    def claims_at(self, example: Example) -> tuple[Claim, ...]:
+        """Return the claims that the example's layer has and that are wanted."""
+        claims = self.claims if self.claims_of is None else self.claims_of(example)
+        return tuple(claim for claim in claims if example.wants(claim))
 
     @property
     def deciding_claims(self) -> tuple[Claim, ...]:

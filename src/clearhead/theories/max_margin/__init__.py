@@ -4,14 +4,16 @@ Gradient descent converges in direction to the matrix of least norm that selects
 Frobenius norm if W itself is trained, the nuclear norm if its factors are. `attention_svm` solves for this matrix.
 """
 
+import functools
+
 from clearhead.theories.max_margin.claims import CLAIMS, HEAD_SPACE_CLAIMS
-from clearhead.theories.max_margin.on_heads.choices import Choice, Sampling, obstacle
+from clearhead.theories.max_margin.groups import Groups
+from clearhead.theories.max_margin.on_heads.choices import Sampling, obstacle
 from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
 from clearhead.theories.max_margin.on_heads.picture import margins
-from clearhead.theories.max_margin.on_heads.predictions import KeptGroup
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
-from clearhead.theories.theory import Grouping, GroupPredictions, PlainWords, Theory, Windows
+from clearhead.theories.theory import PlainWords, Theory, Windows
 
 __all__ = [
     "CLAIMS",
@@ -49,16 +51,7 @@ def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -
         applies=obstacle,
         claims_of=measured.claims_of,
         windows=Windows.ONE,
-        grouping=Grouping(
-            size=measured.sampling.inputs,
-            prepare=measured.prepare,
-            predictions=GroupPredictions(
-                groups=measured.sampling.groups,
-                keep=measured.keep,
-                predict=measured.predict,
-                kept_types=(KeptGroup, Choice),
-            ),
-        ),
+        accumulator=functools.partial(Groups, measured),
         words=WORDS,
         picture=margins,
     )

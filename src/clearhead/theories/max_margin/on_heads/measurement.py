@@ -15,7 +15,7 @@ import torch
 
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
-from clearhead.theories.example import Example, Group, Random
+from clearhead.theories.example import Example, Random
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.on_heads.choices import InputChoices, Sampling, choices_of
 from clearhead.theories.max_margin.on_heads.evidence import draw_replacements, group_samples
@@ -24,7 +24,7 @@ from clearhead.theories.max_margin.on_heads.predictions import OTHER_NORMS, PRED
 from clearhead.theories.max_margin.on_heads.random_heads import Space, UntrainedHeads, space_of
 from clearhead.theories.theory import Claim, Sample
 
-__all__ = ["MaxMarginOnHeads"]
+__all__ = ["Group", "MaxMarginOnHeads"]
 
 MOST_KEPT = 2**23
 """Most numbers of a layer's untrained heads that are kept for the audit: 32 MB. More are drawn again for each batch."""
@@ -33,6 +33,20 @@ MOST_KEPT_BY_LARGE_BATCHES = 2**20
 LARGE_BATCH = 6
 HEAD_SEED = 2**31
 """Separates the seed of random heads, which are the same on every input, from the seeds of the numbered inputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Prepared examples of several inputs at one layer, which make one sample.
+
+    number: of the group at this layer, from 0; before: the prepared examples of the group before, if any
+    last: the example that completed the group
+    """
+
+    number: int
+    prepared: Sequence[InputChoices]
+    before: Sequence[InputChoices]
+    last: Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
