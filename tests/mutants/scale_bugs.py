@@ -54,6 +54,7 @@ MUTANTS = (
     Mutant("workers: small memory is used for more", "transfer:Channel._take", "[number for number in self._free if self._own[number].size >= size]", "[number for number in self._free]", TRANSFER),
     Mutant("workers: memory is never used again", "transfer:Channel.receive", "self._free |= released", "", TRANSFER),
     Mutant("workers: dropped memory stays", "transfer:Channel.receive", "del self._received[number]", "pass", TRANSFER),
+    Mutant("needs: maps are looked for whatever the theories", "model_runs:measure", "Need.WEIGHTS in needs", "True", ("tests/audit/test_needs.py",)),
     Mutant("workers: what predictions were made of is sent", "groups:Groups.finish", "if last: ...", "if False: ...", WORKERS),
     Mutant("workers: the baseline leaves cores to idle workers", "part_runs:_Runs._measure", "self._workers is not None and own", "self._workers is not None", WORKERS),
     Mutant("whole model: other columns in every run", "whole_model:_some_columns", "torch.randperm(width, generator=torch.Generator().manual_seed(seed))", "torch.randperm(width)", ("tests/audit/test_whole_model.py",)),

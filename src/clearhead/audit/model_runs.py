@@ -71,7 +71,7 @@ def measure(
 ) -> float:
     """Run the model on the batches of the span and give every attention call to `observe`; return its seconds.
 
-    The residual stream is captured if a theory needs it, and gradients if there is a `loss`.
+    The residual stream is captured if a theory needs it, linear maps likewise, and gradients if there is a `loss`.
 
     measured: called after each batch with its number of inputs, when the run has counted it
     device: of the theories' arithmetic; every call is moved there once
@@ -81,10 +81,15 @@ def measure(
     """
     first, ahead = span.first - run.covered.inputs, span.lead_inputs
     observer = _Observer(observe, layers, checked, device)
-    stream = any(Need.RESIDUAL_STREAM in theory.needs for theory in run.theories)
+    needs = frozenset[Need]().union(*(theory.needs for theory in run.theories))
     open_capture = capture if loss is None else capture_gradients
     with open_capture(
-        model, describe=describe, keep=observer, allow_unseen=allow_unseen, residual_stream=stream
+        model,
+        describe=describe,
+        keep=observer,
+        allow_unseen=allow_unseen,
+        residual_stream=Need.RESIDUAL_STREAM in needs,
+        linear_maps=Need.WEIGHTS in needs,
     ) as captured:
         for index, batch in enumerate(itertools.islice(batches, span.end)):
             if most is not None and first + run.covered.inputs >= most:
@@ -120,7 +125,7 @@ def run_whole_model(
     def keep(heads: Heads) -> None:
         attention.append(heads.out if heads.out.shape[-2] == heads.k.shape[-2] else None)
 
-    with capture(model, describe=describe, allow_unseen=allow_unseen, keep=keep):
+    with capture(model, describe=describe, allow_unseen=allow_unseen, keep=keep, linear_maps=False):
         output = next(tensors(call_model(model, batch, "one of its first inputs alone")))
     return_freed_memory()
     return ModelOutput(attention=attention, output=output)

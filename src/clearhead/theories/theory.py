@@ -53,12 +53,14 @@ class Unit(StrEnum):
 
 
 class Need(StrEnum):
-    """An input that a theory needs beyond q, k, v and the mask."""
+    """An input that a theory needs beyond q, k, v and the mask. An example has it only if a measured theory needs it.
+
+    Gradients are no need: examples have them in an audit with a loss.
+    """
 
     RESIDUAL_STREAM = "residual stream"
-    GRADIENTS = "gradients"
     WEIGHTS = "weights"
-    """The linear maps that made queries, keys or values."""
+    """The linear maps that made queries, keys or values (`Example.queries_from` and others)."""
     BASELINE = "baseline"
     """The same model before training, as a control that decides."""
 

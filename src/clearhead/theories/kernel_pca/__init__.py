@@ -13,7 +13,7 @@ from clearhead.theories.kernel_pca.dispute import DISPUTE
 from clearhead.theories.kernel_pca.kernels import KERNEL
 from clearhead.theories.kernel_pca.measurement import KernelPCA, spectrum
 from clearhead.theories.kernel_pca.spans import captured_variance
-from clearhead.theories.theory import Claim, PlainWords, Theory
+from clearhead.theories.theory import Claim, Need, PlainWords, Theory
 
 __all__ = ["CAPTURED", "CLAIMS", "DISPUTE", "THEORY", "Draws", "captured_variance", "make_theory"]
 
@@ -37,6 +37,7 @@ def make_theory(*, claims: Sequence[Claim] = CLAIMS, draws: Draws | None = None)
         claims=(*measured.claims, KERNEL),
         measure=measured.measure,
         claims_of=measured.claims_of,
+        needs=frozenset({Need.WEIGHTS}),
         words=WORDS,
         picture=spectrum,
         dispute=DISPUTE,

@@ -13,7 +13,7 @@ from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
 from clearhead.theories.max_margin.on_heads.picture import margins
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
-from clearhead.theories.theory import PlainWords, Theory, Windows
+from clearhead.theories.theory import Need, PlainWords, Theory, Windows
 
 __all__ = [
     "CLAIMS",
@@ -52,6 +52,7 @@ def make_theory(*, sampling: Sampling | None = None, everywhere: bool = False) -
         claims_of=measured.claims_of,
         windows=Windows.ONE,
         accumulator=functools.partial(Groups, measured),
+        needs=frozenset({Need.WEIGHTS}),
         words=WORDS,
         picture=margins,
     )
