@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant("baseline: the head on all of its inputs", "baseline:_Head.of", "by_input[:count, finding.head]", "by_input[:, finding.head]", COMPARED),
     Mutant("baseline: measured on all inputs", "part_runs:_run_of", "None if own else BASELINE_INPUTS", "None", COMPARED),
     Mutant("engine: claims that are not wanted are counted", "accumulator:Accumulator._samples", "example.wanted(self.theory.measure(example, rng))", "self.theory.measure(example, rng)", ("tests/audit/test_engine.py",)),
-    Mutant("engine: theories compute on all threads", "engine:_feed.collect", "with one_thread(workers=True): ...", "if True: ...", ("tests/audit/test_engine.py",)),
+    Mutant("engine: theories compute on all threads", "engine:_feed.collect", "with one_thread(workers=True): ...", "if True: ...", ("tests/theories/max_margin/test_groups.py",)),
     Mutant("engine: more inputs than the most", "engine:_feed", "max(run.limit - number, 0)", "run.limit", ("tests/audit/test_engine.py",)),
     Mutant("sinks: all queries of long inputs", "attention_sinks:_measure", "sample_tokens(tokens, rng.torch)", "tokens", SINKS),
     Mutant("estimate: nothing is fixed", "estimate:_extrapolated", "of_tried - of_few", "of_tried", ("tests/audit/test_estimate.py",)),

@@ -86,6 +86,7 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         manifest=manifest,
         baselines=before.counts,
         words={theory.title: theory.words for theory in chosen if theory.words is not None},
+        positions={theory.title: theory.positions for theory in chosen if theory.positions},
         shown=part.shown,
         texts=tuple(run.texts) if any(run.texts) else (),
     )

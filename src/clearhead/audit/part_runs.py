@@ -36,7 +36,7 @@ from clearhead.loading.encoding import Decode
 from clearhead.numerics.memory import peak_memory
 from clearhead.numerics.threads import torch_threads
 from clearhead.theories.catalogue import LoadedTheories
-from clearhead.theories.theory import Theory, WholeModelErrors
+from clearhead.theories.theory import ModelValues, Theory
 
 __all__ = ["CHECKED_INPUTS", "Setup", "measure_part"]
 
@@ -299,12 +299,12 @@ def _run_of(
     return part.runs[-1]
 
 
-def _run_whole_model(model: nn.Module, batch: Any, setup: Setup, part: Part) -> Iterator[WholeModelErrors]:
+def _run_whole_model(model: nn.Module, batch: Any, setup: Setup, part: Part) -> Iterator[ModelValues]:
     run_once = functools.partial(run_whole_model, model, describe=setup.describe, allow_unseen=setup.allow_unseen)
     for theory in setup.loaded.theories:
-        if theory.whole_model is not None:
+        if theory.on_model is not None:
             start = time.perf_counter()
-            yield theory.whole_model(run_once, batch, setup.seed)
+            yield theory.on_model(run_once, batch, setup.seed)
             taken = time.perf_counter() - start
             part.seconds[theory.title] += taken
             part.measuring += taken

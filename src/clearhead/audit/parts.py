@@ -19,7 +19,7 @@ from clearhead.errors import InputError
 from clearhead.heads import LayerRecord
 from clearhead.theories.accumulator import HISTORY, Accumulator, new_accumulator
 from clearhead.theories.example import Cache
-from clearhead.theories.theory import Claim, Picture, Theory, WholeModelErrors
+from clearhead.theories.theory import Claim, ModelValues, Picture, Theory
 
 __all__ = ["SAVED_TYPES", "Coverage", "Part", "Run", "Shard", "Span", "span_of"]
 
@@ -220,7 +220,7 @@ class Part:
     name: str
     data: str
     fidelity: Fidelity
-    whole_model: tuple[WholeModelErrors, ...]
+    whole_model: tuple[ModelValues, ...]
     notes: tuple[str, ...]
     runs: list[Run] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -274,5 +274,5 @@ class Part:
         ]
 
 
-SAVED_TYPES = (Fidelity, LayerRecord, WholeModelErrors, ShownInput, ShownLayer, Picture)
+SAVED_TYPES = (Fidelity, LayerRecord, ModelValues, ShownInput, ShownLayer, Picture)
 """The dataclasses that the file of a part may hold."""

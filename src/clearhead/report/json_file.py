@@ -13,7 +13,7 @@ from clearhead.numerics.moments import Array
 from clearhead.rendering import renders
 from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
 from clearhead.report.wording import closest_control, deciding_control, evidence, headline
-from clearhead.theories.theory import Claim
+from clearhead.theories.theory import Claim, ModelValues
 
 __all__ = [
     "AUDIT_FORMAT",
@@ -45,7 +45,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "disputes": plain(record.disputes),
         "summaries": [_summary(grid) for grid in grids],
         "fidelity": plain(record.fidelity),
-        "whole_model": plain(record.whole_model),
+        "whole_model": [_on_model(values) for values in record.whole_model],
         "theories": plain(record.theories),
         "curves": plain(record.curves),
         "pictures": _pictures(record),
@@ -73,6 +73,12 @@ def _pictures(record: AuditRecord) -> list[dict[str, Any]]:
         for layer in shown.layers
         for picture in layer.pictures
     ]
+
+
+def _on_model(values: ModelValues) -> dict[str, Any]:
+    names = {"control": "unrelated"}
+    shown = ("theory", "layers", "whole", "control", "inputs", "draws", "reason")
+    return {names.get(name, name): plain(getattr(values, name)) for name in shown}
 
 
 def _rounded(numbers: Array) -> Any:

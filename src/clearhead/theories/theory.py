@@ -1,4 +1,4 @@
-"""A theory of attention as one object: its claims, how they are measured, what it needs and what is disputed.
+"""A theory of attention as one object: its claims, how they are measured, what it needs and what publications say.
 
 A theory defines what to compute on one example. The engine (`clearhead.audit.engine`) and the theory's accumulators do
 the rest: batches, windows, masks, seeds, skipping, sums over examples, timing.
@@ -19,8 +19,22 @@ from clearhead.theories.example import Example, ModelOutput, Random
 from clearhead.theories.reason import Reason
 
 __all__ = [
-    "Claim", "Control", "Direction", "Dispute", "Need", "Picture", "PlainWords",
-    "Position", "Requirement", "Role", "Sample", "Samples", "Theory", "Unit", "WholeModelErrors",
+    "Claim",
+    "Control",
+    "Direction",
+    "Dispute",
+    "ModelValues",
+    "Need",
+    "Picture",
+    "PlainWords",
+    "Position",
+    "Question",
+    "Requirement",
+    "Role",
+    "Sample",
+    "Samples",
+    "Theory",
+    "Unit",
     "Windows",
 ]  # fmt: skip
 
@@ -170,19 +184,25 @@ Samples = Mapping[Claim, Sample | Reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeModelErrors:
-    """Relative differences between a model on transformed inputs and its transformed outputs; 0 if they are equal.
+class ModelValues:
+    """What a theory measures on runs of the whole model: a number of every layer and one of the model, with a control.
 
-    `layers` by number and `whole` for the model's output, NaN where there is not one vector per token; `unrelated` is
-    the difference to an unrelated transformation. `reason` says why something is missing.
+    question: what the numbers answer; quantity: what they are; note: what to know of them, in a sentence
+    layers: by number; whole: of the model's output; NaN where there is no number
+    control: the number of the model under the control called `control_name`
+    inputs: how many were run, each `draws` times; reason: why something is missing
     """
 
     theory: str
+    question: str
+    quantity: str
+    control_name: str
     layers: tuple[float, ...]
     whole: float
-    unrelated: float
+    control: float
     inputs: int
     draws: int
+    note: str = ""
     reason: str = ""
 
 
@@ -215,6 +235,39 @@ class Picture:
     line: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """What one publication says on a theory, and the statistics that it is based on."""
+
+    source: str
+    says: str
+    rests_on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question on which the positions on a theory differ.
+
+    evidence: what is known about the evidence of the positions, whatever the model
+    """
+
+    text: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispute:
+    """A theory on which publications disagree. The theory's primary claim decides, on the audited model.
+
+    evidence: what is known about the evidence of the positions, whatever the model
+    """
+
+    theory: str
+    question: str
+    positions: tuple[Position, ...]
+    evidence: tuple[str, ...] = ()
+
+
 def _applies(example: Example) -> Reason | None:
     return None
 
@@ -232,8 +285,9 @@ class Theory:
     accumulator: makes what the theory keeps of a layer, called as `clearhead.theories.accumulator.Accumulator` is; that
         class by default, which sums over single inputs. One whose samples are made of several inputs has its own
     needs: what the theory needs beyond q, k, v and the mask
-    whole_model: compares runs of the whole model on transformed inputs, given a function that runs it, a batch and
-        the seed
+    on_model: measures runs of the whole model, given a function that runs it on inputs of the theory's making, the
+        first batch and the seed
+    positions: what publications say on the theory; question: one on which they differ, which makes a dispute of them
     words: the theory and its verdicts for readers of another field
     picture: draws what the theory measures on one example, for the report; None if it cannot
     """
@@ -247,10 +301,19 @@ class Theory:
     windows: Windows = Windows.EACH
     accumulator: Callable[..., Any] | None = None
     needs: frozenset[Need] = frozenset()
-    whole_model: Callable[[Callable[[Any], ModelOutput], Any, int], WholeModelErrors] | None = None
-    dispute: "Dispute | None" = None
+    on_model: Callable[[Callable[[Any], ModelOutput], Any, int], ModelValues] | None = None
+    positions: tuple[Position, ...] = ()
+    question: Question | None = None
     words: PlainWords | None = None
     picture: Callable[[Example], Picture | None] | None = None
+
+    @property
+    def dispute(self) -> Dispute | None:
+        """The positions and the question on which they differ; None without such a question."""
+        if self.question is None:
+            return None
+        question = self.question
+        return Dispute(theory=self.title, question=question.text, positions=self.positions, evidence=question.evidence)
 
     def claims_at(self, example: Example) -> tuple[Claim, ...]:
         """Return the claims that the example's layer has and that are wanted."""
@@ -265,25 +328,3 @@ class Theory:
         return tuple(
             claim for claim in self.claims if claim.role in (Role.PRIMARY, Role.DEPTH) or claim.statistic in required
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """The position of one publication in a dispute, and the statistics that it is based on."""
-
-    source: str
-    says: str
-    rests_on: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispute:
-    """A theory on which publications disagree. The theory's primary claim decides, on the audited model.
-
-    evidence: what is known about the evidence of the positions, whatever the model
-    """
-
-    theory: str
-    question: str
-    positions: tuple[Position, ...]
-    evidence: tuple[str, ...] = ()
